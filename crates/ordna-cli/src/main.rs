@@ -1,0 +1,2 @@
+//! The `ordna` program.
+fn main() {}

@@ -1,0 +1,166 @@
+//! A flat buffer of key-value pairs: what scans write into, with no allocation per entry.
+
+use std::borrow::Borrow;
+
+use crate::{Key, Value};
+
+/// Key-value pairs in the order in which they were pushed, keys and values each in one buffer.
+pub struct Entries<K: Key + ?Sized, V: Value + ?Sized> {
+    keys: K::Sequence,
+    values: V::Sequence,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
+    /// An empty buffer. Allocates nothing.
+    pub fn new() -> Self {
+        Self { keys: Default::default(), values: Default::default() }
+    }
+
+    /// Number of pairs.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there are no pairs.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends a copy of the pair.
+    #[inline]
+    pub fn push(&mut self, key: &K, value: &V) {
+        self.keys.push(key);
+        self.values.push(value);
+    }
+
+    /// Drops all pairs, keeps the memory.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Drops all pairs from position `len` on, keeps the memory.
+    pub fn truncate(&mut self, len: usize) {
+        self.keys.truncate(len);
+        self.values.truncate(len);
+    }
+
+    /// The pair at position `at`, if there is one.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<(&K, &V)> {
+        Some((self.keys.get(at)?, self.values.get(at)?))
+    }
+
+    /// The last pair.
+    pub fn last(&self) -> Option<(&K, &V)> {
+        self.get(self.len().checked_sub(1)?)
+    }
+
+    /// All pairs, in order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + ExactSizeIterator {
+        (0..self.len()).map(|at| self.get(at).expect("`at` is below the length"))
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Default for Entries<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Entries<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// A growable sequence of `T` in one buffer.
+pub trait Sequence<T: ?Sized>: Default + Send + Sync {
+    /// Number of elements.
+    fn len(&self) -> usize;
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Appends a copy.
+    fn push(&mut self, item: &T);
+    /// Drops the elements from position `len` on.
+    fn truncate(&mut self, len: usize);
+    /// The element at position `at`.
+    fn get(&self, at: usize) -> Option<&T>;
+}
+
+impl Sequence<u64> for Vec<u64> {
+    fn len(&self) -> usize {
+        self.len()
+    }
+    #[inline]
+    fn push(&mut self, item: &u64) {
+        self.push(*item);
+    }
+    fn truncate(&mut self, len: usize) {
+        self.truncate(len);
+    }
+    #[inline]
+    fn get(&self, at: usize) -> Option<&u64> {
+        <[u64]>::get(self, at)
+    }
+}
+
+/// Byte strings back to back in one buffer.
+#[derive(Debug, Default, Clone)]
+pub struct FlatBytes {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Sequence<[u8]> for FlatBytes {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+    #[inline]
+    fn push(&mut self, item: &[u8]) {
+        self.bytes.extend_from_slice(item);
+        self.ends.push(self.bytes.len());
+    }
+    fn truncate(&mut self, len: usize) {
+        self.ends.truncate(len);
+        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+    }
+    #[inline]
+    fn get(&self, at: usize) -> Option<&[u8]> {
+        let end = *self.ends.get(at)?;
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        Some(&self.bytes[start..end])
+    }
+}
+
+impl<'a, K, V> Extend<(&'a K, &'a V)> for Entries<K, V>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+{
+    fn extend<I: IntoIterator<Item = (&'a K, &'a V)>>(&mut self, pairs: I) {
+        for (key, value) in pairs {
+            self.push(key.borrow(), value.borrow());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_entries_keep_empty_keys_and_order() {
+        let mut entries = Entries::<[u8], [u8]>::new();
+        for (key, value) in [(b"".as_slice(), b"x".as_slice()), (b"k", b""), (b"kk", b"yy")] {
+            entries.push(key, value);
+        }
+        assert_eq!(entries.get(0), Some((b"".as_slice(), b"x".as_slice())));
+        assert_eq!(entries.last(), Some((b"kk".as_slice(), b"yy".as_slice())));
+        entries.truncate(2);
+        assert_eq!(entries.last(), Some((b"k".as_slice(), b"".as_slice())));
+        entries.clear();
+        assert!(entries.is_empty() && entries.get(0).is_none());
+    }
+}

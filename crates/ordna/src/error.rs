@@ -1,0 +1,24 @@
+use crate::{key, value};
+
+/// Why a write was refused. Nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is longer than [`key::MAX_LEN`].
+    #[error("the key has {len} bytes; at most {} are allowed", key::MAX_LEN)]
+    KeyTooLong {
+        /// Length of the refused key, in bytes.
+        len: usize,
+    },
+    /// The value is longer than [`value::MAX_LEN`].
+    #[error("the value has {len} bytes; at most {} are allowed", value::MAX_LEN)]
+    ValueTooLong {
+        /// Length of the refused value, in bytes.
+        len: usize,
+    },
+}
+
+/// What a structural audit ([`crate::OrderedIndex::validate`]) found to be broken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invariant broken: {0}")]
+pub struct Violation(pub String);

@@ -1,0 +1,40 @@
+//! Ordered in-memory indexes for many cores, behind one contract.
+//!
+//! Every index implements [`OrderedIndex`]: point operations that are linearizable, ordered walks
+//! in both directions, batches, and an audit of its own structure. An index is generic over the
+//! kind of its keys and values: native `u64`, or byte strings of any content.
+//!
+//! ```
+//! use ordna::{Locked, OrderedIndex};
+//!
+//! let towns: Locked<[u8], u64> = Locked::new();
+//! towns.insert(b"Uppsala", &177_074)?;
+//! towns.insert(b"Lund", &94_393)?;
+//! assert_eq!(towns.get(b"Lund"), Some(94_393));
+//! assert_eq!(towns.first().unwrap().0, b"Lund");
+//! # Ok::<(), ordna::Error>(())
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`index`] | the contract [`OrderedIndex`] and the indexes themselves |
+//! | [`key`], [`value`] | the kinds of keys and values, and their limits |
+//! | [`entries`] | a flat buffer for the results of scans |
+//! | [`reclaim`] | when removed memory may be freed |
+//! | [`sync`] | version lock, back-off, striped counter; the seam to the model checkers |
+
+pub mod entries;
+mod error;
+pub mod index;
+pub mod key;
+pub mod reclaim;
+pub mod record;
+pub mod sync;
+pub mod value;
+
+pub use entries::Entries;
+pub use error::{Error, Violation};
+pub use index::locked::Locked;
+pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
+pub use key::Key;
+pub use value::Value;

@@ -1,0 +1,78 @@
+//! When removed memory may be freed.
+//!
+//! # Contract
+//! A thread that reads an index holds a [`Guard`] of its [`Collector`]. What a thread unlinks it
+//! *retires*; retired memory is freed once every guard that was held at that moment is gone. A
+//! guard held for long delays frees, never correctness. Guards nest; the inner ones cost about a
+//! quarter of the outer. Each index owns its collector: dropping the index frees all that it
+//! retired, and a stalled reader of one index holds up no other.
+//!
+//! Pointers inside an index are loaded with `Acquire` or stronger while a guard is held.
+//!
+//! # The library behind the façade
+//! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence). Measured
+//! against `crossbeam-epoch` 0.9 by the example `reclaim_peers`; see `docs/benchmarks.md`.
+
+#![expect(unsafe_code, reason = "façade over manual reclamation")]
+
+use std::sync::atomic::{Ordering, fence};
+
+use seize::Guard as _;
+
+/// Owns what an index has retired, and knows which threads may still read it.
+#[derive(Debug, Default)]
+pub struct Collector(seize::Collector);
+
+impl Collector {
+    /// A collector with no garbage and no guards.
+    pub fn new() -> Self {
+        Self(seize::Collector::new())
+    }
+
+    /// Enters a reading section: nothing retired from now on is freed before the guard is dropped.
+    ///
+    /// Wait-free. Nested guards are cheap.
+    #[inline]
+    pub fn pin(&self) -> Guard<'_> {
+        let guard = self.0.enter();
+        // On Linux the retiring thread runs `membarrier` in our stead. Elsewhere the announcement
+        // above must be ordered before our loads: without this fence a reader's store of "I am
+        // here" and a writer's unlink may both pass unseen.
+        if !cfg!(target_os = "linux") {
+            fence(Ordering::SeqCst);
+        }
+        Guard(guard)
+    }
+}
+
+/// A reading section. Not `Send`: it belongs to the thread that entered.
+pub struct Guard<'a>(seize::LocalGuard<'a>);
+
+impl Guard<'_> {
+    /// Hands over memory that no new reader can reach. [`Retire::free`] is called with it once no
+    /// guard of today is left, by any thread that uses the collector, or when the collector is
+    /// dropped.
+    ///
+    /// # Safety
+    /// `memory` is unlinked: no thread that pins after this call can reach it. It is retired once,
+    /// and freeing it touches nothing of the index.
+    #[inline]
+    pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.0.defer_retire(memory, |memory, _| T::free(memory)) }
+    }
+
+    /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+/// What can be retired: how its memory is given back.
+pub trait Retire {
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// `memory` is exclusively the caller's and not used afterwards.
+    unsafe fn free(memory: *mut Self);
+}

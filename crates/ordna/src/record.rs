@@ -1,0 +1,237 @@
+//! A record owns its key and its value in one allocation.
+//!
+//! # Contract
+//! Trees whose entries are not inline hold pointers to records. A record is written once, before it
+//! is published, and freed once, after no reader can hold it ([`crate::reclaim`]). The one part
+//! that changes in between is a word value ([`Value::IN_PLACE`]): an atomic, overwritten only by a
+//! thread that holds the index's lock on the entry. A byte-string value is replaced together with
+//! its record.
+//!
+//! # Layout
+//!
+//! | offset | `u64` value | byte-string value |
+//! |---|---|---|
+//! | 0 | value: 8 bytes | length of the value: 4 bytes |
+//! | next, aligned | key: 8 bytes, or length of the key: 2 bytes | the same |
+//! | next, no padding | bytes of a byte-string key, then bytes of a byte-string value | the same |
+//!
+//! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
+
+#![expect(unsafe_code, reason = "the one place that lays out records of variable length")]
+
+use std::alloc::{self, Layout};
+use std::marker::PhantomData;
+use std::mem::{align_of, offset_of, size_of};
+use std::ptr::{self, NonNull};
+
+use crate::reclaim::{Guard, Retire};
+use crate::{Key, Value};
+
+#[repr(C)]
+struct Header<K: Key + ?Sized, V: Value + ?Sized> {
+    value: V::Cell,
+    key: K::Cell,
+}
+
+/// An owned pointer to a record, freely copied; who frees it is the index's affair.
+pub struct Record<K: Key + ?Sized, V: Value + ?Sized> {
+    header: NonNull<u8>,
+    kinds: PhantomData<(*const K, *const V)>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Record<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Record<K, V> {}
+
+// SAFETY: a record is plain bytes and atomics, and both kinds are Send + Sync.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Record<K, V> {}
+// SAFETY: as above.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Record<K, V> {}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
+    /// Alignment of every record: at least the low bit of an address is free for a tag.
+    pub const ALIGN: usize = align_of::<Header<K, V>>();
+
+    const TAIL: usize = offset_of!(Header<K, V>, key) + size_of::<K::Cell>();
+
+    fn layout(tail: usize) -> Layout {
+        let size = (Self::TAIL + tail).max(size_of::<Header<K, V>>());
+        Layout::from_size_align(size, Self::ALIGN).expect("checked lengths stay far below isize")
+    }
+
+    /// A new record with copies of `key` and `value`, which must have passed their `check`.
+    pub fn new(key: &K, value: &V) -> Self {
+        let (key_tail, value_tail) = (key.tail(), value.tail());
+        let layout = Self::layout(key_tail.len() + value_tail.len());
+        // SAFETY: the layout has the size of a header at least, so it is not zero. The header is
+        // written whole, the two tails behind it fit by construction of the layout.
+        unsafe {
+            let Some(header) = NonNull::new(alloc::alloc(layout)) else {
+                alloc::handle_alloc_error(layout)
+            };
+            let start = header.as_ptr();
+            ptr::write(start.cast::<V::Cell>(), value.cell());
+            ptr::write(start.add(offset_of!(Header<K, V>, key)).cast::<K::Cell>(), key.cell());
+            let tail = start.add(Self::TAIL);
+            ptr::copy_nonoverlapping(key_tail.as_ptr(), tail, key_tail.len());
+            ptr::copy_nonoverlapping(
+                value_tail.as_ptr(),
+                tail.add(key_tail.len()),
+                value_tail.len(),
+            );
+            Self { header, kinds: PhantomData }
+        }
+    }
+
+    /// The address, for a tagged slot.
+    #[inline]
+    pub fn as_ptr(self) -> *mut u8 {
+        self.header.as_ptr()
+    }
+
+    /// The record at an address that came from [`Record::as_ptr`]; `None` for null.
+    ///
+    /// # Safety
+    /// `header` is null or an address of a record of these kinds.
+    #[inline]
+    pub unsafe fn from_ptr(header: *mut u8) -> Option<Self> {
+        NonNull::new(header).map(|header| Self { header, kinds: PhantomData })
+    }
+
+    #[inline]
+    fn key_cell(self) -> *const K::Cell {
+        self.header.as_ptr().wrapping_add(offset_of!(Header<K, V>, key)).cast()
+    }
+
+    #[inline]
+    fn tail(self) -> *const u8 {
+        self.header.as_ptr().wrapping_add(Self::TAIL)
+    }
+
+    /// The key.
+    ///
+    /// # Safety
+    /// The record is not freed during `'a`.
+    #[inline]
+    pub unsafe fn key<'a>(self) -> &'a K {
+        // SAFETY: cell and tail were written by `new` and never change; alive by the caller.
+        unsafe { K::view(self.key_cell(), self.tail()) }
+    }
+
+    /// Calls `f` with the value; a word is loaded once, with acquire ordering.
+    ///
+    /// # Safety
+    /// The record is not freed during the call.
+    #[inline]
+    pub unsafe fn with_value<R>(self, f: impl FnOnce(&V) -> R) -> R {
+        // SAFETY: alive by the caller; the value's bytes stand behind the key's, never change.
+        unsafe {
+            let key_len = K::tail_len(*self.key_cell());
+            let cell = &*self.header.as_ptr().cast::<V::Cell>();
+            V::with(cell, self.tail().wrapping_add(key_len), f)
+        }
+    }
+
+    /// Overwrites a word value; `false` for kinds that come with a new record.
+    ///
+    /// # Safety
+    /// The record is not freed during the call, and the caller holds the lock on its entry.
+    #[inline]
+    pub unsafe fn overwrite(self, value: &V) -> bool {
+        // SAFETY: alive by the caller; the cell is an atomic where overwriting does anything.
+        value.overwrite(unsafe { &*self.header.as_ptr().cast::<V::Cell>() })
+    }
+
+    /// Bytes asked of the allocator.
+    ///
+    /// # Safety
+    /// The record is not freed during the call.
+    pub unsafe fn size(self) -> usize {
+        // SAFETY: alive by the caller.
+        unsafe { self.stored_layout() }.size()
+    }
+
+    /// # Safety
+    /// The record is not freed during the call.
+    unsafe fn stored_layout(self) -> Layout {
+        // SAFETY: alive by the caller; both cells were written by `new`.
+        unsafe {
+            let value = &*self.header.as_ptr().cast::<V::Cell>();
+            Self::layout(K::tail_len(*self.key_cell()) + V::tail_len(value))
+        }
+    }
+
+    /// Frees the record.
+    ///
+    /// # Safety
+    /// No other thread can reach the record, and nobody uses it afterwards.
+    pub unsafe fn free(self) {
+        // SAFETY: exclusively the caller's; allocated by `new` with this same layout. Cells are
+        // plain data and atomics, which need no drop.
+        unsafe { alloc::dealloc(self.header.as_ptr(), self.stored_layout()) }
+    }
+
+    /// Retires the record.
+    ///
+    /// # Safety
+    /// As for [`Guard::retire`].
+    pub unsafe fn retire(self, guard: &Guard<'_>) {
+        // SAFETY: handed on from the caller.
+        unsafe { guard.retire(self.header.as_ptr().cast::<Retired<K, V>>()) }
+    }
+}
+
+/// Stands for the record's memory once it is retired; never read as such.
+struct Retired<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Retired<K, V> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: `Record::retire` made the pointer from a record that is now exclusively ours.
+        unsafe {
+            if let Some(record) = Record::<K, V>::from_ptr(memory.cast()) {
+                record.free();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<K: Key + ?Sized, V: Value + ?Sized>(key: &K, value: &V, size: usize) {
+        let record = Record::new(key, value);
+        // SAFETY: the record is this test's own until it is freed.
+        unsafe {
+            assert_eq!(record.key(), key);
+            record.with_value(|stored| assert_eq!(stored, value));
+            assert_eq!(record.size(), size);
+            record.free();
+        }
+    }
+
+    #[test]
+    fn records_hold_what_they_were_given_in_the_bytes_the_table_says() {
+        round_trip::<u64, u64>(&u64::MAX, &0, 16);
+        round_trip::<[u8], u64>(&[7; 37], &9, 47);
+        round_trip::<[u8], u64>(&[], &9, 16);
+        round_trip::<[u8], [u8]>(&[0; 65_535], b"value", 6 + 65_535 + 5);
+        round_trip::<[u8], [u8]>(b"", b"", 8);
+        round_trip::<u64, [u8]>(&5, b"value", 21);
+    }
+
+    #[test]
+    fn a_word_is_overwritten_in_place() {
+        let record = Record::<[u8], u64>::new(b"key", &1);
+        // SAFETY: the record is this test's own until it is freed.
+        unsafe {
+            assert!(record.overwrite(&2));
+            assert_eq!(record.with_value(|value| *value), 2);
+            record.free();
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The optimistic lock: mutual exclusion for writers, a version check for readers.
+//!
+//! # Contract
+//! Writers hold the lock through a [`WriteGuard`]; readers take a [`Version`], read the protected
+//! fields (all of them atomics) and validate. A validated reader saw the fields as they were at one
+//! moment between the two calls. Readers write nothing. A lock that was made *obsolete* can never
+//! be taken or read again: its node is unlinked.
+//!
+//! # Orderings
+//! Reader: acquire-load of the version, relaxed reads, acquire fence, relaxed re-read of the
+//! version. Writer: CAS to locked (acquire), release fence, relaxed writes, release store of the
+//! next version. The two fences pair: if a reader's relaxed read returned a written value, then
+//! the reader's fence sees the writer's release fence, so the re-read returns the locked version
+//! or a later one, and validation fails. Without the writer's fence its data may become visible
+//! before the lock bit; without the reader's fence the re-read may run before the reads.
+//!
+//! # Progress
+//! Readers are obstruction-free: who retries bounds the retries and then locks. Waiting spins, then
+//! yields ([`Backoff`]).
+//!
+//! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), appendix A. The fences
+//! are ours: the paper's pseudo-code assumes sequential consistency.
+
+use super::atomic::{AtomicU64, Ordering, fence};
+use super::{Backoff, fault};
+
+const OBSOLETE: u64 = 1;
+const LOCKED: u64 = 2;
+const STEP: u64 = 4;
+
+/// A state of the lock that was neither locked nor obsolete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version(u64);
+
+/// The lock's node is unlinked; start again from above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Obsolete;
+
+/// One 64-bit word: version, locked bit, obsolete bit.
+#[derive(Debug, Default)]
+pub struct VersionLock(AtomicU64);
+
+impl VersionLock {
+    /// Unlocked, version 0.
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// A version to read under, at once or not at all: `None` if a writer is inside.
+    ///
+    /// # Errors
+    /// [`Obsolete`] if the node is unlinked.
+    #[inline]
+    pub fn try_read(&self) -> Result<Option<Version>, Obsolete> {
+        let word = self.0.load(Ordering::Acquire);
+        match word & (LOCKED | OBSOLETE) {
+            0 => Ok(Some(Version(word))),
+            LOCKED => Ok(None),
+            _ => Err(Obsolete),
+        }
+    }
+
+    /// A version to read under; waits while a writer is inside.
+    ///
+    /// # Errors
+    /// [`Obsolete`] if the node is unlinked.
+    #[inline]
+    pub fn read(&self) -> Result<Version, Obsolete> {
+        if let Some(version) = self.try_read()? {
+            return Ok(version);
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            backoff.wait();
+            if let Some(version) = self.try_read()? {
+                return Ok(version);
+            }
+        }
+    }
+
+    /// Whether all that was read since `version` was taken is consistent.
+    #[inline]
+    #[must_use]
+    pub fn validate(&self, version: Version) -> bool {
+        if !fault!("version_lock.validate.fence") {
+            fence(Ordering::Acquire);
+        }
+        fault!("version_lock.validate") || self.0.load(Ordering::Relaxed) == version.0
+    }
+
+    /// Takes the lock if nothing was written since `version` was taken.
+    #[inline]
+    pub fn try_upgrade(&self, version: Version) -> Option<WriteGuard<'_>> {
+        // Acquire: what earlier writers wrote is ours to see.
+        self.0
+            .compare_exchange(version.0, version.0 | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        if !fault!("version_lock.upgrade.fence") {
+            // Orders the lock bit before the data; pairs with the fence in `validate`.
+            fence(Ordering::Release);
+        }
+        Some(WriteGuard { lock: self, obsolete: false })
+    }
+
+    /// Takes the lock; waits for the writer inside.
+    ///
+    /// # Errors
+    /// [`Obsolete`] if the node is unlinked.
+    #[inline]
+    pub fn lock(&self) -> Result<WriteGuard<'_>, Obsolete> {
+        let mut backoff = Backoff::new();
+        loop {
+            let version = self.read()?;
+            if let Some(guard) = self.try_upgrade(version) {
+                return Ok(guard);
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Whether the node is unlinked.
+    #[inline]
+    pub fn is_obsolete(&self) -> bool {
+        self.0.load(Ordering::Acquire) & OBSOLETE != 0
+    }
+}
+
+/// The lock, held. Unlocks on drop, with the next version.
+#[derive(Debug)]
+pub struct WriteGuard<'a> {
+    lock: &'a VersionLock,
+    obsolete: bool,
+}
+
+impl WriteGuard<'_> {
+    /// Unlocks, and ends the lock's life: every later reader and writer gets [`Obsolete`].
+    #[inline]
+    pub fn unlock_obsolete(mut self) {
+        self.obsolete = true;
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Only the holder writes the word while it is locked, so a plain load is current.
+        let locked = self.lock.0.load(Ordering::Relaxed);
+        let next = (locked & !LOCKED).wrapping_add(STEP) | (u64::from(self.obsolete) * OBSOLETE);
+        // Release: who reads the new version sees the data.
+        self.lock.0.store(next, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_between_read_and_validate_is_noticed() {
+        let lock = VersionLock::new();
+        let version = lock.read().unwrap();
+        assert!(lock.validate(version));
+        let guard = lock.lock().unwrap();
+        assert!(!lock.validate(version));
+        assert_eq!(lock.try_read(), Ok(None));
+        drop(guard);
+        assert!(!lock.validate(version));
+        assert!(lock.try_upgrade(version).is_none());
+    }
+
+    #[test]
+    fn an_obsolete_lock_is_never_taken_again() {
+        let lock = VersionLock::new();
+        let version = lock.read().unwrap();
+        lock.lock().unwrap().unlock_obsolete();
+        assert_eq!(lock.read(), Err(Obsolete));
+        assert!(lock.lock().is_err() && lock.try_upgrade(version).is_none());
+        assert!(lock.is_obsolete());
+    }
+}
