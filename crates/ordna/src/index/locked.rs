@@ -163,7 +163,7 @@ mod tests {
     fn bounds_that_cross_hold_nothing() {
         let index = Locked::<u64, u64>::new();
         index.insert(&5, &5).unwrap();
-        assert_eq!(index.range(7..3).count(), 0);
+        assert_eq!(index.range((Bound::Included(7), Bound::Included(3))).count(), 0);
         assert_eq!(index.range((Bound::Excluded(5), Bound::Excluded(5))).count(), 0);
         assert_eq!(index.range(5..=5).count(), 1);
     }
