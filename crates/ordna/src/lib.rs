@@ -5,9 +5,9 @@
 //! kind of its keys and values: native `u64`, or byte strings of any content.
 //!
 //! ```
-//! use ordna::{Locked, OrderedIndex};
+//! use ordna::{OrderedIndex, SkipList};
 //!
-//! let towns: Locked<[u8], u64> = Locked::new();
+//! let towns: SkipList<[u8], u64> = SkipList::new();
 //! towns.insert(b"Uppsala", &177_074)?;
 //! towns.insert(b"Lund", &94_393)?;
 //! assert_eq!(towns.get(b"Lund"), Some(94_393));
@@ -35,6 +35,7 @@ pub mod value;
 pub use entries::Entries;
 pub use error::{Error, Violation};
 pub use index::locked::Locked;
+pub use index::skiplist::SkipList;
 pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
 pub use key::Key;
 pub use value::Value;

@@ -3,6 +3,7 @@
 //! | index | synchronization | source |
 //! |---|---|---|
 //! | [`locked`] | one reader-writer lock over a B-tree: oracle and baseline | |
+//! | [`skiplist`] | lock-free linked lists in levels | Nitro, §2 |
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -12,6 +13,7 @@ use crate::{Entries, Error, Key, Value, Violation, key};
 
 pub mod locked;
 mod range;
+pub mod skiplist;
 
 pub use range::Range;
 

@@ -54,5 +54,4 @@ pub fn yield_now() {
 #[inline(always)]
 pub(crate) fn point(_name: &'static str) {}
 #[cfg(feature = "schedule")]
-#[allow(unused_imports, reason = "the first index with a point comes next")]
 pub(crate) use schedule::point;

@@ -145,7 +145,9 @@ impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         // Only the holder writes the word while it is locked, so a plain load is current.
         let locked = self.lock.0.load(Ordering::Relaxed);
-        let next = (locked & !LOCKED).wrapping_add(STEP) | (u64::from(self.obsolete) * OBSOLETE);
+        let step = if fault!("version_lock.unlock.same_version") { 0 } else { STEP };
+        let obsolete = self.obsolete && !fault!("version_lock.unlock.obsolete");
+        let next = (locked & !LOCKED).wrapping_add(step) | (u64::from(obsolete) * OBSOLETE);
         // Release: who reads the new version sees the data.
         self.lock.0.store(next, Ordering::Release);
     }

@@ -1,0 +1,28 @@
+//! Writes recorded histories and this crate's verdicts on them into a folder, for porcupine.
+//!
+//! Half of them are recorded from the skip list as they are, half are corrupted: one operation is
+//! made to have seen another value.
+
+use std::path::PathBuf;
+
+use ordna::SkipList;
+use ordna_testkit::history::{is_linearizable, record, to_json};
+
+fn main() -> std::io::Result<()> {
+    let folder = PathBuf::from(std::env::args().nth(1).expect("usage: histories FOLDER"));
+    let (mut yes, mut no) = (0, 0);
+    for seed in 0..200_u64 {
+        let mut history = record(&SkipList::<u64, u64>::new(), seed, 3, 20, 2);
+        if seed % 2 == 1 {
+            let at = seed as usize % history.len();
+            let other = (at + 7) % history.len();
+            history[at].saw = history[other].left;
+        }
+        let verdict = is_linearizable(&history);
+        *if verdict { &mut yes } else { &mut no } += 1;
+        let text = format!("{{\"linearizable\":{verdict},\"history\":{}}}", to_json(&history));
+        std::fs::write(folder.join(format!("{seed}.json")), text)?;
+    }
+    println!("{yes} linearizable, {no} not, by todc-utils");
+    Ok(())
+}

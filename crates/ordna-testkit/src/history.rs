@@ -1,0 +1,230 @@
+//! Recorded histories of point operations, checked for linearizability key by key.
+//!
+//! Linearizability is local (Herlihy and Wing): a map is linearizable if each key is. Every point
+//! operation is one transition of its key: it *saw* a state and *left* one. The Wing-Gong-Lowe
+//! search is `todc-utils`'; [`to_json`] writes a history for a second opinion by porcupine
+//! (`cargo xtask porcupine`).
+
+use std::borrow::Borrow;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ordna::OrderedIndex;
+use serde::{Deserialize, Serialize};
+use todc_utils::linearizability::WGLChecker;
+use todc_utils::linearizability::history::{Action, History};
+use todc_utils::specifications::Specification;
+
+use crate::kinds::{TestKey, TestValue};
+use crate::random::Random;
+
+/// One finished operation on one key: what it saw there and what it left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    /// Who called.
+    pub thread: usize,
+    /// Which key, by number.
+    pub key: u64,
+    /// The value that it found; `None`: absent.
+    pub saw: Option<u64>,
+    /// The value that it left.
+    pub left: Option<u64>,
+    /// Stamps of call and return, from one counter: all different.
+    pub called: u64,
+    /// See `called`.
+    pub returned: u64,
+}
+
+struct OneKey;
+
+impl Specification for OneKey {
+    type State = Option<u64>;
+    type Operation = (Option<u64>, Option<u64>);
+
+    fn init() -> Self::State {
+        None
+    }
+
+    fn apply((saw, left): &Self::Operation, state: &Self::State) -> (bool, Self::State) {
+        (saw == state, *left)
+    }
+}
+
+/// Whether some order of the operations, compatible with their times, explains what each saw.
+/// Every key is absent at the beginning.
+pub fn is_linearizable(history: &[Operation]) -> bool {
+    let mut keys: Vec<u64> = history.iter().map(|operation| operation.key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().all(|key| {
+        let mut actions = Vec::new();
+        for operation in history.iter().filter(|operation| operation.key == key) {
+            let step = (operation.saw, operation.left);
+            actions.push((operation.called, operation.thread, Action::Call(step)));
+            actions.push((operation.returned, operation.thread, Action::Response(step)));
+        }
+        actions.sort_by_key(|(time, ..)| *time);
+        let actions = actions.into_iter().map(|(_, thread, action)| (thread, action)).collect();
+        WGLChecker::<OneKey>::is_linearizable(History::from_actions(actions))
+    })
+}
+
+/// The history as a JSON array, for other checkers.
+pub fn to_json(history: &[Operation]) -> String {
+    serde_json::to_string(history).expect("plain numbers serialize")
+}
+
+/// Runs a few threads on a few hot keys and writes down what each call saw.
+pub fn record<I>(index: &I, seed: u64, threads: usize, steps: usize, keys: u64) -> Vec<Operation>
+where
+    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+{
+    let clock = AtomicU64::new(0);
+    let start = Barrier::new(threads);
+    std::thread::scope(|scope| {
+        let recorders: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (clock, start) = (&clock, &start);
+                scope.spawn(move || {
+                    let mut random = Random::new(seed ^ (thread as u64) << 32);
+                    start.wait();
+                    (0..steps)
+                        .map(|step| {
+                            let word = (thread * steps + step + 1) as u64;
+                            let key = random.below(keys);
+                            let called = clock.fetch_add(1, Ordering::SeqCst);
+                            let (saw, left) = act(index, key, word, &mut random);
+                            let returned = clock.fetch_add(1, Ordering::SeqCst);
+                            Operation { thread, key, saw, left, called, returned }
+                        })
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        recorders
+            .into_iter()
+            .flat_map(|recorder| recorder.join().expect("a thread failed"))
+            .collect()
+    })
+}
+
+/// One random operation; returns what it saw and left.
+fn act<I>(index: &I, key: u64, word: u64, random: &mut Random) -> (Option<u64>, Option<u64>)
+where
+    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+{
+    let number = key;
+    let key = I::Key::number(key);
+    let key: &I::Key = key.borrow();
+    let value = I::Value::dress(word);
+    let plain = |value: <I::Value as ToOwned>::Owned| value.borrow().word();
+    const FITS: &str = "within the limits";
+    match random.below(9) {
+        0 | 1 => {
+            let saw = index.get(key).map(plain);
+            (saw, saw)
+        }
+        2 | 3 => (index.insert(key, value.borrow()).expect(FITS).map(plain), Some(word)),
+        4 | 5 => (index.remove(key).map(plain), None),
+        6 => {
+            let saw = index.insert_if_absent(key, value.borrow()).expect(FITS).map(plain);
+            (saw, saw.or(Some(word)))
+        }
+        7 => {
+            let guess = index.get(key);
+            let expected = guess.as_ref().map(Borrow::borrow);
+            let new = random.below(2) == 0;
+            match index.compare_exchange(key, expected, new.then(|| value.borrow())).expect(FITS) {
+                Ok(()) => (guess.map(plain), new.then_some(word)),
+                Err(actual) => {
+                    let saw = actual.map(plain);
+                    (saw, saw)
+                }
+            }
+        }
+        _ => {
+            // A walk over the one key sees its state too, at some moment of the call.
+            let found = index.ceiling(key).filter(|(found, _)| *found == I::Key::number(number));
+            let saw = found.map(|(_, value)| plain(value));
+            (saw, saw)
+        }
+    }
+}
+
+/// Records short histories until the time is up, and checks each.
+///
+/// # Panics
+/// If a history has no explanation; prints it and its seed.
+pub fn check<I>(new: impl Fn() -> I)
+where
+    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+{
+    let end = Instant::now() + crate::budget() * 2;
+    let mut seed = 0;
+    while Instant::now() < end {
+        let index = new();
+        let keys = 1 + seed % 3;
+        let history = record(&index, seed, 3, 24, keys);
+        assert!(
+            is_linearizable(&history),
+            "no order explains this history (seed {seed}): {}",
+            to_json(&history)
+        );
+        index.validate().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        seed += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ordna::Locked;
+
+    use super::*;
+
+    fn operation(
+        thread: usize,
+        saw: Option<u64>,
+        left: Option<u64>,
+        (called, returned): (u64, u64),
+    ) -> Operation {
+        Operation { thread, key: 0, saw, left, called, returned }
+    }
+
+    #[test]
+    fn overlapping_operations_may_take_either_order() {
+        let history = [
+            operation(0, None, Some(1), (0, 3)),
+            operation(1, None, None, (1, 2)),
+            operation(1, Some(1), Some(1), (4, 5)),
+        ];
+        assert!(is_linearizable(&history));
+    }
+
+    #[test]
+    fn a_stale_read_a_lost_insert_and_two_winners_are_rejected() {
+        let stale = [operation(0, None, Some(1), (0, 1)), operation(1, None, None, (2, 3))];
+        assert!(!is_linearizable(&stale));
+        let lost = [
+            operation(0, None, Some(1), (0, 1)),
+            operation(1, None, Some(2), (2, 5)),
+            operation(0, Some(2), Some(2), (6, 7)),
+        ];
+        assert!(!is_linearizable(&lost));
+        let two_winners = [
+            operation(0, None, Some(1), (0, 1)),
+            operation(0, Some(1), None, (2, 5)),
+            operation(1, Some(1), None, (3, 4)),
+        ];
+        assert!(!is_linearizable(&two_winners));
+    }
+
+    #[test]
+    fn a_recorded_history_of_the_oracle_passes_and_a_corrupted_one_does_not() {
+        let mut history = record(&Locked::<u64, u64>::new(), 1, 3, 30, 2);
+        assert!(is_linearizable(&history));
+        let read = history.iter_mut().find(|operation| operation.saw.is_some()).unwrap();
+        read.saw = Some(999_999);
+        assert!(!is_linearizable(&history));
+    }
+}

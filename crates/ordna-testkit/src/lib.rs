@@ -1,0 +1,87 @@
+//! The tests that every index must pass, as one macro.
+//!
+//! ```ignore
+//! ordna_testkit::conformance! {
+//!     mod u64_words: SkipList<u64, u64> = SkipList::new();
+//!     mod bytes_words: SkipList<[u8], u64> = SkipList::new();
+//! }
+//! ```
+//!
+//! Each line becomes a module of tests, one per property:
+//!
+//! | test | property | module |
+//! |---|---|---|
+//! | `state_machine` | every operation answers as the oracle does, on random sequences | [`model`] |
+//! | `adversarial_keys` | keys built to break trees, hashes and tags, in several orders | [`adversarial`] |
+//! | `concurrent_owners` | with writers on disjoint keys, the final content is exact | [`concurrent`] |
+//! | `concurrent_walks` | keys present throughout are returned once, in order, in bounds | [`concurrent`] |
+//! | `linearizable` | recorded histories on hot keys, checked per key | [`history`] |
+//! | `memory_returns` | insert/remove cycles stay at the first cycle's memory; a drop frees all | [`memory`] |
+//!
+//! Each ends with the index's own `validate()`. Seeds are fixed, and printed with a failure.
+//! `ORDNA_SOAK=seconds` makes each concurrent test run that long instead of a fraction of a second.
+
+pub mod adversarial;
+pub mod concurrent;
+pub mod history;
+pub mod kinds;
+pub mod memory;
+pub mod model;
+pub mod random;
+
+use std::time::Duration;
+
+/// How long a concurrent test runs.
+pub fn budget() -> Duration {
+    let seconds = std::env::var("ORDNA_SOAK").ok().and_then(|seconds| seconds.parse().ok());
+    seconds.map_or(Duration::from_millis(400), Duration::from_secs)
+}
+
+/// Tests of one or more index types; see the [crate](self). Use once per test file: it also sets
+/// the counting allocator.
+#[macro_export]
+macro_rules! conformance {
+    ($(mod $name:ident: $index:ty = $new:expr;)+) => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::memory::Counting = $crate::memory::Counting;
+
+        $(mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+
+            fn new() -> $index {
+                $new
+            }
+
+            #[test]
+            fn state_machine() {
+                $crate::model::check(new);
+            }
+
+            #[test]
+            fn adversarial_keys() {
+                $crate::adversarial::check(new);
+            }
+
+            #[test]
+            fn concurrent_owners() {
+                $crate::concurrent::check_owners(new);
+            }
+
+            #[test]
+            fn concurrent_walks() {
+                $crate::concurrent::check_walks(new);
+            }
+
+            #[test]
+            fn linearizable() {
+                $crate::history::check(new);
+            }
+
+            #[test]
+            fn memory_returns() {
+                $crate::memory::check(new);
+            }
+        })+
+    };
+}

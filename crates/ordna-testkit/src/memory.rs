@@ -1,0 +1,115 @@
+//! Freed memory comes back: measured at the allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ordna::OrderedIndex;
+
+use crate::kinds::{TestKey, TestValue};
+
+thread_local! {
+    static HERE: Cell<i64> = const { Cell::new(0) };
+}
+static EVERYWHERE: AtomicI64 = AtomicI64::new(0);
+
+/// The system's allocator, which counts the bytes alive: per thread and for the process.
+#[derive(Debug)]
+pub struct Counting;
+
+fn count(bytes: i64) {
+    // A thread that is being torn down counts no more.
+    let _ = HERE.try_with(|here| here.set(here.get() + bytes));
+    EVERYWHERE.fetch_add(bytes, Ordering::Relaxed);
+}
+
+#[expect(unsafe_code, reason = "an allocator that counts and hands on")]
+// SAFETY: every call is handed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as i64);
+        // SAFETY: the caller's promise, handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as i64));
+        // SAFETY: the caller's promise, handed on.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Bytes allocated minus bytes freed by the calling thread.
+pub fn live_here() -> i64 {
+    HERE.with(Cell::get)
+}
+
+/// Bytes allocated minus bytes freed by all threads.
+pub fn live_everywhere() -> i64 {
+    EVERYWHERE.load(Ordering::Relaxed)
+}
+
+/// Tests that measure take turns, so that one does not count the other's structures.
+static TURN: Mutex<()> = Mutex::new(());
+
+const ENTRIES: u64 = 4000;
+const CYCLES: usize = 6;
+
+/// Garbage that may await its batch: a share of the data and a constant.
+const SLACK: i64 = 96 << 10;
+
+/// Fills and empties an index again and again on one thread: it must not grow beyond the first
+/// cycle, and dropping it must free every byte.
+///
+/// # Panics
+/// If memory stays away.
+pub fn check<I>(new: impl Fn() -> I)
+where
+    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+{
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // What the first index leaves behind for the thread (ids, caches) is not its own.
+    cycle(&new());
+    let before = live_here();
+    let index = new();
+    let mut after = Vec::new();
+    let mut full = Vec::new();
+    for _ in 0..CYCLES {
+        full.push(cycle(&index) - before);
+        after.push(live_here() - before);
+    }
+    let limit = after[0].max(full[0] / 20) + SLACK;
+    assert!(
+        after.iter().all(|bytes| *bytes <= limit),
+        "bytes alive after each insert/remove cycle: {after:?}; full: {full:?}"
+    );
+    assert!(
+        full.iter().all(|bytes| *bytes <= full[0] + full[0] / 5 + SLACK),
+        "bytes alive when full, cycle by cycle: {full:?}"
+    );
+    let said = index.memory_usage().total() as i64;
+    assert!(said >= 0, "memory_usage of an empty index: {said}");
+    index.validate().unwrap_or_else(|broken| panic!("{broken}"));
+    drop((index, after, full));
+    assert_eq!(live_here() - before, 0, "bytes alive after the drop");
+}
+
+/// Inserts, overwrites and removes [`ENTRIES`] keys; returns the bytes alive when full.
+fn cycle<I>(index: &I) -> i64
+where
+    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+{
+    for round in 0..2 {
+        for n in 0..ENTRIES {
+            let value = I::Value::dress(n + round);
+            index.insert(I::Key::number(n).borrow(), value.borrow()).expect("within the limits");
+        }
+    }
+    let full = live_here();
+    for n in 0..ENTRIES {
+        assert!(index.remove(I::Key::number(n).borrow()).is_some());
+    }
+    full
+}

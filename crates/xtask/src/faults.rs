@@ -1,0 +1,200 @@
+//! Planted faults: each fence, validation and recheck is taken out, and a test must notice.
+//!
+//! The names stand in the sources, in `fault!("area.what")`. One build with `--cfg faults` holds
+//! them all, and `ORDNA_FAULT=name` plants one when a test starts: a build for each would take two
+//! cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on x86-64, whose hardware
+//! orders more than the language does; a loom model has to notice them.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::{Outcome, cargo, must, root};
+
+/// Areas whose faults a loom model looks for: area and test file.
+const MODELLED: [(&str, &str); 1] = [("version_lock", "loom_version_lock")];
+
+/// A test that does not end by then hangs because of the fault.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Which way the suite noticed, and how soon.
+enum Verdict {
+    Test(String),
+    Crash,
+    Hang,
+    Nothing,
+}
+
+pub fn run(part: &str) -> Outcome {
+    let names: Vec<String> =
+        names(&root().join("crates/ordna/src"))?.into_iter().filter(|n| n.contains(part)).collect();
+    if names.is_empty() {
+        return Err(format!("no fault has {part:?} in its name"));
+    }
+    let tests = build("--cfg faults", "target/faults", &[])?;
+    let mut models = BTreeMap::new();
+    for (area, file) in MODELLED {
+        if names.iter().any(|name| area_of(name) == area) {
+            let built = build("--cfg faults --cfg loom", "target/loom", &["--test", file])?;
+            models.insert(area, built);
+        }
+    }
+    let suite_of = |name: &str| -> Result<Vec<PathBuf>, String> {
+        let area = area_of(name);
+        let suite = models.get(area).unwrap_or(&tests);
+        let file = MODELLED.iter().find(|(a, _)| *a == area).map_or(area, |(_, file)| file);
+        let prefixed = |stem: &str| stem == file || stem.starts_with(&format!("{file}_"));
+        let own: Vec<_> =
+            suite.iter().filter(|(stem, _)| prefixed(stem)).map(|(_, path)| path.clone()).collect();
+        if own.is_empty() { Err(format!("no test file {file}*.rs for {name}")) } else { Ok(own) }
+    };
+    let mut suites: Vec<Vec<PathBuf>> =
+        names.iter().map(|n| suite_of(n)).collect::<Result<_, _>>()?;
+    suites.sort();
+    suites.dedup();
+    for suite in &suites {
+        if let (Verdict::Test(test), _) = judge(suite, "")? {
+            return Err(format!("without any fault, {test} fails"));
+        }
+    }
+    println!("{:<44} {:>8}  caught by", "fault", "seconds");
+    let mut missed = Vec::new();
+    for name in &names {
+        let (verdict, took) = judge(&suite_of(name)?, name)?;
+        let caught = match verdict {
+            Verdict::Test(test) => test,
+            Verdict::Crash => "a crash".to_owned(),
+            Verdict::Hang => format!("a hang of {} s", LIMIT.as_secs()),
+            Verdict::Nothing => {
+                missed.push(name.as_str());
+                "NOTHING".to_owned()
+            }
+        };
+        println!("{name:<44} {:>8.1}  {caught}", took.as_secs_f64());
+    }
+    if missed.is_empty() {
+        println!("all {} faults are caught", names.len());
+        Ok(())
+    } else {
+        Err(format!("nothing catches {}", missed.join(", ")))
+    }
+}
+
+/// Runs the loom models with nothing taken out.
+pub fn loom_clean() -> Outcome {
+    for (_, file) in MODELLED {
+        must(
+            cargo()
+                .args(["test", "--release", "-p", "ordna", "--test", file])
+                .args(["--target-dir", "target/loom"])
+                .env("RUSTFLAGS", "--cfg faults --cfg loom"),
+        )?;
+    }
+    Ok(())
+}
+
+fn area_of(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+/// All names in `fault!("…")` below a folder, in order.
+fn names(folder: &Path) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+                let named = text.split("fault!(\"").skip(1);
+                found.extend(named.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+            }
+        }
+    }
+    found.retain(|name| name.contains('.'));
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Builds the test programs of `ordna`; returns them by file stem.
+fn build(flags: &str, target: &str, more: &[&str]) -> Result<Vec<(String, PathBuf)>, String> {
+    let mut command = cargo();
+    command
+        .args(["test", "--no-run", "-p", "ordna", "--message-format=json", "--target-dir", target])
+        .args(if more.is_empty() { &["--tests"][..] } else { more })
+        .args(if flags.contains("loom") { &["--release"][..] } else { &[] })
+        .env("RUSTFLAGS", flags)
+        .stderr(Stdio::inherit());
+    let output = command.output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(format!("{command:?} failed"));
+    }
+    let mut tests = Vec::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        if let (Some(path), Some(name)) =
+            (message["executable"].as_str(), message["target"]["name"].as_str())
+        {
+            tests.push((name.to_owned(), PathBuf::from(path)));
+        }
+    }
+    Ok(tests)
+}
+
+/// Runs test programs with a fault planted until one test fails.
+fn judge(suite: &[PathBuf], fault: &str) -> Result<(Verdict, Duration), String> {
+    let start = Instant::now();
+    for program in suite {
+        let verdict = judge_one(program, fault, start)?;
+        if !matches!(verdict, Verdict::Nothing) {
+            return Ok((verdict, start.elapsed()));
+        }
+    }
+    Ok((Verdict::Nothing, start.elapsed()))
+}
+
+fn judge_one(program: &Path, fault: &str, start: Instant) -> Result<Verdict, String> {
+    let mut child = Command::new(program)
+        .env("ORDNA_FAULT", fault)
+        .current_dir(root().join("crates/ordna"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{}: {error}", program.display()))?;
+    let stdout = child.stdout.take().expect("piped above");
+    let (lines, incoming) = mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| {
+            // Nobody listens any more once the verdict is out.
+            let _ = lines.send(line);
+        });
+    });
+    let verdict = loop {
+        let left = LIMIT.saturating_sub(start.elapsed());
+        match incoming.recv_timeout(left) {
+            Ok(line) => {
+                if let Some(test) =
+                    line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"))
+                {
+                    break Verdict::Test(test.to_owned());
+                }
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => break Verdict::Hang,
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let status = child.wait().map_err(|error| error.to_string())?;
+                break if status.success() { Verdict::Nothing } else { Verdict::Crash };
+            }
+        }
+    };
+    // It may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+    Ok(verdict)
+}

@@ -1,0 +1,75 @@
+//! Licences of all dependencies, and the arrows between the crates.
+
+use serde_json::Value;
+
+use crate::{Outcome, cargo};
+
+/// What a dependency may be licensed under. `deny.toml` says the same to cargo-deny.
+const ALLOWED: [&str; 9] = [
+    "MIT",
+    "Apache-2.0",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "Zlib",
+    "ISC",
+    "MPL-2.0",
+    "Unicode-3.0",
+    "CC0-1.0",
+];
+
+/// What the library must never depend on: it does no asynchronous work and no network.
+const NOT_IN_THE_LIBRARY: [&str; 4] = ["tokio", "mio", "clap", "ordna-server"];
+
+pub fn run() -> Outcome {
+    let output = cargo()
+        .args(["metadata", "--format-version", "1", "--locked"])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    let mut wrong = Vec::new();
+    for package in packages {
+        let licence = package["license"].as_str().unwrap_or("none stated");
+        if !allowed(licence) {
+            wrong.push(format!("{} {}: {licence}", package["name"], package["version"]));
+        }
+        if package["name"] == "ordna" {
+            let dependencies = package["dependencies"].as_array().into_iter().flatten();
+            let normal = dependencies.filter(|dependency| dependency["kind"].is_null());
+            for dependency in normal.filter_map(|dependency| dependency["name"].as_str()) {
+                if NOT_IN_THE_LIBRARY.contains(&dependency) {
+                    wrong.push(format!("the library must not depend on {dependency}"));
+                }
+            }
+        }
+    }
+    if wrong.is_empty() {
+        println!("{} packages, all licences allowed", packages.len());
+        Ok(())
+    } else {
+        Err(wrong.join("\n"))
+    }
+}
+
+/// Whether some choice that the expression offers is allowed in each of its parts.
+fn allowed(expression: &str) -> bool {
+    expression.replace('/', " OR ").split(" AND ").all(|part| {
+        part.split(" OR ").any(|licence| {
+            let licence = licence.trim().trim_matches(['(', ')']);
+            ALLOWED.contains(&licence.split(" WITH ").next().unwrap_or(licence))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::allowed;
+
+    #[test]
+    fn every_part_needs_an_allowed_choice() {
+        assert!(allowed("MIT OR Apache-2.0") && allowed("(MIT OR GPL-3.0) AND Unicode-3.0"));
+        assert!(allowed("Apache-2.0 WITH LLVM-exception") && allowed("MIT/Apache-2.0"));
+        assert!(!allowed("GPL-3.0") && !allowed("MIT AND GPL-3.0-only"));
+    }
+}

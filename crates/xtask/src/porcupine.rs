@@ -1,0 +1,22 @@
+//! A second opinion on recorded histories: porcupine, a linearizability checker in Go.
+
+use std::process::Command;
+
+use crate::{Outcome, cargo, must, root};
+
+pub fn run() -> Outcome {
+    let folder = root().join("target/histories");
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    must(
+        cargo()
+            .args(["run", "--release", "-p", "ordna-testkit", "--example", "histories", "--"])
+            .arg(&folder),
+    )?;
+    must(
+        Command::new("go")
+            .args(["run", "."])
+            .arg(&folder)
+            .current_dir(root().join("crates/ordna-testkit/porcupine")),
+    )
+    .map_err(|error| format!("{error}\n(go 1.21 or later is needed)"))
+}
