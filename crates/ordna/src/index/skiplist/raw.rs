@@ -367,8 +367,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
 
     /// The live node with `key`. Writes nothing, never restarts. O(log n).
     ///
-    /// Linearizes at the load that saw the node's level-0 link unmarked; if there is no such node,
-    /// at the moment at which the last link followed was current.
+    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
+    /// moment at which the last link followed was current.
     pub fn get(&self, key: &K, _guard: &Guard<'_>) -> Option<NodeRef<K, V>> {
         let mut search = Search::new(self);
         loop {
@@ -704,16 +704,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Search<K, V> {
                     self.at = next;
                     return Step::On;
                 }
-                // Higher up, unmarked says that the node was live, not that it is: ask level 0. If it
-                // was replaced, its successor stands behind it there: go on down. On level 0 itself
-                // the mark has been looked at above, once: a second look could find it set, and
-                // the way to the successor missed.
-                Order::Equal
-                    if self.level == 0 || node.is_live() || fault!("skiplist.get.dead_node") =>
-                {
-                    return Step::Found(node);
-                }
-                Order::Equal | Order::Greater => {}
+                // The link was seen unmarked: the node was in the list at that moment, whatever
+                // the level (invariant 2), and its value never changes.
+                Order::Equal => return Step::Found(node),
+                Order::Greater => {}
             }
         }
         if self.level == 0 {
