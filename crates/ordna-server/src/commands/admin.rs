@@ -1,0 +1,457 @@
+//! Commands on the connection and the server.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+use ordna::OrderedIndex;
+
+use super::{
+    Command, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, TABLE, find, subcommand,
+    wrong_arity,
+};
+use crate::clients::Told;
+use crate::connection::Session;
+use crate::glob;
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::state::State;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The Redis whose behaviour the commands follow; clients decide by it what they may send.
+const REDIS_VERSION: &str = "7.0.15";
+
+pub fn ping(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    match arguments.len() {
+        1 => out.simple("PONG"),
+        2 => out.bulk(arguments.get(1)),
+        _ => return Err(wrong_arity("ping")),
+    }
+    Ok(Outcome::Done)
+}
+
+pub fn echo(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.bulk(arguments.get(1));
+    Ok(Outcome::Done)
+}
+
+pub fn quit(_: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
+    out.simple("OK");
+    Ok(Outcome::Close)
+}
+
+pub fn reset(session: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
+    *session.client.told() = Told::default();
+    session.authenticated = session.state.password().is_none();
+    out.resp3 = false;
+    out.simple("RESET");
+    Ok(Outcome::Done)
+}
+
+pub fn select(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let database = number(arguments.get(1)).filter(|n| i32::try_from(*n).is_ok());
+    if database.ok_or(NOT_AN_INTEGER)? != 0 {
+        return Err("ERR DB index is out of range".to_owned());
+    }
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+/// Whether user and password are right. Takes as long for any wrong password.
+fn is_welcome(password: &str, user: &[u8], said: &[u8]) -> bool {
+    let mut different = password.len() ^ said.len();
+    for (at, byte) in said.iter().enumerate() {
+        different |= usize::from(byte ^ password.as_bytes().get(at).unwrap_or(&0));
+    }
+    user == b"default" && different == 0
+}
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+pub fn auth(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (user, said) = match arguments.len() {
+        2 => (b"default".as_slice(), arguments.get(1)),
+        3 => (arguments.get(1), arguments.get(2)),
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    match session.state.password() {
+        None if arguments.len() == 2 => {
+            return Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".to_owned());
+        }
+        // Without a password the default user is welcome with any.
+        None if user == b"default" => {}
+        Some(password) if is_welcome(&password, user, said) => {}
+        _ => return Err(WRONG_PASSWORD.to_owned()),
+    }
+    session.authenticated = true;
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+pub fn hello(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let mut resp3 = out.resp3;
+    if arguments.len() > 1 {
+        resp3 = match number(arguments.get(1)) {
+            None => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
+            Some(2) => false,
+            Some(3) => true,
+            Some(_) => return Err("NOPROTO unsupported protocol version".to_owned()),
+        };
+    }
+    let (mut at, mut name) = (2, None);
+    while at < arguments.len() {
+        let option = arguments.get(at);
+        if option.eq_ignore_ascii_case(b"auth") && at + 2 < arguments.len() {
+            let (user, said) = (arguments.get(at + 1), arguments.get(at + 2));
+            let welcome = match session.state.password() {
+                None => user == b"default",
+                Some(password) => is_welcome(&password, user, said),
+            };
+            if !welcome {
+                return Err(WRONG_PASSWORD.to_owned());
+            }
+            session.authenticated = true;
+            at += 3;
+        } else if option.eq_ignore_ascii_case(b"setname") && at + 1 < arguments.len() {
+            name = Some(arguments.get(at + 1));
+            if !is_name(arguments.get(at + 1)) {
+                return Err(BAD_NAME.to_owned());
+            }
+            at += 2;
+        } else {
+            let shown = String::from_utf8_lossy(option).into_owned();
+            return Err(format!("ERR Syntax error in HELLO option '{shown}'"));
+        }
+    }
+    if !session.authenticated {
+        return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".to_owned());
+    }
+    out.resp3 = resp3;
+    {
+        let mut told = session.client.told();
+        told.resp3 = resp3;
+        if let Some(name) = name {
+            told.name = name.to_vec();
+        }
+    }
+    out.map(7);
+    for (field, value) in [
+        ("server", "redis"),
+        ("version", REDIS_VERSION),
+        ("mode", "standalone"),
+        ("role", "master"),
+    ] {
+        out.bulk(field.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"proto");
+    out.integer(if resp3 { 3 } else { 2 });
+    out.bulk(b"id");
+    out.integer(session.client.id as i64);
+    out.bulk(b"modules");
+    out.array(0);
+    Ok(Outcome::Done)
+}
+
+pub fn client(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("id", 2, |session, _, out| {
+            out.integer(session.client.id as i64);
+            Ok(Outcome::Done)
+        }),
+        ("getname", 2, |session, _, out| {
+            let name = session.client.told().name.clone();
+            out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
+            Ok(Outcome::Done)
+        }),
+        ("setname", 3, |session, arguments, out| {
+            if !is_name(arguments.get(2)) {
+                return Err(BAD_NAME.to_owned());
+            }
+            session.client.told().name = arguments.get(2).to_vec();
+            out.simple("OK");
+            Ok(Outcome::Done)
+        }),
+        ("setinfo", 4, |session, arguments, out| {
+            let (field, value) = (arguments.get(2), arguments.get(3));
+            if !is_name(value) {
+                return Err("ERR lib-name cannot contain spaces, newlines or special characters."
+                    .to_owned());
+            }
+            let mut told = session.client.told();
+            if field.eq_ignore_ascii_case(b"lib-name") {
+                told.library = value.to_vec();
+            } else if field.eq_ignore_ascii_case(b"lib-ver") {
+                told.library_version = value.to_vec();
+            } else {
+                let shown = String::from_utf8_lossy(field).into_owned();
+                return Err(format!("ERR Unrecognized option '{shown}'"));
+            }
+            out.simple("OK");
+            Ok(Outcome::Done)
+        }),
+        ("list", -2, |session, arguments, out| {
+            if arguments.len() > 2 {
+                return Err(SYNTAX.to_owned());
+            }
+            out.text(&client_list(&session.state));
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "CLIENT",
+                &["GETNAME", "ID", "LIST", "SETINFO <LIB-NAME|LIB-VER> <value>", "SETNAME <name>"],
+            )
+        }),
+    ];
+    subcommand("client", COMMANDS, session, arguments, out)
+}
+
+fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
+    out.array(subcommands.len() + 2);
+    out.simple(&format!("{command} <subcommand> [<arg> ...]. Subcommands are:"));
+    subcommands.iter().for_each(|line| out.simple(line));
+    out.simple("HELP");
+    Ok(Outcome::Done)
+}
+
+fn client_list(state: &State) -> String {
+    let mut list = String::new();
+    for client in state.clients.all() {
+        let told = client.told().clone();
+        let name = String::from_utf8_lossy(&told.name).into_owned();
+        let library = String::from_utf8_lossy(&told.library).into_owned();
+        let version = String::from_utf8_lossy(&told.library_version).into_owned();
+        let (id, peer, age) = (client.id, client.peer, client.since.elapsed().as_secs());
+        let resp = if told.resp3 { 3 } else { 2 };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            list,
+            "id={id} addr={peer} laddr={} name={name} age={age} db=0 resp={resp} lib-name={library} lib-ver={version}",
+            state.address
+        );
+    }
+    list
+}
+
+pub fn command(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("count", 2, |_, _, out| {
+            out.count(TABLE.len());
+            Ok(Outcome::Done)
+        }),
+        ("info", -2, |_, arguments, out| {
+            if arguments.len() == 2 {
+                return all_infos(out);
+            }
+            out.array(arguments.len() - 2);
+            for name in arguments.iter_from(2) {
+                match find(name) {
+                    Some(command) => command_info(command, out),
+                    None => out.null_array(),
+                }
+            }
+            Ok(Outcome::Done)
+        }),
+        ("docs", -2, |_, arguments, out| {
+            let known: Vec<&Command> = if arguments.len() == 2 {
+                TABLE.iter().collect()
+            } else {
+                arguments.iter_from(2).filter_map(find).collect()
+            };
+            out.map(known.len());
+            for command in known {
+                out.bulk(command.name.as_bytes());
+                out.map(2);
+                out.bulk(b"summary");
+                out.bulk(command.summary.as_bytes());
+                out.bulk(b"group");
+                out.bulk(if command.name.starts_with("ordna.") { b"ordna" } else { b"generic" });
+            }
+            Ok(Outcome::Done)
+        }),
+        ("list", -2, |_, arguments, out| {
+            let mut names: Vec<&str> = TABLE.iter().map(|command| command.name).collect();
+            if arguments.len() == 5
+                && arguments.get(2).eq_ignore_ascii_case(b"filterby")
+                && arguments.get(3).eq_ignore_ascii_case(b"pattern")
+            {
+                names.retain(|name| glob::matches(arguments.get(4), name.as_bytes()));
+            } else if arguments.len() > 2 {
+                return Err(SYNTAX.to_owned());
+            }
+            out.array(names.len());
+            names.iter().for_each(|name| out.bulk(name.as_bytes()));
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "COMMAND",
+                &[
+                    "COUNT",
+                    "DOCS [<command> ...]",
+                    "INFO [<command> ...]",
+                    "LIST [FILTERBY PATTERN <pattern>]",
+                ],
+            )
+        }),
+    ];
+    if arguments.len() == 1 {
+        return all_infos(out);
+    }
+    subcommand("command", COMMANDS, session, arguments, out)
+}
+
+fn all_infos(out: &mut Replies) -> Result {
+    out.array(TABLE.len());
+    TABLE.iter().for_each(|command| command_info(command, out));
+    Ok(Outcome::Done)
+}
+
+/// One line of COMMAND INFO, in the ten parts that Redis 7 gives.
+fn command_info(command: &Command, out: &mut Replies) {
+    let (first, last, step) = command.keys;
+    out.array(10);
+    out.bulk(command.name.as_bytes());
+    out.integer(command.arity);
+    out.set(command.flags.len());
+    command.flags.iter().for_each(|flag| out.simple(flag));
+    out.integer(first);
+    out.integer(last);
+    out.integer(step);
+    // ACL categories, tips, key specifications, subcommands: none.
+    out.set(0);
+    out.array(0);
+    out.array(0);
+    out.array(0);
+}
+
+/// The configuration that clients ask for: each as it is, and none that has no effect here.
+fn settings(state: &State) -> Vec<(&'static str, String)> {
+    vec![
+        ("appendonly", "no".to_owned()),
+        ("bind", state.address.ip().to_string()),
+        ("databases", "1".to_owned()),
+        ("maxclients", state.config.max_clients.to_string()),
+        ("maxmemory", "0".to_owned()),
+        ("port", state.address.port().to_string()),
+        ("proto-max-bulk-len", ordna::value::MAX_LEN.to_string()),
+        ("requirepass", state.password().unwrap_or_default()),
+        ("save", String::new()),
+        ("timeout", "0".to_owned()),
+    ]
+}
+
+pub fn config(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("get", -3, |session, arguments, out| {
+            let mut wanted = settings(&session.state);
+            wanted.retain(|(name, _)| {
+                let asked =
+                    |pattern: &[u8]| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes());
+                arguments.iter_from(2).any(asked)
+            });
+            out.map(wanted.len());
+            for (name, value) in wanted {
+                out.bulk(name.as_bytes());
+                out.bulk(value.as_bytes());
+            }
+            Ok(Outcome::Done)
+        }),
+        ("set", -4, |session, arguments, out| {
+            let (name, value) = (arguments.get(2), arguments.get(3));
+            let shown = String::from_utf8_lossy(name).into_owned();
+            if arguments.len() != 4 {
+                return Err(wrong_arity("config|set"));
+            }
+            if !name.eq_ignore_ascii_case(b"requirepass") {
+                let known = settings(&session.state).iter().any(|(known, _)| *known == shown);
+                return Err(if known {
+                    format!(
+                        "ERR CONFIG SET failed (possibly related to argument '{shown}') - can't set immutable config"
+                    )
+                } else {
+                    format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
+                });
+            }
+            let Ok(password) = std::str::from_utf8(value) else {
+                return Err("ERR the password must be UTF-8".to_owned());
+            };
+            if password.is_empty() && !session.state.address.ip().is_loopback() {
+                return Err("ERR others can reach this server: it needs a password".to_owned());
+            }
+            session.state.set_password(password);
+            out.simple("OK");
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(out, "CONFIG", &["GET <pattern> [<pattern> ...]", "SET requirepass <password>"])
+        }),
+    ];
+    subcommand("config", COMMANDS, session, arguments, out)
+}
+
+pub fn info(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let state = &session.state;
+    let wanted = |section: &str| {
+        arguments.len() == 1
+            || arguments.iter_from(1).any(|asked| {
+                [section, "all", "default", "everything"]
+                    .iter()
+                    .any(|name| asked.eq_ignore_ascii_case(name.as_bytes()))
+            })
+    };
+    let keys = state.keys().approximate_len();
+    let uptime = state.started.elapsed().as_secs();
+    let (port, process) = (state.address.port(), std::process::id());
+    let (clients, most) = (state.clients.len(), state.config.max_clients);
+    let resident = resident_bytes();
+    let connections = state.connections.load(Ordering::Relaxed);
+    let (refused, commands) = (state.refused.load(Ordering::Relaxed), state.commands.sum());
+    let mut sections = vec![
+        (
+            "Server",
+            format!(
+                "redis_version:{REDIS_VERSION}\r\nordna_version:{VERSION}\r\nredis_mode:standalone\r\nprocess_id:{process}\r\ntcp_port:{port}\r\nuptime_in_seconds:{uptime}\r\n"
+            ),
+        ),
+        ("Clients", format!("connected_clients:{clients}\r\nmaxclients:{most}\r\n")),
+        ("Memory", format!("used_memory_rss:{resident}\r\nmaxmemory:0\r\n")),
+        ("Persistence", "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n".to_owned()),
+        (
+            "Stats",
+            format!(
+                "total_connections_received:{connections}\r\ntotal_commands_processed:{commands}\r\nrejected_connections:{refused}\r\n"
+            ),
+        ),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+        (
+            "Keyspace",
+            if keys > 0 {
+                format!("db0:keys={keys},expires=0,avg_ttl=0\r\n")
+            } else {
+                String::new()
+            },
+        ),
+    ];
+    sections.retain(|(name, _)| wanted(name));
+    let text: Vec<String> =
+        sections.into_iter().map(|(name, lines)| format!("# {name}\r\n{lines}")).collect();
+    out.text(&text.join("\r\n"));
+    Ok(Outcome::Done)
+}
+
+/// Memory that the system gives the process; 0 where it does not say.
+fn resident_bytes() -> u64 {
+    const PAGE: u64 = 4096;
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.map_or(0, |pages| pages * PAGE)
+}

@@ -1,0 +1,129 @@
+//! One connection: reads, executes what is complete, answers, in that order and in batches.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use crate::clients::Client;
+use crate::commands::{self, Outcome};
+use crate::reply::Replies;
+use crate::request::Requests;
+use crate::state::State;
+use crate::walk::Walk;
+
+/// Replies are sent before they grow beyond this, if more of a batch is to come.
+const SEND: usize = 256 << 10;
+/// Commands of one batch after which other connections get their turn.
+const TURN: usize = 1024;
+
+/// What a connection knows of itself.
+pub struct Session {
+    pub state: Arc<State>,
+    pub client: Arc<Client>,
+    pub authenticated: bool,
+}
+
+/// Serves a connection until it ends.
+pub async fn serve(
+    state: Arc<State>,
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    stop: watch::Receiver<bool>,
+) {
+    let id = state.next_client_id();
+    let Some(client) = state.clients.enter(id, peer, state.config.max_clients) else {
+        state.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // The client may be gone already; there is nobody else to tell.
+        let _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
+        return;
+    };
+    // Leaves even if the task panics.
+    struct Present(Arc<State>, u64);
+    impl Drop for Present {
+        fn drop(&mut self) {
+            self.0.clients.leave(self.1);
+        }
+    }
+    let _present = Present(state.clone(), id);
+    let authenticated = state.password().is_none();
+    let mut session = Session { state, client, authenticated };
+    if let Err(error) = converse(&mut session, &mut stream, stop).await {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+async fn converse(
+    session: &mut Session,
+    stream: &mut TcpStream,
+    mut stop: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut requests = Requests::default();
+    let mut replies = Replies::default();
+    loop {
+        let received = tokio::select! {
+            received = stream.read_buf(requests.receive()) => received?,
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+        };
+        if received == 0 {
+            return Ok(());
+        }
+        let go_on = execute_all(session, stream, &mut requests, &mut replies).await?;
+        if !replies.bytes.is_empty() {
+            stream.write_all(&replies.bytes).await?;
+            replies.bytes.clear();
+            replies.bytes.shrink_to(SEND);
+        }
+        if !go_on {
+            return stream.shutdown().await;
+        }
+    }
+}
+
+/// Executes every complete command received; `false` if the connection is to be closed.
+async fn execute_all(
+    session: &mut Session,
+    stream: &mut TcpStream,
+    requests: &mut Requests,
+    replies: &mut Replies,
+) -> std::io::Result<bool> {
+    let mut executed = 0;
+    let go_on = loop {
+        let outcome = match requests.next(session.authenticated) {
+            Ok(None) => break true,
+            Ok(Some(arguments)) => commands::execute(session, arguments, replies),
+            Err(error) => {
+                replies.error(&error.0);
+                break false;
+            }
+        };
+        executed += 1;
+        match outcome {
+            Outcome::Done => {}
+            Outcome::Close => break false,
+            Outcome::Walk(walk) => run(session, *walk, replies).await,
+        }
+        if replies.bytes.len() > SEND {
+            stream.write_all(&replies.bytes).await?;
+            replies.bytes.clear();
+        }
+        if executed % TURN == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    session.state.commands.add(executed as i64);
+    Ok(go_on)
+}
+
+async fn run(session: &Session, mut walk: Walk, replies: &mut Replies) {
+    loop {
+        match walk.step(&session.state) {
+            Ok(true) => return walk.reply(replies),
+            Ok(false) => tokio::task::yield_now().await,
+            Err(error) => return replies.error(&error),
+        }
+    }
+}

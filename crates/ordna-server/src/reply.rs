@@ -1,0 +1,138 @@
+//! Replies, in RESP2 or RESP3 as the client chose.
+
+/// Bytes to be sent to one client.
+#[derive(Debug, Default)]
+pub struct Replies {
+    pub bytes: Vec<u8>,
+    /// The client said `HELLO 3`.
+    pub resp3: bool,
+}
+
+impl Replies {
+    fn header(&mut self, sign: u8, number: i64) {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        let mut rest = number.unsigned_abs();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.bytes.push(sign);
+        if number < 0 {
+            self.bytes.push(b'-');
+        }
+        self.bytes.extend_from_slice(&digits[at..]);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// A status, such as `OK`. No line breaks.
+    pub fn simple(&mut self, text: &str) {
+        self.bytes.push(b'+');
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// An error with its code first. Line breaks become blanks, as in Redis.
+    pub fn error(&mut self, text: &str) {
+        self.bytes.push(b'-');
+        let line = text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte });
+        self.bytes.extend(line);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    pub fn integer(&mut self, number: i64) {
+        self.header(b':', number);
+    }
+
+    pub fn count(&mut self, count: usize) {
+        self.integer(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len() as i64);
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// The null of RESP3, or a bulk string that is not there.
+    pub fn null(&mut self) {
+        self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    pub fn null_array(&mut self) {
+        self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    pub fn bulk_or_null(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            Some(bytes) => self.bulk(bytes),
+            None => self.null(),
+        }
+    }
+
+    /// The next `len` replies belong together.
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as i64);
+    }
+
+    /// The next `2 * len` replies are keys and values. A flat array in RESP2.
+    pub fn map(&mut self, len: usize) {
+        if self.resp3 { self.header(b'%', len as i64) } else { self.array(len * 2) }
+    }
+
+    /// The next `len` replies are a set. An array in RESP2.
+    pub fn set(&mut self, len: usize) {
+        self.header(if self.resp3 { b'~' } else { b'*' }, len as i64);
+    }
+
+    /// Text for people: verbatim in RESP3.
+    pub fn text(&mut self, text: &str) {
+        if self.resp3 {
+            self.header(b'=', text.len() as i64 + 4);
+            self.bytes.extend_from_slice(b"txt:");
+            self.bytes.extend_from_slice(text.as_bytes());
+            self.bytes.extend_from_slice(b"\r\n");
+        } else {
+            self.bulk(text.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis_protocol::resp2::decode::decode as decode2;
+    use redis_protocol::resp3::decode::complete::decode as decode3;
+
+    use super::Replies;
+
+    fn all(resp3: bool) -> Vec<u8> {
+        let mut replies = Replies { resp3, ..Replies::default() };
+        replies.array(9);
+        replies.simple("OK");
+        replies.error("ERR two\r\nlines");
+        replies.integer(i64::MIN);
+        replies.count(0);
+        replies.bulk(b"a\r\nb");
+        replies.null();
+        replies.map(1);
+        replies.bulk(b"k");
+        replies.null_array();
+        replies.set(1);
+        replies.integer(7);
+        replies.text("hello");
+        replies.bytes
+    }
+
+    #[test]
+    fn the_protocol_crate_reads_what_is_written() {
+        let (resp2, resp3) = (all(false), all(true));
+        let (_, used) = decode2(&resp2).unwrap().unwrap();
+        assert_eq!(used, resp2.len());
+        let (_, used) = decode3(&resp3).unwrap().unwrap();
+        assert_eq!(used, resp3.len());
+    }
+}

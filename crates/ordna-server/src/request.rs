@@ -1,0 +1,338 @@
+//! Requests: arrays of bulk strings, or inline commands, parsed as their bytes arrive.
+//!
+//! Written here and not taken from the protocol crate because Redis' own limits and error texts are
+//! part of what clients see, and so that a command of a million arguments that comes in small
+//! pieces is looked at once and not once per piece. Nothing is allocated for a length that was only
+//! declared.
+
+use std::ops::Range;
+
+/// Longest bulk string, in bytes: Redis' `proto-max-bulk-len`.
+const MAX_BULK: i64 = 512 << 20;
+/// Most arguments of one command.
+const MAX_ARGUMENTS: i64 = i32::MAX as i64;
+/// Longest line: an inline command, or a length.
+const MAX_LINE: usize = 64 << 10;
+/// Bytes of one command that may wait for its end: Redis' `client-query-buffer-limit`.
+const MAX_COMMAND: usize = 1 << 30;
+/// Before a client has authenticated, it gets less.
+const MAX_ARGUMENTS_BEFORE_AUTH: i64 = 10;
+const MAX_BULK_BEFORE_AUTH: i64 = 16_384;
+
+/// The connection cannot go on; the text is what Redis says before it closes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProtocolError(pub String);
+
+fn broken<T>(what: impl Into<String>) -> Result<T, ProtocolError> {
+    Err(ProtocolError(format!("ERR Protocol error: {}", what.into())))
+}
+
+/// Bytes received and not yet executed.
+#[derive(Debug, Default)]
+pub struct Requests {
+    buffer: Vec<u8>,
+    /// Where the command under way starts, and how far it has been parsed.
+    start: usize,
+    at: usize,
+    /// Arguments that are still to come, and the declared length of the next.
+    missing: usize,
+    bulk: Option<usize>,
+    arguments: Vec<Range<usize>>,
+    /// Words of an inline command with quotes, which do not stand in the buffer as such.
+    unquoted: Vec<u8>,
+}
+
+/// The arguments of one command, its name first. Never empty.
+#[derive(Debug, Clone, Copy)]
+pub struct Arguments<'a> {
+    bytes: &'a [u8],
+    ranges: &'a [Range<usize>],
+}
+
+impl<'a> Arguments<'a> {
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// The argument at a position that the command's arity guarantees.
+    pub fn get(&self, at: usize) -> &'a [u8] {
+        self.ranges.get(at).map_or(&[], |range| &self.bytes[range.clone()])
+    }
+
+    pub fn iter_from(&self, from: usize) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        let bytes = self.bytes;
+        self.ranges[from.min(self.ranges.len())..].iter().map(move |range| &bytes[range.clone()])
+    }
+}
+
+impl Requests {
+    /// Where to receive more bytes. Drops what has been executed.
+    pub fn receive(&mut self) -> &mut Vec<u8> {
+        const READ: usize = 16 << 10;
+        const KEEP: usize = 1 << 20;
+        self.discard();
+        if self.buffer.is_empty() && self.buffer.capacity() > KEEP {
+            self.buffer = Vec::new();
+        }
+        // A large bulk string gets room for what has arrived once more, not for what it declared.
+        let room = self.buffer.len().clamp(READ, KEEP);
+        self.buffer.reserve(room);
+        &mut self.buffer
+    }
+
+    /// Moves the command under way to the front.
+    fn discard(&mut self) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.at -= self.start;
+            for range in &mut self.arguments {
+                *range = range.start - self.start..range.end - self.start;
+            }
+            self.start = 0;
+        }
+    }
+
+    /// The next complete command; `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// The bytes are no request; the connection is to be closed.
+    pub fn next(&mut self, authenticated: bool) -> Result<Option<Arguments<'_>>, ProtocolError> {
+        while self.missing == 0 {
+            // The command before has been executed.
+            self.start = self.at;
+            self.arguments.clear();
+            let Some(&first) = self.buffer.get(self.at) else { return Ok(None) };
+            if first != b'*' {
+                match self.inline()? {
+                    None => return Ok(None),
+                    Some(true) => {
+                        return Ok(Some(Arguments {
+                            bytes: &self.unquoted,
+                            ranges: &self.arguments,
+                        }));
+                    }
+                    Some(false) => continue,
+                }
+            }
+            let Some(line) = self.line("too big mbulk count string")? else { return Ok(None) };
+            let Some(count) = number(&self.buffer[line]).filter(|n| *n <= MAX_ARGUMENTS) else {
+                return broken("invalid multibulk length");
+            };
+            if !authenticated && count > MAX_ARGUMENTS_BEFORE_AUTH {
+                return broken("unauthenticated multibulk length");
+            }
+            // Zero or less: nothing, as in Redis.
+            self.missing = usize::try_from(count).unwrap_or(0);
+        }
+        while self.missing > 0 {
+            let length = match self.bulk {
+                Some(length) => length,
+                None => {
+                    let first = self.buffer.get(self.at).copied();
+                    if let Some(other) = first.filter(|byte| *byte != b'$') {
+                        return broken(format!("expected '$', got '{}'", char::from(other)));
+                    }
+                    let Some(line) = self.line("too big bulk count string")? else {
+                        return Ok(None);
+                    };
+                    let length = number(&self.buffer[line]).filter(|n| (0..=MAX_BULK).contains(n));
+                    let Some(length) = length else { return broken("invalid bulk length") };
+                    if !authenticated && length > MAX_BULK_BEFORE_AUTH {
+                        return broken("unauthenticated bulk length");
+                    }
+                    let length = usize::try_from(length).unwrap_or(0);
+                    self.bulk = Some(length);
+                    length
+                }
+            };
+            if self.buffer.len() - self.at < length + 2 {
+                if self.buffer.len() - self.start > MAX_COMMAND {
+                    return broken("too big query buffer");
+                }
+                return Ok(None);
+            }
+            self.arguments.push(self.at..self.at + length);
+            // Redis does not look at the two bytes behind a bulk string either.
+            self.at += length + 2;
+            self.bulk = None;
+            self.missing -= 1;
+        }
+        Ok(Some(Arguments { bytes: &self.buffer, ranges: &self.arguments }))
+    }
+
+    /// The number behind `*` or `$`, up to the end of its line.
+    fn line(&mut self, too_long: &str) -> Result<Option<Range<usize>>, ProtocolError> {
+        let rest = &self.buffer[self.at..];
+        let Some(end) = rest.iter().take(MAX_LINE).position(|byte| *byte == b'\r') else {
+            return if rest.len() >= MAX_LINE { broken(too_long) } else { Ok(None) };
+        };
+        if rest.len() < end + 2 {
+            return Ok(None);
+        }
+        let line = self.at + 1..self.at + end;
+        self.at += end + 2;
+        Ok(Some(line))
+    }
+
+    /// A line of words. `Some(false)`: an empty one.
+    fn inline(&mut self) -> Result<Option<bool>, ProtocolError> {
+        let rest = &self.buffer[self.at..];
+        let Some(end) = rest.iter().take(MAX_LINE).position(|byte| *byte == b'\n') else {
+            return if rest.len() >= MAX_LINE {
+                broken("too big inline request")
+            } else {
+                Ok(None)
+            };
+        };
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        self.unquoted.clear();
+        let Some(words) = split_words(line, &mut self.unquoted) else {
+            return broken("unbalanced quotes in request");
+        };
+        self.arguments = words;
+        self.at += end + 1;
+        Ok(Some(!self.arguments.is_empty()))
+    }
+}
+
+/// A decimal number as Redis reads one: no blanks, no leading zeroes or plus.
+pub fn number(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let plain = match digits {
+        [b'0'] => digits.len() == text.len(),
+        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    if plain { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+}
+
+/// Splits as Redis' inline protocol does: blanks separate, `"…"` with escapes and `'…'` quote.
+/// Appends the words to `out` and returns where they stand; `None` if quotes do not match.
+fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
+    let mut words = Vec::new();
+    let mut at = 0;
+    loop {
+        while line.get(at).is_some_and(u8::is_ascii_whitespace) {
+            at += 1;
+        }
+        if at == line.len() {
+            return Some(words);
+        }
+        let start = out.len();
+        let mut quote = None;
+        loop {
+            let Some(&byte) = line.get(at) else {
+                if quote.is_some() {
+                    return None;
+                }
+                break;
+            };
+            match (quote, byte) {
+                (None, b'"' | b'\'') => quote = Some(byte),
+                (None, byte) if byte.is_ascii_whitespace() => break,
+                (Some(b'"'), b'\\') if at + 1 < line.len() => {
+                    let (byte, used) = escaped(&line[at + 1..]);
+                    out.push(byte);
+                    at += used;
+                }
+                (Some(b'\''), b'\\') if line.get(at + 1) == Some(&b'\'') => {
+                    out.push(b'\'');
+                    at += 1;
+                }
+                (Some(open), byte) if byte == open => {
+                    // A closing quote ends the word.
+                    if line.get(at + 1).is_some_and(|next| !next.is_ascii_whitespace()) {
+                        return None;
+                    }
+                    quote = None;
+                }
+                (_, byte) => out.push(byte),
+            }
+            at += 1;
+        }
+        words.push(start..out.len());
+    }
+}
+
+/// What stands behind a backslash: the byte meant, and how many bytes say so.
+fn escaped(rest: &[u8]) -> (u8, usize) {
+    let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
+    if let [b'x', high, low, ..] = rest
+        && let (Some(high), Some(low)) = (hex(*high), hex(*low))
+    {
+        return (high * 16 + low, 3);
+    }
+    let byte = match rest[0] {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 8,
+        b'a' => 7,
+        other => other,
+    };
+    (byte, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All commands in the bytes, given whole or in pieces of `piece` bytes.
+    fn parse(bytes: &[u8], piece: usize) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+        let mut requests = Requests::default();
+        let mut commands = Vec::new();
+        for piece in bytes.chunks(piece) {
+            requests.receive().extend_from_slice(piece);
+            while let Some(arguments) = requests.next(true)? {
+                commands.push(arguments.iter_from(0).map(<[u8]>::to_vec).collect());
+            }
+        }
+        Ok(commands)
+    }
+
+    #[test]
+    fn commands_are_the_same_in_any_pieces() {
+        let bytes = b"*2\r\n$3\r\nGET\r\n$2\r\na\n\r\n*0\r\n\r\nPING \"a \\x41\\n\" 'b\\'c'\r\n*1\r\n$0\r\n\r\n*-1\r\n*1\r\n$4\r\nPING\r\n";
+        let whole = parse(bytes, bytes.len()).unwrap();
+        let expected: [&[&[u8]]; 4] =
+            [&[b"GET", b"a\n"], &[b"PING", b"a A\n", b"b'c"], &[b""], &[b"PING"]];
+        assert_eq!(whole, expected);
+        for piece in 1..20 {
+            assert_eq!(parse(bytes, piece).unwrap(), whole, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn broken_requests_get_redis_words() {
+        let cases: [(&[u8], &str); 7] = [
+            (b"*x\r\n", "invalid multibulk length"),
+            (b"*2147483648\r\n", "invalid multibulk length"),
+            (b"*1\r\n:1\r\n", "expected '$', got ':'"),
+            (b"*1\r\n$-1\r\n", "invalid bulk length"),
+            (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+            (b"get \"a\r\n", "unbalanced quotes in request"),
+            (&[b'a'; 70_000], "too big inline request"),
+        ];
+        for (bytes, words) in cases {
+            let error = parse(bytes, bytes.len()).unwrap_err();
+            assert_eq!(error.0, format!("ERR Protocol error: {words}"));
+        }
+    }
+
+    #[test]
+    fn a_declared_length_allocates_nothing() {
+        let mut requests = Requests::default();
+        requests.receive().extend_from_slice(b"*1000000\r\n$536870912\r\nab");
+        assert!(requests.next(true).unwrap().is_none());
+        assert!(requests.receive().capacity() < 1 << 20);
+    }
+
+    #[test]
+    fn numbers_are_as_strict_as_redis() {
+        assert_eq!(number(b"-12"), Some(-12));
+        assert_eq!(number(b"0"), Some(0));
+        for text in ["", "-", "+1", " 1", "01", "-0", "1a", "9223372036854775808"] {
+            assert_eq!(number(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}
