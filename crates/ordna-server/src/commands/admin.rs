@@ -254,7 +254,7 @@ pub fn command(session: &mut Session, arguments: Arguments<'_>, out: &mut Replie
             for name in arguments.iter_from(2) {
                 match find(name) {
                     Some(command) => command_info(command, out),
-                    None => out.null_array(),
+                    None => out.null(),
                 }
             }
             Ok(Outcome::Done)

@@ -1,0 +1,240 @@
+//! The same conversation with Debian's redis-server and with ours: replies must be equal, byte for
+//! byte. Run by `.ci/run`, which installs Redis first:
+//! `cargo test -p ordna-server --test against_redis -- --ignored`.
+
+mod common;
+
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Client, request, show, start};
+use ordna_server::Config;
+
+/// A redis-server of the test's own; ended when dropped.
+struct Redis(Child, SocketAddr);
+
+impl Redis {
+    fn start() -> Self {
+        // Ask the system for a free port, and hand it on.
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new("redis-server")
+            .args(["--port", &free.port().to_string(), "--save", "", "--databases", "1"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed (Debian: apt-get install redis-server)");
+        let redis = Self(child, free);
+        let patience = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(free).is_err() {
+            assert!(Instant::now() < patience, "redis-server does not listen on {free}");
+            std::thread::yield_now();
+        }
+        redis
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "needs redis-server; .ci/run installs it and runs this"]
+fn replies_are_those_of_redis() {
+    let redis = Redis::start();
+    let ours = start(Config::default());
+    let mut pair = [Client::new(redis.1), Client::new(ours.address)];
+    let long = vec![b'x'; 300];
+    let mut commands: Vec<Vec<&[u8]>> = CONVERSATION
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|line| line.split(' ').map(str::as_bytes).collect())
+        .collect();
+    commands.extend([
+        vec![b"SET".as_slice(), b"\0\r\n\xFF", b"\xFE\0"],
+        vec![b"GET", b"\0\r\n\xFF"],
+        vec![b"SET", b"", b""],
+        vec![b"GET", b""],
+        vec![b"INCR", b""],
+        vec![&long, &long, &long],
+        vec![b"nope", b"with\r\nbreaks", b""],
+        vec![b"INCRBY", b"n", b" 1"],
+        vec![b"INCRBY", b"n", b""],
+        vec![b"CONFIG", &long],
+    ]);
+    for command in &commands {
+        let replies = pair.each_mut().map(|client| client.ask(command));
+        let shown: Vec<String> = command.iter().map(|word| show(word)).collect();
+        assert_eq!(replies[0], replies[1], "left Redis, right Ordna: {}", shown.join(" "));
+    }
+}
+
+#[test]
+#[ignore = "needs redis-server; .ci/run installs it and runs this"]
+fn broken_requests_end_as_in_redis() {
+    let redis = Redis::start();
+    let ours = start(Config::default());
+    let broken: [&[u8]; 16] = [
+        b"*1\r\n:5\r\n",
+        b"*x\r\n",
+        b"*2147483648\r\n",
+        b"*1\r\n$-1\r\n",
+        b"*1\r\n$536870913\r\n",
+        b"*1\r\n$x\r\n",
+        b"PING \"a\r\n",
+        b"PING 'a'b\r\n",
+        b"PING \"a\\x41\\n\"\r\nQUIT\r\n",
+        b"\r\n\r\nPING\r\nQUIT\r\n",
+        b"*0\r\n*-1\r\nPING\r\nQUIT\r\n",
+        b"ping\nquit\n",
+        b"*1\r\n$4\r\nPINGxx*1\r\n$4\r\nQUIT\r\n",
+        &[b'a'; 70_000],
+        &[b'*'; 70_000],
+        b"GET\r\nQUIT\r\n",
+    ];
+    for bytes in broken {
+        let all = [redis.1, ours.address].map(|address| {
+            let mut client = Client::new(address);
+            client.send(bytes);
+            let mut all = Vec::new();
+            loop {
+                let reply = client.reply();
+                if reply.is_empty() {
+                    return show(&all);
+                }
+                all.extend(reply);
+            }
+        });
+        assert_eq!(all[0], all[1], "left Redis, right Ordna: {:.80}", show(bytes));
+    }
+    // And a pipeline.
+    let pipeline = [request(&[b"SET", b"a", b"1"]), request(&[b"INCR", b"a"])].concat();
+    for address in [redis.1, ours.address] {
+        let mut client = Client::new(address);
+        client.send(&pipeline);
+        assert_eq!([client.reply(), client.reply()], [b"+OK\r\n".to_vec(), b":2\r\n".to_vec()]);
+    }
+}
+
+/// One command a line; the words are split at single blanks.
+const CONVERSATION: &str = "
+    PING
+    PING hello
+    PING a b
+    ECHO hello
+    ECHO
+    SET a 1
+    SET a 2 NX
+    SET a 2 XX
+    SET a 3 GET
+    SET b 3 NX GET
+    SET b 4 XX GET
+    SET b 4 GET XX NX
+    SET b
+    SET b 1 BAD
+    SETNX b 9
+    SETNX c 9
+    GETSET c 10
+    GETSET d 11
+    GETDEL d
+    GETDEL d
+    GET nothing
+    GET
+    GET a b
+    MSET a 1 b 2
+    MSET a 1 b
+    MSET
+    MSETNX a 1 z 2
+    MSETNX x 1 y 2
+    MSETNX x
+    MGET a b x nothing
+    MGET
+    STRLEN a
+    STRLEN nothing
+    APPEND a 99
+    APPEND new 1
+    INCR a
+    INCR x
+    INCR word
+    SET word hello
+    INCR word
+    DECR word
+    INCRBY a 5
+    INCRBY a five
+    INCRBY a 9223372036854775808
+    INCRBY a 9223372036854775807
+    DECRBY a -9223372036854775808
+    DECRBY a 1
+    DECR fresh
+    INCRBY fresh 01
+    INCRBY fresh +1
+    SET padded 007
+    INCR padded
+    EXISTS a a nothing
+    EXISTS
+    TYPE a
+    TYPE nothing
+    DEL a nothing
+    UNLINK b
+    DEL
+    DBSIZE
+    DBSIZE x
+    SELECT 0
+    SELECT 1
+    SELECT -1
+    SELECT x
+    AUTH pw
+    AUTH default pw
+    AUTH nobody pw
+    AUTH a b c
+    HELLO x
+    HELLO 4
+    HELLO 2 AUTH
+    HELLO 2 SETNAME
+    HELLO 2 BAD
+    CLIENT GETNAME
+    CLIENT SETNAME me
+    CLIENT GETNAME
+    CLIENT SETNAME
+    CLIENT NOPE
+    CLIENT
+    CONFIG GET appendonly
+    CONFIG GET save
+    CONFIG GET nonsense
+    CONFIG GET
+    CONFIG NOPE
+    CONFIG
+    CONFIG SET nonsense 1
+    CONFIG SET port
+    COMMAND NOPE
+    COMMAND INFO nonsense
+    COMMAND COUNT x
+    SCAN x
+    SCAN 0 COUNT
+    SCAN 0 COUNT x
+    SCAN 0 COUNT 0
+    SCAN 0 BAD 1
+    SCAN
+    KEYS nothing*
+    KEYS [x]
+    KEYS
+    nope
+    NOPE a b c
+    FLUSHALL BAD
+    FLUSHDB ASYNC
+    DBSIZE
+    KEYS *
+    SCAN 0
+    SET only 1
+    SCAN 0 MATCH on* COUNT 100
+    SCAN 0 TYPE string
+    SCAN 0 TYPE list
+    FLUSHALL SYNC
+    RESET
+    SET after reset
+    GET after
+";

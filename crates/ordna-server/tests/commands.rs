@@ -1,0 +1,326 @@
+//! Every command, by what goes over the wire; and what goes wrong.
+
+mod common;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use common::{Client, Running, request, show, start};
+use ordna_server::Config;
+
+fn fresh() -> (Running, Client) {
+    let server = start(Config::default());
+    let client = Client::new(server.address);
+    (server, client)
+}
+
+/// Says each line and compares the reply.
+fn converse(client: &mut Client, lines: &[(&str, &str)]) {
+    for (line, expected) in lines {
+        assert_eq!(client.say(line), *expected, "{line}");
+    }
+}
+
+#[test]
+fn strings() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("GET a", r"$-1\r\n"),
+            ("SET a 1", r"+OK\r\n"),
+            ("get a", r"$1\r\n1\r\n"),
+            ("SET a 2 NX", r"$-1\r\n"),
+            ("SET a 2 XX GET", r"$1\r\n1\r\n"),
+            ("SET b 2 XX", r"$-1\r\n"),
+            ("SET b x NX GET", r"$-1\r\n"),
+            ("SET b x NX XX", r"-ERR syntax error\r\n"),
+            ("SETNX b y", r":0\r\n"),
+            ("GETSET b y", r"$1\r\nx\r\n"),
+            ("GETDEL b", r"$1\r\ny\r\n"),
+            ("GETDEL b", r"$-1\r\n"),
+            ("MSET a 1 c 3", r"+OK\r\n"),
+            ("MSET a 1 c", r"-ERR wrong number of arguments for 'mset' command\r\n"),
+            ("MGET a b c", r"*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n3\r\n"),
+            ("MSETNX d 4 a 9", r":0\r\n"),
+            ("EXISTS d a a", r":2\r\n"),
+            ("MSETNX d 4 e 5", r":1\r\n"),
+            ("STRLEN nothing", r":0\r\n"),
+            ("APPEND f ab", r":2\r\n"),
+            ("APPEND f cd", r":4\r\n"),
+            ("STRLEN f", r":4\r\n"),
+            ("INCR a", r":2\r\n"),
+            ("DECRBY a 12", r":-10\r\n"),
+            ("INCRBY a x", r"-ERR value is not an integer or out of range\r\n"),
+            ("INCR f", r"-ERR value is not an integer or out of range\r\n"),
+            ("SET n 9223372036854775807", r"+OK\r\n"),
+            ("INCR n", r"-ERR increment or decrement would overflow\r\n"),
+            ("DECRBY n -9223372036854775808", r"-ERR decrement would overflow\r\n"),
+            ("GET n", r"$19\r\n9223372036854775807\r\n"),
+            ("TYPE n", r"+string\r\n"),
+            ("TYPE nothing", r"+none\r\n"),
+            ("DEL n f nothing", r":2\r\n"),
+            ("UNLINK a c d e", r":4\r\n"),
+            ("DBSIZE", r":0\r\n"),
+        ],
+    );
+}
+
+#[test]
+fn the_order_of_the_keys() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("ORDNA.FIRST", r"*-1\r\n"),
+            ("MSET b 2 a 1 bb 22 c 3", r"+OK\r\n"),
+            ("ORDNA.FIRST", r"*2\r\n$1\r\na\r\n$1\r\n1\r\n"),
+            ("ORDNA.LAST", r"*2\r\n$1\r\nc\r\n$1\r\n3\r\n"),
+            ("ORDNA.FLOOR bz", r"*2\r\n$2\r\nbb\r\n$2\r\n22\r\n"),
+            ("ORDNA.FLOOR A", r"*-1\r\n"),
+            ("ORDNA.CEIL b", r"*2\r\n$1\r\nb\r\n$1\r\n2\r\n"),
+            ("ORDNA.RANGE - + KEYS", r"*4\r\n$1\r\na\r\n$1\r\nb\r\n$2\r\nbb\r\n$1\r\nc\r\n"),
+            ("ORDNA.RANGE [b (c", r"*4\r\n$1\r\nb\r\n$1\r\n2\r\n$2\r\nbb\r\n$2\r\n22\r\n"),
+            ("ORDNA.RANGE - + REV LIMIT 2 KEYS", r"*2\r\n$1\r\nc\r\n$2\r\nbb\r\n"),
+            ("ORDNA.RANGE + - KEYS", r"*0\r\n"),
+            ("ORDNA.RANGE - + LIMIT 0", r"*0\r\n"),
+            ("ORDNA.RANGE b c", r"-ERR min or max not valid string range item\r\n"),
+            ("ORDNA.RANGE - + LIMIT", r"-ERR syntax error\r\n"),
+            ("ORDNA.PREFIX b KEYS", r"*2\r\n$1\r\nb\r\n$2\r\nbb\r\n"),
+            ("ORDNA.PREFIX b REV LIMIT 1", r"*2\r\n$2\r\nbb\r\n$2\r\n22\r\n"),
+            ("ORDNA.COUNT (a +", r":3\r\n"),
+            ("KEYS b*", r"*2\r\n$1\r\nb\r\n$2\r\nbb\r\n"),
+            ("KEYS [ac]", r"*2\r\n$1\r\na\r\n$1\r\nc\r\n"),
+            ("ORDNA.DELRANGE [b [bb", r":2\r\n"),
+            ("ORDNA.COUNT - +", r":2\r\n"),
+            ("FLUSHALL", r"+OK\r\n"),
+            ("DBSIZE", r":0\r\n"),
+        ],
+    );
+}
+
+#[test]
+fn keys_and_values_are_any_bytes() {
+    let (_server, mut client) = fresh();
+    let every: Vec<u8> = (0..=255).collect();
+    for (key, value) in [(every.as_slice(), b"".as_slice()), (b"", &every), (b"\0\r\n", b"\r\n$5")]
+    {
+        assert_eq!(client.ask(&[b"SET", key, value]), r"+OK\r\n");
+        let expected = [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat();
+        assert_eq!(client.ask(&[b"GET", key]), show(&expected));
+    }
+    let long = vec![b'k'; 65_536];
+    let refused = r"-ERR the key has 65536 bytes; at most 65535 are allowed\r\n";
+    assert_eq!(client.ask(&[b"SET", &long, b"v"]), refused);
+    assert_eq!(client.ask(&[b"MSET", b"other", b"v", &long, b"v"]), refused);
+    assert_eq!(client.say("EXISTS other"), r":0\r\n");
+    assert_eq!(client.ask(&[b"GET", &long]), r"$-1\r\n");
+    assert_eq!(client.ask(&[b"SET", &long[1..], b"v"]), r"+OK\r\n");
+}
+
+#[test]
+fn a_scan_returns_what_stays_while_keys_come_and_go() {
+    let (_server, mut client) = fresh();
+    for n in 0..500 {
+        client.say(&format!("SET stay:{n:03} v"));
+    }
+    let mut cursor = "0".to_owned();
+    let mut seen = Vec::new();
+    let mut turn = 0;
+    loop {
+        let reply = client.say(&format!("SCAN {cursor} COUNT 7 MATCH *:*"));
+        let parts: Vec<&str> = reply.split(r"\r\n").collect();
+        cursor = parts[2].to_owned();
+        seen.extend(parts.iter().filter(|part| part.starts_with("stay:")).map(|s| (*s).to_owned()));
+        if cursor == "0" {
+            break;
+        }
+        // Before and behind the cursor; and the key that the cursor stands on may go.
+        client.say(&format!("SET a:{turn} v"));
+        client.say(&format!("SET z:{turn} v"));
+        client.say(&format!("DEL a:{}", turn - 1));
+        turn += 1;
+    }
+    let expected: Vec<String> = (0..500).map(|n| format!("stay:{n:03}")).collect();
+    assert_eq!(seen, expected);
+    converse(
+        &mut client,
+        &[
+            ("SCAN x", r"-ERR invalid cursor\r\n"),
+            ("SCAN 0 COUNT 0", r"-ERR syntax error\r\n"),
+            ("SCAN 0 COUNT", r"-ERR syntax error\r\n"),
+            ("SCAN 0 TYPE list COUNT 1000", r"*2\r\n$1\r\n0\r\n*0\r\n"),
+        ],
+    );
+    assert!(client.say("SCAN 999999").starts_with("-ERR this cursor is no longer known"));
+}
+
+#[test]
+fn the_connection_and_its_protocol() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("PING", r"+PONG\r\n"),
+            ("PING hi", r"$2\r\nhi\r\n"),
+            ("PING a b", r"-ERR wrong number of arguments for 'ping' command\r\n"),
+            ("ECHO hi", r"$2\r\nhi\r\n"),
+            ("SELECT 0", r"+OK\r\n"),
+            ("SELECT 1", r"-ERR DB index is out of range\r\n"),
+            ("CLIENT ID", r":1\r\n"),
+            ("CLIENT GETNAME", r"$-1\r\n"),
+            ("CLIENT SETNAME me", r"+OK\r\n"),
+            ("CLIENT GETNAME", r"$2\r\nme\r\n"),
+            ("CLIENT NONE", r"-ERR unknown subcommand 'NONE'. Try CLIENT HELP.\r\n"),
+            ("CLIENT SETNAME", r"-ERR wrong number of arguments for 'client|setname' command\r\n"),
+            ("CONFIG GET save", r"*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
+            (
+                "CONFIG SET port 1",
+                r"-ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config\r\n",
+            ),
+            ("NOPE a b", r"-ERR unknown command 'NOPE', with args beginning with: 'a' 'b' \r\n"),
+            ("GET", r"-ERR wrong number of arguments for 'get' command\r\n"),
+            ("HELLO 4", r"-NOPROTO unsupported protocol version\r\n"),
+            ("RESET", r"+RESET\r\n"),
+        ],
+    );
+    client.send(b"HELLO 3\r\n");
+    client.resp3 = true;
+    assert!(show(&client.reply()).starts_with(r"%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n"));
+    assert_eq!(client.say("GET nothing"), r"_\r\n");
+    assert_eq!(client.say("CONFIG GET save"), r"%1\r\n$4\r\nsave\r\n$0\r\n\r\n");
+    assert!(client.say("INFO").contains("# Server"));
+    assert_eq!(client.say("QUIT"), r"+OK\r\n");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_password_keeps_others_out() {
+    let config = Config { password: Some("secret".to_owned()), ..Config::default() };
+    let server = start(config);
+    let mut client = Client::new(server.address);
+    assert_eq!(client.say("GET a"), r"-NOAUTH Authentication required.\r\n");
+    assert!(client.say("AUTH wrong").starts_with("-WRONGPASS"));
+    assert!(client.say("HELLO 3").starts_with("-NOAUTH HELLO"));
+    assert_eq!(client.say("AUTH secret"), r"+OK\r\n");
+    assert_eq!(client.say("GET a"), r"$-1\r\n");
+    let mut other = Client::new(server.address);
+    other.send(b"*11\r\n");
+    assert_eq!(show(&other.reply()), r"-ERR Protocol error: unauthenticated multibulk length\r\n");
+    assert!(other.is_closed());
+}
+
+#[test]
+fn an_open_address_needs_a_password() {
+    let config = Config { bind: ([0, 0, 0, 0], 0).into(), ..Config::default() };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let refused = runtime.block_on(ordna_server::Server::bind(config)).unwrap_err();
+    assert!(refused.to_string().contains("--password"), "{refused}");
+}
+
+#[test]
+fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
+    let (_server, mut client) = fresh();
+    let mut bytes = Vec::new();
+    for n in 0..10_000 {
+        bytes.extend(request(&[b"SET", format!("k{n}").as_bytes(), n.to_string().as_bytes()]));
+        bytes.extend(request(&[b"GET", format!("k{n}").as_bytes()]));
+    }
+    let mut writer = client.stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    for n in 0..10_000 {
+        assert_eq!(client.reply(), b"+OK\r\n");
+        let digits = n.to_string();
+        assert_eq!(client.reply(), format!("${}\r\n{digits}\r\n", digits.len()).as_bytes());
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn broken_requests_close_only_their_connection() {
+    let (_server, mut client) = fresh();
+    for bytes in [
+        b"*1\r\n:5\r\n".as_slice(),
+        b"*99999999999\r\n",
+        b"*1\r\n$-5\r\n",
+        b"*1\r\n$999999999999\r\n",
+        b"SET \"a\r\n",
+    ] {
+        let mut broken = Client::new(_server.address);
+        broken.send(&request(&[b"SET", b"before", b"v"]));
+        broken.send(bytes);
+        assert_eq!(broken.reply(), b"+OK\r\n", "what came before is answered");
+        let reply = show(&broken.reply());
+        assert!(reply.starts_with("-ERR Protocol error"), "{}: {reply}", show(bytes));
+        assert!(broken.is_closed(), "{}", show(bytes));
+    }
+    // Half a command, then gone: nothing of it is executed.
+    let mut half = Client::new(_server.address);
+    half.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5\r\nval");
+    drop(half);
+    assert_eq!(client.say("EXISTS half before"), r":1\r\n");
+}
+
+/// A client that asks much and reads nothing is not read from any more; others do not notice.
+#[test]
+fn a_slow_reader_holds_up_only_itself() {
+    let (_server, mut client) = fresh();
+    let value = vec![b'v'; 1 << 20];
+    client.ask(&[b"SET", b"big", &value]);
+    let mut slow = Client::new(_server.address);
+    slow.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let ask = request(&[b"GET", b"big"]).repeat(200);
+    // 200 MiB of replies are asked for; the sockets hold a few, and the server one batch's share.
+    let _ = slow.stream.write_all(&ask);
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(client.say("PING"), r"+PONG\r\n");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    for _ in 0..200 {
+        assert_eq!(slow.reply().len(), value.len() + 12);
+    }
+}
+
+#[test]
+fn stopping_answers_what_was_read() {
+    let mut server = start(Config::default());
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::new(server.address)).collect();
+    for client in &mut clients {
+        for n in 0..200 {
+            client.send(&request(&[b"SET", format!("{n}").as_bytes(), b"v"]));
+        }
+        assert_eq!(client.reply(), b"+OK\r\n");
+    }
+    server.stop();
+    for client in &mut clients {
+        let mut answered = 1;
+        while !client.reply().is_empty() {
+            answered += 1;
+        }
+        assert!(answered <= 200);
+    }
+}
+
+#[test]
+fn more_clients_than_allowed_are_told_so() {
+    let server = start(Config { max_clients: 2, ..Config::default() });
+    let mut first = Client::new(server.address);
+    let mut second = Client::new(server.address);
+    assert_eq!((first.say("PING"), second.say("PING")), (r"+PONG\r\n".into(), r"+PONG\r\n".into()));
+    let mut third = Client::new(server.address);
+    assert_eq!(show(&third.reply()), r"-ERR max number of clients reached\r\n");
+    assert!(third.is_closed());
+}
+
+#[test]
+fn a_walk_too_large_for_a_reply_is_refused() {
+    let server = start(Config { max_reply: 10_000, ..Config::default() });
+    let mut client = Client::new(server.address);
+    for n in 0..3000 {
+        client.say(&format!("SET key:{n} v"));
+    }
+    assert!(client.say("KEYS *").starts_with("-ERR the reply would exceed 10000 bytes"));
+    assert_eq!(client.say("ORDNA.COUNT - +"), r":3000\r\n");
+    assert_eq!(client.say("ORDNA.DELRANGE - +"), r":3000\r\n");
+}
