@@ -98,7 +98,7 @@ pub fn collisions(hash: impl Fn(&[u8]) -> u64, bits: u32, count: usize) -> Vec<V
     let mut by_hash: HashMap<u64, Vec<Vec<u8>>> = HashMap::new();
     let mut random = Random::new(u64::from(bits));
     loop {
-        let key = format!("key {:x}", random.next()).into_bytes();
+        let key = format!("key {:x}", random.next_u64()).into_bytes();
         let alike = by_hash.entry(hash(&key) & mask).or_default();
         alike.push(key);
         if alike.len() == count {

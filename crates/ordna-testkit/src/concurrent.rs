@@ -204,7 +204,7 @@ where
             let n = random.below(keys);
             let key = I::Key::number(n);
             let value = I::Value::dress(stamp(n, writer, random.below(1 << 20)));
-            if n % 3 == 0 || random.below(2) == 0 {
+            if n.is_multiple_of(3) || random.below(2) == 0 {
                 index.insert(key.borrow(), value.borrow()).expect("within the limits");
             } else {
                 index.remove(key.borrow());

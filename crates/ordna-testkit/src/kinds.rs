@@ -49,7 +49,7 @@ impl TestKey for [u8] {
         // Strings over four letters in bijective numeration: the empty key, prefixes of each other,
         // trailing zeroes, 0xFF runs. Odd numbers share a prefix longer than a head.
         const LETTERS: [u8; 4] = [0, b'a', b'b', 0xFF];
-        let mut key = if n % 2 == 0 { Vec::new() } else { b"common prefix ".to_vec() };
+        let mut key = if n.is_multiple_of(2) { Vec::new() } else { b"common prefix ".to_vec() };
         let mut rest = n / 2;
         while rest > 0 {
             rest -= 1;

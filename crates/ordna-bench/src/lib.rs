@@ -1,0 +1,25 @@
+//! `ordna bench`: one driver, one set of keys, every index and its public peers in one run.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`keys`] | the key sets, made once into a flat buffer |
+//! | [`zipf`] | skewed draws |
+//! | [`workload`] | operations, written down before the clock starts, with what each must find |
+//! | [`target`] | what an index must offer to be measured |
+//! | [`registry`] | the indexes by name: one line each |
+//! | [`run`] | load and workload, timed and checked |
+//! | [`table`] | the results for people and for programs |
+//! | [`cli`] | the command line |
+//!
+//! The binary must use jemalloc: bytes per key come from its statistics.
+
+pub mod cli;
+pub mod keys;
+#[cfg(feature = "peers")]
+mod peers;
+pub mod registry;
+pub mod run;
+pub mod table;
+pub mod target;
+pub mod workload;
+pub mod zipf;
