@@ -1,2 +1,68 @@
-//! The `ordna` program.
-fn main() {}
+//! The `ordna` program: starts the server, loads files into one, and asks it for entries.
+
+mod client;
+mod load;
+mod query;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Ordered in-memory store that speaks the Redis protocol.
+///
+/// Without a command it starts the server on 127.0.0.1:6380.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  ordna serve --port 6380
+  ordna load data/places.tsv.gz --key country,name,id
+  ordna scan SE:Upp --limit 5
+  ordna get SE:Uppsala:2666199
+  redis-cli -p 6380 ORDNA.PREFIX SE: REV LIMIT 10 KEYS";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start the server
+    Serve(serve::Options),
+    /// Load a file into a running server
+    Load(load::Options),
+    /// Print the value of a key
+    Get(query::Get),
+    /// Print entries in key order
+    Scan(query::Scan),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        None => serve::run(serve::Options::parse_from(["ordna"]), true),
+        Some(Command::Serve(options)) => serve::run(options, false),
+        Some(Command::Load(options)) => load::run(&options),
+        Some(Command::Get(options)) => query::get(&options),
+        Some(Command::Scan(options)) => query::scan(&options),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ordna: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether the reader of our output left, as `ordna scan | head` does.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<query::OutputClosed>()
+        .is_some_and(|query::OutputClosed(error)| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

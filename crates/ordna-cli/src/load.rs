@@ -1,0 +1,202 @@
+//! `ordna load`: a file into a running server, pipelined.
+//!
+//! One thread parses and sends, one takes the replies; a bounded channel of line numbers between
+//! them bounds what is on the way and says which line a refusal belongs to.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use redis_protocol::resp2::types::BytesFrame;
+
+use crate::client::{Client, Replies, Target, write_request};
+
+mod records;
+
+use records::{Format, KeySpec, Record};
+
+/// Requests are sent in writes of about this size.
+const WRITE: usize = 64 << 10;
+/// Requests on the way at most.
+const IN_FLIGHT: usize = 16_384;
+/// Bad lines that are shown one by one; the rest is only counted.
+const SHOWN: u64 = 100;
+
+/// Options of `ordna load`.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// The file; may be gzip-compressed
+    file: PathBuf,
+    /// Format of the file; told by its name unless given
+    ///
+    /// csv and tsv need a header line; the value is the record as JSON. ndjson: one object a line;
+    /// the value is the line. lines: key and value are the line.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Fields that make the key, in order; FIELD/WIDTH pads a number with zeroes, so that it sorts
+    #[arg(long, value_delimiter = ',', value_name = "FIELD[/WIDTH]")]
+    key: Vec<KeySpec>,
+    /// What stands between the fields of the key
+    #[arg(long, default_value = ":", conflicts_with = "tuple")]
+    separator: String,
+    /// Encode the key so that it sorts exactly field by field, whatever the fields hold
+    #[arg(long)]
+    tuple: bool,
+    /// Stop at the first bad line
+    #[arg(long)]
+    strict: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Bad lines, shown as they come.
+#[derive(Debug)]
+struct Rejects {
+    count: u64,
+    bar: ProgressBar,
+}
+
+impl Rejects {
+    fn add(&mut self, line: u64, reason: &str) {
+        self.count += 1;
+        if self.count <= SHOWN {
+            self.bar.suspend(|| eprintln!("line {line}: {reason}"));
+        } else if self.count == SHOWN + 1 {
+            self.bar.suspend(|| eprintln!("more bad lines follow; they are counted"));
+        }
+    }
+}
+
+/// Loads the file; exit code 1 if a line was bad.
+pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let path = options.file.display();
+    let file = File::open(&options.file).with_context(|| format!("cannot open {path}"))?;
+    let size = file.metadata()?.len();
+    let format = match options.format {
+        Some(format) => format,
+        None => Format::of(&options.file).with_context(|| {
+            format!("cannot tell the format of {path} by its name; give --format")
+        })?,
+    };
+    let mut client = options.target.connect()?;
+    let before = keys(&mut client)?;
+    let bar = ProgressBar::new(size).with_style(ProgressStyle::with_template(
+        "{bar:30} {percent}% {bytes}/{total_bytes} {msg} eta {eta}",
+    )?);
+    let started = Instant::now();
+    let (mut stream, replies) = client.split();
+    let (sent, awaited) = sync_channel(IN_FLIGHT);
+    let bad_replies = std::thread::spawn(move || take_replies(replies, &awaited));
+
+    let mut rejects = Rejects { count: 0, bar: bar.clone() };
+    let mut out = Vec::with_capacity(2 * WRITE);
+    let mut records = 0_u64;
+    let mut pending = Vec::new();
+    let separator = (!options.tuple).then_some(options.separator.as_bytes());
+    let read = records::read(bar.wrap_read(file), format, &options.key, separator, |line, item| {
+        match item {
+            Ok(Record { key, value }) => {
+                write_request(&mut out, &[b"SET", &key, &value]);
+                pending.push(line);
+                records += 1;
+            }
+            Err(reason) if options.strict => bail!("line {line}: {reason} (stopped by --strict)"),
+            Err(reason) => rejects.add(line, &reason),
+        }
+        if out.len() >= WRITE {
+            send(&mut stream, &sent, &mut out, &mut pending)?;
+            let rate = records as f64 / started.elapsed().as_secs_f64().max(0.001);
+            bar.set_message(format!("{records} records, {rate:.0}/s"));
+        }
+        Ok(())
+    });
+    // What was read before a stop is sent, so that the count below is true.
+    let flushed = send(&mut stream, &sent, &mut out, &mut pending);
+    drop(sent);
+    let Ok(refused) = bad_replies.join() else { bail!("the thread that takes replies broke") };
+    bar.finish_and_clear();
+    let Refused { lines, stored, lost } = refused;
+    for (line, reason) in &lines {
+        rejects.add(*line, reason);
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let mut after = None;
+    if lost.is_none() {
+        after = options.target.connect().and_then(|mut client| keys(&mut client)).ok();
+    }
+    eprintln!(
+        "{stored} records stored in {seconds:.1} s ({:.0}/s), {} bad lines",
+        stored as f64 / seconds.max(0.001),
+        rejects.count
+    );
+    if let Some(after) = after {
+        let new = after - before;
+        eprintln!("the server now has {after} keys, {new} more than before");
+        if new >= 0 && (new as u64) < stored {
+            let replaced = stored - new as u64;
+            eprintln!("so {replaced} records replaced one with the same key (or others wrote too)");
+        }
+    }
+    read.with_context(|| format!("cannot load {path}"))?;
+    flushed?;
+    if let Some(error) = lost {
+        return Err(error);
+    }
+    if options.strict && !lines.is_empty() {
+        bail!("the server refused {} records", lines.len());
+    }
+    Ok(if rejects.count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn keys(client: &mut Client) -> anyhow::Result<i64> {
+    match client.call(&[b"DBSIZE"])? {
+        BytesFrame::Integer(keys) => Ok(keys),
+        other => bail!("unexpected reply to DBSIZE: {other:?}"),
+    }
+}
+
+fn send(
+    stream: &mut std::net::TcpStream,
+    sent: &SyncSender<u64>,
+    out: &mut Vec<u8>,
+    pending: &mut Vec<u64>,
+) -> anyhow::Result<()> {
+    stream.write_all(out).context("the server left")?;
+    out.clear();
+    for line in pending.drain(..) {
+        sent.send(line).context("the server left")?;
+    }
+    Ok(())
+}
+
+/// What came back.
+#[derive(Debug)]
+struct Refused {
+    lines: Vec<(u64, String)>,
+    stored: u64,
+    lost: Option<anyhow::Error>,
+}
+
+fn take_replies(mut replies: Replies, awaited: &Receiver<u64>) -> Refused {
+    let mut refused = Refused { lines: Vec::new(), stored: 0, lost: None };
+    for line in awaited {
+        match replies.next() {
+            Ok(BytesFrame::Error(text)) => {
+                refused.lines.push((line, format!("the server says: {text}")));
+            }
+            Ok(_) => refused.stored += 1,
+            Err(error) => {
+                let context = format!("the connection broke at line {line}");
+                refused.lost = Some(error.context(context));
+                break;
+            }
+        }
+    }
+    refused
+}

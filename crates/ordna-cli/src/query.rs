@@ -1,0 +1,174 @@
+//! `ordna get` and `ordna scan`.
+
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Parser;
+use ordna::key::tuple;
+use redis_protocol::resp2::types::BytesFrame;
+
+use crate::client::{Target, bytes_of};
+
+/// Entries asked for at a time; keeps both sides' buffers small.
+const PAGE: u64 = 1000;
+
+/// Standard output was closed or failed.
+#[derive(Debug)]
+pub struct OutputClosed(pub std::io::Error);
+
+impl std::fmt::Display for OutputClosed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot write to standard output: {}", self.0)
+    }
+}
+
+impl std::error::Error for OutputClosed {}
+
+/// Options of `ordna get`.
+#[derive(Debug, Parser)]
+pub struct Get {
+    /// The key; with --tuple its fields
+    #[arg(required = true, num_args = 1..)]
+    key: Vec<String>,
+    /// The words are the fields of a key that was loaded with --tuple
+    #[arg(long)]
+    tuple: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Options of `ordna scan`.
+#[derive(Debug, Parser)]
+pub struct Scan {
+    /// Only keys that begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Only keys from this one on
+    #[arg(long, conflicts_with = "prefix")]
+    from: Option<String>,
+    /// Only keys up to this one
+    #[arg(long, conflicts_with = "prefix")]
+    to: Option<String>,
+    /// At most so many entries
+    #[arg(long)]
+    limit: Option<u64>,
+    /// From large keys to small ones
+    #[arg(long)]
+    rev: bool,
+    /// Keys without values
+    #[arg(long)]
+    keys: bool,
+    /// Show keys that were loaded with --tuple field by field
+    #[arg(long)]
+    tuple: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Prints the value; exit code 1 if the key is absent.
+pub fn get(options: &Get) -> anyhow::Result<ExitCode> {
+    let key = match options.key.as_slice() {
+        fields if options.tuple => tuple::encode(fields),
+        [key] => key.as_bytes().to_vec(),
+        _ => bail!("one key at a time (its fields only with --tuple)"),
+    };
+    let reply = options.target.connect()?.call(&[b"GET", &key])?;
+    if matches!(reply, BytesFrame::Null) {
+        eprintln!("ordna: no such key: {}", readable(&key, false));
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(&bytes_of(reply)?).and_then(|()| out.write_all(b"\n")).map_err(OutputClosed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the entries, a page at a time.
+pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
+    let mut client = options.target.connect()?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let bound = |key: &[u8], mark: u8| [&[mark], key].concat();
+    let prefix = options.prefix.as_bytes();
+    let mut lower = match &options.from {
+        Some(from) => bound(from.as_bytes(), b'['),
+        None => bound(prefix, b'['),
+    };
+    let mut upper = match &options.to {
+        Some(to) => bound(to.as_bytes(), b'['),
+        None => ordna::key::prefix_end(prefix).map_or(b"+".to_vec(), |end| bound(&end, b'(')),
+    };
+    let mut left = options.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let page = left.min(PAGE);
+        let limit = page.to_string();
+        let mut words: Vec<&[u8]> = if options.rev {
+            vec![b"ORDNA.RANGE", &upper, &lower, b"REV"]
+        } else {
+            vec![b"ORDNA.RANGE", &lower, &upper]
+        };
+        words.extend([&b"LIMIT"[..], limit.as_bytes()]);
+        if options.keys {
+            words.push(b"KEYS");
+        }
+        let BytesFrame::Array(items) = client.call(&words)? else {
+            bail!("unexpected reply to ORDNA.RANGE");
+        };
+        let mut items = items.into_iter();
+        let mut seen = 0;
+        let mut last = None;
+        while let Some(key) = items.next() {
+            let key = bytes_of(key)?;
+            out.write_all(readable(&key, options.tuple).as_bytes()).map_err(OutputClosed)?;
+            if let Some(value) = (!options.keys).then(|| items.next()).flatten() {
+                out.write_all(b"\t").map_err(OutputClosed)?;
+                out.write_all(&bytes_of(value)?).map_err(OutputClosed)?;
+            }
+            out.write_all(b"\n").map_err(OutputClosed)?;
+            last = Some(key);
+            seen += 1;
+        }
+        let Some(last) = last.filter(|_| seen == page) else { break };
+        left -= seen;
+        if options.rev {
+            upper = bound(&last, b'(');
+        } else {
+            lower = bound(&last, b'(');
+        }
+    }
+    out.flush().map_err(OutputClosed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A key for the eye: text as it is, other bytes as `\xNN`, the fields of a tuple apart.
+fn readable(key: &[u8], is_tuple: bool) -> String {
+    if is_tuple && let Some(fields) = tuple::decode(key) {
+        let fields: Vec<_> = fields.iter().map(|field| readable(field, false)).collect();
+        return fields.join(" | ");
+    }
+    let mut text = String::new();
+    for chunk in key.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '\\' => text.push_str("\\\\"),
+                character if character.is_control() => text.extend(character.escape_default()),
+                character => text.push(character),
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_readable() {
+        assert_eq!(readable("SE:Åhus".as_bytes(), false), "SE:Åhus");
+        assert_eq!(readable(b"a\\\t\xff", false), "a\\\\\\t\\xff");
+        assert_eq!(readable(&tuple::encode(["SE", "Åhus"]), true), "SE | Åhus");
+    }
+}
