@@ -1,0 +1,161 @@
+//! The suite notices: an index that is wrong in one way fails the check that is there for it.
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ordna::reclaim::Guard;
+use ordna::{Audit, Change, Direction, Error, Locked, MemoryUsage, OrderedIndex, Violation};
+use ordna_testkit::{adversarial, concurrent, history, memory, model};
+
+#[global_allocator]
+static ALLOCATOR: memory::Counting = memory::Counting;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Wrong {
+    /// In nothing: the control.
+    Nowhere,
+    /// Drops the insert of some keys.
+    LosesInserts,
+    /// Returns each tenth entry of a walk twice.
+    RepeatsInWalks,
+    /// Leaves out each tenth entry of a walk.
+    SkipsInWalks,
+    /// Walks include an excluded upper bound.
+    IgnoresBounds,
+    /// Reads, decides and writes in separate steps.
+    NotAtomic,
+    /// Keeps memory of what was removed.
+    Leaks,
+    /// Says that its structure is broken.
+    Invalid,
+}
+
+struct Broken {
+    inner: Locked<u64, u64>,
+    wrong: Wrong,
+}
+
+impl OrderedIndex for Broken {
+    type Key = u64;
+    type Value = u64;
+
+    fn get_with<R>(&self, key: &u64, read: impl FnOnce(&u64) -> R) -> Option<R> {
+        self.inner.get_with(key, read)
+    }
+
+    fn modify<T, F>(&self, key: &u64, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<u64>,
+        F: FnMut(Option<&u64>) -> Change<T>,
+    {
+        match self.wrong {
+            Wrong::LosesInserts if key % 16 == 5 && !self.inner.contains(key) => {
+                change(None);
+                Ok(())
+            }
+            Wrong::NotAtomic => {
+                let seen = self.inner.get(key);
+                let decided = change(seen.as_ref());
+                std::thread::yield_now();
+                match decided {
+                    Change::Keep => Ok(()),
+                    Change::Put(value) => self.inner.insert(key, value.borrow()).map(drop),
+                    Change::Remove => {
+                        self.inner.remove(key);
+                        Ok(())
+                    }
+                }
+            }
+            Wrong::Leaks => {
+                Box::leak(vec![0_u8; 64].into_boxed_slice());
+                self.inner.modify(key, change)
+            }
+            _ => self.inner.modify(key, change),
+        }
+    }
+
+    fn visit(
+        &self,
+        lower: Bound<&u64>,
+        upper: Bound<&u64>,
+        direction: Direction,
+        mut visit: impl FnMut(&u64, &u64) -> ControlFlow<()>,
+    ) {
+        let upper = match upper {
+            Bound::Excluded(key) if self.wrong == Wrong::IgnoresBounds => Bound::Included(key),
+            upper => upper,
+        };
+        let mut count = 0;
+        self.inner.visit(lower, upper, direction, |key, value| {
+            count += 1;
+            match self.wrong {
+                Wrong::SkipsInWalks if count % 10 == 0 => return ControlFlow::Continue(()),
+                Wrong::RepeatsInWalks if count % 10 == 0 => visit(key, value)?,
+                _ => {}
+            }
+            visit(key, value)
+        });
+    }
+
+    fn pin(&self) -> Option<Guard<'_>> {
+        None
+    }
+
+    fn approximate_len(&self) -> usize {
+        self.inner.approximate_len()
+    }
+
+    fn memory_usage(&self) -> MemoryUsage {
+        self.inner.memory_usage()
+    }
+
+    fn validate(&self) -> Result<Audit, Violation> {
+        if self.wrong == Wrong::Invalid {
+            return Err(Violation("a link is out of order".to_owned()));
+        }
+        self.inner.validate()
+    }
+}
+
+type Check = fn(Wrong);
+
+fn new(wrong: Wrong) -> Broken {
+    Broken { inner: Locked::new(), wrong }
+}
+
+const MODEL: Check = |wrong| model::check(|| new(wrong));
+const KEYS: Check = |wrong| adversarial::check(|| new(wrong));
+const OWNERS: Check = |wrong| concurrent::check_owners(|| new(wrong));
+const WALKS: Check = |wrong| concurrent::check_walks(|| new(wrong));
+const HISTORY: Check = |wrong| history::check(|| new(wrong));
+const MEMORY: Check = |wrong| memory::check(|| new(wrong));
+
+/// Whether the check fails for an index that is wrong in this way.
+fn fails(wrong: Wrong, check: Check) -> bool {
+    catch_unwind(AssertUnwindSafe(|| check(wrong))).is_err()
+}
+
+#[test]
+fn the_control_passes_every_check() {
+    for (at, check) in [MODEL, KEYS, OWNERS, WALKS, HISTORY, MEMORY].into_iter().enumerate() {
+        assert!(!fails(Wrong::Nowhere, check), "check {at}");
+    }
+}
+
+#[test]
+fn each_fault_fails_the_checks_that_are_there_for_it() {
+    for (wrong, checks) in [
+        (Wrong::LosesInserts, &[MODEL, KEYS, OWNERS][..]),
+        (Wrong::RepeatsInWalks, &[MODEL, KEYS, WALKS]),
+        (Wrong::SkipsInWalks, &[MODEL, KEYS, WALKS]),
+        (Wrong::IgnoresBounds, &[MODEL, KEYS, WALKS]),
+        (Wrong::NotAtomic, &[HISTORY]),
+        (Wrong::Leaks, &[MEMORY]),
+        (Wrong::Invalid, &[MODEL, KEYS, OWNERS, WALKS, HISTORY, MEMORY]),
+    ] {
+        for (at, check) in checks.iter().enumerate() {
+            assert!(fails(wrong, *check), "{wrong:?} passes check {at}");
+        }
+    }
+}
