@@ -4,14 +4,31 @@
 //! A thread that reads an index holds a [`Guard`] of its [`Collector`]. What a thread unlinks it
 //! *retires*; retired memory is freed once every guard that was held at that moment is gone. A
 //! guard held for long delays frees, never correctness. Guards nest; the inner ones cost about a
-//! quarter of the outer. Each index owns its collector: dropping the index frees all that it
+//! fifth of the outer. Each index owns its collector: dropping the index frees all that it
 //! retired, and a stalled reader of one index holds up no other.
 //!
 //! Pointers inside an index are loaded with `Acquire` or stronger while a guard is held.
 //!
 //! # The library behind the façade
-//! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence). Measured
-//! against `crossbeam-epoch` 0.9 by the example `reclaim_peers`; see `docs/benchmarks.md`.
+//! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence), measured against
+//! `crossbeam-epoch` 0.9 by the example `reclaim_peers`: medians of five interleaved rounds on one
+//! virtual AMD EPYC server with two cores, one million retires of 48 bytes.
+//!
+//! | | `seize` | `crossbeam-epoch` |
+//! |---|---|---|
+//! | enter and leave | 6.7 ns | 8.2 ns |
+//! | the same within a guard | 1.2 ns | 1.6 ns |
+//! | allocate, enter, retire | 39 ns | 46 ns |
+//! | held while one reader stalls through all retires | 48.0 MB | 48.0 MB |
+//! | held after it left and 1,000 more retires | 0 | 47.9 MB |
+//! | held after the owner was dropped | 0 | 47.9 MB (its global collector lives on) |
+//!
+//! So a stalled reader costs the same in both: all that is retired meanwhile. The difference is
+//! afterwards. `seize` leaves the stalled reader's garbage to that reader, which frees it when it
+//! leaves (its leaving takes that long); `crossbeam-epoch` frees a few bags at a time as later
+//! traffic comes by. A collector per index needs no registration of threads here, and dropping it
+//! frees everything. `crossbeam-epoch` can have a collector per index too, but then every thread
+//! registers with each and keeps a handle.
 
 #![expect(unsafe_code, reason = "façade over manual reclamation")]
 
