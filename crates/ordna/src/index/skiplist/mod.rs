@@ -12,7 +12,7 @@ mod raw;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
-use self::raw::{List, NodeRef};
+use self::raw::{List, NodeRef, Pair};
 use super::{
     Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, is_above, is_below,
 };
@@ -26,7 +26,7 @@ const STRETCH_LEVEL: usize = 4;
 /// A lock-free ordered map; see the [module](self).
 pub struct SkipList<K: Key + ?Sized, V: Value + ?Sized> {
     // Before the collector: dropping the list frees what is linked, the collector the rest.
-    list: List<K, V>,
+    list: List<Pair<K, V>>,
     collector: Collector,
     len: StripedCounter,
 }
@@ -64,7 +64,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
             Bound::Excluded(key) => Some((key, false)),
         };
         let mut at = self.list.locate(from, guard);
-        let mut last: Option<NodeRef<K, V>> = None;
+        let mut last: Option<NodeRef<Pair<K, V>>> = None;
         while let Some(node) = at {
             if is_above(node.key(), upper) {
                 return;
@@ -89,7 +89,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
         guard: &Guard<'_>,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        let mut stretch: Vec<NodeRef<K, V>> = Vec::new();
+        let mut stretch: Vec<NodeRef<Pair<K, V>>> = Vec::new();
         let mut upper = upper;
         let mut start;
         loop {
@@ -116,7 +116,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
             }
             match &start {
                 Some(node) if !is_below(node.key(), lower) => {
-                    upper = Bound::Excluded(node.key_under(guard));
+                    upper = Bound::Excluded(node.rank_under(guard));
                 }
                 _ => return,
             }
@@ -145,7 +145,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
             let Some(node) = place.found else {
                 let Change::Put(value) = change(None) else { return Ok(()) };
                 value.borrow().check()?;
-                if self.list.insert(&mut place, key, value.borrow(), &guard) {
+                if self.list.insert(&mut place, &(key, value.borrow()), &guard) {
                     self.len.add(1);
                     return Ok(());
                 }
@@ -155,7 +155,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
                 Change::Keep => return Ok(()),
                 Change::Put(value) => {
                     value.borrow().check()?;
-                    if self.list.replace(&mut place, node, value.borrow(), &guard) {
+                    if self.list.replace(&mut place, node, &(key, value.borrow()), &guard) {
                         return Ok(());
                     }
                 }

@@ -26,8 +26,8 @@
 //!
 //! # Progress
 //! Lock-free. Reads write nothing and never restart. The links are Harris' and the multi-level
-//! protocol Fraser's and Herlihy and Shavit's, which the Nitro paper (§2) names. Towers grow with p = 1/2 and not the paper's 1/4: measured with
-//! 10 M random `u64`, p = 1/4 saves 6 bytes a key and makes lookups a third slower (a level then has
+//! protocol Fraser's and Herlihy and Shavit's, which the Nitro paper (§2) names. Towers grow with
+//! p = 1/2 and not the paper's 1/4: measured with 10 M random `u64`, p = 1/4 saves 6 bytes a key and makes lookups a third slower (a level then has
 //! 2.5 nodes to look at instead of 1.5, each of them a cache miss on the lowest levels).
 
 #![expect(unsafe_code, reason = "nodes of variable height in one allocation")]
@@ -35,6 +35,7 @@
 use std::alloc::{self, Layout};
 use std::cell::Cell;
 use std::cmp::Ordering as Order;
+use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
@@ -48,67 +49,152 @@ use crate::{Key, Value, Violation};
 pub const MAX_HEIGHT: usize = 24;
 
 const MARK: usize = 1;
+/// How many levels down a search fetches ahead.
+const FETCHED_LEVELS: usize = 3;
 /// The inserter will link the node nowhere any more.
 const LINKED: u8 = 1;
 /// The remover has marked every link.
 const REMOVED: u8 = 2;
 
+/// What the nodes of a list hold, and by what they are ordered.
+///
+/// The map's items are a key with its value. An engine with versions orders by key and birth.
+///
+/// # Safety
+/// [`Item::rank`] and [`Item::tail_len`] give the same answers for the life of a node: they read
+/// nothing of the cells that changes.
+pub unsafe trait Item: Sized + 'static {
+    /// The fixed part that searches do not read.
+    type First: Send + Sync;
+    /// The fixed part that they do.
+    type Second: Send + Sync;
+    /// What orders the nodes: unique among those in the list.
+    type Rank<'a>: Copy + Debug;
+    /// What a node is made from. It has passed its checks.
+    type New<'a>;
+
+    /// The cells and the two stretches of bytes that follow each other behind the tower.
+    fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 2]);
+
+    /// The order of two ranks, which live for different times.
+    fn compare(one: Self::Rank<'_>, other: Self::Rank<'_>) -> Order;
+
+    /// Length of both stretches together.
+    fn tail_len(first: &Self::First, second: &Self::Second) -> usize;
+
+    /// # Safety
+    /// The cells and the bytes at `tail` are those of one node, which lives for `'a`.
+    unsafe fn rank<'a>(
+        first: *const Self::First,
+        second: *const Self::Second,
+        tail: *const u8,
+    ) -> Self::Rank<'a>;
+}
+
+/// A key with its value.
+pub struct Pair<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(Box<K>, Box<V>)>);
+
+// SAFETY: keys and lengths in the cells never change; a word value is not overwritten either.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Pair<K, V> {
+    type First = V::Cell;
+    type Second = K::Cell;
+    type Rank<'a> = &'a K;
+    type New<'a> = (&'a K, &'a V);
+
+    fn parts<'a>((key, value): &'a (&K, &V)) -> (V::Cell, K::Cell, [&'a [u8]; 2]) {
+        (value.cell(), key.cell(), [key.tail(), value.tail()])
+    }
+
+    #[inline]
+    fn compare(one: &K, other: &K) -> Order {
+        one.cmp(other)
+    }
+
+    #[inline]
+    fn tail_len(value: &V::Cell, key: &K::Cell) -> usize {
+        K::tail_len(*key) + V::tail_len(value)
+    }
+
+    #[inline]
+    unsafe fn rank<'a>(_: *const V::Cell, key: *const K::Cell, tail: *const u8) -> &'a K {
+        // SAFETY: handed on from the caller; the key's bytes come first.
+        unsafe { K::view(key, tail) }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
+    #[inline]
+    pub fn key(&self) -> &K {
+        self.rank()
+    }
+
+    #[inline]
+    pub fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
+        self.with_parts(|value, key, tail| {
+            let tail = tail.wrapping_add(K::tail_len(*key));
+            // SAFETY: cell and tail were written from one value, and are never overwritten.
+            unsafe { V::with(value, tail, read) }
+        })
+    }
+}
+
 #[repr(C)]
-struct Header<K: Key + ?Sized, V: Value + ?Sized> {
-    value: V::Cell,
-    key: K::Cell,
+struct Header<I: Item> {
+    /// Between the two, so that it fills a gap, and what is compared stands beside the tower.
+    first: I::First,
     height: u8,
     state: AtomicU8,
+    second: I::Second,
 }
 
 /// Stands for a node in pointers: header, then the tower, then the bytes of key and value.
 #[repr(C)]
-pub struct Node<K: Key + ?Sized, V: Value + ?Sized> {
-    header: Header<K, V>,
+pub struct Node<I: Item> {
+    header: Header<I>,
 }
 
-type Link<K, V> = AtomicPtr<Node<K, V>>;
+type Link<I> = AtomicPtr<Node<I>>;
 
-fn marked<K: Key + ?Sized, V: Value + ?Sized>(node: *mut Node<K, V>) -> *mut Node<K, V> {
+fn marked<I: Item>(node: *mut Node<I>) -> *mut Node<I> {
     node.map_addr(|address| address | MARK)
 }
 
-fn is_marked<K: Key + ?Sized, V: Value + ?Sized>(link: *mut Node<K, V>) -> bool {
+fn is_marked<I: Item>(link: *mut Node<I>) -> bool {
     link.addr() & MARK != 0
 }
 
-fn unmarked<K: Key + ?Sized, V: Value + ?Sized>(link: *mut Node<K, V>) -> *mut Node<K, V> {
+fn unmarked<I: Item>(link: *mut Node<I>) -> *mut Node<I> {
     link.map_addr(|address| address & !MARK)
 }
 
 /// A node that the current guard keeps alive.
-pub struct NodeRef<K: Key + ?Sized, V: Value + ?Sized>(NonNull<Node<K, V>>);
+pub struct NodeRef<I: Item>(NonNull<Node<I>>);
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Clone for NodeRef<K, V> {
+impl<I: Item> Clone for NodeRef<I> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<K: Key + ?Sized, V: Value + ?Sized> Copy for NodeRef<K, V> {}
-impl<K: Key + ?Sized, V: Value + ?Sized> PartialEq for NodeRef<K, V> {
+impl<I: Item> Copy for NodeRef<I> {}
+impl<I: Item> PartialEq for NodeRef<I> {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
-    const TOWER: usize = size_of::<Header<K, V>>().next_multiple_of(align_of::<Link<K, V>>());
+impl<I: Item> NodeRef<I> {
+    const TOWER: usize = size_of::<Header<I>>().next_multiple_of(align_of::<Link<I>>());
 
     fn layout(height: usize, tail: usize) -> Layout {
-        let align = align_of::<Header<K, V>>().max(align_of::<Link<K, V>>());
-        let size = Self::TOWER + height * size_of::<Link<K, V>>() + tail;
+        let align = align_of::<Header<I>>().max(align_of::<Link<I>>());
+        let size = Self::TOWER + height * size_of::<Link<I>>() + tail;
         Layout::from_size_align(size, align).expect("checked lengths stay far below isize")
     }
 
     /// A node that nobody else knows yet. Key and value have passed their `check`.
-    fn new(key: &K, value: &V, height: usize) -> Self {
-        let (key_tail, value_tail) = (key.tail(), value.tail());
-        let layout = Self::layout(height, key_tail.len() + value_tail.len());
+    fn new(item: &I::New<'_>, height: usize) -> Self {
+        let (first, second, tails) = I::parts(item);
+        let layout = Self::layout(height, tails[0].len() + tails[1].len());
         // SAFETY: the layout is not of size zero; header, tower and tails are written within it.
         unsafe {
             let Some(node) = NonNull::new(alloc::alloc(layout)) else {
@@ -117,26 +203,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
             let node = Self(node.cast());
             ptr::write(
                 node.0.as_ptr().cast(),
-                Header::<K, V> {
-                    value: value.cell(),
-                    key: key.cell(),
-                    height: height as u8,
-                    state: AtomicU8::new(0),
-                },
+                Header::<I> { first, height: height as u8, state: AtomicU8::new(0), second },
             );
             for level in 0..height {
-                let link = node.0.as_ptr().byte_add(Self::TOWER).cast::<Link<K, V>>().add(level);
+                let link = node.0.as_ptr().byte_add(Self::TOWER).cast::<Link<I>>().add(level);
                 ptr::write(link, AtomicPtr::new(ptr::null_mut()));
             }
             let tail = node.tail().cast_mut();
-            ptr::copy_nonoverlapping(key_tail.as_ptr(), tail, key_tail.len());
-            let tail = tail.add(key_tail.len());
-            ptr::copy_nonoverlapping(value_tail.as_ptr(), tail, value_tail.len());
+            ptr::copy_nonoverlapping(tails[0].as_ptr(), tail, tails[0].len());
+            let tail = tail.add(tails[0].len());
+            ptr::copy_nonoverlapping(tails[1].as_ptr(), tail, tails[1].len());
             node
         }
     }
 
-    fn header(&self) -> &Header<K, V> {
+    fn header(&self) -> &Header<I> {
         // SAFETY: alive by the type's promise, initialized before it was published.
         unsafe { &(*self.0.as_ptr()).header }
     }
@@ -145,41 +226,51 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
         usize::from(self.header().height)
     }
 
-    fn tower(&self) -> Tower<K, V> {
+    fn tower(&self) -> Tower<I> {
         // SAFETY: the tower lies behind the header, in the same allocation.
         Tower(unsafe { self.0.byte_add(Self::TOWER).cast() })
     }
 
     fn tail(&self) -> *const u8 {
-        let offset = Self::TOWER + self.height() * size_of::<Link<K, V>>();
+        let offset = Self::TOWER + self.height() * size_of::<Link<I>>();
         self.0.as_ptr().cast::<u8>().wrapping_add(offset)
     }
 
+    /// What the list orders its nodes by.
     #[inline]
-    pub fn key(&self) -> &K {
-        let cell = self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Header<K, V>, key));
-        // SAFETY: cell and tail were written by `new` from one key and never change.
-        unsafe { K::view(cell.cast(), self.tail()) }
+    pub fn rank(&self) -> I::Rank<'_> {
+        // SAFETY: the cells and the tail were written by `new` from one item; what a rank reads of
+        // them never changes, and the node is alive by the type's promise.
+        unsafe { I::rank(self.first(), self.second(), self.tail()) }
     }
 
-    /// The key, for as long as the guard that keeps the node alive.
-    pub fn key_under<'g>(&self, _guard: &'g Guard<'_>) -> &'g K {
-        let cell = self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Header<K, V>, key));
-        // SAFETY: as in `key`; the guard was there before the node was reached.
-        unsafe { K::view(cell.cast(), self.tail()) }
+    /// The rank, for as long as the guard that keeps the node alive.
+    pub fn rank_under<'g>(&self, _guard: &'g Guard<'_>) -> I::Rank<'g> {
+        // SAFETY: as in `rank`; the guard was there before the node was reached.
+        unsafe { I::rank(self.first(), self.second(), self.tail()) }
+    }
+
+    /// The two cells and the tail, as the item laid them out.
+    #[inline]
+    pub fn with_parts<R>(&self, read: impl FnOnce(&I::First, &I::Second, *const u8) -> R) -> R {
+        // SAFETY: alive by the type's promise, initialized before it was published.
+        let (first, second) = unsafe { (&*self.first(), &*self.second()) };
+        read(first, second, self.tail())
     }
 
     #[inline]
-    pub fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
-        let header = self.header();
-        let tail = self.tail().wrapping_add(K::tail_len(header.key));
-        // SAFETY: cell and tail were written by `new` from one value; nodes never overwrite them.
-        unsafe { V::with(&header.value, tail, read) }
+    fn first(&self) -> *const I::First {
+        self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Header<I>, first)).cast()
+    }
+
+    #[inline]
+    fn second(&self) -> *const I::Second {
+        self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Header<I>, second)).cast()
     }
 
     fn stored_layout(&self) -> Layout {
         let header = self.header();
-        Self::layout(self.height(), K::tail_len(header.key) + V::tail_len(&header.value))
+        Self::layout(self.height(), I::tail_len(&header.first, &header.second))
     }
 
     /// Bytes asked of the allocator.
@@ -202,7 +293,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Node<K, V> {
+impl<I: Item> Retire for Node<I> {
     unsafe fn free(memory: *mut Self) {
         if let Some(node) = NonNull::new(memory) {
             // SAFETY: a retired node is exclusively the collector's when it calls this.
@@ -212,18 +303,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Node<K, V> {
 }
 
 /// The links of a node, or of the head.
-struct Tower<K: Key + ?Sized, V: Value + ?Sized>(NonNull<Link<K, V>>);
+struct Tower<I: Item>(NonNull<Link<I>>);
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Tower<K, V> {
+impl<I: Item> Clone for Tower<I> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Tower<K, V> {}
+impl<I: Item> Copy for Tower<I> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Tower<K, V> {
+impl<I: Item> Tower<I> {
     #[inline]
-    fn link(&self, level: usize) -> &Link<K, V> {
+    fn link(&self, level: usize) -> &Link<I> {
         // SAFETY: towers are reached at levels below their height only (a node is linked at a
         // level, or the head has all), and live as long as their node or list.
         unsafe { self.0.add(level).as_ref() }
@@ -231,12 +322,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tower<K, V> {
 
     /// Pairs with the release half of every CAS below: who sees a node sees its contents.
     #[inline]
-    fn load(&self, level: usize) -> *mut Node<K, V> {
+    fn load(&self, level: usize) -> *mut Node<I> {
         self.link(level).load(Ordering::Acquire)
     }
 
     #[inline]
-    fn swing(&self, level: usize, from: *mut Node<K, V>, to: *mut Node<K, V>) -> bool {
+    fn swing(&self, level: usize, from: *mut Node<I>, to: *mut Node<I>) -> bool {
         self.link(level).compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
@@ -254,54 +345,53 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tower<K, V> {
     }
 }
 
-fn prefetch<K: Key + ?Sized, V: Value + ?Sized>(link: *mut Node<K, V>) {
+fn prefetch<I: Item>(link: *mut Node<I>) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch faults on no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(link.cast());
+        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(offset_of!(Header<I>, second)));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = link;
 }
 
-/// Fetches the two nodes that a search may look at next: the one behind, or the one a level down.
-/// Both are known before the key of the present node, which is on its way, has been compared.
+/// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
+/// All are known before the key of the present node, which is on its way, has been compared; a
+/// search that goes down and not on finds them there, where one after the other would be a miss each.
 #[inline]
-fn prefetch_ways<K, V>(behind: *mut Node<K, V>, before: Tower<K, V>, level: usize)
-where
-    K: Key + ?Sized,
-    V: Value + ?Sized,
-{
+fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) {
     prefetch(behind);
-    if level > 0 {
-        prefetch(before.load(level - 1));
+    for down in 1..=FETCHED_LEVELS {
+        if level >= down {
+            prefetch(before.load(level - down));
+        }
     }
 }
 
 /// Where a key belongs: its predecessor and successor at every level.
-pub struct Place<K: Key + ?Sized, V: Value + ?Sized> {
-    before: [Tower<K, V>; MAX_HEIGHT],
-    after: [*mut Node<K, V>; MAX_HEIGHT],
-    /// The live node with the key, if there is one.
-    pub found: Option<NodeRef<K, V>>,
+pub struct Place<I: Item> {
+    before: [Tower<I>; MAX_HEIGHT],
+    after: [*mut Node<I>; MAX_HEIGHT],
+    /// The live node with the rank, if there is one.
+    pub found: Option<NodeRef<I>>,
 }
 
 /// The list itself. Knows nothing of collectors: each call takes a guard of the one that the list
 /// is used with.
-pub struct List<K: Key + ?Sized, V: Value + ?Sized> {
-    head: Box<[Link<K, V>; MAX_HEIGHT]>,
+pub struct List<I: Item> {
+    head: Box<[Link<I>; MAX_HEIGHT]>,
     /// No node is higher. Raised before such a node is published.
     height: AtomicUsize,
-    kinds: PhantomData<(Box<K>, Box<V>)>,
+    kinds: PhantomData<I>,
 }
 
 // SAFETY: nodes hold plain data and atomics of Send + Sync kinds.
-unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for List<K, V> {}
+unsafe impl<I: Item> Send for List<I> {}
 // SAFETY: as above; shared access follows the protocol at the top of this file.
-unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for List<K, V> {}
+unsafe impl<I: Item> Sync for List<I> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
+impl<I: Item> List<I> {
     pub fn new() -> Self {
         Self {
             head: Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut()))),
@@ -310,7 +400,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
         }
     }
 
-    fn head(&self) -> Tower<K, V> {
+    fn head(&self) -> Tower<I> {
         Tower(NonNull::from(&self.head[0]))
     }
 
@@ -321,7 +411,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     }
 
     /// Where `key` belongs. Unlinks every marked node on its way. O(log n).
-    pub fn find(&self, key: &K, _guard: &Guard<'_>) -> Place<K, V> {
+    pub fn find(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Place<I> {
         'again: loop {
             let mut place = Place {
                 before: [self.head(); MAX_HEIGHT],
@@ -345,7 +435,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
                         at = unmarked(next);
                         continue;
                     }
-                    match node.key().cmp(key) {
+                    match I::compare(node.rank(), rank) {
                         Order::Less => {
                             before = node.tower();
                             at = next;
@@ -369,10 +459,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     ///
     /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
     /// moment at which the last link followed was current.
-    pub fn get(&self, key: &K, _guard: &Guard<'_>) -> Option<NodeRef<K, V>> {
+    pub fn get(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
         let mut search = Search::new(self);
         loop {
-            match search.step(key) {
+            match search.step(rank) {
                 Step::On => {}
                 Step::Found(node) => return Some(node),
                 Step::Absent => return None,
@@ -383,34 +473,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     /// Calls `each` with the live node of every key, overlapping the searches of a group.
     pub fn get_many<'k>(
         &self,
-        keys: impl ExactSizeIterator<Item = &'k K>,
+        ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
         _guard: &Guard<'_>,
-        mut each: impl FnMut(usize, Option<NodeRef<K, V>>),
-    ) where
-        K: 'k,
-    {
+        mut each: impl FnMut(usize, Option<NodeRef<I>>),
+    ) {
         const GROUP: usize = 16;
-        let mut keys = keys.enumerate().peekable();
-        struct Lane<'k, K: Key + ?Sized, V: Value + ?Sized> {
+        let mut ranks = ranks.enumerate().peekable();
+        struct Lane<'k, I: Item> {
             at: usize,
-            key: &'k K,
-            search: Search<K, V>,
-            end: Option<Step<K, V>>,
+            rank: I::Rank<'k>,
+            search: Search<I>,
+            end: Option<Step<I>>,
         }
-        let mut lanes: Vec<Lane<'_, K, V>> = Vec::with_capacity(GROUP);
-        while keys.peek().is_some() {
+        let mut lanes: Vec<Lane<'_, I>> = Vec::with_capacity(GROUP);
+        while ranks.peek().is_some() {
             lanes.clear();
-            let group = keys.by_ref().take(GROUP);
-            lanes.extend(group.map(|(at, key)| Lane {
+            let group = ranks.by_ref().take(GROUP);
+            lanes.extend(group.map(|(at, rank)| Lane {
                 at,
-                key,
+                rank,
                 search: Search::new(self),
                 end: None,
             }));
             let mut running = lanes.len();
             while running > 0 {
                 for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
-                    match lane.search.step(lane.key) {
+                    match lane.search.step(lane.rank) {
                         Step::On => prefetch(lane.search.at),
                         end => {
                             lane.end = Some(end);
@@ -428,10 +516,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
 
     /// The first node at level 0 whose key is not below the bound (`inclusive`) or above it. It may
     /// have been removed: callers check [`NodeRef::is_live`].
-    pub fn locate(&self, key: Option<(&K, bool)>, _guard: &Guard<'_>) -> Option<NodeRef<K, V>> {
+    pub fn locate(
+        &self,
+        from: Option<(I::Rank<'_>, bool)>,
+        _guard: &Guard<'_>,
+    ) -> Option<NodeRef<I>> {
         let mut before = self.head();
-        if let Some((key, inclusive)) = key {
-            let is_before = |node: &NodeRef<K, V>| match node.key().cmp(key) {
+        if let Some((rank, inclusive)) = from {
+            let is_before = |node: &NodeRef<I>| match I::compare(node.rank(), rank) {
                 Order::Less => true,
                 Order::Equal => !inclusive,
                 Order::Greater => false,
@@ -445,19 +537,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     /// with a tower above `level`. `None`: the head is.
     pub fn stretch_before(
         &self,
-        key: Option<&K>,
+        rank: Option<I::Rank<'_>>,
         level: usize,
         _guard: &Guard<'_>,
-    ) -> Option<NodeRef<K, V>> {
-        self.last_before(level, |node| key.is_none_or(|key| node.key() < key))
+    ) -> Option<NodeRef<I>> {
+        self.last_before(level, |node| {
+            rank.is_none_or(|rank| I::compare(node.rank(), rank).is_lt())
+        })
     }
 
     /// The last node reachable at `level` or above for which `is_before` holds.
     fn last_before(
         &self,
         level: usize,
-        is_before: impl Fn(&NodeRef<K, V>) -> bool,
-    ) -> Option<NodeRef<K, V>> {
+        is_before: impl Fn(&NodeRef<I>) -> bool,
+    ) -> Option<NodeRef<I>> {
         let mut last = None;
         let mut before = self.head();
         for level in (level..self.height().max(level + 1)).rev() {
@@ -481,7 +575,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
 
     /// The node behind at level 0, removed or not.
     #[inline]
-    pub fn next(&self, node: NodeRef<K, V>, _guard: &Guard<'_>) -> Option<NodeRef<K, V>> {
+    pub fn next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
         let next = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
         if let Some(next) = next {
             prefetch(next.tower().load(0));
@@ -491,8 +585,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
 
     /// Links a new node at `place`, which says that the key is absent. `false` if the list has
     /// changed there: nothing is done.
-    pub fn insert(&self, place: &mut Place<K, V>, key: &K, value: &V, guard: &Guard<'_>) -> bool {
-        let node = self.prepare(place, key, value);
+    pub fn insert(&self, place: &mut Place<I>, item: &I::New<'_>, guard: &Guard<'_>) -> bool {
+        let node = self.prepare(place, item);
         point("skiplist.insert.before_link");
         if !place.before[0].swing(0, place.after[0], node.0.as_ptr()) {
             // SAFETY: the node was not published.
@@ -507,12 +601,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     /// removed already: nothing is done.
     pub fn replace(
         &self,
-        place: &mut Place<K, V>,
-        old: NodeRef<K, V>,
-        value: &V,
+        place: &mut Place<I>,
+        old: NodeRef<I>,
+        item: &I::New<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        let node = self.prepare(place, old.key(), value);
+        let node = self.prepare(place, item);
         mark_upper(old);
         point("skiplist.replace.before_swap");
         loop {
@@ -530,14 +624,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
         }
         point("skiplist.replace.after_swap");
         // The search for the new node's places unlinks the old one.
-        *place = self.find(old.key(), guard);
+        *place = self.find(old.rank(), guard);
         self.link_upper(node, place, guard);
         self.finish(old, REMOVED, guard);
         true
     }
 
     /// Removes `old`. `false` if another thread did: exactly one of all that race gets `true`.
-    pub fn remove(&self, old: NodeRef<K, V>, guard: &Guard<'_>) -> bool {
+    pub fn remove(&self, old: NodeRef<I>, guard: &Guard<'_>) -> bool {
         mark_upper(old);
         point("skiplist.remove.before_mark");
         if !old.tower().mark(0) && !fault!("skiplist.remove.every_racer_wins") {
@@ -549,13 +643,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     }
 
     /// A node for `place`, its links set, not published.
-    fn prepare(&self, place: &Place<K, V>, key: &K, value: &V) -> NodeRef<K, V> {
+    fn prepare(&self, place: &Place<I>, item: &I::New<'_>) -> NodeRef<I> {
         let height = random_height();
         // Before the node can be found: searches that have to unlink it start high enough.
         if height > self.height() {
             self.height.fetch_max(height, Ordering::Relaxed);
         }
-        let node = NodeRef::new(key, value, height);
+        let node = NodeRef::new(item, height);
         for level in 0..height {
             node.tower().link(level).store(place.after[level], Ordering::Relaxed);
         }
@@ -563,7 +657,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     }
 
     /// Links a node that is in the list at its upper levels, and says so in its state.
-    fn link_upper(&self, node: NodeRef<K, V>, place: &mut Place<K, V>, guard: &Guard<'_>) {
+    fn link_upper(&self, node: NodeRef<I>, place: &mut Place<I>, guard: &Guard<'_>) {
         'levels: for level in 1..node.height() {
             loop {
                 let after = place.after[level];
@@ -578,7 +672,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
                 if place.before[level].swing(level, after, node.0.as_ptr()) {
                     break;
                 }
-                *place = self.find(node.key(), guard);
+                *place = self.find(node.rank(), guard);
                 if place.found != Some(node) {
                     break 'levels;
                 }
@@ -595,7 +689,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     /// link no more, and searches. If the inserter comes first, no link to the node can be made any
     /// more, and the remover's search meets all that exist. The state changes by one atomic word,
     /// so exactly one of them sees the other's bit.
-    fn finish(&self, node: NodeRef<K, V>, done: u8, guard: &Guard<'_>) {
+    fn finish(&self, node: NodeRef<I>, done: u8, guard: &Guard<'_>) {
         let other = (LINKED | REMOVED) ^ done;
         // AcqRel: the later one sees all links that the earlier one made or marked.
         let before = node.header().state.fetch_or(done, Ordering::AcqRel);
@@ -603,7 +697,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
             return;
         }
         if !fault!("skiplist.finish.search") {
-            self.find(node.key(), guard);
+            self.find(node.rank(), guard);
         }
         // SAFETY: every link of the node is marked, no thread will link it again, and the search
         // has unlinked it at every level: only threads with a guard of today can reach it. One
@@ -618,14 +712,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
         let mut counts = (0, 0);
         for level in 0..MAX_HEIGHT {
             let mut here = std::collections::HashSet::new();
-            let mut last: Option<NodeRef<K, V>> = None;
+            let mut last: Option<NodeRef<I>> = None;
             let mut at = self.head().load(level);
             while let Some(node) = NonNull::new(at).map(NodeRef) {
                 if is_marked(node.tower().load(level)) {
                     return broken(format!("a removed node is linked at level {level}"));
                 }
-                if last.is_some_and(|last| last.key() >= node.key()) {
-                    return broken(format!("level {level} is out of order at {:?}", node.key()));
+                if last.is_some_and(|last| I::compare(last.rank(), node.rank()).is_ge()) {
+                    return broken(format!("level {level} is out of order at {:?}", node.rank()));
                 }
                 if node.height() <= level {
                     return broken(format!("a node of height {} at level {level}", node.height()));
@@ -649,7 +743,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> List<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for List<K, V> {
+impl<I: Item> Drop for List<I> {
     fn drop(&mut self) {
         let mut at = unmarked(self.head().load(0));
         while let Some(node) = NonNull::new(at).map(NodeRef) {
@@ -663,34 +757,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for List<K, V> {
 }
 
 /// Marks every link above level 0, from the top.
-fn mark_upper<K: Key + ?Sized, V: Value + ?Sized>(node: NodeRef<K, V>) {
+fn mark_upper<I: Item>(node: NodeRef<I>) {
     for level in (1..node.height()).rev() {
         node.tower().mark(level);
     }
 }
 
 /// One lookup, taken a step at a time so that several can be interleaved.
-struct Search<K: Key + ?Sized, V: Value + ?Sized> {
-    before: Tower<K, V>,
+struct Search<I: Item> {
+    before: Tower<I>,
     level: usize,
-    at: *mut Node<K, V>,
+    at: *mut Node<I>,
 }
 
-enum Step<K: Key + ?Sized, V: Value + ?Sized> {
+enum Step<I: Item> {
     On,
-    Found(NodeRef<K, V>),
+    Found(NodeRef<I>),
     Absent,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Search<K, V> {
-    fn new(list: &List<K, V>) -> Self {
+impl<I: Item> Search<I> {
+    fn new(list: &List<I>) -> Self {
         let (before, level) = (list.head(), list.height() - 1);
         Self { before, level, at: unmarked(before.load(level)) }
     }
 
     /// Looks at one node.
     #[inline]
-    fn step(&mut self, key: &K) -> Step<K, V> {
+    fn step(&mut self, rank: I::Rank<'_>) -> Step<I> {
         if let Some(node) = NonNull::new(self.at).map(NodeRef) {
             let next = node.tower().load(self.level);
             prefetch_ways(next, self.before, self.level);
@@ -698,7 +792,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Search<K, V> {
                 self.at = unmarked(next);
                 return Step::On;
             }
-            match node.key().cmp(key) {
+            match I::compare(node.rank(), rank) {
                 Order::Less => {
                     self.before = node.tower();
                     self.at = next;
