@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Ordered in-memory store that speaks the Redis protocol.
 ///
@@ -40,6 +40,8 @@ enum Command {
     Get(query::Get),
     /// Print entries in key order
     Scan(query::Scan),
+    /// Measure indexes and public peers side by side (peers: build with --features peers)
+    Bench(ordna_bench::cli::Bench),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +51,10 @@ fn main() -> ExitCode {
         Some(Command::Load(options)) => load::run(&options),
         Some(Command::Get(options)) => query::get(&options),
         Some(Command::Scan(options)) => query::scan(&options),
+        Some(Command::Bench(bench)) => match ordna_bench::cli::main(&bench) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(error.into()),
+        },
     };
     match done {
         Ok(code) => code,
