@@ -101,12 +101,11 @@ pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
     while left > 0 {
         let page = left.min(PAGE);
         let limit = page.to_string();
-        let mut words: Vec<&[u8]> = if options.rev {
-            vec![b"ORDNA.RANGE", &upper, &lower, b"REV"]
-        } else {
-            vec![b"ORDNA.RANGE", &lower, &upper]
-        };
-        words.extend([&b"LIMIT"[..], limit.as_bytes()]);
+        let mut words: Vec<&[u8]> =
+            vec![b"ORDNA.RANGE", &lower, &upper, b"LIMIT", limit.as_bytes()];
+        if options.rev {
+            words.push(b"REV");
+        }
         if options.keys {
             words.push(b"KEYS");
         }

@@ -72,6 +72,6 @@ fn say_what_next(address: SocketAddr) {
          In another terminal:\n  \
          cargo run --release -- load data/places.tsv.gz --key country,name,id\n  \
          redis-cli -p {port} ORDNA.PREFIX SE:Upp KEYS\n  \
-         redis-cli -p {port} ORDNA.RANGE + - REV LIMIT 10 KEYS\n"
+         redis-cli -p {port} ORDNA.RANGE - + REV LIMIT 10 KEYS\n"
     );
 }
