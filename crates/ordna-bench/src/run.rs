@@ -349,6 +349,9 @@ where
     Ok(())
 }
 
+/// Entries of the stretch that is scanned after each load.
+const STRETCH: usize = 100_000;
+
 /// After the load, off the clock: a sample of keys, and one scan of a stretch, complete.
 fn check_all<K, T>(job: &Job<'_, K>, target: &T) -> Result<(), String>
 where
@@ -363,7 +366,40 @@ where
             return Err(wrong("a read", key, found));
         }
     }
-    Ok(())
+    if T::SCANS && job.loaded > 0 { check_stretch(job, target) } else { Ok(()) }
+}
+
+/// Scans from a key in the middle of the load order. Every entry must be a loaded key with its own
+/// value, above the one before; and there must be as many as the key set has in that stretch.
+fn check_stretch<K, T>(job: &Job<'_, K>, target: &T) -> Result<(), String>
+where
+    K: Key + ?Sized,
+    T: Target<K>,
+{
+    let from = key_at(job, job.loaded / 2)?;
+    let (mut last, mut count, mut broken) = (None::<&K>, 0, None);
+    target.scan(from, STRETCH, &mut |key, found| {
+        let position = (found & 0xFFFF_FFFF) as usize;
+        let own = job.keys.get(position).filter(|own| position < job.loaded && *own == key);
+        let follows = last.map_or(key == from, |last| last < key);
+        if own.is_none() || !follows {
+            broken.get_or_insert_with(|| wrong("the scan after loading", key, found));
+        }
+        last = own.or(last);
+        count += 1;
+    });
+    if let Some(broken) = broken {
+        return Err(broken);
+    }
+    // A scan that was not cut short by its limit reaches the end of the keys.
+    let end = last.filter(|_| count >= STRETCH);
+    let within = |key: &K| key >= from && end.is_none_or(|end| key <= end);
+    let expected = (0..job.loaded).filter(|at| job.keys.get(*at).is_some_and(within)).count();
+    if count == expected {
+        Ok(())
+    } else {
+        Err(wrong("the scan after loading", from, format!("{count} entries of {expected}")))
+    }
 }
 
 #[cfg(test)]
@@ -425,6 +461,9 @@ mod tests {
             };
             let mut left = limit;
             self.0.visit(low, high, direction, |key, value| {
+                if self.1 == "skips" && key.is_multiple_of(101) {
+                    return ControlFlow::Continue(());
+                }
                 each(key, *value);
                 left -= 1;
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -439,6 +478,7 @@ mod tests {
             ("mixes up", "c-uniform"),
             ("keeps", "delmix"),
             ("turns around", "scan:20"),
+            ("skips", "load"),
         ] {
             let outcome = outcome(workload, 1, || Broken(Locked::new(), fault));
             assert!(matches!(outcome, Outcome::Wrong(_)), "{fault}: {outcome:?}");
