@@ -27,6 +27,38 @@ enum Command {
     Run(Box<Run>),
     /// List the indexes, key sets and workloads.
     List,
+    /// Rewrite the benchmark page from the JSON of a run.
+    Docs(Docs),
+}
+
+/// What the page is made of.
+#[derive(Debug, Args)]
+pub struct Docs {
+    /// What `run --json` wrote.
+    #[arg(long)]
+    json: PathBuf,
+    /// The page to write.
+    #[arg(long, default_value = "docs/benchmarks.md")]
+    out: PathBuf,
+    /// Ratios are against this index.
+    #[arg(long, default_value = "locked")]
+    baseline: String,
+    /// The command that made the results, for the page.
+    #[arg(long)]
+    command: String,
+}
+
+impl Docs {
+    fn run(&self) -> Result<(), BenchError> {
+        let unreadable = |why: String| {
+            BenchError::Request(format!("cannot read results from {}: {why}", self.json.display()))
+        };
+        let text = std::fs::read_to_string(&self.json).map_err(|e| unreadable(e.to_string()))?;
+        let cells: Vec<Cell> =
+            serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
+        std::fs::write(&self.out, crate::page::render_page(&cells, &self.baseline, &self.command))
+            .map_err(|source| BenchError::Write { path: self.out.clone(), source })
+    }
 }
 
 /// What to measure.
@@ -106,6 +138,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
             Ok(())
         }
         Command::Run(run) => run.run(),
+        Command::Docs(docs) => docs.run(),
     }
 }
 
@@ -215,7 +248,10 @@ impl Run {
                         if let (Some(wrong), true) = (&rounds.wrong, entry.ours) {
                             broken.push(format!("{name}, {set}, {workload}: {wrong}"));
                         }
-                        cells.push(rounds.cell(name, set, workload, threads, batch, loaded, total));
+                        let mut cell =
+                            rounds.cell(name, set, workload, threads, batch, loaded, total);
+                        (cell.ours, cell.rounds, cell.seed) = (entry.ours, self.rounds, self.seed);
+                        cells.push(cell);
                     }
                 }
             }
@@ -223,15 +259,25 @@ impl Run {
     }
 
     fn circumstances(&self) -> String {
-        let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let model = model.map_or("unknown processor", |(_, model)| model);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         format!(
-            "{model}, {cores} cores; jemalloc; seed {}; {} rounds, interleaved; medians, ratios against {}",
-            self.seed, self.rounds, self.baseline
+            "{}; {ALLOCATOR}; seed {}; {} rounds, interleaved; medians, ratios against {}",
+            machine(),
+            self.seed,
+            self.rounds,
+            self.baseline
         )
     }
+}
+
+/// What the binary allocates with; `run::allocated` asks it.
+const ALLOCATOR: &str = "jemalloc";
+
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores")
 }
 
 /// Memory that the system can give, where it says so.
@@ -312,6 +358,11 @@ impl Rounds {
             bytes_per_key: Spread::of(&self.bytes_per_key).map(|spread| spread.median),
             checked: note.is_none(),
             note,
+            ours: false,
+            rounds: 0,
+            seed: 0,
+            machine: machine(),
+            allocator: ALLOCATOR.to_owned(),
         }
     }
 }

@@ -9,12 +9,14 @@
 //! | [`registry`] | the indexes by name: one line each |
 //! | [`run`] | load and workload, timed and checked |
 //! | [`table`] | the results for people and for programs |
+//! | [`page`] | `docs/benchmarks.md`, made from the results |
 //! | [`cli`] | the command line |
 //!
 //! The binary must use jemalloc: bytes per key come from its statistics.
 
 pub mod cli;
 pub mod keys;
+pub mod page;
 #[cfg(feature = "peers")]
 mod peers;
 pub mod registry;

@@ -56,6 +56,16 @@ pub struct Cell {
     pub checked: bool,
     /// Why there is no figure.
     pub note: Option<String>,
+    /// Whether the index is of this workspace, and not a peer.
+    pub ours: bool,
+    /// Rounds behind `mops`.
+    pub rounds: usize,
+    /// Seed of keys and operations.
+    pub seed: u64,
+    /// The processor and its cores.
+    pub machine: String,
+    /// The allocator of the whole program.
+    pub allocator: String,
 }
 
 /// The cells as a table; ratios are against `baseline` in the same group of rows.
@@ -177,6 +187,11 @@ mod tests {
             bytes_per_key: Some(44.0),
             checked: true,
             note: Some("n/a: no order".to_owned()).filter(|_| mops.is_none()),
+            ours: true,
+            rounds: 1,
+            seed: 1,
+            machine: "m".to_owned(),
+            allocator: "jemalloc".to_owned(),
         };
         let text = render(&[cell("a", Some(2.0)), cell("b", Some(3.0)), cell("c", None)], "a");
         assert!(text.contains("1.50x") && text.contains("n/a: no order"), "{text}");

@@ -1,0 +1,146 @@
+//! `docs/benchmarks.md`, made from the results of one run.
+
+use crate::table::{Cell, render};
+
+/// A case in which a peer beats every index of the workspace.
+struct Loss<'a> {
+    peer: &'a Cell,
+    best: &'a Cell,
+    /// How many times as good the peer is.
+    factor: f64,
+}
+
+/// Cells of the same keys, workload, threads, batch and size belong together.
+fn same_case(a: &Cell, b: &Cell) -> bool {
+    (&a.keys, &a.workload, a.threads, a.batch, a.n)
+        == (&b.keys, &b.workload, b.threads, b.batch, b.n)
+}
+
+/// The cases in which a peer has more of `figure` than the best index of ours, worst first.
+fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<Loss<'a>> {
+    let figure = |cell: &Cell| figure(cell).filter(|_| cell.checked);
+    let mut losses: Vec<Loss<'a>> = Vec::new();
+    for peer in cells.iter().filter(|cell| !cell.ours) {
+        let ours = cells.iter().filter(|cell| cell.ours && same_case(cell, peer));
+        let best = ours.filter_map(|cell| Some((cell, figure(cell)?)));
+        let best = best.max_by(|(_, a), (_, b)| a.total_cmp(b));
+        if let (Some((best, have)), Some(theirs)) = (best, figure(peer))
+            && theirs > have
+        {
+            losses.push(Loss { peer, best, factor: theirs / have });
+        }
+    }
+    losses.sort_by(|a, b| b.factor.total_cmp(&a.factor));
+    losses
+}
+
+fn list(losses: &[Loss<'_>], what: &str) -> String {
+    if losses.is_empty() {
+        return "In no case of this run.\n".to_owned();
+    }
+    let line = |Loss { peer, best, factor }: &Loss<'_>| {
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {factor:.2} |\n",
+            peer.keys, peer.workload, peer.threads, peer.batch, best.index, peer.index
+        )
+    };
+    let lines: String = losses.iter().map(line).collect();
+    format!(
+        "| keys | workload | threads | batch | our best | peer | {what} |\n\
+         |---|---|---|---|---|---|---|\n{lines}"
+    )
+}
+
+/// The page. `command` is what made the results.
+pub fn render_page(cells: &[Cell], baseline: &str, command: &str) -> String {
+    let Some(first) = cells.first() else {
+        return "# Benchmarks\n\nNothing was measured.\n".to_owned();
+    };
+    let speed = losses(cells, |cell| cell.mops.map(|mops| mops.median));
+    // Fewer bytes are better. One load serves all workloads: its own cell stands for it.
+    let loads: Vec<Cell> = cells.iter().filter(|cell| cell.workload == "load").cloned().collect();
+    let memory = losses(&loads, |cell| cell.bytes_per_key.filter(|b| *b > 0.0).map(f64::recip));
+    format!(
+        "# Benchmarks\n\n\
+         Made by `ordna bench docs` from the results of\n\n\
+         ```text\n{command}\n```\n\n\
+         - Machine: {}.\n\
+         - Allocator of the whole program: {}; bytes per key are from its statistics.\n\
+         - Seed {}; {} rounds, interleaved over the indexes; each builds the index anew. Median with \
+         lowest and highest; ratios against `{baseline}`.\n\
+         - Every answer was checked; an index that answered wrongly has no figure.\n\n\
+         Compare figures within this page only: they are of one run on one machine.\n\n\
+         ## Results\n\n```text\n{}```\n\n\
+         ## Where we lose\n\n\
+         Cases in which a peer is ahead of the best of our indexes, from the figures above. \
+         `dashmap` keeps no order.\n\n\
+         Throughput:\n\n{}\n\
+         Memory after the load:\n\n{}",
+        first.machine,
+        first.allocator,
+        first.seed,
+        first.rounds,
+        render(cells, baseline),
+        list(&speed, "times as fast"),
+        list(&memory, "times as small"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Spread;
+
+    fn cell(index: &str, ours: bool, mops: f64, bytes: f64) -> Cell {
+        Cell {
+            index: index.to_owned(),
+            keys: "int".to_owned(),
+            workload: "load".to_owned(),
+            threads: 1,
+            batch: 1,
+            n: 10,
+            ops: 10,
+            mops: Spread::of(&[mops]),
+            p50_ns: None,
+            p99_ns: None,
+            p999_ns: None,
+            max_ns: None,
+            bytes_per_key: Some(bytes),
+            checked: true,
+            note: None,
+            ours,
+            rounds: 3,
+            seed: 7,
+            machine: "a machine".to_owned(),
+            allocator: "jemalloc".to_owned(),
+        }
+    }
+
+    #[test]
+    fn losses_are_against_our_best_and_name_only_right_answers() {
+        let mut cells = vec![
+            cell("locked", true, 1.0, 30.0),
+            cell("skiplist", true, 2.0, 40.0),
+            cell("slower", false, 1.5, 60.0),
+            cell("faster", false, 5.0, 20.0),
+            cell("liar", false, 50.0, 1.0),
+        ];
+        cells[4].checked = false;
+        let speed = losses(&cells, |cell| cell.mops.map(|mops| mops.median));
+        let names: Vec<_> = speed.iter().map(|l| (&*l.best.index, &*l.peer.index)).collect();
+        assert_eq!(names, [("skiplist", "faster")]);
+        assert!((speed[0].factor - 2.5).abs() < 1e-9);
+        let page = render_page(&cells, "locked", "ordna bench run");
+        assert!(page.contains("| locked | faster | 1.50 |"), "{page}");
+        assert!(page.contains("| skiplist | faster | 2.50 |"), "{page}");
+        assert!(page.contains("Seed 7; 3 rounds") && page.contains("a machine"), "{page}");
+        assert!(!page.contains("| liar |"), "{page}");
+    }
+
+    #[test]
+    fn a_run_without_losses_says_so() {
+        let cells = [cell("skiplist", true, 2.0, 40.0), cell("slower", false, 1.0, 50.0)];
+        assert_eq!(render_page(&cells, "skiplist", "").matches("In no case").count(), 2);
+        assert!(render_page(&[], "skiplist", "").contains("Nothing was measured"));
+    }
+}
