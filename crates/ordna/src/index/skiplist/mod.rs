@@ -1,4 +1,4 @@
-//! A lock-free skip list: the safe shell over [`raw`], whose top states the protocol.
+//! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
 //!
 //! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Ascending
 //! walks follow level 0; descending walks search for a predecessor a stretch of some sixteen nodes
