@@ -18,10 +18,12 @@ fn same_case(a: &Cell, b: &Cell) -> bool {
 
 /// The cases in which a peer has more of `figure` than the best index of ours, worst first.
 fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<Loss<'a>> {
+    // The oracle is what ours have to beat: it counts as a peer.
+    let is_ours = |cell: &Cell| cell.ours && cell.index != "locked";
     let figure = |cell: &Cell| figure(cell).filter(|_| cell.checked);
     let mut losses: Vec<Loss<'a>> = Vec::new();
-    for peer in cells.iter().filter(|cell| !cell.ours) {
-        let ours = cells.iter().filter(|cell| cell.ours && same_case(cell, peer));
+    for peer in cells.iter().filter(|cell| !is_ours(cell)) {
+        let ours = cells.iter().filter(|cell| is_ours(cell) && same_case(cell, peer));
         let best = ours.filter_map(|cell| Some((cell, figure(cell)?)));
         let best = best.max_by(|(_, a), (_, b)| a.total_cmp(b));
         if let (Some((best, have)), Some(theirs)) = (best, figure(peer))
@@ -73,7 +75,8 @@ pub fn render_page(cells: &[Cell], baseline: &str, command: &str) -> String {
          ## Results\n\n```text\n{}```\n\n\
          ## Where we lose\n\n\
          Cases in which a peer is ahead of the best of our indexes, from the figures above. \
-         `dashmap` keeps no order.\n\n\
+         `locked`, the plain B-tree \
+         behind one lock, counts as a peer; `dashmap` keeps no order.\n\n\
          Throughput:\n\n{}\n\
          Memory after the load:\n\n{}",
         first.machine,
@@ -131,7 +134,7 @@ mod tests {
         assert_eq!(names, [("skiplist", "faster")]);
         assert!((speed[0].factor - 2.5).abs() < 1e-9);
         let page = render_page(&cells, "locked", "ordna bench run");
-        assert!(page.contains("| locked | faster | 1.50 |"), "{page}");
+        assert!(page.contains("| skiplist | locked | 1.33 |"), "{page}");
         assert!(page.contains("| skiplist | faster | 2.50 |"), "{page}");
         assert!(page.contains("Seed 7; 3 rounds") && page.contains("a machine"), "{page}");
         assert!(!page.contains("| liar |"), "{page}");
