@@ -15,7 +15,8 @@ mod connection;
 mod cursors;
 mod glob;
 mod reply;
-mod request;
+#[doc(hidden)]
+pub mod request;
 mod state;
 mod walk;
 

@@ -195,6 +195,26 @@ impl Requests {
     }
 }
 
+/// All commands in the bytes, received in pieces of `piece` bytes, up to the first error. For tests
+/// and the fuzz target: however the bytes are cut, the commands are the same.
+pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
+    let mut requests = Requests::default();
+    let mut commands = Vec::new();
+    for piece in bytes.chunks(piece.max(1)) {
+        requests.receive().extend_from_slice(piece);
+        loop {
+            match requests.next(true) {
+                Ok(Some(arguments)) => {
+                    commands.push(arguments.iter_from(0).map(<[u8]>::to_vec).collect());
+                }
+                Ok(None) => break,
+                Err(error) => return (commands, Some(error)),
+            }
+        }
+    }
+    (commands, None)
+}
+
 /// A decimal number as Redis reads one: no blanks, no leading zeroes or plus.
 pub fn number(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -277,17 +297,9 @@ fn escaped(rest: &[u8]) -> (u8, usize) {
 mod tests {
     use super::*;
 
-    /// All commands in the bytes, given whole or in pieces of `piece` bytes.
     fn parse(bytes: &[u8], piece: usize) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
-        let mut requests = Requests::default();
-        let mut commands = Vec::new();
-        for piece in bytes.chunks(piece) {
-            requests.receive().extend_from_slice(piece);
-            while let Some(arguments) = requests.next(true)? {
-                commands.push(arguments.iter_from(0).map(<[u8]>::to_vec).collect());
-            }
-        }
-        Ok(commands)
+        let (commands, error) = parse_in_pieces(bytes, piece);
+        error.map_or(Ok(commands), Err)
     }
 
     #[test]
