@@ -245,8 +245,13 @@ impl Run {
                     }
                     bar.finish_and_clear();
                     for ((name, entry, _), rounds) in entries.iter().zip(rounds) {
-                        if let (Some(wrong), true) = (&rounds.wrong, entry.ours) {
-                            broken.push(format!("{name}, {set}, {workload}: {wrong}"));
+                        if let Some(wrong) = &rounds.wrong {
+                            let wrong = format!("{name}, {set}, {workload}: {wrong}");
+                            if entry.ours {
+                                broken.push(wrong);
+                            } else {
+                                eprintln!("wrong answers of a peer: {wrong}");
+                            }
                         }
                         let mut cell =
                             rounds.cell(name, set, workload, threads, batch, loaded, total);
