@@ -7,12 +7,14 @@
 //!
 //! Source: the Nitro paper (VLDB 2016), §2.
 
+mod item;
 mod raw;
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
-use self::raw::{List, NodeRef, Pair};
+use self::item::Pair;
+use self::raw::{List, NodeRef};
 use super::{
     Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, is_above, is_below,
 };
