@@ -29,7 +29,7 @@ fn broken<T>(what: impl Into<String>) -> Result<T, ProtocolError> {
 
 /// Bytes received and not yet executed.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub(crate) struct Requests {
     buffer: Vec<u8>,
     /// Where the command under way starts, and how far it has been parsed.
     start: usize,
@@ -44,7 +44,7 @@ pub struct Requests {
 
 /// The arguments of one command, its name first. Never empty.
 #[derive(Debug, Clone, Copy)]
-pub struct Arguments<'a> {
+pub(crate) struct Arguments<'a> {
     bytes: &'a [u8],
     ranges: &'a [Range<usize>],
 }
@@ -216,7 +216,7 @@ pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option
 }
 
 /// A decimal number as Redis reads one: no blanks, no leading zeroes or plus.
-pub fn number(text: &[u8]) -> Option<i64> {
+pub(crate) fn number(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
         [b'0'] => digits.len() == text.len(),
