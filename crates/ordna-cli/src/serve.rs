@@ -1,5 +1,6 @@
 //! `ordna serve`.
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,7 +33,11 @@ pub struct Options {
 /// Serves until SIGTERM or SIGINT.
 pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
     let filter = EnvFilter::try_from_env("ORDNA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = options.threads {
         builder.worker_threads(threads.get());
