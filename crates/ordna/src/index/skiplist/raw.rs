@@ -3,7 +3,13 @@
 //! # Contract
 //! Any number of threads call [`List::find`], [`List::locate`] and the three changes (insert,
 //! replace, remove) at once, each under a guard of the list's collector. Everything but the links
-//! and the state byte of a node is written before the node is published and never again.
+//! of a node is written before the node is published and never again.
+//!
+//! # Layout
+//! One allocation: the links, the highest level first, then the cells of the item, then its bytes.
+//! A pointer to a node points between link 0 and the cells, so neither needs the height. Links
+//! carry three tags: `MARK`, `TOP` on a node's highest link (which is how its height is known), and
+//! `LINKED` on link 0. So a node is its links and its item: 24 bytes for a `u64` pair at level 0.
 //!
 //! # Invariants
 //! 1. Level 0 decides. A node is in the list from the CAS that links it at level 0 until the CAS
@@ -14,8 +20,9 @@
 //!    and in front of the first unmarked node with a key not smaller, marked ones between them
 //!    having been unlinked. So no live node of a key stands before a dead one of the same key.
 //! 4. A node is retired once, after it is unreachable: the later of its inserter (done linking the
-//!    upper levels) and its remover (all links marked) searches for the key once more, which
-//!    unlinks it at every level, and then retires it. The state byte decides who is later.
+//!    upper levels: `LINKED`) and its remover (all links marked: `MARK` on link 0) unlinks it at
+//!    every level and then retires it. Both tags are set by exchanges of the same word, link 0, so
+//!    exactly one of the two sees the other's.
 //!
 //! # Replacing
 //! A value is replaced by one CAS on the old node's level-0 link, from the successor, unmarked, to
@@ -41,20 +48,23 @@ use std::ptr::{self, NonNull};
 
 use super::item::{Item, Pair};
 use crate::reclaim::{Guard, Retire};
-use crate::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{fault, point};
 use crate::{Key, Value, Violation};
 
 /// Highest tower: levels for 2^24 entries, beyond which searches grow slowly.
 pub const MAX_HEIGHT: usize = 24;
 
+/// The link is frozen: its node is removed at this level.
 const MARK: usize = 1;
+/// The link is the node's highest.
+const TOP: usize = 2;
+/// On link 0: the inserter will link the node nowhere any more.
+const LINKED: usize = 4;
+/// Tags that a link keeps when it is swung; callers of [`Tower`] do not see them.
+const KEPT: usize = TOP | LINKED;
 /// How many levels down a search fetches ahead.
 const FETCHED_LEVELS: usize = 3;
-/// The inserter will link the node nowhere any more.
-const LINKED: u8 = 1;
-/// The remover has marked every link.
-const REMOVED: u8 = 2;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
     #[inline]
@@ -72,19 +82,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
     }
 }
 
-#[repr(C)]
-struct Header<I: Item> {
-    /// Between the two, so that it fills a gap, and what is compared stands beside the tower.
-    first: I::First,
-    height: u8,
-    state: AtomicU8,
-    second: I::Second,
-}
-
-/// Stands for a node in pointers: header, then the tower, then the bytes of key and value.
+/// Stands for a node in pointers, and for its cells in offsets. Never read as a whole: a node may be
+/// shorter than this type with its padding.
 #[repr(C)]
 pub struct Node<I: Item> {
-    header: Header<I>,
+    first: I::First,
+    second: I::Second,
 }
 
 type Link<I> = AtomicPtr<Node<I>>;
@@ -117,57 +120,61 @@ impl<I: Item> PartialEq for NodeRef<I> {
 }
 
 impl<I: Item> NodeRef<I> {
-    const TOWER: usize = size_of::<Header<I>>().next_multiple_of(align_of::<Link<I>>());
+    const SECOND: usize = offset_of!(Node<I>, second);
+    /// Where the bytes begin: behind the cells, without padding.
+    const TAIL: usize = Self::SECOND + size_of::<I::Second>();
 
     fn layout(height: usize, tail: usize) -> Layout {
-        let align = align_of::<Header<I>>().max(align_of::<Link<I>>());
-        let size = Self::TOWER + height * size_of::<Link<I>>() + tail;
-        Layout::from_size_align(size, align).expect("checked lengths stay far below isize")
+        const { assert!(align_of::<Node<I>>() <= align_of::<Link<I>>()) };
+        let size = height * size_of::<Link<I>>() + Self::TAIL + tail;
+        Layout::from_size_align(size, align_of::<Link<I>>())
+            .expect("checked lengths stay far below isize")
     }
 
     /// A node that nobody else knows yet. Key and value have passed their `check`.
     fn new(item: &I::New<'_>, height: usize) -> Self {
         let (first, second, tails) = I::parts(item);
         let layout = Self::layout(height, tails[0].len() + tails[1].len());
-        // SAFETY: the layout is not of size zero; header, tower and tails are written within it.
-        unsafe {
-            let Some(node) = NonNull::new(alloc::alloc(layout)) else {
+        // SAFETY: the layout is not of size zero; tower, cells and tails are written within it.
+        let node = unsafe {
+            let Some(start) = NonNull::new(alloc::alloc(layout)) else {
                 alloc::handle_alloc_error(layout)
             };
-            let node = Self(node.cast());
-            ptr::write(
-                node.0.as_ptr().cast(),
-                Header::<I> { first, height: height as u8, state: AtomicU8::new(0), second },
-            );
+            let node = Self(start.cast::<Link<I>>().add(height).cast());
             for level in 0..height {
-                let link = node.0.as_ptr().byte_add(Self::TOWER).cast::<Link<I>>().add(level);
-                ptr::write(link, AtomicPtr::new(ptr::null_mut()));
+                let link = node.0.cast::<Link<I>>().sub(level + 1);
+                link.write(AtomicPtr::new(ptr::null_mut()));
             }
+            ptr::write(node.first().cast_mut(), first);
+            ptr::write(node.second().cast_mut(), second);
             let tail = node.tail().cast_mut();
             ptr::copy_nonoverlapping(tails[0].as_ptr(), tail, tails[0].len());
             let tail = tail.add(tails[0].len());
             ptr::copy_nonoverlapping(tails[1].as_ptr(), tail, tails[1].len());
             node
+        };
+        node.tower().tag(height - 1, TOP);
+        if height == 1 {
+            node.tower().tag(0, LINKED);
         }
+        node
     }
 
-    fn header(&self) -> &Header<I> {
-        // SAFETY: alive by the type's promise, initialized before it was published.
-        unsafe { &(*self.0.as_ptr()).header }
-    }
-
+    /// O(height): follows the tags of the links.
     fn height(&self) -> usize {
-        usize::from(self.header().height)
+        let mut height = 1;
+        while !self.tower().has(height - 1, TOP) {
+            height += 1;
+        }
+        height
     }
 
     fn tower(&self) -> Tower<I> {
-        // SAFETY: the tower lies behind the header, in the same allocation.
-        Tower(unsafe { self.0.byte_add(Self::TOWER).cast() })
+        Tower(self.0.cast())
     }
 
     fn tail(&self) -> *const u8 {
-        let offset = Self::TOWER + self.height() * size_of::<Link<I>>();
-        self.0.as_ptr().cast::<u8>().wrapping_add(offset)
+        self.0.as_ptr().cast::<u8>().wrapping_add(Self::TAIL)
     }
 
     /// What the list orders its nodes by.
@@ -194,22 +201,21 @@ impl<I: Item> NodeRef<I> {
 
     #[inline]
     fn first(&self) -> *const I::First {
-        self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Header<I>, first)).cast()
+        self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Node<I>, first)).cast()
     }
 
     #[inline]
     fn second(&self) -> *const I::Second {
-        self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Header<I>, second)).cast()
+        self.0.as_ptr().cast::<u8>().wrapping_add(Self::SECOND).cast()
     }
 
-    fn stored_layout(&self) -> Layout {
-        let header = self.header();
-        Self::layout(self.height(), I::tail_len(&header.first, &header.second))
+    fn tail_len(&self) -> usize {
+        self.with_parts(|first, second, _| I::tail_len(first, second))
     }
 
     /// Bytes asked of the allocator.
     pub fn size(&self) -> usize {
-        self.stored_layout().size()
+        Self::layout(self.height(), self.tail_len()).size()
     }
 
     /// Whether the node is in the list: its level-0 link is not marked.
@@ -221,9 +227,11 @@ impl<I: Item> NodeRef<I> {
     /// # Safety
     /// Nobody else can reach the node, and nobody uses it afterwards.
     unsafe fn free(self) {
-        let layout = self.stored_layout();
-        // SAFETY: exclusively ours by the caller; allocated by `new` with this layout.
-        unsafe { alloc::dealloc(self.0.as_ptr().cast(), layout) }
+        let height = self.height();
+        let layout = Self::layout(height, self.tail_len());
+        // SAFETY: exclusively ours by the caller; allocated by `new` with this layout, which begins
+        // with the highest link.
+        unsafe { alloc::dealloc(self.0.cast::<Link<I>>().sub(height).as_ptr().cast(), layout) }
     }
 }
 
@@ -236,7 +244,7 @@ impl<I: Item> Retire for Node<I> {
     }
 }
 
-/// The links of a node, or of the head.
+/// The links of a node, or of the head: points behind link 0, which follows the higher ones.
 struct Tower<I: Item>(NonNull<Link<I>>);
 
 impl<I: Item> Clone for Tower<I> {
@@ -251,31 +259,69 @@ impl<I: Item> Tower<I> {
     fn link(&self, level: usize) -> &Link<I> {
         // SAFETY: towers are reached at levels below their height only (a node is linked at a
         // level, or the head has all), and live as long as their node or list.
-        unsafe { self.0.add(level).as_ref() }
+        unsafe { self.0.sub(level + 1).as_ref() }
     }
 
-    /// Pairs with the release half of every CAS below: who sees a node sees its contents.
+    /// The link with its mark. Pairs with the release half of every CAS below: who sees a node sees
+    /// its contents.
     #[inline]
     fn load(&self, level: usize) -> *mut Node<I> {
-        self.link(level).load(Ordering::Acquire)
+        self.link(level).load(Ordering::Acquire).map_addr(|address| address & !KEPT)
+    }
+
+    /// Sets link and mark of a node that is not published; keeps the tags.
+    fn store(&self, level: usize, to: *mut Node<I>) {
+        let link = self.link(level);
+        let kept = link.load(Ordering::Relaxed).addr() & KEPT;
+        link.store(to.map_addr(|address| address | kept), Ordering::Relaxed);
+    }
+
+    /// Puts `to` where `from` stands, both with their marks; the word that was replaced, if it was.
+    /// May fail in vain if the link is tagged meanwhile.
+    #[inline]
+    fn exchange(&self, level: usize, from: *mut Node<I>, to: *mut Node<I>) -> Option<Word> {
+        let link = self.link(level);
+        let word = link.load(Ordering::Relaxed);
+        let kept = word.addr() & KEPT;
+        if word.addr() & !KEPT != from.addr() {
+            return None;
+        }
+        let to = to.map_addr(|address| address | kept);
+        // Release: publishes what `to` points to. Acquire: the tags say what others have done.
+        link.compare_exchange(word, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        Some(Word(word.addr()))
     }
 
     #[inline]
     fn swing(&self, level: usize, from: *mut Node<I>, to: *mut Node<I>) -> bool {
-        self.link(level).compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.exchange(level, from, to).is_some()
     }
 
-    /// Marks the link; returns whether this call did it.
-    fn mark(&self, level: usize) -> bool {
+    fn has(&self, level: usize, tag: usize) -> bool {
+        self.link(level).load(Ordering::Relaxed).addr() & tag != 0
+    }
+
+    /// Adds a tag; returns the word before.
+    fn tag(&self, level: usize, tag: usize) -> Word {
+        let link = self.link(level);
+        let mut word = link.load(Ordering::Relaxed);
         loop {
-            let next = self.load(level);
-            if is_marked(next) {
-                return false;
-            }
-            if self.swing(level, next, marked(next)) {
-                return true;
+            let tagged = word.map_addr(|address| address | tag);
+            match link.compare_exchange_weak(word, tagged, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Word(word.addr()),
+                Err(now) => word = now,
             }
         }
+    }
+}
+
+/// What a link held before it was changed.
+#[derive(Clone, Copy)]
+struct Word(usize);
+
+impl Word {
+    fn has(self, tag: usize) -> bool {
+        self.0 & tag != 0
     }
 }
 
@@ -284,7 +330,7 @@ fn prefetch<I: Item>(link: *mut Node<I>) {
     // SAFETY: a prefetch faults on no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(offset_of!(Header<I>, second)));
+        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(NodeRef::<I>::SECOND));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = link;
@@ -335,7 +381,8 @@ impl<I: Item> List<I> {
     }
 
     fn head(&self) -> Tower<I> {
-        Tower(NonNull::from(&self.head[0]))
+        // SAFETY: the pointer is to the array's end, and of its provenance.
+        Tower(unsafe { NonNull::from(&*self.head).cast::<Link<I>>().add(MAX_HEIGHT) })
     }
 
     fn height(&self) -> usize {
@@ -543,37 +590,67 @@ impl<I: Item> List<I> {
         let node = self.prepare(place, item);
         mark_upper(old);
         point("skiplist.replace.before_swap");
-        loop {
+        let replaced = loop {
             let next = old.tower().load(0);
             if is_marked(next) && !fault!("skiplist.replace.ignores_removal") {
                 // SAFETY: the node was not published.
                 unsafe { node.free() };
                 return false;
             }
-            node.tower().link(0).store(unmarked(next), Ordering::Relaxed);
-            // Release: publishes the node. One step for removal and insertion: see the file's top.
-            if old.tower().swing(0, next, marked(node.0.as_ptr())) {
-                break;
+            node.tower().store(0, unmarked(next));
+            // One step for removal and insertion: see the file's top.
+            if let Some(word) = old.tower().exchange(0, next, marked(node.0.as_ptr())) {
+                break word;
             }
-        }
+        };
         point("skiplist.replace.after_swap");
-        // The search for the new node's places unlinks the old one.
-        *place = self.find(old.rank(), guard);
+        if self.unlink_at(place, old) {
+            place.found = Some(node);
+        } else {
+            *place = self.find(old.rank(), guard);
+        }
+        if replaced.has(LINKED) {
+            // SAFETY: the inserter is done, we are the remover, and the node is unlinked.
+            unsafe { guard.retire(old.0.as_ptr()) };
+        }
         self.link_upper(node, place, guard);
-        self.finish(old, REMOVED, guard);
         true
     }
 
-    /// Removes `old`. `false` if another thread did: exactly one of all that race gets `true`.
-    pub fn remove(&self, old: NodeRef<I>, guard: &Guard<'_>) -> bool {
+    /// Removes `old`, the node found at `place`. `false` if another thread did: exactly one of all
+    /// that race gets `true`.
+    pub fn remove(&self, place: &mut Place<I>, old: NodeRef<I>, guard: &Guard<'_>) -> bool {
         mark_upper(old);
         point("skiplist.remove.before_mark");
-        if !old.tower().mark(0) && !fault!("skiplist.remove.every_racer_wins") {
+        let before = old.tower().tag(0, MARK);
+        if before.has(MARK) && !fault!("skiplist.remove.every_racer_wins") {
             return false;
         }
         point("skiplist.remove.after_mark");
-        self.finish(old, REMOVED, guard);
+        if before.has(LINKED) || fault!("skiplist.remove.before_linked") {
+            if !self.unlink_at(place, old) && !fault!("skiplist.remove.search") {
+                self.find(old.rank(), guard);
+            }
+            // SAFETY: the inserter is done, we are the one remover, and the node is unlinked.
+            unsafe { guard.retire(old.0.as_ptr()) };
+        }
         true
+    }
+
+    /// Unlinks a node, all of whose links are marked, where it was found. `false` if it may still be
+    /// linked somewhere: the list has changed there, and a search must do it.
+    ///
+    /// If each predecessor's link led, unmarked, to the node, and was swung past it, no link that a
+    /// later search can come by leads to it: a link to it from a removed node is frozen, and that
+    /// node was unlinked, or is met and passed by without going down through it.
+    fn unlink_at(&self, place: &mut Place<I>, old: NodeRef<I>) -> bool {
+        let mut all = true;
+        for level in (0..old.height()).rev() {
+            let next = unmarked(old.tower().load(level));
+            all &= place.before[level].swing(level, old.0.as_ptr(), next);
+            place.after[level] = next;
+        }
+        all
     }
 
     /// A node for `place`, its links set, not published.
@@ -585,14 +662,21 @@ impl<I: Item> List<I> {
         }
         let node = NodeRef::new(item, height);
         for level in 0..height {
-            node.tower().link(level).store(place.after[level], Ordering::Relaxed);
+            node.tower().store(level, place.after[level]);
         }
         node
     }
 
-    /// Links a node that is in the list at its upper levels, and says so in its state.
+    /// Links a node that is in the list at its upper levels, and says so by `LINKED`.
+    ///
+    /// If the node is removed meanwhile, the remover may have unlinked it before an upper level was
+    /// linked here: it has left the node to us, and we search once no more links to it are made.
     fn link_upper(&self, node: NodeRef<I>, place: &mut Place<I>, guard: &Guard<'_>) {
-        'levels: for level in 1..node.height() {
+        let height = node.height();
+        if height == 1 {
+            return;
+        }
+        'levels: for level in 1..height {
             loop {
                 let after = place.after[level];
                 let planned = node.tower().load(level);
@@ -612,31 +696,14 @@ impl<I: Item> List<I> {
                 }
             }
         }
-        self.finish(node, LINKED, guard);
-    }
-
-    /// Notes that the inserter (`LINKED`) or the remover (`REMOVED`) is done with the node. The
-    /// later of the two unlinks it for good and retires it.
-    ///
-    /// Both interleavings: if the remover comes first, the inserter may link an upper level after
-    /// the remover's last search, so the remover must not retire; the inserter sees `REMOVED`, will
-    /// link no more, and searches. If the inserter comes first, no link to the node can be made any
-    /// more, and the remover's search meets all that exist. The state changes by one atomic word,
-    /// so exactly one of them sees the other's bit.
-    fn finish(&self, node: NodeRef<I>, done: u8, guard: &Guard<'_>) {
-        let other = (LINKED | REMOVED) ^ done;
-        // AcqRel: the later one sees all links that the earlier one made or marked.
-        let before = node.header().state.fetch_or(done, Ordering::AcqRel);
-        if before & other == 0 && !(fault!("skiplist.finish.remover_retires") && done == REMOVED) {
-            return;
+        if node.tower().tag(0, LINKED).has(MARK) {
+            if !fault!("skiplist.link_upper.search") {
+                self.find(node.rank(), guard);
+            }
+            // SAFETY: every link of the node is marked, nobody will link it again, and the search
+            // has unlinked it at every level; the remover saw it not `LINKED` and left it to us.
+            unsafe { guard.retire(node.0.as_ptr()) };
         }
-        if !fault!("skiplist.finish.search") {
-            self.find(node.rank(), guard);
-        }
-        // SAFETY: every link of the node is marked, no thread will link it again, and the search
-        // has unlinked it at every level: only threads with a guard of today can reach it. One
-        // thread sees the other's bit, so it is retired once.
-        unsafe { guard.retire(node.0.as_ptr()) };
     }
 
     /// Audits order and links; returns entries and nodes. Nobody else may use the list meanwhile.
@@ -661,8 +728,8 @@ impl<I: Item> List<I> {
                 if level > 0 && !below.contains(&node.0.as_ptr().addr()) {
                     return broken(format!("a node of level {level} is not at the level below"));
                 }
-                if node.header().state.load(Ordering::Relaxed) != LINKED {
-                    return broken("a live node is not in the state `linked`".to_owned());
+                if !node.tower().has(0, LINKED) {
+                    return broken("a live node's inserter has not ended".to_owned());
                 }
                 here.insert(node.0.as_ptr().addr());
                 last = Some(node);
@@ -693,7 +760,7 @@ impl<I: Item> Drop for List<I> {
 /// Marks every link above level 0, from the top.
 fn mark_upper<I: Item>(node: NodeRef<I>) {
     for level in (1..node.height()).rev() {
-        node.tower().mark(level);
+        node.tower().tag(level, MARK);
     }
 }
 
