@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use ordna::entries::{FlatBytes, Sequence};
 
+use crate::suggest::unknown;
 use crate::zipf::{Random, Zipf};
 
 /// A kind of keys, as named on the command line.
@@ -29,7 +30,8 @@ pub enum KeySet {
 }
 
 /// What `--keys` takes.
-pub const KNOWN: &str = "int, int-dense, az, url, email, fixed:LENGTH, filled:LENGTH, file:PATH";
+pub const KNOWN: [&str; 8] =
+    ["int", "int-dense", "az", "url", "email", "fixed:LENGTH", "filled:LENGTH", "file:PATH"];
 
 impl FromStr for KeySet {
     type Err = String;
@@ -52,7 +54,7 @@ impl FromStr for KeySet {
             Some(("fixed", rest)) => Self::Fixed(length(rest, 4)?),
             Some(("filled", rest)) => Self::Filled(length(rest, 4)?),
             Some(("file", path)) => Self::File(path.to_owned()),
-            _ => return Err(format!("unknown keys {text:?}; known are {KNOWN}")),
+            _ => return Err(unknown("key set", text, KNOWN)),
         })
     }
 }
@@ -282,6 +284,7 @@ mod tests {
     #[test]
     fn unknown_sets_list_the_known_ones() {
         assert!("uuid".parse::<KeySet>().unwrap_err().contains("filled:LENGTH"));
+        assert!("ulr".parse::<KeySet>().unwrap_err().contains("did you mean \"url\"?"));
         assert!("fixed:2".parse::<KeySet>().unwrap_err().contains("4 to 65535"));
     }
 }

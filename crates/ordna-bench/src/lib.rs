@@ -6,21 +6,31 @@
 //! | [`zipf`] | skewed draws |
 //! | [`workload`] | operations, written down before the clock starts, with what each must find |
 //! | [`target`] | what an index must offer to be measured |
-//! | [`registry`] | the indexes by name: one line each |
-//! | [`run`] | load and workload, timed and checked |
+//! | [`registry`] | the indexes by name: one line each; their switches |
+//! | [`check`] | the values that are stored, and the checks of every answer |
+//! | [`run`] | one build of one index: load and workloads, timed |
+//! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
+//! | [`dram`] | the machine's memory latency |
+//! | [`memory`] | bytes as the allocator and the system count them |
 //! | [`table`] | the results for people and for programs |
 //! | [`page`] | `docs/benchmarks.md`, made from the results |
 //! | [`cli`] | the command line |
 //!
 //! The binary must use jemalloc: bytes per key come from its statistics.
 
+pub mod check;
 pub mod cli;
+pub mod dram;
+pub mod driver;
 pub mod keys;
+pub mod memory;
 pub mod page;
 #[cfg(feature = "peers")]
 mod peers;
+pub mod progress;
 pub mod registry;
 pub mod run;
+pub mod suggest;
 pub mod table;
 pub mod target;
 pub mod workload;

@@ -1,5 +1,6 @@
 //! `docs/benchmarks.md`, made from the results of one run.
 
+use crate::registry::BASELINES;
 use crate::table::{Cell, render};
 
 /// A case in which a peer beats every index of the workspace.
@@ -10,20 +11,14 @@ struct Loss<'a> {
     factor: f64,
 }
 
-/// Cells of the same keys, workload, threads, batch and size belong together.
-fn same_case(a: &Cell, b: &Cell) -> bool {
-    (&a.keys, &a.workload, a.threads, a.batch, a.n)
-        == (&b.keys, &b.workload, b.threads, b.batch, b.n)
-}
-
 /// The cases in which a peer has more of `figure` than the best index of ours, worst first.
 fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<Loss<'a>> {
-    // The oracle is what ours have to beat: it counts as a peer.
-    let is_ours = |cell: &Cell| cell.ours && cell.index != "locked";
+    // The baselines are what ours have to beat: they count as peers.
+    let is_ours = |cell: &Cell| cell.ours && !BASELINES.contains(&cell.index.as_str());
     let figure = |cell: &Cell| figure(cell).filter(|_| cell.checked);
     let mut losses: Vec<Loss<'a>> = Vec::new();
     for peer in cells.iter().filter(|cell| !is_ours(cell)) {
-        let ours = cells.iter().filter(|cell| is_ours(cell) && same_case(cell, peer));
+        let ours = cells.iter().filter(|cell| is_ours(cell) && cell.case() == peer.case());
         let best = ours.filter_map(|cell| Some((cell, figure(cell)?)));
         let best = best.max_by(|(_, a), (_, b)| a.total_cmp(b));
         if let (Some((best, have)), Some(theirs)) = (best, figure(peer))
@@ -92,31 +87,10 @@ pub fn render_page(cells: &[Cell], baseline: &str, command: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Spread;
+    use crate::table::{Spread, sample};
 
     fn cell(index: &str, ours: bool, mops: f64, bytes: f64) -> Cell {
-        Cell {
-            index: index.to_owned(),
-            keys: "int".to_owned(),
-            workload: "load".to_owned(),
-            threads: 1,
-            batch: 1,
-            n: 10,
-            ops: 10,
-            mops: Spread::of(&[mops]),
-            p50_ns: None,
-            p99_ns: None,
-            p999_ns: None,
-            max_ns: None,
-            bytes_per_key: Some(bytes),
-            checked: true,
-            note: None,
-            ours,
-            rounds: 3,
-            seed: 7,
-            machine: "a machine".to_owned(),
-            allocator: "jemalloc".to_owned(),
-        }
+        Cell { ours, mops: Spread::of(&[mops]), bytes_per_key: Some(bytes), ..sample(index) }
     }
 
     #[test]

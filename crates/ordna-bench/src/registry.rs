@@ -1,82 +1,180 @@
 //! The indexes by name.
 //!
 //! An index of the workspace that serves both kinds of keys is one line of [`all`]:
-//! `ours!("skiplist", SkipList)`. Options behind the name (`name+switch=value`) are handed to the
-//! entry's constructor: that is how an index exposes the switches of its paper's factor analysis.
-//! An entry without such switches refuses them.
+//! `ours!("skiplist", SkipList)`. One without synchronization is `alone!("btree", make)`: it
+//! refuses more than one thread.
+//!
+//! # Switches
+//!
+//! The papers' factor analyses turn parts of an index off. An index exposes that as *switches*:
+//! `--index name+switch=value+…`. Its entry lists them ([`Switch`]: name, values with the default
+//! first, what it does), the command line is checked against the list, and the constructor asks
+//! [`Switches::get`]:
+//!
+//! ```text
+//! ours!("hydralist", HydraList, &[Switch {
+//!     name: "simd", values: &["on", "off"], what: "compares fingerprints 16 at a time",
+//! }], hydralist)
+//!
+//! fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
+//!     HydraList::with(Options { simd: switches.get("simd") == "on", ..Options::default() })
+//! }
+//! ```
 
-use ordna::Locked;
-use ordna::SkipList;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::run::{Job, Outcome, measure};
-use crate::target::Ours;
+use ordna::{Key, Locked, SkipList};
 
-/// Runs one job on fresh instances of the index.
-pub type Runner<K> = fn(&Job<'_, K>, &Switches) -> Outcome;
+use crate::run::{Built, Job, measure};
+use crate::suggest::unknown;
+use crate::target::{Alone, Ours, Shared};
 
-/// `switch=value` pairs of the command line.
-pub type Switches = Vec<(String, String)>;
+/// Measures one job on a fresh instance of the index.
+pub type Runner<K> = Box<dyn Fn(&Job<'_, K>, &Switches) -> Built>;
+
+/// A part of an index that can be turned off, or an option of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Switch {
+    /// As on the command line.
+    pub name: &'static str,
+    /// What it can be; the first is the default.
+    pub values: &'static [&'static str],
+    /// What it does.
+    pub what: &'static str,
+}
+
+/// The switches of an index as the command line set them.
+#[derive(Debug, Clone, Default)]
+pub struct Switches(BTreeMap<&'static str, &'static str>);
+
+impl Switches {
+    /// The value of a switch that the entry lists; empty for any other name.
+    pub fn get(&self, name: &str) -> &'static str {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    /// Reads `switch=value` pairs; what is not named has its default.
+    fn parse(index: &str, known: &[Switch], pairs: &[&str]) -> Result<Self, String> {
+        let mut set: BTreeMap<_, _> = known
+            .iter()
+            .filter_map(|switch| Some((switch.name, *switch.values.first()?)))
+            .collect();
+        for pair in pairs {
+            let Some((name, value)) = pair.split_once('=') else {
+                return Err(format!("{pair:?} in {index}+{pair} is not switch=value"));
+            };
+            let Some(switch) = known.iter().find(|switch| switch.name == name) else {
+                if known.is_empty() {
+                    return Err(format!("{index} has no switches, so no {name:?}"));
+                }
+                let known = known.iter().map(|switch| switch.name);
+                return Err(unknown(&format!("switch of {index}"), name, known));
+            };
+            let Some(value) = switch.values.iter().find(|known| **known == value) else {
+                let known = switch.values.iter().copied();
+                return Err(unknown(&format!("value of {index}+{name}"), value, known));
+            };
+            set.insert(switch.name, value);
+        }
+        Ok(Self(set))
+    }
+}
 
 /// An index, or a peer.
 pub struct Entry {
     /// As on the command line.
-    pub name: &'static str,
+    pub name: String,
     /// Whether it is of this workspace: a wrong answer then fails the run.
     pub ours: bool,
+    /// What can be switched.
+    pub switches: &'static [Switch],
     /// For integers; the reason if it takes none.
-    pub integers: Result<Runner<u64>, &'static str>,
+    pub integers: Result<Runner<u64>, String>,
     /// For byte strings.
-    pub bytes: Result<Runner<[u8]>, &'static str>,
+    pub bytes: Result<Runner<[u8]>, String>,
 }
 
-/// An index of the workspace that takes both kinds of keys and has no switches.
+/// An index of the workspace that takes both kinds of keys; with switches and the function that
+/// builds it from them, if it has any.
 macro_rules! ours {
     ($name:literal, $index:ident) => {
         Entry {
-            name: $name,
+            name: $name.to_owned(),
             ours: true,
-            integers: Ok(|job, switches| {
-                refuse($name, switches, || measure(job, || Ours($index::<u64, u64>::new())))
-            }),
-            bytes: Ok(|job, switches| {
-                refuse($name, switches, || measure(job, || Ours($index::<[u8], u64>::new())))
-            }),
+            switches: &[],
+            integers: Ok(Box::new(|job, _| {
+                measure(job, || Shared(Ours($index::<u64, u64>::new())))
+            })),
+            bytes: Ok(Box::new(|job, _| measure(job, || Shared(Ours($index::<[u8], u64>::new()))))),
+        }
+    };
+    ($name:literal, $index:ident, $switches:expr, $make:ident) => {
+        Entry {
+            name: $name.to_owned(),
+            ours: true,
+            switches: $switches,
+            integers: Ok(Box::new(|job, switches| {
+                measure(job, || Shared(Ours::<$index<u64, u64>>($make(switches))))
+            })),
+            bytes: Ok(Box::new(|job, switches| {
+                measure(job, || Shared(Ours::<$index<[u8], u64>>($make(switches))))
+            })),
         }
     };
 }
 
-/// Runs an index that has no switches.
-pub(crate) fn refuse(name: &str, switches: &Switches, run: impl FnOnce() -> Outcome) -> Outcome {
-    match switches.first() {
-        None => run(),
-        Some((switch, _)) => Outcome::NotApplicable(format!("{name} has no switch {switch:?}")),
-    }
+/// An index without synchronization: `$make::<K>()` gives something with a
+/// [`Session`](crate::target::Session) of its own.
+macro_rules! alone {
+    ($name:literal, $make:ident) => {
+        Entry {
+            name: $name.to_owned(),
+            ours: true,
+            switches: &[],
+            integers: Ok(Box::new(|job, _| measure(job, || Alone::new($make::<u64>())))),
+            bytes: Ok(Box::new(|job, _| measure(job, || Alone::new($make::<[u8]>())))),
+        }
+    };
+}
+
+fn btree<K: Key + ?Sized>() -> BTreeMap<K::Owned, u64> {
+    BTreeMap::new()
 }
 
 /// All that this build can measure.
 pub fn all() -> Vec<Entry> {
     #[allow(unused_mut, reason = "with the feature `peers` more are added")]
-    let mut entries = vec![ours!("locked", Locked), ours!("skiplist", SkipList)];
+    let mut entries =
+        vec![ours!("locked", Locked), alone!("btree", btree), ours!("skiplist", SkipList)];
     #[cfg(feature = "peers")]
     entries.extend(crate::peers::all());
     entries
 }
 
+/// The baselines among our indexes: what the others have to beat.
+pub const BASELINES: [&str; 2] = ["locked", "btree"];
+
+/// Indexes that are planned; those that [`all`] lists are there.
+const PLANNED: [&str; 10] = [
+    "art-none",
+    "art-coupling",
+    "art-olc",
+    "art-rowex",
+    "hydralist",
+    "wormhole",
+    "wormhole-faithful",
+    "wormhole-unsafe",
+    "pi",
+    "nitro",
+];
+
+/// The peers, measured in builds with the feature.
+const PEERS: [&str; 7] =
+    ["crossbeam-skiplist", "scc", "congee", "arctic", "masstree", "concurrent-map", "dashmap"];
+
 /// Names that the command line knows and this build has not, and why.
 pub fn missing(name: &str) -> Option<&'static str> {
-    const PLANNED: [&str; 10] = [
-        "art-none",
-        "art-coupling",
-        "art-olc",
-        "art-rowex",
-        "hydralist",
-        "wormhole",
-        "wormhole-faithful",
-        "wormhole-unsafe",
-        "pi",
-        "nitro",
-    ];
-    const PEERS: [&str; 4] = ["crossbeam-skiplist", "scc", "congee", "dashmap"];
     if PLANNED.contains(&name) {
         Some("it is not built yet")
     } else if PEERS.contains(&name) {
@@ -86,29 +184,119 @@ pub fn missing(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The entry and switches of `name+switch=value+…`.
-///
-/// # Errors
-/// The name is unknown: lists the known ones.
-pub fn find(text: &str) -> Result<(Entry, Switches), String> {
-    let mut parts = text.split('+');
-    let name = parts.next().unwrap_or_default();
-    let switches = parts
-        .map(|part| {
-            let pair = part.split_once('=');
-            pair.map(|(switch, value)| (switch.to_owned(), value.to_owned()))
-                .ok_or_else(|| format!("{part:?} in {text:?} is not switch=value"))
-        })
-        .collect::<Result<_, _>>()?;
-    let entries = all();
-    let known: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
-    let known = known.join(", ");
-    if let Some(why) = missing(name).filter(|_| !entries.iter().any(|entry| entry.name == name)) {
-        return Err(format!("{name:?} cannot be measured: {why}; this build has {known}"));
+/// An index as the command line asked for it.
+#[derive(Clone)]
+pub struct Chosen {
+    /// Name and switches.
+    pub name: String,
+    /// The index.
+    pub entry: Arc<Entry>,
+    /// Its switches.
+    pub switches: Switches,
+}
+
+/// What this run can measure: the indexes of the build, and plug-ins.
+pub struct Registry(Vec<Arc<Entry>>);
+
+impl Registry {
+    /// The build's indexes and these.
+    pub fn new(plugins: Vec<Entry>) -> Self {
+        Self(all().into_iter().chain(plugins).map(Arc::new).collect())
     }
-    entries
-        .into_iter()
-        .find(|entry| entry.name == name)
-        .map(|entry| (entry, switches))
-        .ok_or_else(|| format!("unknown index {name:?}; this build has {known}"))
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().map(AsRef::as_ref)
+    }
+
+    /// The entry and switches of `name+switch=value+…`.
+    ///
+    /// # Errors
+    /// The name, a switch or its value is unknown: lists the known ones.
+    pub fn find(&self, text: &str) -> Result<Chosen, String> {
+        let mut parts = text.split('+');
+        let name = parts.next().unwrap_or_default();
+        let Some(entry) = self.0.iter().find(|entry| entry.name == name) else {
+            let known: Vec<&str> = self.entries().map(|entry| entry.name.as_str()).collect();
+            return Err(match missing(name) {
+                Some(why) => format!(
+                    "{name:?} cannot be measured: {why}; this build has {}",
+                    known.join(", ")
+                ),
+                None => {
+                    let absent =
+                        PLANNED.into_iter().chain(PEERS).filter(|name| !known.contains(name));
+                    let mut all = known.clone();
+                    all.extend(absent);
+                    unknown("index", name, all)
+                }
+            });
+        };
+        let pairs: Vec<&str> = parts.collect();
+        let switches = Switches::parse(name, entry.switches, &pairs)?;
+        Ok(Chosen { name: text.to_owned(), entry: entry.clone(), switches })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn switched<K: Key + ?Sized>(switches: &Switches) -> Locked<K, u64> {
+        // The switch reaches the constructor; a value that is not listed never does.
+        assert!(["on", "off"].contains(&switches.get("simd")));
+        assert_eq!(switches.get("levels"), "3");
+        Locked::new()
+    }
+
+    fn registry() -> Registry {
+        const SWITCHES: &[Switch] = &[
+            Switch { name: "simd", values: &["on", "off"], what: "in parallel" },
+            Switch { name: "levels", values: &["2", "3"], what: "how many" },
+        ];
+        Registry::new(vec![ours!("switched", Locked, SWITCHES, switched)])
+    }
+
+    fn error(text: &str) -> String {
+        registry().find(text).err().unwrap()
+    }
+
+    #[test]
+    fn switches_reach_the_index_and_unknown_ones_are_refused() {
+        let chosen = registry().find("switched+simd=off+levels=3").unwrap();
+        assert_eq!(chosen.switches.get("simd"), "off");
+        assert_eq!(registry().find("switched").unwrap().switches.get("levels"), "2");
+        let phases = [];
+        let keys = vec![3, 1, 2];
+        let job = Job {
+            keys: &keys,
+            loaded: 3,
+            threads: 1,
+            batch: 1,
+            phases: &phases,
+            ranks: None,
+            latency: false,
+        };
+        let run = chosen.entry.integers.as_ref().ok().unwrap();
+        assert!(run(&job, &chosen.switches).load.is_ok());
+        let wrong = run(&job, &registry().find("switched").unwrap().switches).load.unwrap_err();
+        assert!(
+            format!("{wrong:?}").contains("Failed"),
+            "levels=2 must have reached it: {wrong:?}"
+        );
+        let text = error("switched+smid=off");
+        assert!(text.contains("did you mean \"simd\"?") && text.contains("levels"), "{text}");
+        assert!(error("switched+simd=maybe").contains("known are on, off"));
+        assert!(error("switched+simd").contains("not switch=value"));
+        assert!(error("locked+simd=off").contains("locked has no switches"));
+    }
+
+    #[test]
+    fn unknown_indexes_list_the_known_ones() {
+        let text = error("skiplsit");
+        assert!(text.contains("did you mean \"skiplist\"?") && text.contains("locked"), "{text}");
+        assert!(text.contains("dashmap"), "{text}");
+        assert!(error("nitro").contains("not built yet"));
+        assert!(error("").contains("unknown index"));
+    }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dram::Dram;
+
 /// Lowest, middle and highest of several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
@@ -23,9 +25,37 @@ impl Spread {
     }
 }
 
+/// The throughput of the threads that do one thing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Role {
+    /// What they do.
+    pub name: String,
+    /// Million operations per second.
+    pub mops: Spread,
+}
+
+/// What the cells of one case share.
+pub type Case<'a> = (Option<&'a str>, &'a str, &'a str, usize, usize, usize);
+
+impl Cell {
+    /// Cells of the same experiment, keys, workload, threads, batch and size belong together.
+    pub fn case(&self) -> Case<'_> {
+        let Self { keys, workload, threads, batch, n, .. } = self;
+        (self.experiment.as_deref(), keys, workload, *threads, *batch, *n)
+    }
+
+    /// Nanoseconds of one thread per operation.
+    pub fn ns_per_operation(&self) -> Option<f64> {
+        self.mops.map(|mops| self.threads as f64 * 1e3 / mops.median)
+    }
+}
+
 /// One cell of the results: an index on a key set under a workload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cell {
+    /// The experiment of a paper that this is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<String>,
     /// Name and switches of the index.
     pub index: String,
     /// The key set.
@@ -42,6 +72,9 @@ pub struct Cell {
     pub ops: usize,
     /// Million operations per second.
     pub mops: Option<Spread>,
+    /// The same of each role, where threads do different things.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<Role>,
     /// Latency percentiles in nanoseconds, from a pass of its own.
     pub p50_ns: Option<u64>,
     /// See `p50_ns`.
@@ -50,93 +83,120 @@ pub struct Cell {
     pub p999_ns: Option<u64>,
     /// The slowest operation.
     pub max_ns: Option<u64>,
+    /// Share of the operations and the nanoseconds within which they were done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latency: Vec<(f64, u64)>,
     /// Bytes per loaded key, from the allocator.
     pub bytes_per_key: Option<f64>,
+    /// By how much the load made the resident set grow, per key.
+    #[serde(default)]
+    pub rss_per_key: Option<f64>,
     /// Whether every answer was checked and right.
     pub checked: bool,
     /// Why there is no figure.
     pub note: Option<String>,
+    /// What was wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// Whether the index is of this workspace, and not a peer.
     pub ours: bool,
     /// Rounds behind `mops`.
     pub rounds: usize,
     /// Seed of keys and operations.
     pub seed: u64,
+    /// The machine's memory latency, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dram: Option<Dram>,
     /// The processor and its cores.
     pub machine: String,
     /// The allocator of the whole program.
     pub allocator: String,
 }
 
+/// Columns that name the case; the rest are figures.
+const NAMES: usize = 6;
+
 /// The cells as a table; ratios are against `baseline` in the same group of rows.
 pub fn render(cells: &[Cell], baseline: &str) -> String {
-    let mut rows = vec![
-        [
-            "keys",
-            "workload",
-            "threads",
-            "batch",
-            "index",
-            "Mops/s",
-            "min",
-            "max",
-            "ratio",
-            "bytes/key",
-            "p50 ns",
-            "p99 ns",
-            "p99.9 ns",
-            "max us",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
+    let titles = [
+        "keys",
+        "n",
+        "workload",
+        "threads",
+        "batch",
+        "index",
+        "Mops/s",
+        "min",
+        "max",
+        "ratio",
+        "bytes/key",
+        "RSS/key",
+        "p50 ns",
+        "p99 ns",
+        "p99.9 ns",
+        "max us",
     ];
-    let group = |cell: &Cell| (cell.keys.clone(), cell.workload.clone(), cell.threads, cell.batch);
-    let dash = || "-".to_owned();
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    let mut experiment = None;
     for (at, cell) in cells.iter().enumerate() {
-        let first = at == 0 || group(&cells[at - 1]) != group(cell);
+        let first = at == 0 || cells[at - 1].case() != cell.case();
         if first && at > 0 {
             rows.push(Vec::new());
         }
+        if first && cell.experiment.is_some() && cell.experiment != experiment {
+            experiment.clone_from(&cell.experiment);
+            rows.push(vec![cell.experiment.clone().unwrap_or_default()]);
+        }
         let base =
-            cells.iter().find(|other| group(other) == group(cell) && other.index == baseline);
+            cells.iter().find(|other| other.index == baseline && other.case() == cell.case());
         let base = base.and_then(|base| base.mops).map(|mops| mops.median);
-        let mut row = if first {
-            vec![
-                cell.keys.clone(),
-                cell.workload.clone(),
-                cell.threads.to_string(),
-                cell.batch.to_string(),
-            ]
-        } else {
-            vec![String::new(); 4]
-        };
-        row.push(cell.index.clone());
-        match cell.mops {
-            Some(mops) => {
-                row.extend([mops.median, mops.min, mops.max].map(|mops| format!("{mops:.3}")));
-                let ratio = base.map(|base| format!("{:.2}x", mops.median / base));
-                row.push(ratio.unwrap_or_else(dash));
-            }
-            None => row.push(cell.note.clone().unwrap_or_else(dash)),
+        rows.push(row(cell, first, base));
+        for role in &cell.roles {
+            let Spread { median, min, max } = role.mops;
+            let mut row = vec![String::new(); NAMES - 1];
+            row.push(format!("  {}", role.name));
+            row.extend([median, min, max].map(|mops| format!("{mops:.3}")));
+            row.resize(titles.len(), String::new());
+            rows.push(row);
         }
-        if cell.mops.is_some() {
-            row.push(cell.bytes_per_key.map_or_else(dash, |bytes| format!("{bytes:.1}")));
-            for nanoseconds in [cell.p50_ns, cell.p99_ns, cell.p999_ns] {
-                row.push(nanoseconds.map_or_else(dash, |nanoseconds| nanoseconds.to_string()));
-            }
-            row.push(cell.max_ns.map_or_else(dash, |nanoseconds| (nanoseconds / 1000).to_string()));
-        }
-        rows.push(row);
     }
     align(&rows)
+}
+
+fn row(cell: &Cell, first: bool, base: Option<f64>) -> Vec<String> {
+    let mut row = if first {
+        let numbers = [cell.threads, cell.batch].map(|number| number.to_string());
+        let mut row = vec![cell.keys.clone(), cell.n.to_string(), cell.workload.clone()];
+        row.extend(numbers);
+        row
+    } else {
+        vec![String::new(); NAMES - 1]
+    };
+    row.push(cell.index.clone());
+    let Some(mops) = cell.mops else {
+        row.push(cell.note.clone().unwrap_or_else(|| "-".to_owned()));
+        return row;
+    };
+    let figure = |figure: Option<f64>, digits: usize| {
+        figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
+    };
+    let whole = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |f| f.to_string());
+    row.extend([mops.median, mops.min, mops.max].map(|mops| format!("{mops:.3}")));
+    row.push(base.map_or_else(|| "-".to_owned(), |base| format!("{:.2}x", mops.median / base)));
+    row.extend([figure(cell.bytes_per_key, 1), figure(cell.rss_per_key, 1)]);
+    row.extend([cell.p50_ns, cell.p99_ns, cell.p999_ns].map(whole));
+    row.push(whole(cell.max_ns.map(|nanoseconds| nanoseconds / 1000)));
+    row
 }
 
 /// Columns as wide as their widest cell; a note may run over the columns behind it.
 fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
-        let cells =
-            rows.iter().filter(|row| row.len() == columns).filter_map(|row| row.get(column));
+        let full = |row: &&Vec<String>| {
+            row.len() > NAMES && row.len() > column + usize::from(column >= NAMES)
+        };
+        let cells = rows.iter().filter(full).filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
@@ -146,7 +206,7 @@ fn align(rows: &[Vec<String>]) -> String {
         for (column, cell) in row.iter().enumerate() {
             // Figures to the right, names to the left.
             let width = widths[column];
-            line += &if column >= 5 && row.len() == columns {
+            line += &if column >= NAMES && row.len() == columns {
                 format!("{cell:>width$}  ")
             } else {
                 format!("{cell:<width$}  ")
@@ -158,9 +218,57 @@ fn align(rows: &[Vec<String>]) -> String {
     text
 }
 
+/// A cell for tests.
+#[cfg(test)]
+pub fn sample(index: &str) -> Cell {
+    Cell {
+        experiment: None,
+        index: index.to_owned(),
+        keys: "int".to_owned(),
+        workload: "load".to_owned(),
+        threads: 1,
+        batch: 1,
+        n: 10,
+        ops: 10,
+        mops: Spread::of(&[1.0]),
+        roles: Vec::new(),
+        p50_ns: None,
+        p99_ns: None,
+        p999_ns: None,
+        max_ns: None,
+        latency: Vec::new(),
+        bytes_per_key: Some(44.0),
+        rss_per_key: Some(50.0),
+        checked: true,
+        note: None,
+        detail: None,
+        ours: true,
+        rounds: 3,
+        seed: 7,
+        dram: None,
+        machine: "a machine".to_owned(),
+        allocator: "jemalloc".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_come_back_from_json_also_those_of_before() {
+        let mut cell = sample("a");
+        cell.latency = vec![(0.5, 100)];
+        cell.roles = vec![Role { name: "lookup".to_owned(), mops: cell.mops.unwrap() }];
+        let text = serde_json::to_string(&[&cell]).unwrap();
+        let back: Vec<Cell> = serde_json::from_str(&text).unwrap();
+        assert_eq!(format!("{:?}", back[0]), format!("{cell:?}"));
+        let text = text.replace("\"rss_per_key\":50.0,", "");
+        let back: Vec<Cell> = serde_json::from_str(&text).unwrap();
+        assert_eq!(back[0].rss_per_key, None);
+        let table = render(&back, "a");
+        assert!(table.contains("\n") && table.contains("  lookup"), "{table}");
+    }
 
     #[test]
     fn the_spread_is_of_the_rounds() {
@@ -172,26 +280,9 @@ mod tests {
     #[test]
     fn ratios_are_against_the_baseline_of_the_group() {
         let cell = |index: &str, mops: Option<f64>| Cell {
-            index: index.to_owned(),
-            keys: "int".to_owned(),
-            workload: "c".to_owned(),
-            threads: 1,
-            batch: 1,
-            n: 10,
-            ops: 10,
             mops: mops.and_then(|mops| Spread::of(&[mops])),
-            p50_ns: None,
-            p99_ns: None,
-            p999_ns: None,
-            max_ns: None,
-            bytes_per_key: Some(44.0),
-            checked: true,
             note: Some("n/a: no order".to_owned()).filter(|_| mops.is_none()),
-            ours: true,
-            rounds: 1,
-            seed: 1,
-            machine: "m".to_owned(),
-            allocator: "jemalloc".to_owned(),
+            ..sample(index)
         };
         let text = render(&[cell("a", Some(2.0)), cell("b", Some(3.0)), cell("c", None)], "a");
         assert!(text.contains("1.50x") && text.contains("n/a: no order"), "{text}");

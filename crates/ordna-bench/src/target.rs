@@ -1,54 +1,177 @@
 //! What an index must offer to be measured, and how those of this workspace do.
+//!
+//! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. Most
+//! indexes are used by reference: implement [`Session`] for `&Index` and wrap the index in
+//! [`Shared`]. An index without synchronization implements [`Session`] itself and is wrapped in
+//! [`Alone`], which refuses more than one thread.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordna::{Direction, Key, OrderedIndex};
 
-/// A map from keys to words under measurement. Every call is one operation of a workload.
-pub trait Target<K: Key + ?Sized>: Sync {
-    /// Whether [`Target::scan`] works: a hash table has no order.
-    const SCANS: bool = true;
+use crate::run::Job;
+use crate::workload::Action;
 
+/// One thread's way into a map from keys to words. Every call is one operation of a workload.
+pub trait Session<K: Key + ?Sized> {
     /// Sets the value of a key; returns whether the key was new, if the index can say.
-    fn put(&self, key: &K, value: u64) -> Option<bool>;
+    fn put(&mut self, key: &K, value: u64) -> Option<bool>;
     /// The value of a key.
-    fn get(&self, key: &K) -> Option<u64>;
+    fn get(&mut self, key: &K) -> Option<u64>;
     /// Removes a key; returns whether it was there.
-    fn remove(&self, key: &K) -> bool;
+    fn remove(&mut self, key: &K) -> bool;
     /// Calls `each` with up to `limit` entries from `from` on, in order.
-    fn scan(&self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64));
+    fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64));
     /// Looks up a group of keys.
-    fn get_group(&self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
+    fn get_group(&mut self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
         for (at, key) in keys.iter().enumerate() {
             each(at, self.get(key));
         }
     }
     /// Inserts a group of new keys; returns how many were new.
-    fn put_group(&self, pairs: &[(&K, u64)]) -> usize {
+    fn put_group(&mut self, pairs: &[(&K, u64)]) -> usize {
         pairs.iter().filter(|(key, value)| self.put(key, *value) != Some(false)).count()
+    }
+    /// Why the index cannot do the job at all; `None` if it can.
+    fn refuses(_: &Job<'_, K>) -> Option<String>
+    where
+        Self: Sized,
+    {
+        None
+    }
+    /// Why the index has no such operation; `None` if it has.
+    fn lacks(_: Action) -> Option<String>
+    where
+        Self: Sized,
+    {
+        None
+    }
+}
+
+/// One built index under measurement.
+pub trait Target<K: Key + ?Sized>: Sync {
+    /// What one thread uses.
+    type Session<'a>: Session<K>
+    where
+        Self: 'a;
+
+    /// Called on each of so many threads before its clock starts; dropped after it stopped.
+    fn session(&self, thread: usize, threads: usize) -> Self::Session<'_>;
+
+    /// Why the index cannot do the job at all; `None` if it can.
+    fn refuses(&self, job: &Job<'_, K>) -> Option<String> {
+        <Self::Session<'_> as Session<K>>::refuses(job)
+    }
+
+    /// Why the index has no such operation; `None` if it has.
+    fn lacks(&self, action: Action) -> Option<String> {
+        <Self::Session<'_> as Session<K>>::lacks(action)
+    }
+
+    /// Whether its memory is from the allocator whose statistics are read.
+    fn on_our_allocator(&self) -> bool {
+        true
+    }
+}
+
+/// An index that threads use by reference.
+pub struct Shared<T>(pub T);
+
+impl<K, T> Target<K> for Shared<T>
+where
+    K: Key + ?Sized,
+    T: Sync + 'static,
+    for<'a> &'a T: Session<K>,
+{
+    type Session<'a> = &'a T;
+
+    fn session(&self, _: usize, _: usize) -> &T {
+        &self.0
+    }
+}
+
+/// An index without synchronization: one thread at a time, and a run on one thread only.
+pub struct Alone<T>(Mutex<T>);
+
+impl<T> Alone<T> {
+    /// Wraps it.
+    pub fn new(index: T) -> Self {
+        Self(Mutex::new(index))
+    }
+}
+
+/// The one session of an [`Alone`] index. The lock is taken once, not per operation.
+pub struct Only<'a, T>(MutexGuard<'a, T>);
+
+impl<K, T> Target<K> for Alone<T>
+where
+    K: Key + ?Sized,
+    T: Session<K> + Send,
+{
+    type Session<'a>
+        = Only<'a, T>
+    where
+        T: 'a;
+
+    fn session(&self, _: usize, _: usize) -> Only<'_, T> {
+        // A panic with the lock held ends the measurement of this instance.
+        Only(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn refuses(&self, job: &Job<'_, K>) -> Option<String> {
+        if job.threads > 1 {
+            return Some("one thread only: it has no synchronization".to_owned());
+        }
+        T::refuses(job)
+    }
+
+    fn lacks(&self, action: Action) -> Option<String> {
+        T::lacks(action)
+    }
+}
+
+impl<K: Key + ?Sized, T: Session<K>> Session<K> for Only<'_, T> {
+    fn put(&mut self, key: &K, value: u64) -> Option<bool> {
+        self.0.put(key, value)
+    }
+    fn get(&mut self, key: &K) -> Option<u64> {
+        self.0.get(key)
+    }
+    fn remove(&mut self, key: &K) -> bool {
+        self.0.remove(key)
+    }
+    fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64)) {
+        self.0.scan(from, limit, each);
+    }
+    fn get_group(&mut self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
+        self.0.get_group(keys, each);
+    }
+    fn put_group(&mut self, pairs: &[(&K, u64)]) -> usize {
+        self.0.put_group(pairs)
     }
 }
 
 /// An index of this workspace.
 pub struct Ours<I>(pub I);
 
-impl<I> Target<I::Key> for Ours<I>
+impl<I> Session<I::Key> for &Ours<I>
 where
     I: OrderedIndex<Value = u64>,
 {
-    fn put(&self, key: &I::Key, value: u64) -> Option<bool> {
+    fn put(&mut self, key: &I::Key, value: u64) -> Option<bool> {
         Some(self.0.insert(key, &value).is_ok_and(|old| old.is_none()))
     }
 
-    fn get(&self, key: &I::Key) -> Option<u64> {
+    fn get(&mut self, key: &I::Key) -> Option<u64> {
         self.0.get(key)
     }
 
-    fn remove(&self, key: &I::Key) -> bool {
+    fn remove(&mut self, key: &I::Key) -> bool {
         self.0.remove(key).is_some()
     }
 
-    fn scan(&self, from: &I::Key, limit: usize, each: &mut dyn FnMut(&I::Key, u64)) {
+    fn scan(&mut self, from: &I::Key, limit: usize, each: &mut dyn FnMut(&I::Key, u64)) {
         let mut left = limit;
         self.0.visit(
             Bound::Included(from),
@@ -62,11 +185,29 @@ where
         );
     }
 
-    fn get_group(&self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<u64>)) {
+    fn get_group(&mut self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<u64>)) {
         self.0.get_many_with(keys, |at, value| each(at, value.copied()));
     }
 
-    fn put_group(&self, pairs: &[(&I::Key, u64)]) -> usize {
+    fn put_group(&mut self, pairs: &[(&I::Key, u64)]) -> usize {
         self.0.insert_many(pairs).unwrap_or(0)
+    }
+}
+
+/// The standard library's B-tree on one thread, without a lock: what synchronization costs.
+impl<K: Key + ?Sized> Session<K> for std::collections::BTreeMap<K::Owned, u64> {
+    fn put(&mut self, key: &K, value: u64) -> Option<bool> {
+        Some(self.insert(key.to_owned(), value).is_none())
+    }
+    fn get(&mut self, key: &K) -> Option<u64> {
+        Self::get(self, key).copied()
+    }
+    fn remove(&mut self, key: &K) -> bool {
+        Self::remove(self, key).is_some()
+    }
+    fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64)) {
+        use std::borrow::Borrow;
+        let entries = self.range::<K, _>((Bound::Included(from), Bound::Unbounded));
+        entries.take(limit).for_each(|(key, value)| each(key.borrow(), *value));
     }
 }

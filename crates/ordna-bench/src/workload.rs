@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use crate::suggest::unknown;
 use crate::zipf::{Random, Zipf};
 
 /// A mix of operations, as named on the command line.
@@ -32,11 +33,45 @@ pub enum Workload {
     Scan(usize),
     /// Reads with this Zipf theta.
     Skew(f64),
+    /// One thread reads, one removes keys and inserts them again, with this Zipf theta (ART Fig. 6).
+    Contend(f64),
 }
 
 /// What `--workload` takes.
-pub const KNOWN: &str =
-    "load, a, b, c, d, e, f, c-uniform, delmix, mix:PERCENT, scan:N, skew:THETA";
+pub const KNOWN: [&str; 14] = [
+    "load",
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "c-uniform",
+    "delmix",
+    "mix:PERCENT",
+    "scan:N",
+    "skew:THETA",
+    "contend",
+    "contend:THETA",
+];
+
+/// The thetas of plain `contend`: from uniform to one key in 83 % of all operations.
+const CONTENDED: [f64; 6] = [0.0, 0.6, 0.99, 1.2, 2.0, 3.0];
+
+/// One workload, or the series that a name stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Series(pub Vec<Workload>);
+
+impl FromStr for Series {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "contend" {
+            return Ok(Self(CONTENDED.map(Workload::Contend).to_vec()));
+        }
+        text.parse().map(|workload| Self(vec![workload]))
+    }
+}
 
 impl FromStr for Workload {
     type Err = String;
@@ -44,7 +79,9 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Self, String> {
         fn parse<T: FromStr>(text: &str, good: impl Fn(&T) -> bool) -> Result<T, String> {
             let value = text.parse().ok().filter(good);
-            value.ok_or_else(|| format!("{text:?} is not a suitable number; known are {KNOWN}"))
+            value.ok_or_else(|| {
+                format!("{text:?} is not a suitable number; known are {}", KNOWN.join(", "))
+            })
         }
         Ok(match text.split_once(':') {
             None => match text {
@@ -57,12 +94,15 @@ impl FromStr for Workload {
                 "f" => Self::F,
                 "c-uniform" => Self::CUniform,
                 "delmix" => Self::Delmix,
-                _ => return Err(format!("unknown workload {text:?}; known are {KNOWN}")),
+                _ => return Err(unknown("workload", text, KNOWN)),
             },
             Some(("mix", rest)) => Self::Mix(parse(rest, |percent| *percent <= 100)?),
             Some(("scan", rest)) => Self::Scan(parse(rest, |n| (1..=65_535).contains(n))?),
             Some(("skew", rest)) => Self::Skew(parse(rest, |theta| (0.0..=5.0).contains(theta))?),
-            _ => return Err(format!("unknown workload {text:?}; known are {KNOWN}")),
+            Some(("contend", rest)) => {
+                Self::Contend(parse(rest, |theta| (0.0..=5.0).contains(theta))?)
+            }
+            _ => return Err(unknown("workload", text, KNOWN)),
         })
     }
 }
@@ -82,6 +122,7 @@ impl std::fmt::Display for Workload {
             Self::Mix(percent) => write!(f, "mix:{percent}"),
             Self::Scan(n) => write!(f, "scan:{n}"),
             Self::Skew(theta) => write!(f, "skew:{theta}"),
+            Self::Contend(theta) => write!(f, "contend:{theta}"),
         }
     }
 }
@@ -93,6 +134,8 @@ pub enum Action {
     Read,
     /// Must not find the key: it is not inserted yet, or deleted.
     Miss,
+    /// May find the key: another thread removes and inserts it meanwhile.
+    Look,
     /// Overwrites a key that is there.
     Update,
     /// Reads a key that is there and overwrites it.
@@ -115,6 +158,21 @@ pub struct Operation {
 }
 
 impl Workload {
+    /// The threads by what they do, if they do different things: the workload then has so many.
+    pub fn roles(&self) -> &'static [&'static str] {
+        if matches!(self, Self::Contend(_)) { &["lookup", "insert+remove"] } else { &[] }
+    }
+
+    /// Whether keys are missing afterwards, so that no other workload can follow.
+    pub fn leaves_gaps(&self) -> bool {
+        *self == Self::Delmix
+    }
+
+    /// Whether it scans.
+    pub fn scans(&self) -> bool {
+        matches!(self, Self::E | Self::Scan(_))
+    }
+
     /// Keys that the workload inserts beyond the loaded ones, for `operations` operations.
     pub fn extra_keys(&self, operations: usize) -> usize {
         let share = match self {
@@ -126,18 +184,19 @@ impl Workload {
         operations * share / 100 + 1000
     }
 
-    /// The operations of each thread on `loaded` keys and `extra` more. Threads insert and delete
+    /// The operations of each thread on `loaded` keys and `extra` more from position `fresh` on. Threads insert and delete
     /// disjoint keys, so that what each operation finds is known.
     pub fn operations(
         &self,
         loaded: usize,
+        fresh: usize,
         extra: usize,
         total: usize,
         threads: usize,
         seed: u64,
     ) -> Vec<Vec<Operation>> {
         let zipf = match self {
-            Self::Skew(theta) => Some(Zipf::new(loaded as u64, *theta)),
+            Self::Skew(theta) | Self::Contend(theta) => Some(Zipf::new(loaded as u64, *theta)),
             Self::CUniform | Self::Delmix | Self::Mix(_) | Self::Scan(_) | Self::Load => None,
             _ => Some(Zipf::new(loaded as u64, 0.99)),
         };
@@ -148,9 +207,9 @@ impl Workload {
                     zipf: zipf.as_ref(),
                     loaded: loaded as u64,
                     random: Random::new(seed ^ Random::mix(thread as u64)),
-                    fresh: loaded + extra * thread / threads,
-                    first: loaded + extra * thread / threads,
-                    end: loaded + extra * (thread + 1) / threads,
+                    fresh: fresh + extra * thread / threads,
+                    first: fresh + extra * thread / threads,
+                    end: fresh + extra * (thread + 1) / threads,
                     present: Vec::new(),
                     thread,
                     threads,
@@ -182,7 +241,21 @@ impl Writer<'_> {
         if *self.workload == Workload::Delmix {
             self.present = vec![true; self.loaded as usize / self.threads];
         }
+        if let Workload::Contend(_) = self.workload {
+            return self.contend(count);
+        }
         (0..count).map(|_| self.next()).collect()
+    }
+
+    /// The first thread looks, the second removes and inserts again.
+    fn contend(&mut self, count: usize) -> Vec<Operation> {
+        if self.thread == 0 {
+            return (0..count)
+                .map(|_| Operation { action: Action::Look, key: self.drawn() })
+                .collect();
+        }
+        let pair = |key| [Action::Delete, Action::Insert].map(|action| Operation { action, key });
+        (0..count / 2).flat_map(|_| pair(self.drawn())).collect()
     }
 
     fn drawn(&mut self) -> u32 {
@@ -261,7 +334,7 @@ mod tests {
         let share = |workload: &str, wanted: fn(&Action) -> bool| {
             let workload: Workload = workload.parse().unwrap();
             let extra = workload.extra_keys(40_000);
-            let threads = workload.operations(10_000, extra, 40_000, 2, 1);
+            let threads = workload.operations(10_000, 10_000, extra, 40_000, 2, 1);
             let all: Vec<_> = threads.into_iter().flatten().collect();
             assert_eq!(all.len(), 40_000);
             assert!(all.iter().all(|operation| (operation.key as usize) < 10_000 + extra));
@@ -277,11 +350,13 @@ mod tests {
         near(share("mix:30", |action| *action == Action::Insert), 0.3);
         near(share("delmix", |action| matches!(action, Action::Insert | Action::Delete)), 0.3);
         near(share("scan:7", |action| *action == Action::Scan(7)), 1.0);
+        near(share("contend:2", |action| *action == Action::Look), 0.5);
+        near(share("contend:2", |action| *action == Action::Delete), 0.25);
     }
 
     #[test]
     fn threads_insert_disjoint_keys_once() {
-        let threads = Workload::Mix(50).operations(100, 5000, 8000, 2, 3);
+        let threads = Workload::Mix(50).operations(100, 100, 5000, 8000, 2, 3);
         let mut keys: Vec<u32> = threads
             .iter()
             .flatten()
@@ -296,10 +371,14 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_unknown_ones_list_the_known() {
-        for name in ["load", "a", "e", "c-uniform", "delmix", "mix:25", "scan:100", "skew:1.2"] {
+        for name in
+            ["load", "a", "e", "c-uniform", "delmix", "mix:25", "scan:100", "skew:1.2", "contend:3"]
+        {
             assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
         }
         assert!("g".parse::<Workload>().unwrap_err().contains("c-uniform"));
+        assert!("skwe:1".parse::<Workload>().unwrap_err().contains("did you mean \"skew:THETA\"?"));
         assert!("mix:101".parse::<Workload>().is_err());
+        assert_eq!("contend".parse::<Series>().unwrap().0.len(), CONTENDED.len());
     }
 }

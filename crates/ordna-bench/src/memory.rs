@@ -1,0 +1,62 @@
+//! Memory of the process, as the allocator and the system count it.
+
+#![expect(unsafe_code, reason = "jemalloc's purge has no safe wrapper")]
+
+/// Bytes handed out by the allocator and not taken back.
+pub fn allocated() -> usize {
+    // The statistics are a snapshot that has to be asked for.
+    let fresh = tikv_jemalloc_ctl::epoch::advance();
+    fresh.and_then(|_| tikv_jemalloc_ctl::stats::allocated::read()).unwrap_or(0)
+}
+
+/// Gives the system all pages that the allocator holds and does not use, so that the resident set
+/// before and after a load differ by what the load keeps.
+fn purge() {
+    // 4096 is MALLCTL_ARENAS_ALL.
+    let name = c"arena.4096.purge";
+    // SAFETY: the name ends with a zero byte; this control neither reads nor writes a value, as
+    // the null pointers and the zero length say.
+    unsafe {
+        tikv_jemalloc_sys::mallctl(
+            name.as_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+        );
+    }
+}
+
+/// Resident bytes of the process, after unused pages were given back; `None` where the system does
+/// not say.
+pub fn resident() -> Option<usize> {
+    purge();
+    field("/proc/self/status", "VmRSS:")
+}
+
+/// Memory that the system can give, where it says so.
+pub fn available() -> Option<usize> {
+    field("/proc/meminfo", "MemAvailable:")
+}
+
+/// A field in kB of a file below `/proc`, in bytes.
+fn field(path: &str, name: &str) -> Option<usize> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_follows_what_is_held() {
+        let before = resident().unwrap();
+        let held = vec![1_u8; 64 << 20];
+        let with = resident().unwrap();
+        assert!(with >= before + (60 << 20), "{before} {with}");
+        drop(held);
+        assert!(available().unwrap() > 0);
+    }
+}
