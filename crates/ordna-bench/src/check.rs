@@ -11,7 +11,7 @@ use ordna::Key;
 use ordna::entries::Sequence;
 
 use crate::run::Job;
-use crate::target::{Session, Target};
+use crate::target::Session;
 use crate::workload::{Action, Operation};
 use crate::zipf::Random;
 
@@ -44,8 +44,14 @@ pub fn key_at<'a, K: Key + ?Sized>(job: &Job<'a, K>, position: usize) -> Result<
 }
 
 fn wrong<K: Key + ?Sized>(what: &str, key: &K, found: impl std::fmt::Debug) -> String {
-    let key: String = format!("{key:?}").chars().take(200).collect();
-    format!("{what} of {key}: {found:?}")
+    let key = if K::HEAD_IS_KEY {
+        key.head().to_string()
+    } else {
+        format!("\"{}\"", key.tail().escape_ascii())
+    };
+    // Escaped: every character is one byte.
+    let shown = key.get(..200).unwrap_or(&key);
+    format!("{what} of {shown}: {found:?}")
 }
 
 /// The positions of the first `loaded` keys in key order: `ranks[position]` is the rank.
@@ -258,13 +264,11 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
 /// Entries of the stretch that is scanned after each load.
 const STRETCH: usize = 100_000;
 
-/// After the load, off the clock: a sample of keys, and one scan of a stretch, complete.
-pub fn check_all<K, T>(job: &Job<'_, K>, target: &T, scans: bool) -> Result<(), String>
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
-    let mut session = target.session(0, 1);
+/// After the load, off the clock: a sample of keys.
+pub fn check_points<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    session: &mut impl Session<K>,
+) -> Result<(), String> {
     let step = (job.loaded / 100_000).max(1);
     for position in (0..job.loaded).step_by(step) {
         let key = key_at(job, position)?;
@@ -274,15 +278,18 @@ where
             return Err(wrong("a read", key, found));
         }
     }
-    if scans && job.loaded > 0 { check_stretch(job, &mut session) } else { Ok(()) }
+    Ok(())
 }
 
-/// Scans from a key in the middle of the load order. Every entry must be a loaded key with its own
+/// After the load, off the clock: scans from a key in the middle of the load order. Every entry must be a loaded key with its own
 /// value, above the one before; and there must be as many as the key set has in that stretch.
-fn check_stretch<K: Key + ?Sized>(
+pub fn check_stretch<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut impl Session<K>,
 ) -> Result<(), String> {
+    if job.loaded == 0 {
+        return Ok(());
+    }
     let from = key_at(job, job.loaded / 2)?;
     let (mut last, mut count, mut broken) = (None::<&K>, 0, None);
     session.scan(from, STRETCH, &mut |key, found| {

@@ -92,6 +92,9 @@ pub struct Common {
     /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch.
     #[arg(long, value_delimiter = ',', default_value = "locked,skiplist")]
     index: Vec<String>,
+    /// Shared libraries that hold an index behind include/ordna_peer.h; measured by their names.
+    #[arg(long, value_name = "LIBRARY")]
+    peer_lib: Vec<PathBuf>,
     /// Rounds: each measures every index once.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -146,7 +149,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
 
 fn list() {
     println!("indexes of this build:");
-    for entry in Registry::new(Vec::new()).entries() {
+    for entry in Registry::new().entries() {
         println!("  {}{}", entry.name, if entry.ours { "" } else { " (peer)" });
         for switch in entry.switches {
             println!("    +{}={}: {}", switch.name, switch.values.join("|"), switch.what);
@@ -158,7 +161,7 @@ fn list() {
 
 impl Run {
     fn run(&self) -> Result<(), BenchError> {
-        let (_, indexes) = self.common.indexes()?;
+        let indexes = self.common.indexes()?;
         let workloads: Vec<Workload> =
             self.workload.iter().flat_map(|series| series.0.clone()).collect();
         let plan = |keys: &KeySet| Plan {
@@ -186,11 +189,18 @@ impl Common {
         if self.quick { 1 } else { self.rounds }
     }
 
-    /// The registry of this run and the chosen indexes.
-    fn indexes(&self) -> Result<(Registry, Vec<Chosen>), BenchError> {
-        let registry = Registry::new(Vec::new());
+    /// What this run can measure.
+    fn registry(&self) -> Result<Registry, BenchError> {
+        let plugins = self.peer_lib.iter().map(|path| crate::plugin::load(path));
+        let plugins = plugins.collect::<Result<_, _>>().and_then(Registry::with);
+        plugins.map_err(BenchError::Request)
+    }
+
+    /// The chosen indexes.
+    fn indexes(&self) -> Result<Vec<Chosen>, BenchError> {
+        let registry = self.registry()?;
         let chosen = self.index.iter().map(|text| registry.find(text)).collect::<Result<_, _>>();
-        Ok((registry, chosen.map_err(BenchError::Request)?))
+        chosen.map_err(BenchError::Request)
     }
 
     /// Runs the plans, shows and writes the results; fails if one of ours was wrong.
@@ -228,7 +238,7 @@ fn verdict(cells: &[Cell]) -> Result<(), BenchError> {
         if cell.ours {
             broken.push(text);
         } else {
-            eprintln!("a peer is {}: {text}", cell.note.as_deref().unwrap_or_default());
+            eprintln!("a peer is {}: {text}", cell.note.as_deref().unwrap_or("wrong elsewhere"));
         }
     }
     if broken.is_empty() { Ok(()) } else { Err(BenchError::Wrong(broken.join("; "))) }

@@ -259,7 +259,7 @@ impl Plan {
         rounds: Rounds,
     ) -> Cell {
         let (note, detail) = match rounds.problem {
-            None => (None, None),
+            None => (None, rounds.wrong_scan.map(|wrong| format!("its scans are wrong: {wrong}"))),
             Some(Problem::Wrong(what)) => (Some("wrong".to_owned()), Some(what)),
             Some(Problem::Failed(what)) => (Some("failed".to_owned()), Some(what)),
             Some(Problem::NotApplicable(why)) => (Some(format!("n/a: {why}")), None),
@@ -327,6 +327,8 @@ struct Rounds {
     rss_per_key: Vec<f64>,
     latency: Option<Histogram<u64>>,
     problem: Option<Problem>,
+    /// Scans were wrong, and this is not about scans.
+    wrong_scan: Option<String>,
 }
 
 impl Rounds {
@@ -342,6 +344,9 @@ impl Rounds {
                 self.latency = measured.latency.filter(|all| !all.is_empty());
             }
             (Ok(load), Ok(measured)) => {
+                if self.wrong_scan.is_none() {
+                    self.wrong_scan.clone_from(&load.wrong_scan);
+                }
                 self.load.push(load.mops);
                 self.bytes_per_key.extend(load.bytes_per_key);
                 self.rss_per_key.extend(load.rss_per_key);
@@ -364,7 +369,7 @@ mod tests {
     use crate::registry::Registry;
 
     fn plan() -> Plan {
-        let registry = Registry::new(Vec::new());
+        let registry = Registry::new();
         Plan {
             experiment: None,
             indexes: ["locked", "btree"].map(|name| registry.find(name).unwrap()).to_vec(),

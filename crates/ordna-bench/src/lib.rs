@@ -7,6 +7,7 @@
 //! | [`workload`] | operations, written down before the clock starts, with what each must find |
 //! | [`target`] | what an index must offer to be measured |
 //! | [`registry`] | the indexes by name: one line each; their switches |
+//! | [`plugin`] | indexes from shared libraries behind a C interface |
 //! | [`check`] | the values that are stored, and the checks of every answer |
 //! | [`run`] | one build of one index: load and workloads, timed |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
@@ -27,6 +28,7 @@ pub mod memory;
 pub mod page;
 #[cfg(feature = "peers")]
 mod peers;
+pub mod plugin;
 pub mod progress;
 pub mod registry;
 pub mod run;

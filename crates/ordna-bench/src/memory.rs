@@ -1,6 +1,6 @@
 //! Memory of the process, as the allocator and the system count it.
 
-#![expect(unsafe_code, reason = "jemalloc's purge has no safe wrapper")]
+#![expect(unsafe_code, reason = "the allocators' purges have no safe wrapper")]
 
 /// Bytes handed out by the allocator and not taken back.
 pub fn allocated() -> usize {
@@ -9,7 +9,7 @@ pub fn allocated() -> usize {
     fresh.and_then(|_| tikv_jemalloc_ctl::stats::allocated::read()).unwrap_or(0)
 }
 
-/// Gives the system all pages that the allocator holds and does not use, so that the resident set
+/// Gives the system all pages that the allocators hold and do not use, so that the resident set
 /// before and after a load differ by what the load keeps.
 fn purge() {
     // 4096 is MALLCTL_ARENAS_ALL.
@@ -24,6 +24,11 @@ fn purge() {
             std::ptr::null_mut(),
             0,
         );
+    }
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: may be called at any time. Plug-ins allocate from the C library.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -198,10 +198,34 @@ pub struct Chosen {
 /// What this run can measure: the indexes of the build, and plug-ins.
 pub struct Registry(Vec<Arc<Entry>>);
 
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Registry {
+    /// The build's indexes.
+    pub fn new() -> Self {
+        Self(all().into_iter().map(Arc::new).collect())
+    }
+
     /// The build's indexes and these.
-    pub fn new(plugins: Vec<Entry>) -> Self {
-        Self(all().into_iter().chain(plugins).map(Arc::new).collect())
+    ///
+    /// # Errors
+    /// A plug-in has a name that is taken.
+    pub fn with(plugins: Vec<Entry>) -> Result<Self, String> {
+        let mut all = Self::new();
+        for plugin in plugins {
+            if missing(&plugin.name).is_some() || all.entries().any(|e| e.name == plugin.name) {
+                return Err(format!(
+                    "a plug-in cannot be named {:?}: the name is taken",
+                    plugin.name
+                ));
+            }
+            all.0.push(Arc::new(plugin));
+        }
+        Ok(all)
     }
 
     /// All entries.
@@ -254,7 +278,7 @@ mod tests {
             Switch { name: "simd", values: &["on", "off"], what: "in parallel" },
             Switch { name: "levels", values: &["2", "3"], what: "how many" },
         ];
-        Registry::new(vec![ours!("switched", Locked, SWITCHES, switched)])
+        Registry::with(vec![ours!("switched", Locked, SWITCHES, switched)]).unwrap()
     }
 
     fn error(text: &str) -> String {
@@ -298,5 +322,6 @@ mod tests {
         assert!(text.contains("dashmap"), "{text}");
         assert!(error("nitro").contains("not built yet"));
         assert!(error("").contains("unknown index"));
+        assert!(Registry::with(vec![ours!("locked", Locked)]).err().unwrap().contains("taken"));
     }
 }

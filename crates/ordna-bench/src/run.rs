@@ -8,7 +8,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use ordna::Key;
 
-use crate::check::{Checker, check_all};
+use crate::check::{Checker, check_points, check_stretch};
 use crate::memory;
 use crate::target::Target;
 use crate::workload::{Action, Operation, Workload};
@@ -85,7 +85,7 @@ impl Built {
 }
 
 /// Figures of a load.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Load {
     /// Million inserts per second.
     pub mops: f64,
@@ -94,6 +94,8 @@ pub struct Load {
     pub bytes_per_key: Option<f64>,
     /// By how much the resident set grew, per key.
     pub rss_per_key: Option<f64>,
+    /// What was wrong with the scan after it. Point operations may be right all the same.
+    pub wrong_scan: Option<String>,
 }
 
 /// Figures of a workload.
@@ -176,11 +178,18 @@ where
             Err(Problem::Failed(what))
         } else if let Some(why) = lacks {
             Err(Problem::NotApplicable(why))
+        } else if let Some(wrong) = load.wrong_scan.as_ref().filter(|_| judged(phase)) {
+            Err(Problem::Wrong(wrong.clone()))
         } else {
             timed(job, target, &phase.operations, phase.workload.roles(), job.latency)
         });
     }
     Built { load: Ok(load), phases }
+}
+
+/// Whether a wrong scan after the load makes the figure void: it is of the load, or of scans.
+fn judged(phase: &Phase) -> bool {
+    phase.workload == Workload::Load || phase.workload.scans()
 }
 
 fn load<K, T>(job: &Job<'_, K>, target: &T, before: (usize, Option<usize>)) -> Result<Load, Problem>
@@ -195,7 +204,8 @@ where
             (from..to).map(|key| Operation { action: Action::Insert, key: key as u32 }).collect()
         })
         .collect();
-    if let Some(why) = target.lacks(Action::Insert) {
+    // Without reads no answer could be checked.
+    if let Some(why) = [Action::Insert, Action::Read].into_iter().find_map(|a| target.lacks(a)) {
         return Err(Problem::NotApplicable(why));
     }
     let timed =
@@ -203,14 +213,23 @@ where
     drop(operations);
     let grown = memory::allocated().saturating_sub(before.0) as f64 / job.loaded.max(1) as f64;
     let resident = before.1.zip(memory::resident());
-    let scans = target.lacks(Action::Scan(1)).is_none();
-    let checked = guarded(|| check_all(job, target, scans)).map_err(|p| during("after loading")(p));
-    checked?.map_err(|wrong| Problem::Wrong(format!("after loading: {wrong}")))?;
+    let mut wrong_scan = None;
+    let checked = guarded(|| {
+        let mut session = target.session(0, 1);
+        check_points(job, &mut session)?;
+        if target.lacks(Action::Scan(1)).is_none() {
+            wrong_scan = check_stretch(job, &mut session).err();
+        }
+        Ok(())
+    });
+    let checked = checked.map_err(|problem| during("after loading")(problem));
+    checked?.map_err(|wrong: String| Problem::Wrong(format!("after loading: {wrong}")))?;
     Ok(Load {
         mops: timed.mops,
         bytes_per_key: target.on_our_allocator().then_some(grown),
         rss_per_key: resident
             .map(|(before, after)| after.saturating_sub(before) as f64 / job.loaded.max(1) as f64),
+        wrong_scan,
     })
 }
 

@@ -95,7 +95,7 @@ pub struct Cell {
     pub checked: bool,
     /// Why there is no figure.
     pub note: Option<String>,
-    /// What was wrong.
+    /// What was wrong; beside a figure, what is wrong with the index elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Whether the index is of this workspace, and not a peer.

@@ -182,9 +182,39 @@ fn a_wrong_index_gets_no_figure() {
         ("goes on", "scan:20"),
     ] {
         let batch = if fault.ends_with("group") { 8 } else { 1 };
-        let outcome = outcome(&[workload], batch, 2, || Shared(Broken(Locked::new(), fault)));
+        // Threads with roles stop when one is done: enough for the other to have begun.
+        let total = if workload.starts_with("contend") { 4_000_000 } else { 6000 };
+        let new = || Shared(Broken(Locked::new(), fault));
+        let outcome = of_operations(total, &[workload], batch, 2, new);
         assert!(matches!(outcome, Err(Problem::Wrong(_))), "{fault}, {workload}: {outcome:?}");
     }
+}
+
+/// The figures of point operations stay, those of scans and of the load do not, and all tell.
+#[test]
+fn a_wrong_scan_is_told_with_every_figure() {
+    let keys = KeySet::Int.integers(2000, 1);
+    let phases = ["load", "c", "scan:20"].map(|name| {
+        let workload: Workload = name.parse().unwrap();
+        let total = if workload == Workload::Load { 0 } else { 100 };
+        let operations = workload.operations(2000, 2000, 0, total, 1, 1);
+        Phase { workload, operations }
+    });
+    let ranks = ranks::<u64>(&keys, 2000);
+    let job = Job {
+        keys: &keys,
+        loaded: 2000,
+        threads: 1,
+        batch: 1,
+        phases: &phases,
+        ranks: Some(&ranks),
+        latency: false,
+    };
+    let built = measure(&job, || Shared(Broken(Locked::new(), "skips always")));
+    assert!(built.load.unwrap().wrong_scan.unwrap().contains("the scan after loading"));
+    assert!(matches!(built.phases[0], Err(Problem::Wrong(_))));
+    assert!(built.phases[1].is_ok());
+    assert!(matches!(built.phases[2], Err(Problem::Wrong(_))));
 }
 
 #[test]
