@@ -34,6 +34,7 @@ pub mod value;
 
 pub use entries::Entries;
 pub use error::{Error, Violation};
+pub use index::art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
 pub use index::locked::Locked;
 pub use index::skiplist::SkipList;
 pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};

@@ -3,6 +3,7 @@
 //! | index | synchronization | source |
 //! |---|---|---|
 //! | [`locked`] | one reader-writer lock over a B-tree: oracle and baseline | |
+//! | [`art`] | none, lock coupling, optimistic lock coupling, ROWEX | The ART of Practical Synchronization |
 //! | [`skiplist`] | lock-free linked lists in levels | Nitro, §2 |
 
 use std::borrow::Borrow;
@@ -11,6 +12,7 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use crate::reclaim::Guard;
 use crate::{Entries, Error, Key, Value, Violation, key};
 
+pub mod art;
 pub mod locked;
 mod range;
 pub mod skiplist;

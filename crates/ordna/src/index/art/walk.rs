@@ -1,0 +1,307 @@
+//! Walks in both directions.
+//!
+//! # Protocol
+//! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes entries
+//! from a node in chunks; the node is validated after each, and again after the child was
+//! entered to which the walk goes down, as in a lookup. Whenever that fails, the walk seeks anew,
+//! behind the last key it took. Records are gathered in *runs*: fetched while they are gathered, and
+//! handed to the caller when no lock is held.
+//!
+//! # Why each key that stays is returned once
+//! Entries are taken in the order of keys, and what stands below a slot shares the bytes that lead to
+//! it, at all times: so no key comes twice or out of order. A key that stays for the whole walk
+//! is below a node from the moment at which the walk came to it, and is in the chunk that covers its
+//! byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the walk goes on in
+//! the old node, which is frozen and has the key.
+//!
+//! # Progress
+//! A run that restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks. In mode
+//! `Free` nothing restarts: a seek may look at one node again while writers empty just the slots that it
+//! has not reached (`NodeRef::some_leaf`).
+
+use std::cmp::Ordering as Order;
+use std::ops::{Bound, ControlFlow};
+
+use super::node::{CHUNK, Chunk, NodeRef, Position, TERMINAL, position};
+use super::protocol::{Exclusive, Mode, Protocol, Restart};
+use super::tree::{Attempts, Keep, Tree};
+use super::word::{Child, Leaf, Word, prefetch};
+use super::write::first_difference;
+use crate::index::{Direction, is_above, is_below};
+use crate::sync::{fault, point};
+use crate::{Key, Value};
+
+/// Records of a first run, if the caller does not say how many it wants, and of the longest.
+const FIRST_RUN: usize = 16;
+const LAST_RUN: usize = 128;
+
+/// A node on the way, and what is left of it.
+struct Frame<'g, P: Protocol, M: Mode<P::Lock>> {
+    node: NodeRef<'g, P>,
+    token: M::Token<'g>,
+    /// Bytes that lie behind a walk that goes down from here.
+    below: usize,
+    chunk: Chunk<'g, P>,
+    /// Where the next chunk starts.
+    next: Option<Position>,
+}
+
+/// Where a walk stands.
+struct Cursor<'g, P: Protocol, M: Mode<P::Lock>> {
+    direction: Direction,
+    /// How many entries it takes from a node at once.
+    step: usize,
+    stack: Vec<Frame<'g, P, M>>,
+}
+
+/// Where a walk starts: at this key, or behind it.
+type Start<'k, K> = Option<(&'k K, bool)>;
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
+    /// Calls `visit` with the entries within the bounds. `want` is how many the caller will take, if it
+    /// knows.
+    pub fn walk<'g>(
+        &'g self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        want: Option<usize>,
+        keep: &'g impl Keep,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let first = match direction {
+            Direction::Ascending => lower,
+            Direction::Descending => upper,
+        };
+        let mut start: Start<'_, K> = match first {
+            Bound::Unbounded => None,
+            Bound::Included(key) => Some((key, true)),
+            Bound::Excluded(key) => Some((key, false)),
+        };
+        let mut size = want.unwrap_or(FIRST_RUN).clamp(1, LAST_RUN);
+        let mut run: Vec<Leaf<'g>> = Vec::with_capacity(size);
+        let step = want.map_or(CHUNK, |want| want.clamp(2, CHUNK));
+        let mut cursor = Cursor::<P, P::Read> { direction, step, stack: Vec::new() };
+        let mut seek = true;
+        loop {
+            run.clear();
+            let more = self.gather(&mut cursor, &mut seek, start, &mut run, size, keep);
+            for leaf in &run {
+                let key = Self::key(*leaf);
+                let beyond = match direction {
+                    Direction::Ascending => is_above(key, upper),
+                    Direction::Descending => is_below(key, lower),
+                };
+                if beyond || Self::with_value(*leaf, |value| visit(key, value)).is_break() {
+                    return;
+                }
+            }
+            let (Some(last), true) = (run.last(), more) else { return };
+            start = Some((Self::key(*last), false));
+            size = (size * 2).min(LAST_RUN);
+        }
+    }
+
+    /// Fills `run` with up to `size` records; returns whether there may be more. Seeks first if `seek`
+    /// says so, and says whether the next run has to.
+    fn gather<'g>(
+        &'g self,
+        cursor: &mut Cursor<'g, P, P::Read>,
+        seek: &mut bool,
+        start: Start<'_, K>,
+        run: &mut Vec<Leaf<'g>>,
+        size: usize,
+        keep: &'g impl Keep,
+    ) -> bool {
+        let mut attempts = Attempts::default();
+        let more = loop {
+            match self.try_gather(cursor, *seek, start, run, size, keep) {
+                Ok(more) => {
+                    *seek = <P::Read as Mode<P::Lock>>::HOLDS_LOCKS;
+                    break more;
+                }
+                Err(Restart) => attempts.again(),
+            }
+            *seek = true;
+            if attempts.are_too_many() {
+                let (direction, step) = (cursor.direction, cursor.step);
+                let mut slow = Cursor::<P, Exclusive> { direction, step, stack: Vec::new() };
+                if let Ok(more) = self.try_gather(&mut slow, true, start, run, size, keep) {
+                    break more;
+                }
+            }
+        };
+        if *seek {
+            cursor.stack.clear();
+        }
+        more
+    }
+
+    fn try_gather<'g, M: Mode<P::Lock>>(
+        &'g self,
+        cursor: &mut Cursor<'g, P, M>,
+        seek: bool,
+        start: Start<'_, K>,
+        run: &mut Vec<Leaf<'g>>,
+        size: usize,
+        keep: &'g impl Keep,
+    ) -> Result<bool, Restart> {
+        if seek {
+            let behind = run.last().map(|last| (Self::key(*last), false));
+            self.seek(cursor, behind.or(start), keep)?;
+        }
+        while run.len() < size {
+            let Some(top) = cursor.stack.last_mut() else { return Ok(false) };
+            let Some(word) = top.chunk.next() else {
+                let Some(from) = top.next else {
+                    cursor.stack.pop();
+                    continue;
+                };
+                top.next = top.node.collect(from, cursor.direction, cursor.step, &mut top.chunk);
+                if !fault!("art.walk.validate_chunk") && !M::holds(&top.token) {
+                    return Err(Restart);
+                }
+                top.chunk.words().iter().for_each(|word| prefetch(word.untagged()));
+                continue;
+            };
+            match word.child() {
+                Child::Empty => {}
+                Child::Leaf(leaf) => {
+                    prefetch(leaf.as_ptr());
+                    run.push(leaf);
+                }
+                Child::Node(child) => {
+                    point("art.walk.before_enter");
+                    let token = M::enter(child.lock())?;
+                    if !fault!("art.walk.validate_parent") && !M::holds(&top.token) {
+                        return Err(Restart);
+                    }
+                    let below = child.level_from(top.below) + 1;
+                    let next = Some(NodeRef::<P>::start(cursor.direction));
+                    cursor.stack.push(Frame {
+                        node: child,
+                        token,
+                        below,
+                        chunk: Chunk::new(),
+                        next,
+                    });
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the cursor in front of the first entry at `start`, in its direction.
+    fn seek<'g, M: Mode<P::Lock>>(
+        &'g self,
+        cursor: &mut Cursor<'g, P, M>,
+        start: Start<'_, K>,
+        keep: &'g impl Keep,
+    ) -> Result<(), Restart> {
+        cursor.stack.clear();
+        let direction = cursor.direction;
+        let mut node = self.root(keep);
+        let mut token = M::enter(node.lock())?;
+        let mut depth = 0;
+        loop {
+            let level = node.level_from(depth);
+            let whole = Some(NodeRef::<P>::start(direction));
+            let mut frame =
+                Frame { node, token, below: level + 1, chunk: Chunk::new(), next: whole };
+            let Some((key, inclusive)) = start else {
+                cursor.stack.push(frame);
+                return Ok(());
+            };
+            let bytes = key.radix();
+            let bytes = bytes.as_ref();
+            let side = self.side(node, depth, level, bytes)?;
+            if side != Order::Equal {
+                if !fault!("art.walk.validate_prefix") && !M::holds(&frame.token) {
+                    return Err(Restart);
+                }
+                let ahead = match direction {
+                    Direction::Ascending => side == Order::Less,
+                    Direction::Descending => side == Order::Greater,
+                };
+                if ahead {
+                    cursor.stack.push(frame);
+                }
+                return Ok(());
+            }
+            let at = bytes.get(level).map_or(TERMINAL, |byte| position(*byte));
+            frame.next = match direction {
+                Direction::Ascending => Some(at + 1),
+                Direction::Descending => at.checked_sub(1),
+            };
+            match node.at(at).child() {
+                Child::Node(child) => {
+                    point("art.walk.before_enter");
+                    token = M::enter(child.lock())?;
+                    if !fault!("art.walk.validate_parent_seek") && !M::holds(&frame.token) {
+                        return Err(Restart);
+                    }
+                    cursor.stack.push(frame);
+                    (node, depth) = (child, level + 1);
+                    continue;
+                }
+                Child::Leaf(leaf) => {
+                    let ahead = match (direction, Self::key(leaf).cmp(key)) {
+                        (_, Order::Equal) => inclusive,
+                        (Direction::Ascending, order) => order == Order::Greater,
+                        (Direction::Descending, order) => order == Order::Less,
+                    };
+                    if ahead {
+                        frame.chunk.push(Word::leaf(leaf));
+                    }
+                }
+                Child::Empty => {}
+            }
+            if !fault!("art.walk.validate_slot") && !M::holds(&frame.token) {
+                return Err(Restart);
+            }
+            cursor.stack.push(frame);
+            return Ok(());
+        }
+    }
+
+    /// How a key compares with all keys below a node: less, greater, or equal as far as they share
+    /// bytes.
+    fn side(
+        &self,
+        node: NodeRef<'_, P>,
+        depth: usize,
+        level: usize,
+        bytes: &[u8],
+    ) -> Result<Order, Restart> {
+        let prefix = node.prefix();
+        let fits = depth + prefix.len() == level || fault!("art.walk.prefix_fits");
+        let rest = bytes.get(depth..).unwrap_or(&[]);
+        let (stored, len) = prefix.stored();
+        if fits {
+            let compared = len.min(rest.len());
+            let order = rest[..compared].cmp(&stored[..compared]);
+            if order.is_ne() || compared < len {
+                return Ok(order.then(Order::Less));
+            }
+            if prefix.is_whole() {
+                return Ok(Order::Equal);
+            }
+        }
+        // The rest of the prefix, or all of it if the stored one belongs to another depth: a node
+        // that is being split or merged away stands above.
+        let leaf = loop {
+            if let Some(leaf) = node.some_leaf() {
+                break leaf;
+            }
+            if P::READERS_NOTICE {
+                return Err(Restart);
+            }
+        };
+        let other = Self::key(leaf).radix();
+        let other = other.as_ref().get(..level).ok_or(Restart)?;
+        Ok(match first_difference(&bytes[..bytes.len().min(level)], other) {
+            None => Order::Equal,
+            Some(at) => bytes.get(at).map_or(Order::Less, |byte| byte.cmp(&other[at])),
+        })
+    }
+}
