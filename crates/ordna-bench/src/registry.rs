@@ -24,7 +24,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ordna::{Key, Locked, SkipList};
+use ordna::{ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, SkipList};
 
 use crate::run::{Built, Job, measure};
 use crate::suggest::unknown;
@@ -142,11 +142,22 @@ fn btree<K: Key + ?Sized>() -> BTreeMap<K::Owned, u64> {
     BTreeMap::new()
 }
 
+fn art_none<K: Key + ?Sized>() -> ArtNone<K, u64> {
+    ArtNone::new()
+}
+
 /// All that this build can measure.
 pub fn all() -> Vec<Entry> {
     #[allow(unused_mut, reason = "with the feature `peers` more are added")]
-    let mut entries =
-        vec![ours!("locked", Locked), alone!("btree", btree), ours!("skiplist", SkipList)];
+    let mut entries = vec![
+        ours!("locked", Locked),
+        alone!("btree", btree),
+        ours!("skiplist", SkipList),
+        alone!("art-none", art_none),
+        ours!("art-coupling", ArtCoupling),
+        ours!("art-olc", ArtOlc),
+        ours!("art-rowex", ArtRowex),
+    ];
     #[cfg(feature = "peers")]
     entries.extend(crate::peers::all());
     entries
