@@ -8,6 +8,7 @@ use crate::driver::{ALLOCATOR, Plan, machine};
 use crate::keys::KeySet;
 use crate::progress::Progress;
 use crate::registry::{Chosen, Registry};
+use crate::report::render_report;
 use crate::table::{Cell, render};
 use crate::workload::{Series, Workload};
 
@@ -28,15 +29,18 @@ enum Command {
     Docs(Docs),
 }
 
-/// What the page is made of.
+/// What the pages are made of.
 #[derive(Debug, Args)]
 pub struct Docs {
-    /// What `run --json` wrote.
-    #[arg(long)]
-    json: PathBuf,
+    /// What `--json` wrote; several files are one set of results.
+    #[arg(long, required = true)]
+    json: Vec<PathBuf>,
     /// The page to write.
     #[arg(long, default_value = "docs/benchmarks.md")]
     out: PathBuf,
+    /// Write the plots too, to index.html in this folder.
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
     /// Ratios are against this index.
     #[arg(long, default_value = "locked")]
     baseline: String,
@@ -47,14 +51,18 @@ pub struct Docs {
 
 impl Docs {
     fn run(&self) -> Result<(), BenchError> {
-        let unreadable = |why: String| {
-            BenchError::Request(format!("cannot read results from {}: {why}", self.json.display()))
-        };
-        let text = std::fs::read_to_string(&self.json).map_err(|e| unreadable(e.to_string()))?;
-        let cells: Vec<Cell> =
-            serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
-        std::fs::write(&self.out, crate::page::render_page(&cells, &self.baseline, &self.command))
-            .map_err(|source| BenchError::Write { path: self.out.clone(), source })
+        let mut cells: Vec<Cell> = Vec::new();
+        for path in &self.json {
+            let unreadable = |why: String| {
+                BenchError::Request(format!("cannot read results from {}: {why}", path.display()))
+            };
+            let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?;
+            let read: Vec<Cell> =
+                serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
+            cells.extend(read);
+        }
+        write(&self.out, &crate::page::render_page(&cells, &self.baseline, &self.command))?;
+        self.report.as_ref().map_or(Ok(()), |folder| report(folder, &cells, &self.baseline))
     }
 }
 
@@ -110,6 +118,9 @@ pub struct Common {
     /// Write the results as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Write the results as plots to index.html in this folder.
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
 }
 
 /// Why a benchmark gave no result.
@@ -225,6 +236,9 @@ impl Common {
             let text = serde_json::to_string_pretty(&cells).unwrap_or_default();
             write(path, &(text + "\n"))?;
         }
+        if let Some(folder) = &self.report {
+            report(folder, &cells, &self.baseline)?;
+        }
         verdict(&cells)
     }
 }
@@ -242,6 +256,16 @@ fn verdict(cells: &[Cell]) -> Result<(), BenchError> {
         }
     }
     if broken.is_empty() { Ok(()) } else { Err(BenchError::Wrong(broken.join("; "))) }
+}
+
+/// Writes the page of plots.
+fn report(folder: &Path, cells: &[Cell], baseline: &str) -> Result<(), BenchError> {
+    let page = folder.join("index.html");
+    std::fs::create_dir_all(folder)
+        .map_err(|source| BenchError::Write { path: folder.to_owned(), source })?;
+    write(&page, &render_report(cells, baseline))?;
+    println!("plots: {}", page.display());
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {

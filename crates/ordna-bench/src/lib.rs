@@ -15,6 +15,7 @@
 //! | [`memory`] | bytes as the allocator and the system count them |
 //! | [`table`] | the results for people and for programs |
 //! | [`page`] | `docs/benchmarks.md`, made from the results |
+//! | [`report`] | the results as plots on one HTML page |
 //! | [`cli`] | the command line |
 //!
 //! The binary must use jemalloc: bytes per key come from its statistics.
@@ -31,6 +32,7 @@ mod peers;
 pub mod plugin;
 pub mod progress;
 pub mod registry;
+pub mod report;
 pub mod run;
 pub mod suggest;
 pub mod table;

@@ -48,6 +48,26 @@ fn list(losses: &[Loss<'_>], what: &str) -> String {
     )
 }
 
+/// What was wrong in which cells, one line per index and complaint.
+pub fn notes(cells: &[Cell]) -> Vec<String> {
+    let mut notes: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    for cell in cells {
+        let Some(detail) = &cell.detail else { continue };
+        let place = format!("{} {}", cell.keys, cell.workload);
+        // The same complaint about another key is the same complaint.
+        let sort = |detail: &str| detail.split(" of ").next().unwrap_or_default().to_owned();
+        match notes.iter_mut().find(|(i, d, _)| *i == cell.index && sort(d) == sort(detail)) {
+            Some((_, _, places)) if places.contains(&place) => {}
+            Some((_, _, places)) => places.push(place),
+            None => notes.push((&cell.index, detail, vec![place])),
+        }
+    }
+    let line = |(index, detail, places): (&str, &str, Vec<String>)| {
+        format!("{index} ({}): {detail}", places.join(", "))
+    };
+    notes.into_iter().map(line).collect()
+}
+
 /// The page. `command` is what made the results.
 pub fn render_page(cells: &[Cell], baseline: &str, command: &str) -> String {
     let Some(first) = cells.first() else {

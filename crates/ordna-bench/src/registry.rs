@@ -22,7 +22,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use ordna::{ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, SkipList};
 
@@ -201,13 +201,13 @@ pub struct Chosen {
     /// Name and switches.
     pub name: String,
     /// The index.
-    pub entry: Arc<Entry>,
+    pub entry: Rc<Entry>,
     /// Its switches.
     pub switches: Switches,
 }
 
 /// What this run can measure: the indexes of the build, and plug-ins.
-pub struct Registry(Vec<Arc<Entry>>);
+pub struct Registry(Vec<Rc<Entry>>);
 
 impl Default for Registry {
     fn default() -> Self {
@@ -218,7 +218,7 @@ impl Default for Registry {
 impl Registry {
     /// The build's indexes.
     pub fn new() -> Self {
-        Self(all().into_iter().map(Arc::new).collect())
+        Self(all().into_iter().map(Rc::new).collect())
     }
 
     /// The build's indexes and these.
@@ -234,7 +234,7 @@ impl Registry {
                     plugin.name
                 ));
             }
-            all.0.push(Arc::new(plugin));
+            all.0.push(Rc::new(plugin));
         }
         Ok(all)
     }

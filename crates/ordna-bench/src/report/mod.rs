@@ -1,0 +1,361 @@
+//! `--report DIR`: the results as one HTML page with plots, without anything from elsewhere.
+
+mod svg;
+
+use std::collections::BTreeSet;
+
+use crate::page::notes;
+use crate::registry::BASELINES;
+use crate::table::{Cell, render};
+use svg::{Axis, Bar, Line, Scale, bars, escape, lines, number};
+
+/// The page.
+pub fn render_report(cells: &[Cell], baseline: &str) -> String {
+    let sections =
+        [throughput(cells), memory(cells), scaling(cells), growth(cells), latency(cells)];
+    let wrong = notes(cells);
+    let wrong: String = wrong.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
+    let wrong = if wrong.is_empty() {
+        String::new()
+    } else {
+        format!("<h2>Wrong answers</h2><ul>{wrong}</ul>")
+    };
+    format!(
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><title>ordna bench</title><style>{}</style>\
+         </head><body><main><h1>ordna bench</h1>{}{}{wrong}<details><summary>All figures</summary>\
+         <pre>{}</pre></details></main></body></html>\n",
+        include_str!("page.css"),
+        head(cells, baseline),
+        sections.concat(),
+        escape(&render(cells, baseline)),
+    )
+}
+
+fn head(cells: &[Cell], baseline: &str) -> String {
+    let Some(first) = cells.first() else {
+        return "<p>Nothing was measured.</p>".to_owned();
+    };
+    let dram = cells.iter().find_map(|cell| cell.dram);
+    let dram = dram.map(|dram| format!("<dt>DRAM</dt><dd>{dram}</dd>")).unwrap_or_default();
+    format!(
+        "<dl><dt>Machine</dt><dd>{}</dd><dt>Allocator</dt><dd>{}, of the whole program</dd>{dram}\
+         <dt>Rounds</dt><dd>{}, interleaved over the indexes; medians, with lowest and highest</dd>\
+         <dt>Seed</dt><dd>{}</dd><dt>Baseline</dt><dd>{}</dd><dt>Colours</dt><dd><i class=\"key ours\">\
+         </i> Ordna's indexes &nbsp; <i class=\"key peer\"></i> peers and plain B-trees</dd></dl>\
+         <p>Every answer was checked; an index that answered wrongly has no figure.</p>",
+        escape(&first.machine),
+        escape(&first.allocator),
+        first.rounds,
+        first.seed,
+        escape(baseline),
+    )
+}
+
+fn is_ours(cell: &Cell) -> bool {
+    cell.ours && !BASELINES.contains(&cell.index.as_str())
+}
+
+/// The values of `of`, each once, in the order of the cells.
+fn distinct<'a, T: PartialEq>(cells: &[&'a Cell], of: impl Fn(&'a Cell) -> T) -> Vec<T> {
+    let mut found = Vec::new();
+    for cell in cells {
+        let value = of(cell);
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
+}
+
+fn section(title: &str, text: &str, groups: Vec<(String, String)>) -> String {
+    let groups: String = groups
+        .into_iter()
+        .filter(|(_, plots)| !plots.is_empty())
+        .map(|(title, plots)| {
+            let title = if title.is_empty() {
+                String::new()
+            } else {
+                format!("<h3>{}</h3>", escape(&title))
+            };
+            format!("{title}<div class=\"plots\">{plots}</div>")
+        })
+        .collect();
+    if groups.is_empty() {
+        return String::new();
+    }
+    format!("<h2>{}</h2><p>{}</p>{groups}", escape(title), escape(text))
+}
+
+/// Keys, size, threads and keys per call of a group of plots; the experiment in front.
+fn circumstances(cell: &Cell) -> String {
+    let experiment = cell.experiment.as_ref().map(|text| format!("{text}: ")).unwrap_or_default();
+    let threads =
+        if cell.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", cell.threads) };
+    let batch =
+        if cell.batch > 1 { format!(", {} keys per call", cell.batch) } else { String::new() };
+    format!("{experiment}{}, {} keys, {threads}{batch}", cell.keys, number(cell.n as f64))
+}
+
+fn bar(cell: &Cell, value: Option<f64>) -> Bar {
+    let none = cell.note.clone().unwrap_or_else(|| "not measured".to_owned());
+    let none = if none.len() > 40 {
+        format!("{}…", none.chars().take(38).collect::<String>())
+    } else {
+        none
+    };
+    Bar {
+        label: cell.index.clone(),
+        class: if is_ours(cell) { "ours" } else { "peer" },
+        value: value.ok_or(none),
+        range: None,
+        tick: None,
+    }
+}
+
+fn throughput(cells: &[Cell]) -> String {
+    let all: Vec<&Cell> = cells.iter().collect();
+    let groups = distinct(&all, circumstances).into_iter().map(|group| {
+        let group_cells: Vec<&Cell> =
+            all.iter().copied().filter(|cell| circumstances(cell) == group).collect();
+        let plots = distinct(&group_cells, |cell| &cell.workload).into_iter().map(|workload| {
+            let rows: Vec<Bar> = group_cells
+                .iter()
+                .filter(|cell| cell.workload == *workload)
+                .map(|cell| Bar {
+                    range: cell.mops.map(|mops| (mops.min, mops.max)),
+                    ..bar(cell, cell.mops.map(|mops| mops.median))
+                })
+                .collect();
+            bars(workload, "million operations per second", &rows)
+        });
+        (group, plots.collect())
+    });
+    section(
+        "Throughput",
+        "By index and workload. Longer is better; the thin line is the spread of the rounds.",
+        groups.collect(),
+    )
+}
+
+fn memory(cells: &[Cell]) -> String {
+    let mut seen = BTreeSet::new();
+    // One load serves all workloads of a case: the first is enough.
+    let loads: Vec<&Cell> = cells
+        .iter()
+        .filter(|cell| cell.batch == 1 || cells.iter().all(|other| other.batch > 1))
+        .filter(|cell| seen.insert((&cell.keys, cell.n, &cell.index)))
+        .collect();
+    let plots = distinct(&loads, |cell| (&cell.keys, cell.n)).into_iter().map(|(keys, n)| {
+        let rows: Vec<Bar> = loads
+            .iter()
+            .filter(|cell| (&cell.keys, cell.n) == (keys, n))
+            .filter(|cell| cell.bytes_per_key.is_some() || cell.rss_per_key.is_some())
+            .map(|cell| Bar {
+                tick: cell.rss_per_key,
+                ..bar(cell, cell.bytes_per_key.or(cell.rss_per_key))
+            })
+            .collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        bars(&format!("{keys}, {} keys", number(n as f64)), "bytes per key after the load", &rows)
+    });
+    let text = "Shorter is better. The bar is what the allocator handed out, the tick by how much \
+                the resident set grew. Plug-ins have an allocator of their own: resident set only.";
+    section("Memory", text, vec![(String::new(), plots.collect())])
+}
+
+/// The class of an index: ours have colours in the order of their first appearance.
+fn class(cells: &[Cell], index: &str) -> String {
+    let all: Vec<&Cell> = cells.iter().filter(|cell| is_ours(cell)).collect();
+    let ours = distinct(&all, |cell| cell.index.as_str());
+    match ours.iter().position(|ours| *ours == index) {
+        Some(at) => format!("s{}", at % 8),
+        None => "peer".to_owned(),
+    }
+}
+
+/// A line per index through the cells that `figure` gives a point for; those of two points or more.
+fn series(
+    cells: &[Cell],
+    chosen: &[&Cell],
+    figure: impl Fn(&Cell) -> Option<(f64, f64)>,
+) -> Vec<Line> {
+    let line = |index: &String| {
+        let mut points: Vec<(f64, f64)> = chosen
+            .iter()
+            .filter(|cell| cell.index == *index)
+            .filter_map(|cell| figure(cell))
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Line { label: index.clone(), class: class(cells, index), points }
+    };
+    let mut lines: Vec<Line> = distinct(chosen, |cell| &cell.index).into_iter().map(line).collect();
+    lines.retain(|line| line.points.len() > 1);
+    // Ours are drawn last, on top.
+    lines.sort_by_key(|line| line.class != "peer");
+    lines
+}
+
+fn whole(values: impl Iterator<Item = usize>) -> Vec<(f64, String)> {
+    let values: BTreeSet<usize> = values.collect();
+    values.into_iter().map(|value| (value as f64, number(value as f64))).collect()
+}
+
+fn scaling(cells: &[Cell]) -> String {
+    let all: Vec<&Cell> = cells.iter().collect();
+    let of = |cell: &Cell| {
+        (cell.experiment.clone(), cell.keys.clone(), cell.n, cell.workload.clone(), cell.batch)
+    };
+    let plots = distinct(&all, of).into_iter().map(|case| {
+        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
+        let found = series(cells, &chosen, |cell| Some((cell.threads as f64, cell.mops?.median)));
+        if found.is_empty() {
+            return String::new();
+        }
+        let threads = Axis {
+            title: "threads",
+            scale: Scale::Linear,
+            marks: whole(chosen.iter().map(|cell| cell.threads)),
+        };
+        let mops = Axis { title: "Mops/s", scale: Scale::Linear, marks: Vec::new() };
+        let (_, keys, _, workload, batch) = case;
+        let batch = if batch > 1 { format!(", {batch} per call") } else { String::new() };
+        lines(&format!("{keys}, {workload}{batch}"), &threads, &mops, &found)
+    });
+    section("Scaling with threads", "Higher is better.", vec![(String::new(), plots.collect())])
+}
+
+fn growth(cells: &[Cell]) -> String {
+    let all: Vec<&Cell> = cells.iter().collect();
+    let of = |cell: &Cell| (cell.keys.clone(), cell.workload.clone(), cell.threads, cell.batch);
+    let plots = distinct(&all, of).into_iter().flat_map(|case| {
+        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
+        let sizes = whole(chosen.iter().map(|cell| cell.n));
+        let ends = sizes.first().map(|s| s.0).zip(sizes.last().map(|s| s.0));
+        let n = || Axis { title: "keys", scale: Scale::Log, marks: sizes.clone() };
+        let (keys, workload, threads, batch) = &case;
+        let batch = if *batch > 1 { format!(", {batch} per call") } else { String::new() };
+        let title = format!("{keys}, {workload}, x{threads}{batch}");
+        let mut speed =
+            series(cells, &chosen, |cell| Some((cell.n as f64, cell.ns_per_operation()?)));
+        let bytes = series(cells, &chosen, |cell| Some((cell.n as f64, cell.bytes_per_key?)));
+        let mut plots = Vec::new();
+        if !speed.is_empty() {
+            if let Some((dram, (low, high))) = cells.iter().find_map(|cell| cell.dram).zip(ends) {
+                let level = |label: &str, ns: f64| Line {
+                    label: label.to_owned(),
+                    class: "mark".to_owned(),
+                    points: vec![(low, ns), (high, ns)],
+                };
+                speed.push(level("one DRAM miss", dram.dependent_ns));
+                speed.push(level("one of 16 misses", dram.in_flight_16_ns));
+            }
+            let ns =
+                Axis { title: "ns per operation and thread", scale: Scale::Log, marks: vec![] };
+            plots.push(lines(&title, &n(), &ns, &speed));
+        }
+        if !bytes.is_empty() && workload != "load" {
+            let axis = Axis { title: "bytes per key", scale: Scale::Linear, marks: Vec::new() };
+            plots.push(lines(&title, &n(), &axis, &bytes));
+        }
+        plots
+    });
+    section("Growth with n", "Lower is better.", vec![(String::new(), plots.collect())])
+}
+
+fn latency(cells: &[Cell]) -> String {
+    let all: Vec<&Cell> = cells.iter().filter(|cell| !cell.latency.is_empty()).collect();
+    let marks =
+        [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("99.99 %", 0.9999)];
+    let plots = distinct(&all, Cell::case).into_iter().map(|case| {
+        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| cell.case() == case).collect();
+        let found: Vec<Line> = chosen
+            .iter()
+            .filter(|cell| cell.note.is_none())
+            .map(|cell| Line {
+                label: cell.index.clone(),
+                class: class(cells, &cell.index),
+                points: cell
+                    .latency
+                    .iter()
+                    .filter(|(share, _)| *share >= 0.5)
+                    .map(|(share, ns)| (1.0 / (1.0 - share), *ns as f64))
+                    .collect(),
+            })
+            .collect();
+        if found.is_empty() {
+            return String::new();
+        }
+        let share = Axis {
+            title: "of the operations are done within",
+            scale: Scale::Log,
+            marks: marks.map(|(name, share)| (1.0 / (1.0 - share), name.to_owned())).to_vec(),
+        };
+        let ns = Axis { title: "ns", scale: Scale::Log, marks: Vec::new() };
+        let first = chosen[0];
+        let batch =
+            if first.batch > 1 { format!(", {} per call", first.batch) } else { String::new() };
+        let title = format!("{}, {}, x{}{batch}", first.keys, first.workload, first.threads);
+        lines(&title, &share, &ns, &found)
+    });
+    let text = "Lower is better. From a pass of its own with the clock in every operation; an \
+                operation in a group takes as long as the group.";
+    section("Latency", text, vec![(String::new(), plots.collect())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dram::Dram;
+    use crate::table::{Spread, sample};
+
+    /// Tags that are opened are closed, in order.
+    fn assert_well_formed(html: &str) {
+        let mut open: Vec<&str> = Vec::new();
+        for tag in html.split('<').skip(1) {
+            let (tag, _) = tag.split_once('>').unwrap();
+            let name = tag.split([' ', '/']).find(|part| !part.is_empty()).unwrap();
+            if tag.starts_with('/') {
+                assert_eq!(open.pop(), Some(name), "{tag}");
+            } else if !tag.ends_with('/') && !["!doctype", "meta"].contains(&name) {
+                open.push(name);
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+    }
+
+    #[test]
+    fn the_page_has_every_plot_and_nothing_from_elsewhere() {
+        let mut cells = Vec::new();
+        for (index, ours) in [("locked", true), ("skiplist", true), ("dash<map>", false)] {
+            for threads in [1, 2] {
+                for n in [1000, 10_000] {
+                    let mut cell = sample(index);
+                    (cell.ours, cell.threads, cell.n) = (ours, threads, n);
+                    cell.workload = "c".to_owned();
+                    cell.mops = Spread::of(&[1.0, threads as f64]);
+                    cell.latency = vec![(0.5, 100), (0.999, 4000)];
+                    cell.dram = Some(Dram { dependent_ns: 160.0, in_flight_16_ns: 11.0 });
+                    cells.push(cell);
+                }
+            }
+        }
+        cells[3].mops = None;
+        (cells[3].note, cells[3].detail) = (Some("wrong".to_owned()), Some("a & b".to_owned()));
+        let page = render_report(&cells, "locked");
+        assert_well_formed(&page);
+        for title in ["Throughput", "Memory", "Scaling", "Growth", "Latency", "Wrong answers"] {
+            assert!(page.contains(&format!("<h2>{title}")), "{title}");
+        }
+        assert!(page.contains("one DRAM miss") && page.contains("dash&lt;map&gt;"));
+        assert!(page.contains("prefers-color-scheme: dark"));
+        for outside in ["http", "src=", "<script", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        assert!(!page.contains("NaN") && !page.contains("inf"));
+        assert_well_formed(&render_report(&[], "locked"));
+        assert_well_formed(&render_report(&cells[..1], "locked"));
+    }
+}
