@@ -6,6 +6,7 @@ mod common;
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Client, request, show, start};
@@ -16,20 +17,29 @@ struct Redis(Child, SocketAddr);
 
 impl Redis {
     fn start() -> Self {
-        // Ask the system for a free port, and hand it on.
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let child = Command::new("redis-server")
-            .args(["--port", &free.port().to_string(), "--save", "", "--databases", "1"])
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is installed (Debian: apt-get install redis-server)");
-        let redis = Self(child, free);
-        let patience = Instant::now() + Duration::from_secs(10);
-        while TcpStream::connect(free).is_err() {
-            assert!(Instant::now() < patience, "redis-server does not listen on {free}");
-            std::thread::yield_now();
+        // Below the ports that the system hands out by itself: one of those, found free, may be
+        // given to somebody else before Redis listens on it.
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let first = 12_000 + (std::process::id() % 1_000) as u16 * 8;
+        let patience = Instant::now() + Duration::from_secs(20);
+        loop {
+            let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 8;
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            let child = Command::new("redis-server")
+                .args(["--port", &port.to_string(), "--save", "", "--databases", "1"])
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("redis-server is installed (Debian: apt-get install redis-server)");
+            let mut redis = Self(child, address);
+            // It ends by itself if the port is taken.
+            while redis.0.try_wait().expect("the child is ours").is_none() {
+                assert!(Instant::now() < patience, "redis-server does not listen on {address}");
+                if TcpStream::connect(address).is_ok() && redis.0.try_wait().unwrap().is_none() {
+                    return redis;
+                }
+                std::thread::yield_now();
+            }
         }
-        redis
     }
 }
 
