@@ -37,6 +37,7 @@ pub use error::{Error, Violation};
 pub use index::art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
 pub use index::locked::Locked;
 pub use index::skiplist::SkipList;
+pub use index::wormhole::{Wormhole, WormholeFaithful, WormholeUnsafe};
 pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
 pub use key::Key;
 pub use value::Value;

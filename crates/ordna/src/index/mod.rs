@@ -5,6 +5,7 @@
 //! | [`locked`] | one reader-writer lock over a B-tree: oracle and baseline | |
 //! | [`art`] | none, lock coupling, optimistic lock coupling, ROWEX | The ART of Practical Synchronization |
 //! | [`skiplist`] | lock-free linked lists in levels | Nitro, §2 |
+//! | [`wormhole`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -16,6 +17,7 @@ pub mod art;
 pub mod locked;
 mod range;
 pub mod skiplist;
+pub mod wormhole;
 
 pub use range::Range;
 

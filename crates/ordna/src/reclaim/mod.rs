@@ -32,9 +32,12 @@
 
 #![expect(unsafe_code, reason = "façade over manual reclamation")]
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::fence;
 
 use seize::Guard as _;
+
+use crate::sync::Shared;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Owns what an index has retired, and knows which threads may still read it.
 #[derive(Debug, Default)]
@@ -79,10 +82,44 @@ impl Guard<'_> {
         unsafe { self.0.defer_retire(memory, |memory, _| T::free(memory)) }
     }
 
+    /// Sets `watch`, with release ordering, once every guard that is held now is gone, this one
+    /// included. For who has something to reuse instead of to free.
+    pub fn watch(&self, watch: Shared<AtomicBool>) {
+        let watcher = Box::into_raw(Box::new(Watcher(watch)));
+        // SAFETY: nobody but the collector knows the box.
+        unsafe { self.retire(watcher) };
+        // The library hands a batch over only when it has an entry for every thread that is inside.
+        for _ in 0..WATCH_ENTRIES {
+            // SAFETY: there is nothing to free, and `free` does nothing.
+            unsafe { self.retire(std::ptr::dangling_mut::<Nothing>()) };
+        }
+        self.flush();
+    }
+
     /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
     pub fn flush(&self) {
         self.0.flush();
     }
+}
+
+/// With more threads inside than this, a watch waits for the next full batch.
+const WATCH_ENTRIES: usize = 31;
+
+struct Watcher(Shared<AtomicBool>);
+
+impl Retire for Watcher {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: boxed by `watch`, exclusively the collector's.
+        let watcher = unsafe { Box::from_raw(memory) };
+        // Release: what was done under the guards that are gone happened before.
+        watcher.0.store(true, Ordering::Release);
+    }
+}
+
+struct Nothing;
+
+impl Retire for Nothing {
+    unsafe fn free(_: *mut Self) {}
 }
 
 /// What can be retired: how its memory is given back.

@@ -27,6 +27,15 @@ pub mod atomic {
     pub use std::sync::atomic::*;
 }
 
+/// `Arc`, or the model checker's.
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::Arc as Shared;
+
+#[cfg(loom)]
+pub use loom::sync::Arc as Shared;
+#[cfg(shuttle)]
+pub use shuttle::sync::Arc as Shared;
+
 /// Tells the processor, or the model checker, that this thread waits for another.
 #[inline]
 pub fn spin_hint() {

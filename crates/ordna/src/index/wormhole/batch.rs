@@ -1,0 +1,90 @@
+//! Batches of lookups: the memory accesses of sixteen keys overlap.
+//!
+//! The searches of a group take turns, one slot of the table each, and fetch what their next turn needs;
+//! then the leaves, then the records. Each key is then looked up in its leaf as a single get would.
+
+use std::borrow::Borrow;
+
+use super::leaf::Leaf;
+use super::list::{List, Section, Target};
+use super::mode::Mode;
+use super::table::Found;
+use crate::{Key, Value};
+
+/// Keys that take turns: as many misses as a core has under way.
+const GROUP: usize = 16;
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
+    /// Calls `each` with the position and value of every key, in the order of `keys`.
+    pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+        let section = self.enter();
+        for (number, group) in keys.chunks(GROUP).enumerate() {
+            let mut radixes: [Option<K::Radix<'_>>; GROUP] = [None; GROUP];
+            for (radix, key) in radixes.iter_mut().zip(group) {
+                // A key beyond the limit is nowhere.
+                *radix = key.borrow().check().ok().map(|()| key.borrow().radix());
+            }
+            let targets = self.targets(&radixes, &section);
+            for (at, key) in group.iter().enumerate() {
+                let entry =
+                    targets[at].as_ref().zip(radixes[at].as_ref()).and_then(|(target, radix)| {
+                        self.get(target, key.borrow(), radix.as_ref(), &section)
+                    });
+                let at = number * GROUP + at;
+                match entry {
+                    Some(words) => {
+                        Leaf::<K, V, S, LEAF>::read(words, &section, |value| each(at, Some(value)));
+                    }
+                    None => each(at, None),
+                }
+            }
+        }
+    }
+
+    /// Where the table says the keys are; their leaves and records are fetched.
+    fn targets<B: AsRef<[u8]>>(
+        &self,
+        keys: &[Option<B>; GROUP],
+        section: &Section<'_>,
+    ) -> [Option<Target<K, V, S, LEAF>>; GROUP] {
+        let table = self.table(section);
+        let keys = keys.each_ref().map(|key| key.as_ref().map(AsRef::as_ref));
+        if !self.switches.tag_matching {
+            return keys.map(|key| key.map(|key| self.search(key, section)));
+        }
+        let mut searches = keys.map(|key| {
+            key.map(|key| {
+                let search = table.begin(key);
+                table.fetch(&search);
+                (key, search)
+            })
+        });
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            for (key, search) in searches.iter_mut().flatten() {
+                goes_on |= table.advance(search, key);
+            }
+        }
+        let found = searches.map(|search| {
+            let (key, search) = search?;
+            let found = search.found();
+            found.inspect(|found| self.fetch(found, key));
+            Some((key, found))
+        });
+        let targets = found.map(|found| {
+            let (key, found) = found?;
+            Some(self.target(table, found, key))
+        });
+        for target in targets.iter().flatten() {
+            target.leaf.prefetch_record(target.tag);
+        }
+        targets
+    }
+
+    /// Asks for what the comparison of a prefix and the lookup in the leaf will touch.
+    fn fetch(&self, found: &Found<Leaf<K, V, S, LEAF>>, key: &[u8]) {
+        found.place.prefetch(Leaf::<K, V, S, LEAF>::tag(found.key_hash(key, &self.switches)));
+        found.witness().prefetch_anchor();
+    }
+}

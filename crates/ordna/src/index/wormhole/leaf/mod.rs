@@ -1,0 +1,668 @@
+//! A leaf: up to `LEAF` entries, found by the hash of the key or walked in the order of the keys.
+//!
+//! # Layout
+//! One allocation, aligned to a cache line:
+//!
+//! | part | bytes (`LEAF` = 128) | holds |
+//! |---|---|---|
+//! | header | 64 | lock, links, number of the last step, fill, length and hash of the anchor |
+//! | entries | 2,496, or 1,248 | `u64` key and value; or the address of a record |
+//! | tags | 312 | 16 bits of the hash of each entry's key; 0: vacant |
+//! | order | 128 | positions of the entries by key, then of those inserted since the last sort |
+//! | anchor | its length | never changes |
+//!
+//! Entries stand in the order of their tags, with gaps: four positions are a *group*, a tag gives the
+//! group to look into, and who finds it full goes on to the next. So an insert moves nothing, and the
+//! place of an entry is known without a look at the leaf: header, tags and entry are fetched at once.
+//! (The paper keeps the array dense and predicts the position from the fill, §3.2.)
+//!
+//! The order is kept lazily. An insert appends; who walks or splits sorts what was appended and merges
+//! (`incSort`), under the leaf's lock, or into a copy if the lock is taken.
+//!
+//! # Contract
+//! All that changes is atomic. The holder of the leaf's lock writes, with relaxed stores: the lock
+//! orders them. Readers hold a ticket of the [`Mode`]; what they have read counts once the ticket was
+//! found valid afterwards. In particular they follow an address only after that: then the record, or
+//! the leaf, was in place after the reader's guard was taken, and the guard keeps it.
+
+#![expect(
+    unsafe_code,
+    reason = "a leaf is one allocation of parts whose size depends on the kinds"
+)]
+
+mod order;
+
+use std::alloc::{self, Layout};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+pub use self::order::Order;
+use super::hash;
+use super::list::Section;
+use super::mode::Mode;
+use super::table::{Place, prefetch};
+use crate::reclaim::Retire;
+use crate::record::Record;
+use crate::{Key, Value};
+
+/// Entries of a group: as many tags as a word has.
+const LANES: usize = 4;
+const LOW: u64 = 0x0001_0001_0001_0001;
+const HIGH: u64 = 0x8000_8000_8000_8000;
+
+/// What was read did not stay: read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stale;
+
+#[repr(C, align(64))]
+struct Header<S: Mode> {
+    lock: S::Lock,
+    next: AtomicPtr<Header<S>>,
+    prev: AtomicPtr<Header<S>>,
+    /// Number of the last step that changed this leaf's range.
+    changed: AtomicU64,
+    /// Number of entries; above bit 16, how many of them the order has sorted.
+    fill: AtomicU32,
+    anchor_length: u32,
+    anchor_hash: u32,
+}
+
+/// An entry's words: key and value, or the address of the record and nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Words(pub u64, pub u64);
+
+/// A leaf that lives: the caller's guard keeps it, or the caller owns the whole index.
+pub struct Leaf<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
+    header: NonNull<Header<S>>,
+    kinds: PhantomData<(*const K, *const V)>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Clone for Leaf<K, V, S, LEAF> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Copy for Leaf<K, V, S, LEAF> {}
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> PartialEq
+    for Leaf<K, V, S, LEAF>
+{
+    fn eq(&self, other: &Self) -> bool {
+        self.header == other.header
+    }
+}
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> std::fmt::Debug
+    for Leaf<K, V, S, LEAF>
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Leaf").field(&self.header).finish()
+    }
+}
+// SAFETY: a leaf is atomics and bytes that never change; its records are Send + Sync.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Send
+    for Leaf<K, V, S, LEAF>
+{
+}
+// SAFETY: as above.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Sync
+    for Leaf<K, V, S, LEAF>
+{
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, S, LEAF> {
+    /// Whether key and value stand in the leaf themselves.
+    pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
+    const WORDS: usize = if Self::INLINE { 2 } else { 1 };
+    const GROUPS: usize = if LEAF < 8 { 2 } else { LEAF * 39 / 128 };
+    const SLOTS: usize = Self::GROUPS * LANES;
+    const ENTRIES: usize = size_of::<Header<S>>();
+    const TAGS: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;
+    const ORDER: usize = Self::TAGS + Self::GROUPS * 8;
+    const ANCHOR: usize = Self::ORDER + LEAF.div_ceil(8) * 8;
+    const FITS: () = assert!(LEAF >= 4 && LEAF < Self::SLOTS && Self::SLOTS <= 256);
+
+    fn layout(anchor: usize) -> Layout {
+        const { Self::FITS };
+        Layout::from_size_align(Self::ANCHOR + anchor, align_of::<Header<S>>())
+            .expect("anchors are no longer than keys")
+    }
+
+    /// An empty leaf that nobody else knows yet.
+    pub fn new(anchor: &[u8]) -> Self {
+        let layout = Self::layout(anchor.len());
+        // SAFETY: the layout is not of size zero. Zeroed memory is what every part but the header
+        // begins with; the header is written whole, and the anchor has room behind the order.
+        let header = unsafe {
+            let Some(memory) = NonNull::new(alloc::alloc_zeroed(layout)) else {
+                alloc::handle_alloc_error(layout)
+            };
+            let header = memory.cast::<Header<S>>();
+            header.write(Header {
+                lock: S::Lock::default(),
+                next: AtomicPtr::default(),
+                prev: AtomicPtr::default(),
+                changed: AtomicU64::new(0),
+                fill: AtomicU32::new(0),
+                anchor_length: anchor.len() as u32,
+                anchor_hash: hash::extend(hash::EMPTY, anchor),
+            });
+            let bytes = memory.add(Self::ANCHOR).as_ptr();
+            ptr::copy_nonoverlapping(anchor.as_ptr(), bytes, anchor.len());
+            header
+        };
+        let leaf = Self { header, kinds: PhantomData };
+        // The table keeps 48 bits of an address, which is what user space has.
+        assert!(leaf.word() >> 48 == 0, "a leaf at {header:?}, beyond 48 bits");
+        leaf
+    }
+
+    #[inline]
+    fn header<'a>(self) -> &'a Header<S> {
+        // SAFETY: the leaf lives by the type's promise.
+        unsafe { self.header.as_ref() }
+    }
+
+    #[inline]
+    fn word_at<'a>(self, part: usize, at: usize) -> &'a AtomicU64 {
+        debug_assert!(part + at * 8 + 8 <= Self::ANCHOR);
+        // SAFETY: the parts are words, initialized, and callers stay within theirs: positions are
+        // below SLOTS, groups below GROUPS, order words below LEAF / 8. The leaf lives.
+        unsafe { self.header.byte_add(part + at * 8).cast().as_ref() }
+    }
+
+    #[inline]
+    fn tags<'a>(self, group: usize) -> &'a AtomicU64 {
+        self.word_at(Self::TAGS, group)
+    }
+
+    /// The anchor: not above any key of this leaf, above every key of the one before.
+    #[inline]
+    pub fn anchor_bytes<'a>(self) -> &'a [u8] {
+        let length = self.header().anchor_length as usize;
+        // SAFETY: written by `new`, never changed; the leaf lives.
+        unsafe {
+            std::slice::from_raw_parts(self.header.byte_add(Self::ANCHOR).cast().as_ptr(), length)
+        }
+    }
+
+    /// The leaf's lock.
+    #[inline]
+    pub fn lock<'a>(self) -> &'a S::Lock {
+        &self.header().lock
+    }
+
+    fn of(header: *mut Header<S>) -> Option<Self> {
+        NonNull::new(header).map(|header| Self { header, kinds: PhantomData })
+    }
+
+    /// The leaf behind. To be followed only under a ticket found valid after this, or the lock.
+    #[inline]
+    pub fn next(self) -> Option<Self> {
+        // Pairs with the release store of `set_next`.
+        Self::of(self.header().next.load(Ordering::Acquire))
+    }
+
+    /// The leaf before; its lock protects this link. An obsolete leaf's is the one it was merged into.
+    #[inline]
+    pub fn prev(self) -> Option<Self> {
+        // Pairs with the release store of `set_prev`.
+        Self::of(self.header().prev.load(Ordering::Acquire))
+    }
+
+    pub fn set_next(self, next: Option<Self>) {
+        let next = next.map_or(ptr::null_mut(), |leaf| leaf.header.as_ptr());
+        self.header().next.store(next, Ordering::Release);
+    }
+
+    pub fn set_prev(self, prev: Option<Self>) {
+        let prev = prev.map_or(ptr::null_mut(), |leaf| leaf.header.as_ptr());
+        self.header().prev.store(prev, Ordering::Release);
+    }
+
+    /// Number of the last step that changed this leaf's range.
+    #[inline]
+    pub fn changed(self) -> u64 {
+        self.header().changed.load(Ordering::Relaxed)
+    }
+
+    pub fn set_changed(self, step: u64) {
+        self.header().changed.store(step, Ordering::Relaxed);
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.fill().0
+    }
+
+    /// Number of entries, and how many of them the order has sorted.
+    #[inline]
+    fn fill(self) -> (usize, usize) {
+        let fill = self.header().fill.load(Ordering::Relaxed) as usize;
+        (fill & 0xFFFF, fill >> 16)
+    }
+
+    #[inline]
+    fn set_fill(self, len: usize, sorted: usize) {
+        self.header().fill.store((len | sorted << 16) as u32, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn is_sorted(self) -> bool {
+        let (len, sorted) = self.fill();
+        len == sorted
+    }
+
+    /// The tag of a key with this hash: 1 to 65,535.
+    #[inline]
+    pub fn tag(key_hash: u32) -> u16 {
+        ((hash::spread(key_hash) >> 48) as u16).max(1)
+    }
+
+    #[inline]
+    fn home(tag: u16) -> usize {
+        (usize::from(tag) * Self::GROUPS) >> 16
+    }
+
+    #[inline]
+    fn after(group: usize) -> usize {
+        if group + 1 == Self::GROUPS { 0 } else { group + 1 }
+    }
+
+    /// Asks for the lines on which a lookup of the tag will probably end.
+    #[inline]
+    pub fn prefetch(self, tag: u16) {
+        let home = Self::home(tag);
+        let start = self.header.as_ptr().cast::<u8>();
+        prefetch(start);
+        prefetch(start.wrapping_add(Self::TAGS + home * 8));
+        prefetch(start.wrapping_add(Self::ENTRIES + home * LANES * Self::WORDS * 8));
+    }
+
+    /// Asks for the anchor.
+    #[inline]
+    pub fn prefetch_anchor(self) {
+        prefetch(self.header.as_ptr().cast::<u8>());
+        prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(Self::ANCHOR));
+    }
+
+    /// Asks for the lines that a walk begins with.
+    pub fn prefetch_order(self) {
+        let start = self.header.as_ptr().cast::<u8>();
+        prefetch(start);
+        for line in (0..LEAF).step_by(64) {
+            prefetch(start.wrapping_add(Self::ORDER + line));
+        }
+    }
+
+    /// Asks for the entry at a position.
+    #[inline]
+    pub fn prefetch_entry(self, position: usize) {
+        prefetch(ptr::from_ref(self.word_at(Self::ENTRIES, position * Self::WORDS)));
+    }
+
+    /// Asks for the record of an entry that has one.
+    #[inline]
+    pub fn prefetch_words(words: &Words) {
+        if !Self::INLINE {
+            prefetch(ptr::without_provenance::<u8>(words.0 as usize));
+        }
+    }
+
+    /// The words at a position.
+    #[inline]
+    pub fn words(self, position: usize) -> Words {
+        let at = position * Self::WORDS;
+        // Acquire: who sees the address sees the record; pairs with the release store below.
+        let first = self.word_at(Self::ENTRIES, at).load(Ordering::Acquire);
+        let second = if Self::INLINE {
+            self.word_at(Self::ENTRIES, at + 1).load(Ordering::Acquire)
+        } else {
+            0
+        };
+        Words(first, second)
+    }
+
+    /// Replaces the words of an entry. Under the lock.
+    #[inline]
+    pub fn set_words(self, position: usize, words: Words) {
+        let at = position * Self::WORDS;
+        self.word_at(Self::ENTRIES, at).store(words.0, Ordering::Release);
+        if Self::INLINE {
+            self.word_at(Self::ENTRIES, at + 1).store(words.1, Ordering::Release);
+        }
+    }
+
+    /// The words of a new entry.
+    pub fn entry(key: &K, value: &V) -> Words {
+        if Self::INLINE {
+            Words(key.head(), word_of(value))
+        } else {
+            Words(Record::new(key, value).as_ptr().expose_provenance() as u64, 0)
+        }
+    }
+
+    /// Calls `read` with the value of an entry that was found within the section.
+    #[inline]
+    pub fn read<R>(words: Words, _section: &Section<'_>, read: impl FnOnce(&V) -> R) -> R {
+        // SAFETY: `List::get` and `List::find` give only words that count, and the section lasts.
+        unsafe { Self::with_value(words, read) }
+    }
+
+    /// The record of an entry that has one.
+    #[inline]
+    pub fn record(words: Words) -> Option<Record<K, V>> {
+        let address = ptr::with_exposed_provenance_mut::<u8>(words.0 as usize);
+        // SAFETY: entries that are not inline hold null or what `entry` exposed.
+        if Self::INLINE { None } else { unsafe { Record::from_ptr(address) } }
+    }
+
+    /// Calls `f` with the key of an entry.
+    ///
+    /// # Safety
+    /// The words were read under the lock, or under a ticket found valid afterwards, within the guard
+    /// that is still held.
+    #[inline]
+    pub unsafe fn with_key<R>(words: Words, f: impl FnOnce(&K) -> R) -> R {
+        // SAFETY: a record lives by the caller's promise. Of inline entries the kind of the key is
+        // `u64`, whose cell is the word itself.
+        unsafe {
+            match Self::record(words) {
+                Some(record) => f(record.key()),
+                None => f(K::view((&raw const words.0).cast(), ptr::null())),
+            }
+        }
+    }
+
+    /// Calls `f` with the value of an entry.
+    ///
+    /// # Safety
+    /// As for [`Leaf::with_key`].
+    #[inline]
+    pub unsafe fn with_value<R>(words: Words, f: impl FnOnce(&V) -> R) -> R {
+        match Self::record(words) {
+            // SAFETY: handed on from the caller.
+            Some(record) => unsafe { record.with_value(f) },
+            None => {
+                let cell = AtomicU64::new(words.1);
+                // SAFETY: of inline entries the kind of the value is `u64`, whose cell is an AtomicU64.
+                unsafe { V::with(&*(&raw const cell).cast::<V::Cell>(), ptr::null(), f) }
+            }
+        }
+    }
+
+    /// The position of a key with this tag. `valid` tells whether what was read until then counts;
+    /// if it does not, neither does the answer.
+    ///
+    /// # Safety
+    /// `valid` is true only if the lock is held or the caller's ticket is valid, within a guard.
+    #[inline]
+    pub unsafe fn find(
+        self,
+        key: &K,
+        tag: u16,
+        valid: impl Fn() -> bool,
+    ) -> Result<Option<(usize, Words)>, Stale> {
+        let mut group = Self::home(tag);
+        for _ in 0..Self::GROUPS {
+            let tags = self.tags(group).load(Ordering::Relaxed);
+            let mut lanes = lanes_with(tags, tag);
+            while lanes != 0 {
+                let position = group * LANES + lanes.trailing_zeros() as usize / 16;
+                lanes &= lanes - 1;
+                let words = self.words(position);
+                if Self::INLINE {
+                    if words.0 == key.head() {
+                        return Ok(Some((position, words)));
+                    }
+                    continue;
+                }
+                if !valid() {
+                    return Err(Stale);
+                }
+                // SAFETY: the words were read before `valid` was true, by the caller's promise.
+                if unsafe { Self::with_key(words, |other| other == key) } {
+                    return Ok(Some((position, words)));
+                }
+            }
+            if lanes_with(tags, 0) != 0 {
+                return Ok(None);
+            }
+            group = Self::after(group);
+        }
+        Ok(None)
+    }
+
+    /// As [`Leaf::find`], by tags but from the first group on (the paper without direct positioning).
+    ///
+    /// # Safety
+    /// As for [`Leaf::find`].
+    pub unsafe fn find_by_all_tags(
+        self,
+        key: &K,
+        tag: u16,
+        valid: impl Fn() -> bool,
+    ) -> Result<Option<(usize, Words)>, Stale> {
+        for position in 0..Self::SLOTS {
+            if self.tag_at(position) == tag {
+                let words = self.words(position);
+                if !valid() {
+                    return Err(Stale);
+                }
+                // SAFETY: handed on from the caller.
+                if unsafe { Self::with_key(words, |other| other == key) } {
+                    return Ok(Some((position, words)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks for the record that a key with this tag probably has: a guess.
+    #[inline]
+    pub fn prefetch_record(self, tag: u16) {
+        let group = Self::home(tag);
+        let lanes = lanes_with(self.tags(group).load(Ordering::Relaxed), tag);
+        if !Self::INLINE && lanes != 0 {
+            let position = group * LANES + lanes.trailing_zeros() as usize / 16;
+            prefetch(ptr::without_provenance::<u8>(self.words(position).0 as usize));
+        }
+    }
+
+    fn tag_at(self, position: usize) -> u16 {
+        let tags = self.tags(position / LANES).load(Ordering::Relaxed);
+        (tags >> (position % LANES * 16)) as u16
+    }
+
+    fn set_tag(self, position: usize, tag: u16) {
+        let word = self.tags(position / LANES);
+        let shift = position % LANES * 16;
+        let tags = word.load(Ordering::Relaxed) & !(0xFFFF << shift) | u64::from(tag) << shift;
+        word.store(tags, Ordering::Relaxed);
+    }
+
+    /// Puts an entry into the first group with room. Under the lock; the leaf is not full.
+    fn place(self, tag: u16, words: Words) -> usize {
+        let mut group = Self::home(tag);
+        loop {
+            let vacant = lanes_with(self.tags(group).load(Ordering::Relaxed), 0);
+            if vacant != 0 {
+                let position = group * LANES + vacant.trailing_zeros() as usize / 16;
+                self.set_words(position, words);
+                self.set_tag(position, tag);
+                return position;
+            }
+            group = Self::after(group);
+        }
+    }
+
+    /// Adds an entry of a key that is not there. Under the lock, or before the leaf is known; the leaf
+    /// is not full.
+    pub fn insert(self, tag: u16, words: Words) {
+        let position = self.place(tag, words);
+        let (len, sorted) = self.fill();
+        let word = self.word_at(Self::ORDER, len / 8);
+        let shift = len % 8 * 8;
+        let order = word.load(Ordering::Relaxed) & !(0xFF << shift) | (position as u64) << shift;
+        word.store(order, Ordering::Relaxed);
+        self.set_fill(len + 1, sorted);
+    }
+
+    /// Takes an entry out, and brings back those that had to go past its group. Under the lock.
+    pub fn remove(self, position: usize) {
+        let (len, sorted) = self.fill();
+        let mut order = self.load_order(len);
+        let order = &mut order[..len];
+        let rank = |order: &[u8], position| order.iter().position(|p| usize::from(*p) == position);
+        if let Some(at) = rank(order, position) {
+            order.copy_within(at + 1.., at);
+            self.set_fill(len - 1, if at < sorted { sorted - 1 } else { sorted });
+        }
+        let order = &mut order[..len - 1];
+        let mut hole = position;
+        let mut group = position / LANES;
+        let full = |group| lanes_with(self.tags(group).load(Ordering::Relaxed), 0) == 0;
+        let mut goes_on = full(group);
+        self.set_tag(hole, 0);
+        while goes_on {
+            group = Self::after(group);
+            goes_on = full(group);
+            let way = (group + Self::GROUPS - hole / LANES) % Self::GROUPS;
+            let displaced = (group * LANES..(group + 1) * LANES).find(|position| {
+                let tag = self.tag_at(*position);
+                tag != 0 && (group + Self::GROUPS - Self::home(tag)) % Self::GROUPS >= way
+            });
+            if let Some(position) = displaced {
+                self.set_words(hole, self.words(position));
+                self.set_tag(hole, self.tag_at(position));
+                self.set_tag(position, 0);
+                if let Some(at) = rank(order, position) {
+                    order[at] = hole as u8;
+                }
+                hole = position;
+            }
+        }
+        self.store_order(order);
+    }
+
+    /// The words of all entries, unordered. Under the lock, or while nobody writes.
+    pub fn entries(self) -> impl Iterator<Item = (u16, Words)> {
+        (0..Self::SLOTS)
+            .map(move |position| (self.tag_at(position), position))
+            .filter(|(tag, _)| *tag != 0)
+            .map(move |(tag, position)| (tag, self.words(position)))
+    }
+
+    /// Audits what the leaf promises itself: counts, tags and their places, order.
+    pub fn audit(self) -> Result<(), String> {
+        let (len, sorted) = self.fill();
+        if len != self.entries().count() || sorted > len || len > LEAF {
+            return Err(format!(
+                "a leaf of {len}, {sorted} sorted, {} found",
+                self.entries().count()
+            ));
+        }
+        let order = self.load_order(len);
+        let mut seen = [false; 256];
+        let mut before: Option<Words> = None;
+        for (rank, position) in order[..len].iter().map(|p| usize::from(*p)).enumerate() {
+            if self.tag_at(position) == 0 || std::mem::replace(&mut seen[position], true) {
+                return Err(format!("rank {rank} is position {position}: vacant or ranked twice"));
+            }
+            let words = self.words(position);
+            // SAFETY: nobody writes, by the caller of the audit; and entries of the leaf live.
+            unsafe {
+                let hash = Self::with_key(words, |k| hash::extend(hash::EMPTY, k.radix().as_ref()));
+                if Self::tag(hash) != self.tag_at(position) {
+                    return Err(format!("the tag at {position} is not its key's"));
+                }
+                let ascends = before
+                    .is_none_or(|b| Self::with_key(b, |b| Self::with_key(words, |key| b < key)));
+                if rank < sorted && !ascends {
+                    return Err(format!("rank {rank} of {sorted} sorted ones is out of order"));
+                }
+                let found = Self::with_key(words, |key| self.find(key, Self::tag(hash), || true));
+                if found != Ok(Some((position, words))) {
+                    return Err(format!("the entry at {position} is not found there: {found:?}"));
+                }
+            }
+            before = Some(words);
+        }
+        Ok(())
+    }
+
+    /// Bytes asked of the allocator for the leaf itself.
+    pub fn bytes(self) -> usize {
+        Self::layout(self.anchor_bytes().len()).size()
+    }
+
+    /// The address, for [`Guard::retire`](crate::reclaim::Guard::retire).
+    pub fn retired(self) -> *mut Retired<K, V, S, LEAF> {
+        self.header.as_ptr().cast()
+    }
+
+    /// Frees the leaf, not its records.
+    ///
+    /// # Safety
+    /// Nobody else can reach the leaf, and nobody uses it afterwards.
+    pub unsafe fn free(self) {
+        let layout = Self::layout(self.anchor_bytes().len());
+        // SAFETY: exclusively ours by the caller; allocated by `new` with this layout.
+        unsafe {
+            self.header.drop_in_place();
+            alloc::dealloc(self.header.as_ptr().cast(), layout);
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Place for Leaf<K, V, S, LEAF> {
+    #[inline]
+    fn word(self) -> u64 {
+        self.header.as_ptr().expose_provenance() as u64
+    }
+    #[inline]
+    unsafe fn from_word(word: u64) -> Self {
+        let header = ptr::with_exposed_provenance_mut(word as usize);
+        // SAFETY: the caller promises the word of a leaf, which is not 0.
+        Self { header: unsafe { NonNull::new_unchecked(header) }, kinds: PhantomData }
+    }
+    #[inline]
+    fn anchor(&self) -> &[u8] {
+        self.anchor_bytes()
+    }
+    #[inline]
+    fn anchor_hash(&self) -> u32 {
+        self.header().anchor_hash
+    }
+}
+
+/// Stands for a leaf's memory once it is retired.
+pub struct Retired<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize>(
+    PhantomData<(*const K, *const V, S)>,
+);
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Retire
+    for Retired<K, V, S, LEAF>
+{
+    unsafe fn free(memory: *mut Self) {
+        if let Some(leaf) = Leaf::<K, V, S, LEAF>::of(memory.cast()) {
+            // SAFETY: a retired leaf is exclusively the collector's when it calls this.
+            unsafe { leaf.free() }
+        }
+    }
+}
+
+/// The word of a value of the kind `u64`.
+fn word_of<V: Value + ?Sized>(value: &V) -> u64 {
+    let cell = value.cell();
+    // SAFETY: called for inline entries only, whose kind of value has an AtomicU64 for a cell.
+    unsafe { (*(&raw const cell).cast::<AtomicU64>()).load(Ordering::Relaxed) }
+}
+
+/// The lanes of a word of tags that equal `tag`: their top bits.
+#[inline]
+fn lanes_with(tags: u64, tag: u16) -> u64 {
+    let differ = tags ^ (u64::from(tag) * LOW);
+    // Exact: no borrow or carry crosses a lane.
+    !((differ & !HIGH).wrapping_add(!HIGH) | differ | !HIGH)
+}

@@ -1,0 +1,196 @@
+//! The order of a leaf's entries by key, kept lazily; and what goes by it.
+
+#![expect(unsafe_code, reason = "compares the keys of entries that the caller's right keeps")]
+
+use std::sync::atomic::Ordering;
+
+use super::{Leaf, Stale, Words};
+use crate::index::wormhole::mode::Mode;
+use crate::{Key, Value};
+
+/// Positions of a leaf's entries in the order of their keys.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<const LEAF: usize> {
+    positions: [u8; LEAF],
+    len: usize,
+}
+
+impl<const LEAF: usize> Order<LEAF> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn position(&self, rank: usize) -> usize {
+        usize::from(self.positions[rank])
+    }
+
+    /// The rank of the entry at a position.
+    pub fn rank_of(&self, position: usize) -> Option<usize> {
+        self.positions[..self.len].iter().position(|p| usize::from(*p) == position)
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, S, LEAF> {
+    pub(super) fn load_order(self, len: usize) -> [u8; LEAF] {
+        let mut positions = [0; LEAF];
+        for (at, bytes) in positions.chunks_mut(8).enumerate().take(len.div_ceil(8)) {
+            let word = self.word_at(Self::ORDER, at).load(Ordering::Relaxed).to_le_bytes();
+            bytes.copy_from_slice(&word[..bytes.len()]);
+        }
+        positions
+    }
+
+    pub(super) fn store_order(self, positions: &[u8]) {
+        for (at, bytes) in positions.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.word_at(Self::ORDER, at).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// The entries in the order of their keys; sorts what the leaf's own order has not.
+    ///
+    /// # Safety
+    /// As for [`Leaf::find`].
+    pub unsafe fn order(self, valid: impl Fn() -> bool) -> Result<Order<LEAF>, Stale> {
+        // Whatever was written meanwhile, these are a fill and positions that the leaf once had: within
+        // its bounds.
+        let (len, sorted) = self.fill();
+        let mut positions = self.load_order(len);
+        if sorted == len {
+            return Ok(Order { positions, len });
+        }
+        let mut entries = [(Words::default(), 0); LEAF];
+        let entries = &mut entries[..len];
+        for (entry, position) in entries.iter_mut().zip(positions) {
+            *entry = (self.words(usize::from(position)), position);
+            Self::prefetch_words(&entry.0);
+        }
+        if !valid() {
+            return Err(Stale);
+        }
+        let less = |a: &Words, b: &Words| {
+            if Self::INLINE {
+                return a.0 < b.0;
+            }
+            // SAFETY: all words were read before `valid` was true, by the caller's promise.
+            unsafe { Self::with_key(*a, |a| Self::with_key(*b, |b| a < b)) }
+        };
+        let (left, right) = entries.split_at_mut(sorted);
+        right.sort_unstable_by(|a, b| {
+            if less(&a.0, &b.0) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+        });
+        let (mut i, mut j) = (0, 0);
+        for position in &mut positions[..len] {
+            let from_left = j == right.len() || (i < left.len() && less(&left[i].0, &right[j].0));
+            *position = if from_left { left[i].1 } else { right[j].1 };
+            if from_left { i += 1 } else { j += 1 }
+        }
+        Ok(Order { positions, len })
+    }
+
+    /// Sorts the order. Under the lock.
+    ///
+    /// # Safety
+    /// The lock is held, within a guard.
+    pub unsafe fn sort(self) {
+        if !self.is_sorted() {
+            // SAFETY: handed on; under the lock all that is read counts.
+            if let Ok(order) = unsafe { self.order(|| true) } {
+                self.store_order(&order.positions[..order.len]);
+                self.set_fill(order.len, order.len);
+            }
+        }
+    }
+
+    /// Moves the entries from `at` on in the order to `to`, which is new; both are sorted then.
+    /// Under the lock.
+    ///
+    /// # Safety
+    /// The lock is held, within a guard.
+    pub unsafe fn move_from(self, order: &Order<LEAF>, at: usize, to: Self) {
+        let entries: [(u16, Words); LEAF] = std::array::from_fn(|rank| {
+            let position = order.position(rank);
+            (self.tag_at(position), self.words(position))
+        });
+        for group in 0..Self::GROUPS {
+            self.tags(group).store(0, Ordering::Relaxed);
+        }
+        self.set_fill(0, 0);
+        for (rank, (tag, words)) in entries[..order.len].iter().enumerate() {
+            if rank < at { self.insert(*tag, *words) } else { to.insert(*tag, *words) }
+        }
+        for leaf in [self, to] {
+            leaf.set_fill(leaf.len(), leaf.len());
+        }
+    }
+
+    /// Moves all entries to `to`, which has room; theirs are above all of its own. Both locks are held.
+    pub fn move_all(self, to: Self) {
+        let (len, sorted) = self.fill();
+        let to_sorted = to.is_sorted();
+        let order = self.load_order(len);
+        for position in &order[..len] {
+            let position = usize::from(*position);
+            to.insert(self.tag_at(position), self.words(position));
+        }
+        if to_sorted {
+            to.set_fill(to.len(), to.len() - (len - sorted));
+        }
+    }
+
+    /// As [`Leaf::find`], by the order and without tags (the paper without sorting by tag).
+    ///
+    /// # Safety
+    /// As for [`Leaf::find`].
+    pub unsafe fn find_by_key(
+        self,
+        key: &K,
+        valid: impl Fn() -> bool + Copy,
+    ) -> Result<Option<(usize, Words)>, Stale> {
+        // SAFETY: handed on from the caller.
+        unsafe {
+            let order = self.order(valid)?;
+            let rank = self.rank(&order, valid, |other| other < key)?;
+            if rank == order.len() {
+                return Ok(None);
+            }
+            let position = order.position(rank);
+            let words = self.words(position);
+            if !valid() {
+                return Err(Stale);
+            }
+            let same = Self::with_key(words, |other| other == key);
+            Ok(same.then_some((position, words)))
+        }
+    }
+
+    /// How many entries, from the first in the order on, are `below`.
+    ///
+    /// # Safety
+    /// As for [`Leaf::find`].
+    pub unsafe fn rank(
+        self,
+        order: &Order<LEAF>,
+        valid: impl Fn() -> bool,
+        below: impl Fn(&K) -> bool,
+    ) -> Result<usize, Stale> {
+        let (mut from, mut to) = (0, order.len());
+        while from < to {
+            let middle = from.midpoint(to);
+            let words = self.words(order.position(middle));
+            if !valid() {
+                return Err(Stale);
+            }
+            // SAFETY: handed on from the caller.
+            if unsafe { Self::with_key(words, &below) } {
+                from = middle + 1;
+            } else {
+                to = middle;
+            }
+        }
+        Ok(from)
+    }
+}

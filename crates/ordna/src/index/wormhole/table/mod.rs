@@ -1,0 +1,577 @@
+//! MetaTrieHT: every prefix of every anchor, in one hash table.
+//!
+//! # What it holds
+//! The leaves of the list stand in order, each with an *anchor*: a byte string not above any of its
+//! keys and above every key of the leaf before. The anchors form a trie. Each node of the trie is one
+//! slot of the table, found by the hash of its prefix: the leaf itself if the prefix is an anchor and
+//! nothing longer starts with it, else an [`Item`]. A slot is a 16-bit tag and 48 bits that tell
+//! which; eight slots are a cache line.
+//!
+//! A search finds the longest prefix of the key in the trie by binary search on its length (trusting
+//! tags), and from that node, in constant time, the leaf whose range holds the key. [`Found::agrees`]
+//! compares the prefix with an anchor: if a tag has lied, [`Table::search_by_comparing`] starts over.
+//!
+//! # Thread safety
+//! None of its own: a plain structure, changed by its only owner or read by many (`twin`). Changes
+//! come as [`Step`]s, in the order in which they were made to the list.
+//!
+//! # What departs from the paper
+//! - *Any byte content.* The paper keeps anchors free of prefixes of each other by appending the
+//!   smallest token, and lets a leaf grow without bound where keys of zero bytes leave no such anchor.
+//!   Here an anchor that is a prefix of others is the *end* of its item, a child before child 0. So
+//!   any two keys can be told apart by an anchor, and no leaf is ever fat.
+//! - *An item knows the leaf before its first*, so a search never has to go back along the list.
+//! - *Items hold no prefix.* All anchors of a subtree start with it: comparing with one of them is
+//!   as good, and a table takes O(1) bytes per prefix and not its length.
+//!
+//! Source: the Wormhole paper, §2.3, §2.4, §3.1.
+
+#![expect(unsafe_code, reason = "leaves in slots of 48 bits, and prefetching")]
+
+mod change;
+
+use super::Switches;
+use super::hash;
+
+/// A leaf as the table sees it.
+pub trait Place: Copy + PartialEq {
+    /// Itself in a word: even, not 0, below 2^48.
+    fn word(self) -> u64;
+    /// The place that gave the word.
+    ///
+    /// # Safety
+    /// `word` came from [`Place::word`], and what it stands for lives.
+    unsafe fn from_word(word: u64) -> Self;
+    /// The anchor; it never changes.
+    fn anchor(&self) -> &[u8];
+    /// Its hash.
+    fn anchor_hash(&self) -> u32;
+}
+
+/// A change of the leaf list.
+#[derive(Debug, Clone, Copy)]
+pub struct Step<P> {
+    /// The leaf that came or went.
+    pub place: P,
+    /// Whether it came.
+    pub came: bool,
+    /// Its neighbours at that moment. The first leaf neither comes nor goes, so there is a left one.
+    pub left: P,
+    /// None if it is the last leaf.
+    pub right: Option<P>,
+    /// What stood before `left`.
+    pub outer: Option<P>,
+}
+
+const SLOTS: usize = 8;
+const POINTER: u64 = (1 << 48) - 1;
+/// Low bit of a slot: it holds the number of an item, not a leaf.
+const ITEM: u64 = 1;
+
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C, align(64))]
+struct Bucket([u64; SLOTS]);
+
+impl Bucket {
+    #[inline]
+    fn tagged(&self, tag: u64) -> u32 {
+        let mut found = 0;
+        for (at, slot) in self.0.iter().enumerate() {
+            found |= u32::from(slot >> 48 == tag) << at;
+        }
+        found
+    }
+
+    #[inline]
+    fn vacant(&self) -> Option<usize> {
+        self.0.iter().position(|slot| *slot == 0)
+    }
+}
+
+/// An inner node of the trie.
+#[derive(Debug, Clone)]
+#[repr(C, align(64))]
+struct Item<P> {
+    /// The leaf before `first`.
+    before: Option<P>,
+    /// First and last leaf of the subtree.
+    first: P,
+    last: P,
+    children: [u64; 4],
+    /// Length of the prefix, in bytes.
+    length: u32,
+    /// Its hash.
+    hash: u32,
+    /// Whether the prefix is an anchor itself: that of `first`.
+    ends: bool,
+}
+
+impl<P: Place> Item<P> {
+    fn has_child(&self, byte: u8) -> bool {
+        self.children[usize::from(byte / 64)] >> (byte % 64) & 1 == 1
+    }
+
+    fn set_child(&mut self, byte: u8) {
+        self.children[usize::from(byte / 64)] |= 1 << (byte % 64);
+    }
+
+    fn clear_child(&mut self, byte: u8) {
+        self.children[usize::from(byte / 64)] &= !(1 << (byte % 64));
+    }
+
+    fn has_children(&self) -> bool {
+        self.children.iter().any(|word| *word != 0)
+    }
+
+    /// The largest child below `byte`.
+    #[inline]
+    fn child_below(&self, byte: u8) -> Option<u8> {
+        let mut at = usize::from(byte / 64);
+        let mut word = self.children[at] & ((1 << (byte % 64)) - 1);
+        loop {
+            if word != 0 {
+                return Some((at * 64) as u8 + 63 - word.leading_zeros() as u8);
+            }
+            at = at.checked_sub(1)?;
+            word = self.children[at];
+        }
+    }
+
+    /// Whether no child is at `byte` or above.
+    #[inline]
+    fn none_from(&self, byte: u8) -> bool {
+        let at = usize::from(byte / 64);
+        let rest = self.children[at + 1..].iter().fold(0, |all, word| all | word);
+        self.children[at] >> (byte % 64) == 0 && rest == 0
+    }
+}
+
+/// Where a search ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<P> {
+    /// The leaf whose range holds the key, if no tag has lied.
+    pub place: P,
+    /// A leaf whose anchor must start with the prefix that was matched.
+    witness: P,
+    /// Length of that prefix.
+    matched: usize,
+    /// The byte that follows it in the witness' anchor, where the search went on to a sibling.
+    sibling: Option<u8>,
+    /// Whether the witness' anchor is the prefix itself.
+    whole: bool,
+    /// The hash of the prefix.
+    hash: u32,
+}
+
+impl<P: Place> Found<P> {
+    /// The leaf whose anchor [`Found::agrees`] looks at.
+    #[inline]
+    pub fn witness(&self) -> P {
+        self.witness
+    }
+
+    /// Whether the prefix is truly in the trie, and `place` therefore the right one.
+    #[inline]
+    pub fn agrees(&self, key: &[u8]) -> bool {
+        let anchor = self.witness.anchor();
+        anchor.len() >= self.matched
+            && (!self.whole || anchor.len() == self.matched)
+            && anchor[..self.matched] == key[..self.matched]
+            && self.sibling.is_none_or(|byte| anchor.get(self.matched) == Some(&byte))
+    }
+
+    /// The hash of the whole key.
+    #[inline]
+    pub fn key_hash(&self, key: &[u8], switches: &Switches) -> u32 {
+        if switches.incremental_hashing {
+            hash::extend(self.hash, &key[self.matched..])
+        } else {
+            hash::extend(hash::EMPTY, key)
+        }
+    }
+}
+
+/// A search under way, so that many can take turns ([`Table::advance`]).
+#[derive(Debug, Clone, Copy)]
+pub struct Search<P> {
+    /// The prefix of this length is in the trie, with this hash and slot.
+    matched: usize,
+    hash: u32,
+    slot: u64,
+    /// The prefix of this length is not.
+    missing: usize,
+    /// The next prefix to look for, and its hash: the one in the middle, or the sibling.
+    next: usize,
+    next_hash: u32,
+    stage: Stage<P>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage<P> {
+    /// Looks for the prefix of length `next`.
+    Length,
+    /// Has the longest prefix, an item.
+    Item,
+    /// Looks for the child `.0` of that item.
+    Sibling(u8),
+    /// Has it, an item.
+    SiblingItem(u8),
+    Done(Option<Found<P>>),
+}
+
+impl<P: Place> Search<P> {
+    /// Where it ended; `None` if a tag was found to lie.
+    #[inline]
+    pub fn found(&self) -> Option<Found<P>> {
+        if let Stage::Done(found) = self.stage { found } else { None }
+    }
+
+    #[inline]
+    fn finish(&mut self, place: P, witness: P, sibling: Option<u8>, whole: bool) {
+        let (matched, hash) = (self.matched, self.hash);
+        self.stage = Stage::Done(Some(Found { place, witness, matched, sibling, whole, hash }));
+    }
+}
+
+/// The table. `P` is a leaf.
+#[derive(Debug, Clone)]
+pub struct Table<P> {
+    /// The slot of the empty prefix.
+    root: u64,
+    buckets: Vec<Bucket>,
+    /// 64 minus the binary logarithm of the number of buckets.
+    shift: u32,
+    used: usize,
+    items: Vec<Item<P>>,
+    vacant_items: Vec<u32>,
+    /// How many anchors there are of each length.
+    lengths: Vec<u32>,
+    anchors: usize,
+    /// Number of the last step in it.
+    version: u64,
+    switches: Switches,
+}
+
+impl<P: Place> Table<P> {
+    const LEAST_BUCKETS: usize = 2;
+
+    /// The trie of one leaf, whose anchor is empty.
+    pub fn new(first: P, switches: Switches) -> Self {
+        Self {
+            root: first.word(),
+            buckets: vec![Bucket::default(); Self::LEAST_BUCKETS],
+            shift: 64 - Self::LEAST_BUCKETS.ilog2(),
+            used: 0,
+            items: Vec::new(),
+            vacant_items: Vec::new(),
+            lengths: vec![1],
+            anchors: 1,
+            version: 0,
+            switches,
+        }
+    }
+
+    /// Number of the last step in it.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Number of leaves.
+    pub fn leaves(&self) -> usize {
+        self.anchors
+    }
+
+    /// The last leaf.
+    pub fn last(&self) -> P {
+        self.item(self.root).map_or_else(|| Self::leaf(self.root), |item| item.last)
+    }
+
+    /// Bytes asked of the allocator.
+    pub fn bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<Bucket>()
+            + self.items.capacity() * size_of::<Item<P>>()
+            + (self.vacant_items.capacity() + self.lengths.capacity()) * size_of::<u32>()
+    }
+
+    #[inline]
+    fn home(&self, hash: u32) -> usize {
+        (hash::spread(hash) >> self.shift) as usize
+    }
+
+    /// 1 to 65,535: an empty slot has the tag 0.
+    #[inline]
+    fn tag(hash: u32) -> u64 {
+        (hash::spread(hash) >> 16 & 0xFFFF).max(1)
+    }
+
+    #[inline]
+    fn after(&self, bucket: usize) -> usize {
+        (bucket + 1) & (self.buckets.len() - 1)
+    }
+
+    #[inline]
+    fn item(&self, slot: u64) -> Option<&Item<P>> {
+        let number = (slot & POINTER) >> 1;
+        if slot & ITEM == 0 { None } else { self.items.get(number as usize) }
+    }
+
+    #[inline]
+    fn leaf(slot: u64) -> P {
+        // SAFETY: a slot that is not empty and no item holds the word of a leaf, and leaves are freed
+        // only after every table that holds them is out of use (`twin`).
+        unsafe { P::from_word(slot & POINTER) }
+    }
+
+    /// The first slot with the hash's tag.
+    #[inline]
+    fn by_tag(&self, hash: u32) -> Option<u64> {
+        let tag = Self::tag(hash);
+        let mut at = self.home(hash);
+        loop {
+            let bucket = &self.buckets[at];
+            let found = bucket.tagged(tag);
+            if found != 0 {
+                return Some(bucket.0[found.trailing_zeros() as usize]);
+            }
+            // No bucket chain is longer than the buckets that are full, and one has room.
+            bucket.vacant().is_none().then_some(())?;
+            at = self.after(at);
+        }
+    }
+
+    /// Where the slot of this very prefix is: bucket and position; not for the empty prefix.
+    fn locate(&self, prefix: &[u8], hash: u32) -> Option<(usize, usize)> {
+        let tag = Self::tag(hash);
+        let mut at = self.home(hash);
+        loop {
+            let bucket = &self.buckets[at];
+            for (position, slot) in bucket.0.iter().enumerate() {
+                let alike = if self.switches.tag_matching { slot >> 48 == tag } else { *slot != 0 };
+                if alike && self.stands_for(*slot, prefix) {
+                    return Some((at, position));
+                }
+            }
+            bucket.vacant().is_none().then_some(())?;
+            at = self.after(at);
+        }
+    }
+
+    /// The slot of this very prefix.
+    fn exact(&self, prefix: &[u8], hash: u32) -> Option<u64> {
+        if prefix.is_empty() {
+            return Some(self.root);
+        }
+        let (bucket, position) = self.locate(prefix, hash)?;
+        Some(self.buckets[bucket].0[position])
+    }
+
+    fn stands_for(&self, slot: u64, prefix: &[u8]) -> bool {
+        match self.item(slot) {
+            Some(item) => {
+                item.length as usize == prefix.len() && item.first.anchor().starts_with(prefix)
+            }
+            None => Self::leaf(slot).anchor() == prefix,
+        }
+    }
+
+    /// The leaf whose range holds the key, if [`Found::agrees`]; `None` if a tag was found to lie.
+    ///
+    /// O(log L) slots, where L is the shorter of the key and the longest anchor.
+    #[inline]
+    pub fn search(&self, key: &[u8]) -> Option<Found<P>> {
+        self.run(key, !self.switches.tag_matching)
+    }
+
+    /// The leaf whose range holds the key; compares every prefix in full.
+    #[cold]
+    pub fn search_by_comparing(&self, key: &[u8]) -> Option<Found<P>> {
+        self.run(key, true)
+    }
+
+    #[inline]
+    fn run(&self, key: &[u8], comparing: bool) -> Option<Found<P>> {
+        let mut search = self.begin(key);
+        loop {
+            if let Stage::Done(found) = search.stage {
+                return found;
+            }
+            self.step(&mut search, key, comparing);
+        }
+    }
+
+    /// Begins a search that is carried on by [`Table::advance`].
+    #[inline]
+    pub fn begin(&self, key: &[u8]) -> Search<P> {
+        let mut search = Search {
+            matched: 0,
+            hash: hash::EMPTY,
+            slot: self.root,
+            missing: (self.lengths.len() - 1).min(key.len()) + 1,
+            next: 0,
+            next_hash: hash::EMPTY,
+            stage: Stage::Length,
+        };
+        self.choose(&mut search, key);
+        search
+    }
+
+    /// One step of a search, by tags; fetches what the next step needs. Returns whether it goes on.
+    #[inline]
+    pub fn advance(&self, search: &mut Search<P>, key: &[u8]) -> bool {
+        if let Stage::Done(_) = search.stage {
+            return false;
+        }
+        self.step(search, key, false);
+        self.fetch(search);
+        true
+    }
+
+    /// Fetches what the next step needs.
+    #[inline]
+    pub fn fetch(&self, search: &Search<P>) {
+        match search.stage {
+            Stage::Length | Stage::Sibling(_) => {
+                prefetch(&raw const self.buckets[self.home(search.next_hash)]);
+            }
+            Stage::Item | Stage::SiblingItem(_) => {
+                if let Some(item) = self.item(search.slot) {
+                    prefetch(item);
+                }
+            }
+            Stage::Done(_) => {}
+        }
+    }
+
+    /// Goes on to the middle of the lengths that are left, or to the next stage if none are.
+    #[inline]
+    fn choose(&self, search: &mut Search<P>, key: &[u8]) {
+        if search.slot & ITEM == 0 {
+            // An anchor that nothing longer starts with.
+            let place = Self::leaf(search.slot);
+            search.finish(place, place, None, true);
+        } else if search.matched + 2 >= search.missing {
+            // At most one longer prefix is left, and the item knows whether it exists.
+            search.stage = Stage::Item;
+        } else {
+            self.look_for(search, key, search.matched.midpoint(search.missing));
+        }
+    }
+
+    #[inline]
+    fn look_for(&self, search: &mut Search<P>, key: &[u8], length: usize) {
+        search.next = length;
+        search.next_hash = if self.switches.incremental_hashing {
+            hash::extend(search.hash, &key[search.matched..length])
+        } else {
+            hash::extend(hash::EMPTY, &key[..length])
+        };
+        search.stage = Stage::Length;
+    }
+
+    #[inline]
+    fn step(&self, search: &mut Search<P>, key: &[u8], comparing: bool) {
+        match search.stage {
+            Stage::Length => {
+                let slot = if comparing {
+                    self.exact(&key[..search.next], search.next_hash)
+                } else {
+                    self.by_tag(search.next_hash)
+                };
+                match slot {
+                    Some(slot) => {
+                        (search.matched, search.hash) = (search.next, search.next_hash);
+                        search.slot = slot;
+                    }
+                    None => search.missing = search.next,
+                }
+                self.choose(search, key);
+            }
+            Stage::Item => self.turn(search, key),
+            Stage::Sibling(byte) => {
+                let slot = if comparing {
+                    let sibling = [&key[..search.matched], &[byte]].concat();
+                    self.exact(&sibling, search.next_hash)
+                } else {
+                    self.by_tag(search.next_hash)
+                };
+                match slot {
+                    Some(slot) if slot & ITEM == 0 => {
+                        let place = Self::leaf(slot);
+                        search.finish(place, place, Some(byte), false);
+                    }
+                    Some(slot) => {
+                        search.slot = slot;
+                        search.stage = Stage::SiblingItem(byte);
+                    }
+                    None => search.stage = Stage::Done(None),
+                }
+            }
+            Stage::SiblingItem(byte) => match self.item(search.slot) {
+                Some(item) if item.length as usize == search.matched + 1 => {
+                    search.finish(item.last, item.last, Some(byte), false);
+                }
+                _ => search.stage = Stage::Done(None),
+            },
+            Stage::Done(_) => {}
+        }
+    }
+
+    /// From the item of the longest prefix to the leaf.
+    #[inline]
+    fn turn(&self, search: &mut Search<P>, key: &[u8]) {
+        let item = self.item(search.slot).filter(|i| i.length as usize == search.matched);
+        let Some(item) = item else {
+            search.stage = Stage::Done(None);
+            return;
+        };
+        let missing = key.get(search.matched).copied();
+        if let Some(byte) = missing {
+            if item.has_child(byte) {
+                if search.matched + 2 == search.missing {
+                    self.look_for(search, key, search.matched + 1);
+                } else {
+                    search.stage = Stage::Done(None);
+                }
+                return;
+            }
+            if item.none_from(byte) {
+                search.finish(item.last, item.last, None, false);
+                return;
+            }
+            if let Some(sibling) = item.child_below(byte) {
+                search.next_hash = hash::extend(search.hash, &[sibling]);
+                search.stage = Stage::Sibling(sibling);
+                return;
+            }
+        }
+        match item.before {
+            _ if item.ends => search.finish(item.first, item.first, None, false),
+            Some(before) => search.finish(before, item.first, None, false),
+            // Only the first leaf has none before it, and its anchor, the empty one, ends the root.
+            None => search.stage = Stage::Done(None),
+        }
+    }
+}
+
+/// Length of the longest common prefix.
+pub fn common_length(a: &[u8], b: &[u8]) -> usize {
+    let (a_words, _) = a.as_chunks::<8>();
+    let (b_words, _) = b.as_chunks::<8>();
+    let words = a_words.iter().zip(b_words).take_while(|(a, b)| a == b).count();
+    let rest = a[words * 8..].iter().zip(&b[words * 8..]);
+    words * 8 + rest.take_while(|(a, b)| a == b).count()
+}
+
+/// Asks for the cache line at `address`.
+#[inline(always)]
+pub fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch faults on no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
