@@ -19,7 +19,7 @@ mod range;
 pub mod skiplist;
 pub mod wormhole;
 
-pub use range::Range;
+pub use range::{Range, Source};
 
 /// What a [`OrderedIndex::modify`] closure decides to do with the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

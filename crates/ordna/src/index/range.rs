@@ -7,22 +7,58 @@
 use std::borrow::Borrow;
 use std::ops::Bound;
 
-use super::{Direction, OrderedIndex, Owned};
-use crate::Entries;
+use super::{Direction, OrderedIndex};
+use crate::{Entries, Key, Value};
 
 const FIRST_CHUNK: usize = 16;
 const LAST_CHUNK: usize = 1024;
 
-type Limit<I> = Bound<<<I as OrderedIndex>::Key as ToOwned>::Owned>;
+/// What a [`Range`] reads from: every index, and what else has ordered entries.
+pub trait Source {
+    /// `u64` or `[u8]`.
+    type Key: Key + ?Sized;
+    /// `u64` or `[u8]`.
+    type Value: Value + ?Sized;
+
+    /// Appends the first `limit` entries (at least one) within the bounds to `out`, in the given
+    /// direction.
+    fn read_ahead(
+        &self,
+        lower: Bound<&Self::Key>,
+        upper: Bound<&Self::Key>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<Self::Key, Self::Value>,
+    );
+}
+
+impl<I: OrderedIndex> Source for I {
+    type Key = I::Key;
+    type Value = I::Value;
+
+    fn read_ahead(
+        &self,
+        lower: Bound<&I::Key>,
+        upper: Bound<&I::Key>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<I::Key, I::Value>,
+    ) {
+        self.collect(lower, upper, direction, limit, out);
+    }
+}
+
+type Limit<S> = Bound<<<S as Source>::Key as ToOwned>::Owned>;
+type Entry<S> = (<<S as Source>::Key as ToOwned>::Owned, <<S as Source>::Value as ToOwned>::Owned);
 
 /// One end of the range: what it has read ahead, and how much of that is returned.
-struct Side<I: OrderedIndex> {
+struct Side<I: Source> {
     ahead: Entries<I::Key, I::Value>,
     next: usize,
     chunk: usize,
 }
 
-impl<I: OrderedIndex> Side<I> {
+impl<I: Source> Side<I> {
     fn new() -> Self {
         Self { ahead: Entries::new(), next: 0, chunk: FIRST_CHUNK }
     }
@@ -32,7 +68,7 @@ impl<I: OrderedIndex> Side<I> {
 ///
 /// Made by [`OrderedIndex::range`] and [`OrderedIndex::prefix`]. Amortized O(1) per entry plus one
 /// seek per chunk.
-pub struct Range<'a, I: OrderedIndex> {
+pub struct Range<'a, I: Source> {
     index: &'a I,
     /// What neither side has returned yet lies between these two.
     lower: Limit<I>,
@@ -41,14 +77,14 @@ pub struct Range<'a, I: OrderedIndex> {
     back: Side<I>,
 }
 
-impl<'a, I: OrderedIndex> Range<'a, I> {
-    pub(super) fn new(index: &'a I, lower: Limit<I>, upper: Limit<I>) -> Self {
+impl<'a, I: Source> Range<'a, I> {
+    pub(crate) fn new(index: &'a I, lower: Limit<I>, upper: Limit<I>) -> Self {
         Self { index, lower, upper, front: Side::new(), back: Side::new() }
     }
 
     /// The next entry of one side. Moves that side's bound to it, so that the other side, and the
     /// next chunk of this one, stay clear of what was returned.
-    fn advance(&mut self, direction: Direction) -> Option<Owned<I>> {
+    fn advance(&mut self, direction: Direction) -> Option<Entry<I>> {
         let side = match direction {
             Direction::Ascending => &mut self.front,
             Direction::Descending => &mut self.back,
@@ -58,7 +94,7 @@ impl<'a, I: OrderedIndex> Range<'a, I> {
             side.next = 0;
             let lower = self.lower.as_ref().map(Borrow::borrow);
             let upper = self.upper.as_ref().map(Borrow::borrow);
-            self.index.collect(lower, upper, direction, side.chunk, &mut side.ahead);
+            self.index.read_ahead(lower, upper, direction, side.chunk, &mut side.ahead);
             side.chunk = (side.chunk * 2).min(LAST_CHUNK);
         }
         let (key, value) = side.ahead.get(side.next)?;
@@ -80,15 +116,15 @@ impl<'a, I: OrderedIndex> Range<'a, I> {
     }
 }
 
-impl<I: OrderedIndex> Iterator for Range<'_, I> {
-    type Item = Owned<I>;
+impl<I: Source> Iterator for Range<'_, I> {
+    type Item = Entry<I>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.advance(Direction::Ascending)
     }
 }
 
-impl<I: OrderedIndex> DoubleEndedIterator for Range<'_, I> {
+impl<I: Source> DoubleEndedIterator for Range<'_, I> {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.advance(Direction::Descending)
     }
