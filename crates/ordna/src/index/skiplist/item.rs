@@ -25,13 +25,13 @@ pub unsafe trait Item: Sized + 'static {
     /// What a node is made from. It has passed its checks.
     type New<'a>;
 
-    /// The cells and the two stretches of bytes that follow each other behind the tower.
-    fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 2]);
+    /// The cells and the stretches of bytes that follow each other behind the tower.
+    fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 3]);
 
     /// The order of two ranks, which live for different times.
     fn compare(one: Self::Rank<'_>, other: Self::Rank<'_>) -> Order;
 
-    /// Length of both stretches together.
+    /// Length of all stretches together.
     fn tail_len(first: &Self::First, second: &Self::Second) -> usize;
 
     /// # Safety
@@ -53,8 +53,8 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Pair<K, V> {
     type Rank<'a> = &'a K;
     type New<'a> = (&'a K, &'a V);
 
-    fn parts<'a>((key, value): &'a (&K, &V)) -> (V::Cell, K::Cell, [&'a [u8]; 2]) {
-        (value.cell(), key.cell(), [key.tail(), value.tail()])
+    fn parts<'a>((key, value): &'a (&K, &V)) -> (V::Cell, K::Cell, [&'a [u8]; 3]) {
+        (value.cell(), key.cell(), [key.tail(), value.tail(), &[]])
     }
 
     #[inline]

@@ -7,8 +7,8 @@
 //!
 //! Source: the Nitro paper (VLDB 2016), §2.
 
-mod item;
-mod raw;
+pub(crate) mod item;
+pub(crate) mod raw;
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};

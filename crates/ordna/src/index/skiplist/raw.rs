@@ -44,6 +44,7 @@ use std::cell::Cell;
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::mem::offset_of;
+use std::ops::ControlFlow;
 use std::ptr::{self, NonNull};
 
 use super::item::{Item, Pair};
@@ -134,7 +135,7 @@ impl<I: Item> NodeRef<I> {
     /// A node that nobody else knows yet. Key and value have passed their `check`.
     fn new(item: &I::New<'_>, height: usize) -> Self {
         let (first, second, tails) = I::parts(item);
-        let layout = Self::layout(height, tails[0].len() + tails[1].len());
+        let layout = Self::layout(height, tails.iter().map(|tail| tail.len()).sum());
         // SAFETY: the layout is not of size zero; tower, cells and tails are written within it.
         let node = unsafe {
             let Some(start) = NonNull::new(alloc::alloc(layout)) else {
@@ -147,10 +148,11 @@ impl<I: Item> NodeRef<I> {
             }
             ptr::write(node.first().cast_mut(), first);
             ptr::write(node.second().cast_mut(), second);
-            let tail = node.tail().cast_mut();
-            ptr::copy_nonoverlapping(tails[0].as_ptr(), tail, tails[0].len());
-            let tail = tail.add(tails[0].len());
-            ptr::copy_nonoverlapping(tails[1].as_ptr(), tail, tails[1].len());
+            let mut at = node.tail().cast_mut();
+            for tail in tails {
+                ptr::copy_nonoverlapping(tail.as_ptr(), at, tail.len());
+                at = at.add(tail.len());
+            }
             node
         };
         node.tower().tag(height - 1, TOP);
@@ -216,6 +218,11 @@ impl<I: Item> NodeRef<I> {
     /// Bytes asked of the allocator.
     pub fn size(&self) -> usize {
         Self::layout(self.height(), self.tail_len()).size()
+    }
+
+    /// Size of a node with a tower of the mean height, two links.
+    pub fn mean_size(tail: usize) -> usize {
+        2 * size_of::<Link<I>>() + Self::TAIL + tail
     }
 
     /// Whether the node is in the list: its level-0 link is not marked.
@@ -353,8 +360,17 @@ fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) 
 pub struct Place<I: Item> {
     before: [Tower<I>; MAX_HEIGHT],
     after: [*mut Node<I>; MAX_HEIGHT],
+    /// The last node before the place, live when it was passed. `None`: the head is.
+    pub last: Option<NodeRef<I>>,
     /// The live node with the rank, if there is one.
     pub found: Option<NodeRef<I>>,
+}
+
+impl<I: Item> Place<I> {
+    /// Whether the two nodes around the place still stand next to each other, the first one live.
+    pub fn is_current(&self) -> bool {
+        self.before[0].load(0) == self.after[0]
+    }
 }
 
 /// The list itself. Knows nothing of collectors: each call takes a guard of the one that the list
@@ -397,6 +413,7 @@ impl<I: Item> List<I> {
             let mut place = Place {
                 before: [self.head(); MAX_HEIGHT],
                 after: [ptr::null_mut(); MAX_HEIGHT],
+                last: None,
                 found: None,
             };
             let mut before = self.head();
@@ -419,6 +436,7 @@ impl<I: Item> List<I> {
                     match I::compare(node.rank(), rank) {
                         Order::Less => {
                             before = node.tower();
+                            place.last = Some(node);
                             at = next;
                         }
                         order => {
@@ -552,6 +570,22 @@ impl<I: Item> List<I> {
             }
         }
         last
+    }
+
+    /// Visits the live nodes with towers above `level`, in order, until `visit` breaks.
+    pub fn visit_level(
+        &self,
+        level: usize,
+        _guard: &Guard<'_>,
+        mut visit: impl FnMut(NodeRef<I>) -> ControlFlow<()>,
+    ) {
+        let mut at = self.head().load(level);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
+            at = node.tower().load(level);
+            if !is_marked(at) && visit(node).is_break() {
+                return;
+            }
+        }
     }
 
     /// The node behind at level 0, removed or not.
