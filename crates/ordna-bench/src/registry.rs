@@ -24,6 +24,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ordna::mvcc::Store;
 use ordna::{ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, SkipList};
 
 use crate::run::{Built, Job, measure};
@@ -153,6 +154,7 @@ pub fn all() -> Vec<Entry> {
         ours!("locked", Locked),
         alone!("btree", btree),
         ours!("skiplist", SkipList),
+        ours!("nitro", Store),
         alone!("art-none", art_none),
         ours!("art-coupling", ArtCoupling),
         ours!("art-olc", ArtOlc),

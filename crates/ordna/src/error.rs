@@ -16,6 +16,12 @@ pub enum Error {
         /// Length of the refused value, in bytes.
         len: usize,
     },
+    /// The store holds as much as it may.
+    #[error("the memory limit of {limit} bytes is reached")]
+    MemoryLimit {
+        /// The limit, in bytes.
+        limit: usize,
+    },
 }
 
 /// What a structural audit ([`crate::OrderedIndex::validate`]) found to be broken.

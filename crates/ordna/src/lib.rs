@@ -20,6 +20,7 @@
 //! | [`index`] | the contract [`OrderedIndex`] and the indexes themselves |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
 //! | [`entries`] | a flat buffer for the results of scans |
+//! | [`mvcc`] | the store with versions: snapshots, collection, expiry, batches |
 //! | [`reclaim`] | when removed memory may be freed |
 //! | [`sync`] | version lock, back-off, striped counter; the seam to the model checkers |
 
@@ -27,6 +28,7 @@ pub mod entries;
 mod error;
 pub mod index;
 pub mod key;
+pub mod mvcc;
 pub mod reclaim;
 pub mod record;
 pub mod sync;

@@ -39,7 +39,8 @@ impl StripedCounter {
     }
 }
 
-fn stripe_of_this_thread() -> usize {
+/// A number below 64, the same for all calls of a thread; the first 64 threads have different ones.
+pub(crate) fn stripe_of_this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };

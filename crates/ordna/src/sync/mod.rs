@@ -12,6 +12,7 @@ mod version_lock;
 
 pub use backoff::Backoff;
 pub use counter::StripedCounter;
+pub(crate) use counter::stripe_of_this_thread;
 pub(crate) use fault::fault;
 #[doc(hidden)]
 pub use fault::is_planted;
@@ -35,6 +36,13 @@ pub use std::sync::Arc as Shared;
 pub use loom::sync::Arc as Shared;
 #[cfg(shuttle)]
 pub use shuttle::sync::Arc as Shared;
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{Mutex, MutexGuard};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::{Mutex, MutexGuard};
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Tells the processor, or the model checker, that this thread waits for another.
 #[inline]

@@ -1,0 +1,374 @@
+//! Collection: what becomes of dead versions.
+//!
+//! # Contract
+//! A dead version is unlinked once no live snapshot sees it, and not before. Each is unlinked once:
+//! it has one [`Corpse`], which one list holds at a time. Everything here may run at once.
+//!
+//! # Protocol
+//! A dead version is seen by the live snapshots in [born, dead), and by none to come. It stands in
+//! its writer's list until that is long or some snapshot ends; then all lists are *stitched* into
+//! the queue of batches. Who takes a batch from the queue examines it: a version that no live
+//! snapshot sees is unlinked, any other is attached to the youngest snapshot that sees it (its
+//! *keeper*), to be examined again when that ends. So each look at a version follows from the end of
+//! a snapshot, and one old snapshot keeps what it sees and nothing else.
+//!
+//! In the paper's order ([`Order::Terms`]) a version is kept by every snapshot older than its death,
+//! whether it sees the version or not: an old snapshot keeps all that died since.
+//!
+//! # Nothing is lost
+//! 1. A batch in the queue is somebody's: the queue and the count of those at work change under one
+//!    lock, and a collector looks at the queue under it before it sleeps.
+//! 2. A keeper that ends while a batch is examined cannot be attached to; the rest of the batch is
+//!    then examined once more.
+//! 3. A snapshot that ends between a writer's look at the live set and its entry in the writer's
+//!    list does not find the entry; the writer looks again after it (see [`super::write`]).
+//!
+//! # Who collects
+//! Threads of the store's own, started when there is something to do, as many as asked for. A
+//! writer that finds the queue long takes a batch itself, so garbage cannot outrun collection. With
+//! no threads, whoever fills the queue empties it.
+//!
+//! Source: the Nitro paper, §4. There lists are stitched when a snapshot is made; here when one ends,
+//! which is when there is something to decide. Collection by the live set is ours.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::raw::Corpse;
+use super::write::Payment;
+use crate::index::Change;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{StripedCounter, fault, point, stripe_of_this_thread};
+use crate::{Key, Value};
+
+const STRIPES: usize = 64;
+/// A writer hands its list over when it is so long.
+const LIST: usize = 512;
+/// So many versions in the queue make writers help.
+const LONG_QUEUE: usize = 64 << 10;
+/// A collector leaves its reading section after so many versions.
+const SECTION: usize = 256;
+/// So many expired keys are looked at in one go.
+const DUE: usize = 256;
+
+/// What keeps a dead version from being collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Order {
+    /// The live snapshots that see it.
+    #[default]
+    LiveSet,
+    /// Every live snapshot older than its death, as in the paper (§4).
+    Terms,
+}
+
+type Batch<K, V> = Vec<Corpse<K, V>>;
+
+#[repr(align(128))]
+struct List<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
+
+struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
+    batches: VecDeque<Batch<K, V>>,
+    /// Batches taken and not done.
+    at_work: usize,
+    threads: Vec<JoinHandle<()>>,
+    /// Threads are running, or it was tried.
+    started: bool,
+    stop: bool,
+}
+
+/// Dead versions on their way.
+pub(super) struct Graves<K: Key + ?Sized, V: Value + ?Sized> {
+    lists: Box<[List<K, V>]>,
+    queue: Mutex<Queue<K, V>>,
+    /// Versions in the queue.
+    queued: AtomicUsize,
+    /// Something was queued, a deadline came nearer, or it is time to stop.
+    wake: Condvar,
+    /// The queue is empty and nobody is at work.
+    calm: Condvar,
+    collectors: usize,
+    order: Order,
+    collected: StripedCounter,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
+    pub fn new(collectors: usize, order: Order) -> Self {
+        Self {
+            lists: (0..STRIPES).map(|_| List(Mutex::new(Vec::new()))).collect(),
+            queue: Mutex::new(Queue {
+                batches: VecDeque::new(),
+                at_work: 0,
+                threads: Vec::new(),
+                started: false,
+                stop: false,
+            }),
+            queued: AtomicUsize::new(0),
+            wake: Condvar::new(),
+            calm: Condvar::new(),
+            collectors,
+            order,
+            collected: StripedCounter::new(),
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<K, V>> {
+        lock(&self.queue)
+    }
+
+    /// The oldest snapshot that would keep the version.
+    pub fn first_that_keeps(&self, corpse: &Corpse<K, V>) -> u64 {
+        match self.order {
+            Order::LiveSet => corpse.born,
+            Order::Terms => 1,
+        }
+    }
+
+    /// Puts a dead version into the calling thread's list. Returns whether that is long.
+    pub fn enlist(&self, corpse: Corpse<K, V>) -> bool {
+        let mut list = lock(&self.lists[stripe_of_this_thread() % STRIPES].0);
+        list.push(corpse);
+        list.len() >= LIST
+    }
+
+    /// Moves all lists into the queue.
+    fn stitch(&self) {
+        for list in &self.lists {
+            let batch = std::mem::take(&mut *lock(&list.0));
+            self.enqueue(batch);
+        }
+    }
+
+    fn enqueue(&self, batch: Batch<K, V>) {
+        if !batch.is_empty() {
+            self.queued.fetch_add(batch.len(), Ordering::Relaxed);
+            self.queue().batches.push_back(batch);
+            self.wake.notify_one();
+        }
+    }
+
+    fn take(&self, queue: &mut Queue<K, V>) -> Option<Batch<K, V>> {
+        let batch = queue.batches.pop_front()?;
+        self.queued.fetch_sub(batch.len(), Ordering::Relaxed);
+        queue.at_work += 1;
+        Some(batch)
+    }
+
+    fn done(&self, queue: &mut Queue<K, V>) {
+        queue.at_work -= 1;
+        if queue.at_work == 0 && queue.batches.is_empty() {
+            self.calm.notify_all();
+        }
+    }
+
+    pub fn count_collected(&self) {
+        self.collected.add(1);
+    }
+
+    /// Versions unlinked so far because no snapshot saw them.
+    pub fn collected(&self) -> usize {
+        self.collected.sum()
+    }
+
+    /// Versions in the queue: how far collection lags.
+    pub fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Versions in lists and queue.
+    pub fn waiting(&self) -> usize {
+        let listed: usize = self.lists.iter().map(|list| lock(&list.0).len()).sum();
+        listed + self.queued()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
+    /// Has all dead versions examined that no snapshot is known to keep.
+    pub fn hand_over(&self) {
+        self.graves.stitch();
+        if !self.start_collectors() {
+            self.drain();
+        }
+    }
+
+    /// Examines what a snapshot kept that has ended, and all else.
+    pub fn examine_again(&self, kept: Vec<Batch<K, V>>) {
+        kept.into_iter().for_each(|batch| self.graves.enqueue(batch));
+        self.hand_over();
+    }
+
+    /// Takes part if the queue is long.
+    #[inline]
+    pub fn help(&self) {
+        if self.graves.queued() > LONG_QUEUE {
+            self.work_off_one();
+        }
+    }
+
+    /// Collects all that can be, expired keys too, and waits for the collectors at work.
+    pub fn collect(&self) {
+        while self.expire() > 0 {}
+        self.graves.stitch();
+        self.drain();
+        let mut queue = self.graves.queue();
+        while queue.at_work > 0 {
+            queue = self.graves.calm.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn drain(&self) {
+        while self.work_off_one() {}
+    }
+
+    fn work_off_one(&self) -> bool {
+        let mut queue = self.graves.queue();
+        let Some(batch) = self.graves.take(&mut queue) else { return false };
+        drop(queue);
+        self.examine(batch);
+        self.graves.done(&mut self.graves.queue());
+        true
+    }
+
+    fn examine(&self, mut batch: Batch<K, V>) {
+        while !batch.is_empty() {
+            let live: Vec<u64> = self.terms.live().keys().copied().collect();
+            let keeper = |corpse: &Corpse<K, V>| {
+                let older = &live[..live.partition_point(|term| *term < corpse.dead)];
+                let keeper = older.last().copied()?;
+                (keeper >= self.graves.first_that_keeps(corpse)).then_some(keeper)
+            };
+            let mut kept: Vec<(u64, Corpse<K, V>)> = Vec::new();
+            let mut unseen = Vec::new();
+            for corpse in batch {
+                match keeper(&corpse) {
+                    Some(term) if !fault!("mvcc.collect.keeps") => kept.push((term, corpse)),
+                    _ => unseen.push(corpse),
+                }
+            }
+            point("mvcc.collect.examined");
+            while !unseen.is_empty() {
+                let guard = self.collector.pin();
+                for corpse in unseen.drain(unseen.len().saturating_sub(SECTION)..) {
+                    self.unlink(corpse, &guard);
+                }
+            }
+            batch = self.keep(kept);
+        }
+    }
+
+    /// Attaches each version to its keeper. Returns those whose keeper has ended meanwhile.
+    fn keep(&self, mut kept: Vec<(u64, Corpse<K, V>)>) -> Batch<K, V> {
+        kept.sort_by_key(|(term, _)| *term);
+        let mut ended = Vec::new();
+        let mut kept = kept.into_iter().peekable();
+        while let Some((term, corpse)) = kept.next() {
+            let mut group = vec![corpse];
+            while let Some((_, corpse)) = kept.next_if(|(next, _)| *next == term) {
+                group.push(corpse);
+            }
+            if let Err(group) = self.terms.attach(term, group)
+                && !fault!("mvcc.collect.keeper_ended")
+            {
+                ended.extend(group);
+            }
+        }
+        ended
+    }
+
+    /// Removes expired keys, up to a number. Returns how many were looked at.
+    fn expire(&self) -> usize {
+        let due = self.deadlines.due(self.time.now(), DUE);
+        for key in &due {
+            let key: &K = std::borrow::Borrow::borrow(key);
+            let writing = self.terms.enter(stripe_of_this_thread());
+            let guard = self.collector.pin();
+            // Shown as absent means expired, or really absent. Removals need no memory.
+            let done = self.apply::<&V, _>(key, writing.term, &guard, Payment::Due, |found| {
+                if found.is_none() { Change::Remove } else { Change::Keep }
+            });
+            debug_assert_eq!(done, Ok(()));
+        }
+        due.len()
+    }
+
+    /// A deadline came nearer.
+    pub fn wake_for_deadline(&self) {
+        self.start_collectors();
+        // Under the lock: a collector that has just looked at the deadlines is asleep by then.
+        let _queue = self.graves.queue();
+        self.graves.wake.notify_one();
+    }
+
+    /// Starts the collectors if that was not done. Returns whether there are any: if none are wanted,
+    /// or the system gives no threads, callers collect.
+    fn start_collectors(&self) -> bool {
+        if self.graves.collectors == 0 {
+            return false;
+        }
+        let mut queue = self.graves.queue();
+        if !queue.started && !queue.stop {
+            queue.started = true;
+            for _ in 0..self.graves.collectors {
+                let Some(engine) = self.me.upgrade() else { break };
+                let run = move || engine.run_collector();
+                let thread = thread::Builder::new().name("ordna collector".to_owned()).spawn(run);
+                queue.threads.extend(thread.ok());
+            }
+        }
+        !queue.threads.is_empty()
+    }
+
+    fn run_collector(&self) {
+        let graves = &self.graves;
+        let mut queue = graves.queue();
+        while !queue.stop {
+            if let Some(batch) = graves.take(&mut queue) {
+                drop(queue);
+                self.examine(batch);
+                point("mvcc.collector.finishing");
+                queue = graves.queue();
+                graves.done(&mut queue);
+                continue;
+            }
+            let earliest = self.deadlines.earliest();
+            if earliest == u64::MAX {
+                queue = graves.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let left = earliest.saturating_sub(self.time.now());
+            if left > 0 {
+                let left = Duration::from_millis(left);
+                let waited = graves.wake.wait_timeout(queue, left);
+                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            drop(queue);
+            self.expire();
+            queue = graves.queue();
+        }
+    }
+
+    /// Ends the collectors and waits for them. What is queued stays so.
+    pub fn stop(&self) {
+        let threads = {
+            let mut queue = self.graves.queue();
+            queue.stop = true;
+            self.graves.wake.notify_all();
+            std::mem::take(&mut queue.threads)
+        };
+        for thread in threads {
+            // The last handle may be dropped by a collector itself, in a hook.
+            if thread.thread().id() != thread::current().id() {
+                // A collector that panicked in a hook has said so.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,161 @@
+//! What the engine needs of an ordered structure, and how the skip list gives it.
+//!
+//! # Contract
+//! All calls may run at once, each under a guard of the engine's collector. A version is *linked*
+//! from its insertion until it is unlinked or replaced. Walks and searches meet every version that
+//! is linked throughout; walking from a version that was unlinked meanwhile leads on to those behind
+//! it, a replacement of it included. What is unlinked is retired by the structure, once.
+
+use std::ops::ControlFlow;
+
+use super::raw::{ANY, NewVersion, Node, Rank, Version};
+use crate::index::skiplist::raw::{List, MAX_HEIGHT, Place};
+use crate::reclaim::Guard;
+use crate::{Key, Value, Violation};
+
+/// Walks backwards go back by nodes with towers above this level: 2^4 nodes on average.
+const STRETCH_LEVEL: usize = 4;
+
+/// An ordered structure of versions.
+pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
+    /// Where a version belongs.
+    type Place;
+
+    /// Where the version of `key` born in `term` belongs.
+    fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place;
+    /// The linked version of exactly that key and term.
+    fn found(place: &Self::Place) -> Option<Node<K, V>>;
+    /// The last linked version in front of the place.
+    fn last(place: &Self::Place) -> Option<Node<K, V>>;
+    /// Whether the versions around the place still are neighbours, and linked.
+    fn is_current(place: &Self::Place) -> bool;
+
+    /// Links a new version at a place where none was found. `false`, and nothing done, if the
+    /// structure changed there.
+    fn link(&self, place: &mut Self::Place, new: &NewVersion<'_, K, V>, guard: &Guard<'_>) -> bool;
+    /// Puts a new version in the place of the one found there, as one step. `false`, and nothing
+    /// done, if that is unlinked already.
+    fn exchange(
+        &self,
+        place: &mut Self::Place,
+        old: Node<K, V>,
+        new: &NewVersion<'_, K, V>,
+        guard: &Guard<'_>,
+    ) -> bool;
+    /// Unlinks the version found at a place. Exactly one of all that race gets `true`.
+    fn unlink(&self, place: &mut Self::Place, version: Node<K, V>, guard: &Guard<'_>) -> bool;
+
+    /// Some linked version of `key`, the one found first.
+    fn any(&self, key: &K, guard: &Guard<'_>) -> Option<Node<K, V>>;
+    /// The same for many keys, with overlapping searches.
+    fn any_of_many<'k>(
+        &self,
+        keys: impl ExactSizeIterator<Item = &'k K>,
+        guard: &Guard<'_>,
+        each: impl FnMut(usize, Option<Node<K, V>>),
+    );
+    /// The last linked version below `bound`.
+    fn last_before(&self, bound: Rank<'_, K>, guard: &Guard<'_>) -> Option<Node<K, V>>;
+    /// A linked version some short way below `bound`; `None` is the beginning.
+    fn some_before(&self, bound: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>>;
+    /// The first version not below `from`, perhaps unlinked meanwhile. O(log n).
+    fn first_from(&self, from: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>>;
+    /// The version behind, perhaps unlinked meanwhile. O(1).
+    fn behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>>;
+
+    /// Linked versions, in order, that divide the structure evenly: at least `wanted` of them if there are as
+    /// many. O(their number).
+    fn sample(&self, wanted: usize, guard: &Guard<'_>) -> Vec<Node<K, V>>;
+
+    /// Audits the structure; returns the number of linked versions. Nobody else may use it.
+    fn validate(&self) -> Result<usize, Violation>;
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>> {
+    type Place = Place<Version<K, V>>;
+
+    fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place {
+        self.find(Rank { key, born: term }, guard)
+    }
+
+    fn found(place: &Self::Place) -> Option<Node<K, V>> {
+        place.found
+    }
+
+    fn last(place: &Self::Place) -> Option<Node<K, V>> {
+        place.last
+    }
+
+    fn is_current(place: &Self::Place) -> bool {
+        place.is_current()
+    }
+
+    fn link(&self, place: &mut Self::Place, new: &NewVersion<'_, K, V>, guard: &Guard<'_>) -> bool {
+        List::insert(self, place, new, guard)
+    }
+
+    fn exchange(
+        &self,
+        place: &mut Self::Place,
+        old: Node<K, V>,
+        new: &NewVersion<'_, K, V>,
+        guard: &Guard<'_>,
+    ) -> bool {
+        List::replace(self, place, old, new, guard)
+    }
+
+    fn unlink(&self, place: &mut Self::Place, version: Node<K, V>, guard: &Guard<'_>) -> bool {
+        self.remove(place, version, guard)
+    }
+
+    #[inline]
+    fn any(&self, key: &K, guard: &Guard<'_>) -> Option<Node<K, V>> {
+        self.get(Rank { key, born: ANY }, guard)
+    }
+
+    fn any_of_many<'k>(
+        &self,
+        keys: impl ExactSizeIterator<Item = &'k K>,
+        guard: &Guard<'_>,
+        each: impl FnMut(usize, Option<Node<K, V>>),
+    ) {
+        self.get_many(keys.map(|key| Rank { key, born: ANY }), guard, each);
+    }
+
+    fn last_before(&self, bound: Rank<'_, K>, guard: &Guard<'_>) -> Option<Node<K, V>> {
+        self.stretch_before(Some(bound), 0, guard)
+    }
+
+    fn some_before(&self, bound: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>> {
+        self.stretch_before(bound, STRETCH_LEVEL, guard)
+    }
+
+    fn first_from(&self, from: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>> {
+        self.locate(from.map(|rank| (rank, true)), guard)
+    }
+
+    #[inline]
+    fn behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>> {
+        List::next(self, version, guard)
+    }
+
+    fn sample(&self, wanted: usize, guard: &Guard<'_>) -> Vec<Node<K, V>> {
+        let mut sample = Vec::new();
+        // Each level has about twice the nodes of the one above: the first with enough has few more.
+        for level in (0..MAX_HEIGHT).rev() {
+            sample.clear();
+            self.visit_level(level, guard, |node| {
+                sample.push(node);
+                ControlFlow::Continue(())
+            });
+            if sample.len() >= wanted {
+                break;
+            }
+        }
+        sample
+    }
+
+    fn validate(&self) -> Result<usize, Violation> {
+        List::validate(self).map(|(versions, _)| versions)
+    }
+}

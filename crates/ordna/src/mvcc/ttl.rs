@@ -1,0 +1,150 @@
+//! Time: the store's clock, and when keys expire.
+//!
+//! # Contract
+//! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was given.
+//! The store's time never runs backwards: it is the latest that the clock has ever told, so what has
+//! expired stays expired when the clock is set back. A version is expired at and after its deadline.
+//!
+//! # The background
+//! Every version with a deadline stands in an ordered list, by shard of its key, from before it can
+//! be found in the store until it is replaced, removed or expired. Collectors sleep until the earliest
+//! of them.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::Key;
+use crate::sync::fault;
+
+/// Tells the time in milliseconds.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+const SHARDS: usize = 16;
+
+/// Milliseconds since 1970.
+pub fn system_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The latest time that a clock has told.
+pub struct Timekeeper {
+    clock: Clock,
+    latest: AtomicU64,
+}
+
+impl Timekeeper {
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, latest: AtomicU64::new(0) }
+    }
+
+    pub fn now(&self) -> u64 {
+        let told = (self.clock)();
+        if fault!("mvcc.ttl.never_backwards") {
+            return told;
+        }
+        self.latest.fetch_max(told, Ordering::AcqRel).max(told)
+    }
+}
+
+/// How many versions of a key have a deadline, one for each (two only while one replaces another).
+type Shard<K> = BTreeMap<(u64, <K as ToOwned>::Owned), u32>;
+
+/// The keys that will expire, by deadline.
+pub struct Deadlines<K: Key + ?Sized> {
+    shards: [Mutex<Shard<K>>; SHARDS],
+    /// No deadline is earlier. May be too early, never too late.
+    earliest: AtomicU64,
+    used: AtomicBool,
+}
+
+impl<K: Key + ?Sized> Deadlines<K> {
+    pub fn new() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
+            earliest: AtomicU64::new(u64::MAX),
+            used: AtomicBool::new(false),
+        }
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K>> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        lock(&self.shards[(hash % SHARDS as u64) as usize])
+    }
+
+    /// Notes a version that is about to be inserted.
+    pub fn add(&self, key: &K, deadline: u64) {
+        self.used.store(true, Ordering::Release);
+        *self.shard(key).entry((deadline, key.to_owned())).or_insert(0) += 1;
+    }
+
+    /// Calls for a look at `deadline`, after the insertion of a version that was noted: a look
+    /// before it would have found nothing to expire. Returns whether none was called for earlier.
+    pub fn schedule(&self, deadline: u64) -> bool {
+        self.earliest.fetch_min(deadline, Ordering::AcqRel) > deadline
+    }
+
+    /// Forgets a version.
+    pub fn forget(&self, key: &K, deadline: u64) {
+        let mut shard = self.shard(key);
+        let at = (deadline, key.to_owned());
+        if let Some(count) = shard.get_mut(&at) {
+            *count -= 1;
+            if *count == 0 {
+                shard.remove(&at);
+            }
+        }
+    }
+
+    /// Whether a version ever had a deadline.
+    pub fn are_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// When the next one is due; perhaps too early.
+    pub fn earliest(&self) -> u64 {
+        self.earliest.load(Ordering::Acquire)
+    }
+
+    /// Keys with a deadline at or before `now`, at most `limit`. They stay noted until they are
+    /// forgotten.
+    pub fn due(&self, now: u64, limit: usize) -> Vec<K::Owned> {
+        if self.earliest() > now {
+            return Vec::new();
+        }
+        // What is scheduled from now on counts anew; what was before is found below.
+        self.earliest.store(u64::MAX, Ordering::Release);
+        let mut due = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            for (deadline, key) in shard.keys() {
+                if *deadline > now || due.len() == limit {
+                    self.earliest.fetch_min(*deadline, Ordering::AcqRel);
+                    break;
+                }
+                due.push(key.clone());
+            }
+        }
+        due
+    }
+
+    /// Number of versions noted, and about the bytes that takes.
+    pub fn size(&self) -> (usize, usize) {
+        let mut size = (0, 0);
+        for shard in &self.shards {
+            for ((_, key), count) in lock(shard).iter() {
+                size.0 += *count as usize;
+                let key: &K = std::borrow::Borrow::borrow(key);
+                size.1 += size_of::<(u64, K::Owned, u32)>() + key.tail().len();
+            }
+        }
+        size
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
