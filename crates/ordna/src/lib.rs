@@ -22,6 +22,7 @@
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`mvcc`] | the store with versions: snapshots, collection, expiry, batches |
 //! | [`reclaim`] | when removed memory may be freed |
+//! | [`simd`] | words compared eight at a time, with the widest instructions of the machine |
 //! | [`sync`] | version lock, back-off, striped counter; the seam to the model checkers |
 
 pub mod entries;
@@ -31,6 +32,7 @@ pub mod key;
 pub mod mvcc;
 pub mod reclaim;
 pub mod record;
+pub mod simd;
 pub mod sync;
 pub mod value;
 

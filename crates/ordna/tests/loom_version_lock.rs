@@ -56,6 +56,27 @@ fn a_validated_read_is_of_one_moment() {
 }
 
 #[test]
+fn a_validated_read_beside_a_writer_that_owns_the_node_is_of_one_moment() {
+    loom::model(|| {
+        let shared = protected();
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let guard = shared.lock.enter_owned();
+                shared.a.store(1, Ordering::Relaxed);
+                shared.b.store(1, Ordering::Relaxed);
+                drop(guard);
+            })
+        };
+        if let Some((a, b)) = read(&shared) {
+            assert_eq!(a, b, "half a write was validated");
+        }
+        writer.join().unwrap();
+        assert_eq!(read(&shared), Some((1, 1)));
+    });
+}
+
+#[test]
 fn of_two_upgrades_from_one_version_one_wins() {
     loom::model(|| {
         let shared = protected();

@@ -1,0 +1,30 @@
+//! Eight words in one comparison.
+
+#![expect(unsafe_code, reason = "assembly: see the contract of the module above")]
+
+use std::arch::asm;
+
+use super::Line;
+
+#[inline(always)]
+pub fn at_most(line: &Line, word: u64) -> u32 {
+    let mask: u32;
+    // SAFETY: reached only with AVX-512 F detected. Reads the 64 bytes of the line; an aligned load
+    // of eight bytes within it is whole. Registers of the upper sixteen leave no dirty upper halves
+    // to the code around. Not `pure`: it stays in its place among fences and other reads.
+    unsafe {
+        asm!(
+            "vpbroadcastq zmm16, {word}",
+            // 5: not less than, unsigned.
+            "vpcmpuq k1, zmm16, zmmword ptr [{line}], 5",
+            "kmovw {mask:e}, k1",
+            word = in(reg) word,
+            line = in(reg) line,
+            mask = lateout(reg) mask,
+            out("xmm16") _,
+            out("k1") _,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    mask
+}

@@ -1,0 +1,164 @@
+//! Words compared eight at a time.
+//!
+//! # Contract
+//! A [`Line`] is one cache line of words that other threads may overwrite at any moment. A
+//! comparison reads each word once and whole, in no order among them: to the memory model it is
+//! eight relaxed loads. Whoever needs the words to be of one moment validates a version afterwards
+//! ([`crate::sync::VersionLock`]). That is why the vector versions are assembly and not
+//! intrinsics: an intrinsic reads memory that the compiler may take to be unchanging.
+//!
+//! One file per instruction set, and a scalar twin that is the specification: the tests compare
+//! every set of the machine with it. The set is chosen at run time.
+
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+mod avx2;
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+mod avx512;
+mod scalar;
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Words in a [`Line`].
+pub const LANES: usize = 8;
+
+/// One cache line of words.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line(pub [AtomicU64; LANES]);
+
+impl Line {
+    /// Every word the same.
+    pub fn filled(word: u64) -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(word)))
+    }
+
+    /// One word, relaxed.
+    #[inline]
+    pub fn get(&self, lane: usize) -> u64 {
+        self.0[lane].load(Ordering::Relaxed)
+    }
+
+    /// Overwrites one word, relaxed.
+    #[inline]
+    pub fn set(&self, lane: usize, word: u64) {
+        self.0[lane].store(word, Ordering::Relaxed);
+    }
+}
+
+/// An instruction set that this machine has. No other value can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InstructionSet(Kind);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Scalar,
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+    Avx2,
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+    Avx512,
+}
+
+impl InstructionSet {
+    /// One word after the other, on every machine.
+    pub const SCALAR: Self = Self(Kind::Scalar);
+
+    /// All that this machine has, the widest first.
+    pub fn available() -> Vec<Self> {
+        let mut sets = Vec::new();
+        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+                sets.push(Self(Kind::Avx512));
+            }
+            if is_x86_feature_detected!("avx2") {
+                sets.push(Self(Kind::Avx2));
+            }
+        }
+        sets.push(Self::SCALAR);
+        sets
+    }
+
+    /// The widest that this machine has.
+    pub fn widest() -> Self {
+        Self::available().first().copied().unwrap_or(Self::SCALAR)
+    }
+
+    /// As users name it.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Scalar => "scalar",
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx2 => "avx2",
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx512 => "avx512",
+        }
+    }
+
+    /// Which words are at most `word`, as unsigned numbers: bit i stands for lane i.
+    #[inline]
+    pub fn at_most(self, line: &Line, word: u64) -> u32 {
+        match self.0 {
+            Kind::Scalar => scalar::at_most(line, word),
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx2 => avx2::at_most(line, word),
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx512 => avx512::at_most(line, word),
+        }
+    }
+
+    /// Which words are below `word`, as unsigned numbers: bit i stands for lane i.
+    #[inline]
+    pub fn below(self, line: &Line, word: u64) -> u32 {
+        match word.checked_sub(1) {
+            Some(before) => self.at_most(line, before),
+            None => 0,
+        }
+    }
+}
+
+/// Asks for a cache line to be fetched. Any address will do: a hint never faults.
+#[inline]
+#[expect(unsafe_code, reason = "the prefetch instruction")]
+pub fn prefetch<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch faults on no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast::<i8>());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_compares_as_the_scalar_twin_does() {
+        let edges = [0, 1, 2, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX - 1, u64::MAX];
+        let mut state = 7_u64;
+        for round in 0..2000 {
+            let line = Line::filled(0);
+            for lane in 0..LANES {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let edge = edges[(state >> 40) as usize % edges.len()];
+                line.set(lane, if round % 2 == 0 { edge } else { state });
+            }
+            let of_line = (0..LANES).map(|lane| line.get(lane));
+            for word in edges.into_iter().chain(of_line.clone()) {
+                let at_most = of_line.clone().map(|other| other <= word);
+                let below = of_line.clone().map(|other| other < word);
+                let mask = |bits: &mut dyn Iterator<Item = bool>| {
+                    bits.enumerate().fold(0, |mask, (lane, bit)| mask | u32::from(bit) << lane)
+                };
+                let (at_most, below) =
+                    (mask(&mut at_most.into_iter()), mask(&mut below.into_iter()));
+                for set in InstructionSet::available() {
+                    assert_eq!(set.at_most(&line, word), at_most, "{set:?} {word} {line:?}");
+                    assert_eq!(set.below(&line, word), below, "{set:?} {word} {line:?}");
+                }
+            }
+        }
+    }
+}
