@@ -142,6 +142,7 @@ impl Plan {
     fn operations(&self, workload: &Workload) -> usize {
         match workload {
             Workload::Load => 0,
+            Workload::Remove => self.ops.min(self.n),
             _ if self.quick && workload.scans() => (self.ops / 10).max(1),
             _ => self.ops,
         }

@@ -11,6 +11,7 @@
 //! | [`check`] | the values that are stored, and the checks of every answer |
 //! | [`run`] | one build of one index: load and workloads, timed |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
+//! | [`paper`] | the papers' experiments as a table of runs |
 //! | [`dram`] | the machine's memory latency |
 //! | [`memory`] | bytes as the allocator and the system count them |
 //! | [`table`] | the results for people and for programs |
@@ -27,6 +28,7 @@ pub mod driver;
 pub mod keys;
 pub mod memory;
 pub mod page;
+pub mod paper;
 #[cfg(feature = "peers")]
 mod peers;
 pub mod plugin;

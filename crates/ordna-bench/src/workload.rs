@@ -27,6 +27,8 @@ pub enum Workload {
     CUniform,
     /// 15 % inserts, 15 % deletes, 70 % reads (HydraList §6.2.7).
     Delmix,
+    /// Removes, each of another key (ART Fig. 5).
+    Remove,
     /// This percentage of inserts, the rest reads (Wormhole Fig. 17).
     Mix(u32),
     /// Scans of so many entries.
@@ -38,7 +40,7 @@ pub enum Workload {
 }
 
 /// What `--workload` takes.
-pub const KNOWN: [&str; 14] = [
+pub const KNOWN: [&str; 15] = [
     "load",
     "a",
     "b",
@@ -48,6 +50,7 @@ pub const KNOWN: [&str; 14] = [
     "f",
     "c-uniform",
     "delmix",
+    "remove",
     "mix:PERCENT",
     "scan:N",
     "skew:THETA",
@@ -94,6 +97,7 @@ impl FromStr for Workload {
                 "f" => Self::F,
                 "c-uniform" => Self::CUniform,
                 "delmix" => Self::Delmix,
+                "remove" => Self::Remove,
                 _ => return Err(unknown("workload", text, KNOWN)),
             },
             Some(("mix", rest)) => Self::Mix(parse(rest, |percent| *percent <= 100)?),
@@ -119,6 +123,7 @@ impl std::fmt::Display for Workload {
             Self::F => f.write_str("f"),
             Self::CUniform => f.write_str("c-uniform"),
             Self::Delmix => f.write_str("delmix"),
+            Self::Remove => f.write_str("remove"),
             Self::Mix(percent) => write!(f, "mix:{percent}"),
             Self::Scan(n) => write!(f, "scan:{n}"),
             Self::Skew(theta) => write!(f, "skew:{theta}"),
@@ -165,7 +170,7 @@ impl Workload {
 
     /// Whether keys are missing afterwards, so that no other workload can follow.
     pub fn leaves_gaps(&self) -> bool {
-        *self == Self::Delmix
+        matches!(self, Self::Delmix | Self::Remove)
     }
 
     /// Whether it scans.
@@ -197,7 +202,12 @@ impl Workload {
     ) -> Vec<Vec<Operation>> {
         let zipf = match self {
             Self::Skew(theta) | Self::Contend(theta) => Some(Zipf::new(loaded as u64, *theta)),
-            Self::CUniform | Self::Delmix | Self::Mix(_) | Self::Scan(_) | Self::Load => None,
+            Self::CUniform
+            | Self::Delmix
+            | Self::Remove
+            | Self::Mix(_)
+            | Self::Scan(_)
+            | Self::Load => None,
             _ => Some(Zipf::new(loaded as u64, 0.99)),
         };
         (0..threads)
@@ -241,10 +251,19 @@ impl Writer<'_> {
         if *self.workload == Workload::Delmix {
             self.present = vec![true; self.loaded as usize / self.threads];
         }
-        if let Workload::Contend(_) = self.workload {
-            return self.contend(count);
+        match self.workload {
+            Workload::Contend(_) => return self.contend(count),
+            Workload::Remove => return self.remove(count),
+            _ => {}
         }
         (0..count).map(|_| self.next()).collect()
+    }
+
+    /// Each of the thread's own keys once, at most.
+    fn remove(&self, count: usize) -> Vec<Operation> {
+        let own = self.loaded as usize / self.threads;
+        let key = |at: usize| (at * self.threads + self.thread) as u32;
+        (0..count.min(own)).map(|at| Operation { action: Action::Delete, key: key(at) }).collect()
     }
 
     /// The first thread looks, the second removes and inserts again.
@@ -367,13 +386,26 @@ mod tests {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), count);
+        let removed = Workload::Remove.operations(100, 100, 0, 8000, 2, 3);
+        let mut keys: Vec<u32> = removed.iter().flatten().map(|operation| operation.key).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, (0..100).collect::<Vec<_>>());
     }
 
     #[test]
     fn names_round_trip_and_unknown_ones_list_the_known() {
-        for name in
-            ["load", "a", "e", "c-uniform", "delmix", "mix:25", "scan:100", "skew:1.2", "contend:3"]
-        {
+        for name in [
+            "load",
+            "a",
+            "e",
+            "c-uniform",
+            "delmix",
+            "mix:25",
+            "scan:100",
+            "skew:1.2",
+            "contend:3",
+            "remove",
+        ] {
             assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
         }
         assert!("g".parse::<Workload>().unwrap_err().contains("c-uniform"));

@@ -220,9 +220,9 @@ fn scaling(cells: &[Cell]) -> String {
             marks: whole(chosen.iter().map(|cell| cell.threads)),
         };
         let mops = Axis { title: "Mops/s", scale: Scale::Linear, marks: Vec::new() };
-        let (_, keys, _, workload, batch) = case;
+        let (_, keys, n, workload, batch) = case;
         let batch = if batch > 1 { format!(", {batch} per call") } else { String::new() };
-        lines(&format!("{keys}, {workload}{batch}"), &threads, &mops, &found)
+        lines(&format!("{keys}, {}, {workload}{batch}", number(n as f64)), &threads, &mops, &found)
     });
     section("Scaling with threads", "Higher is better.", vec![(String::new(), plots.collect())])
 }
@@ -230,6 +230,8 @@ fn scaling(cells: &[Cell]) -> String {
 fn growth(cells: &[Cell]) -> String {
     let all: Vec<&Cell> = cells.iter().collect();
     let of = |cell: &Cell| (cell.keys.clone(), cell.workload.clone(), cell.threads, cell.batch);
+    // Bytes per key are of the load: one plot per key set.
+    let mut sized = BTreeSet::new();
     let plots = distinct(&all, of).into_iter().flat_map(|case| {
         let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
         let sizes = whole(chosen.iter().map(|cell| cell.n));
@@ -256,9 +258,9 @@ fn growth(cells: &[Cell]) -> String {
                 Axis { title: "ns per operation and thread", scale: Scale::Log, marks: vec![] };
             plots.push(lines(&title, &n(), &ns, &speed));
         }
-        if !bytes.is_empty() && workload != "load" {
+        if !bytes.is_empty() && sized.insert(keys.clone()) {
             let axis = Axis { title: "bytes per key", scale: Scale::Linear, marks: Vec::new() };
-            plots.push(lines(&title, &n(), &axis, &bytes));
+            plots.push(lines(keys, &n(), &axis, &bytes));
         }
         plots
     });

@@ -11,7 +11,7 @@ pub fn escape(text: &str) -> String {
 pub fn number(value: f64) -> String {
     match value {
         _ if value >= 1e6 => format!("{}M", number(value / 1e6)),
-        _ if value >= 1e4 => format!("{}k", number(value / 1e3)),
+        _ if value >= 1e3 => format!("{}k", number(value / 1e3)),
         _ if value >= 100.0 => format!("{value:.0}"),
         _ if value >= 10.0 => trimmed(&format!("{value:.1}")),
         _ => trimmed(&format!("{value:.2}")),
@@ -67,7 +67,8 @@ pub fn bars(title: &str, unit: &str, rows: &[Bar]) -> String {
                 let words = escape(words);
                 let _ = write!(
                     svg,
-                    "<text class=\"none\" x=\"{LABELS}\" y=\"{middle:.1}\">{words}</text>"
+                    "<text class=\"none\" x=\"{}\" y=\"{middle:.1}\">{words}</text>",
+                    LABELS + 6.0
                 );
                 continue;
             }

@@ -1,5 +1,8 @@
 //! The command line of `ordna bench`.
 
+mod growth;
+mod paper;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -23,6 +26,10 @@ pub struct Bench {
 enum Command {
     /// Measure indexes on key sets under workloads, in interleaved rounds.
     Run(Box<Run>),
+    /// Measure ns per lookup and bytes per key from 10^4 keys to as many as fit.
+    Growth(Box<growth::Growth>),
+    /// Run the experiments of a paper, scaled to this machine.
+    Paper(Box<paper::Papers>),
     /// List the indexes, key sets and workloads.
     List,
     /// Rewrite the benchmark page from the JSON of a run.
@@ -97,9 +104,10 @@ pub struct Run {
 /// What every measuring command takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch.
-    #[arg(long, value_delimiter = ',', default_value = "locked,skiplist")]
-    index: Vec<String>,
+    /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch. Without it:
+    /// all of the workspace, or those of the paper's figure.
+    #[arg(long, value_delimiter = ',')]
+    index: Option<Vec<String>>,
     /// Shared libraries that hold an index behind include/ordna_peer.h; measured by their names.
     #[arg(long, value_name = "LIBRARY")]
     peer_lib: Vec<PathBuf>,
@@ -151,9 +159,15 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
     match &bench.command {
         Command::List => {
             list();
+            for paper in &crate::paper::PAPERS {
+                let figures: Vec<&str> = paper.figures.iter().map(|figure| figure.name).collect();
+                println!("paper {}: {}, figures {}", paper.name, paper.title, figures.join(", "));
+            }
             Ok(())
         }
         Command::Run(run) => run.run(),
+        Command::Growth(growth) => growth.run(),
+        Command::Paper(papers) => papers.run(),
         Command::Docs(docs) => docs.run(),
     }
 }
@@ -210,7 +224,9 @@ impl Common {
     /// The chosen indexes.
     fn indexes(&self) -> Result<Vec<Chosen>, BenchError> {
         let registry = self.registry()?;
-        let chosen = self.index.iter().map(|text| registry.find(text)).collect::<Result<_, _>>();
+        let ours = || registry.entries().filter(|e| e.ours).map(|e| e.name.clone()).collect();
+        let names: Vec<String> = self.index.clone().unwrap_or_else(ours);
+        let chosen = names.iter().map(|text| registry.find(text)).collect::<Result<_, _>>();
         chosen.map_err(BenchError::Request)
     }
 
