@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use crate::{Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area and test file.
-const MODELLED: [(&str, &str); 1] = [("version_lock", "loom_version_lock")];
+const MODELLED: [(&str, &str); 2] =
+    [("version_lock", "loom_version_lock"), ("mvcc_terms", "loom_mvcc_terms")];
 
 /// A test that does not end by then hangs because of the fault.
 const LIMIT: Duration = Duration::from_secs(180);

@@ -163,9 +163,15 @@ impl<G> Terms<G> {
             })
             .holders += 1;
         // Before the next term begins, or its gate opens: its writers must not overlook us.
-        self.youngest.store(term, Ordering::Release);
+        let late = fault!("mvcc_terms.snapshot.youngest_first");
+        if !late {
+            self.youngest.store(term, Ordering::Release);
+        }
         if gate_open {
             self.open(current + 1);
+        }
+        if late {
+            self.youngest.store(term, Ordering::Release);
         }
         term
     }

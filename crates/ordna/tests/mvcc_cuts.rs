@@ -1,0 +1,398 @@
+//! Many threads at once: every snapshot is a cut, and stays what it was.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use ordna::mvcc::{Options, Order, Snapshot, Store, Write};
+use ordna::{Direction, Error, OrderedIndex};
+use ordna_testkit::random::Random;
+
+const WRITERS: u64 = 3;
+/// Keys of each writer.
+const KEYS: u64 = 400;
+/// Keys of a batch.
+const BATCH: u64 = 5;
+
+/// Each writer goes through the rounds 1, 2, 3 …; in round r it writes r to its key number r mod
+/// KEYS, or removes it if r is a multiple of 3. After r rounds the state of its keys is known.
+fn value_after(rounds: u64, key: u64) -> Option<u64> {
+    // The last round up to `rounds` that was about this key.
+    let behind = (rounds + KEYS - key) % KEYS;
+    let last = rounds.checked_sub(behind).filter(|last| *last > 0)?;
+    (!last.is_multiple_of(3)).then_some(last)
+}
+
+fn key_of(writer: u64, key: u64) -> u64 {
+    key * WRITERS + writer
+}
+
+fn write_round(store: &Store<u64, u64>, writer: u64, round: u64) {
+    let key = key_of(writer, round % KEYS);
+    if round.is_multiple_of(3) {
+        store.remove(&key);
+    } else {
+        store.insert(&key, &round).unwrap();
+    }
+}
+
+/// The state of each writer's keys must be that after some number of rounds, between those that had
+/// ended before the snapshot and those that had begun after it.
+fn check(snapshot: &Snapshot<u64, u64>, ended: &[u64], begun: &[u64], upwards: bool) -> Vec<u64> {
+    let mut content = vec![vec![None; KEYS as usize]; WRITERS as usize];
+    let direction = if upwards { Direction::Ascending } else { Direction::Descending };
+    let mut count = 0;
+    snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
+        let place = &mut content[(key % WRITERS) as usize][(key / WRITERS) as usize];
+        assert!(place.is_none(), "key {key} twice");
+        *place = Some(*value);
+        count += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!(snapshot.len(), count, "the number of items");
+    let mut cut = Vec::new();
+    for writer in 0..WRITERS as usize {
+        let right = |rounds: u64| {
+            (0..KEYS).all(|key| content[writer][key as usize] == value_after(rounds, key))
+        };
+        let (low, high) = (ended[writer], begun[writer]);
+        let Some(rounds) = (low..=high).find(|rounds| right(*rounds)) else {
+            panic!("writer {writer}: the state after no number of rounds from {low} to {high}")
+        };
+        cut.push(rounds);
+    }
+    cut
+}
+
+fn cuts(options: Options) {
+    let store: Store<u64, u64> = Store::with_options(options);
+    let end = Instant::now() + ordna_testkit::budget();
+    let begun: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    let ended: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    let look = |counters: &[AtomicU64]| -> Vec<u64> {
+        counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect()
+    };
+    let snapshots = std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (store, begun, ended, done) = (&store, &begun, &ended, &done);
+            scope.spawn(move || {
+                let mut round = 0;
+                while !done.load(Ordering::Relaxed) {
+                    round += 1;
+                    begun[writer as usize].store(round, Ordering::SeqCst);
+                    write_round(store, writer, round);
+                    ended[writer as usize].store(round, Ordering::SeqCst);
+                }
+            });
+        }
+        let mut random = Random::new(3);
+        let mut live: Vec<(Snapshot<u64, u64>, Vec<u64>)> = Vec::new();
+        let mut snapshots = 0;
+        while Instant::now() < end {
+            let before = look(&ended);
+            let snapshot = store.snapshot();
+            let after = look(&begun);
+            let cut = check(&snapshot, &before, &after, snapshots % 2 == 0);
+            // Cuts are ordered as the snapshots are.
+            if let Some((_, last)) = live.last() {
+                assert!(last.iter().zip(&cut).all(|(a, b)| a <= b), "{last:?}, then {cut:?}");
+            }
+            live.push((snapshot, cut));
+            snapshots += 1;
+            if live.len() > 6 {
+                let (snapshot, cut) = live.remove(random.below(6) as usize);
+                assert_eq!(check(&snapshot, &cut, &cut, snapshots % 2 == 1), cut);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        for (snapshot, cut) in &live {
+            assert_eq!(check(snapshot, cut, cut, true), *cut);
+        }
+        snapshots
+    });
+    assert!(snapshots > 10, "{snapshots} snapshots");
+    store.collect();
+    let audit = store.validate().unwrap();
+    assert_eq!(audit.nodes, audit.entries, "no snapshot lives");
+    assert!(store.statistics().collected > 0);
+}
+
+#[test]
+fn every_snapshot_is_a_cut() {
+    cuts(Options::new().collectors(2));
+}
+
+#[test]
+fn every_snapshot_is_a_cut_whoever_collects() {
+    cuts(Options::new().collectors(0));
+}
+
+#[test]
+fn every_snapshot_is_a_cut_in_the_order_of_terms() {
+    cuts(Options::new().order(Order::Terms));
+}
+
+/// All keys of a batch hold the same number, in every snapshot.
+#[test]
+fn no_snapshot_holds_a_part_of_a_batch() {
+    let store: Store<[u8], u64> = Store::new();
+    let end = Instant::now() + ordna_testkit::budget();
+    let keys = |writer: u64| -> Vec<Vec<u8>> {
+        (0..BATCH).map(|n| format!("{n}-{writer}").into_bytes()).collect()
+    };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let (store, done) = (&store, &done);
+            scope.spawn(move || {
+                let keys = keys(writer);
+                let mut round = 0;
+                while !done.load(Ordering::Relaxed) {
+                    round += 1;
+                    let writes: Vec<Write<'_, [u8], u64>> = keys
+                        .iter()
+                        .map(|key| match round % 4 {
+                            0 => Write::Remove(key.as_slice()),
+                            _ => Write::put(key.as_slice(), &round),
+                        })
+                        .collect();
+                    store.write_batch(&writes).unwrap();
+                }
+            });
+        }
+        while Instant::now() < end {
+            let snapshot = store.snapshot();
+            for writer in 0..WRITERS {
+                let values: Vec<_> = keys(writer).iter().map(|key| snapshot.get(key)).collect();
+                assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+            }
+            assert!(snapshot.len().is_multiple_of(BATCH as usize));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    store.validate().unwrap();
+}
+
+/// Removals of ranges are all or nothing too, and the sums of transfers stay.
+#[test]
+fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
+    const SUM: u64 = 1000;
+    let store: Store<u64, u64> = Store::new();
+    let end = Instant::now() + ordna_testkit::budget();
+    let done = AtomicBool::new(false);
+    let fill = || {
+        let pairs: Vec<(u64, u64)> = (100..130).map(|key| (key, 1)).collect();
+        let batch: Vec<_> = pairs.iter().map(|(key, value)| Write::put(key, value)).collect();
+        store.write_batch(&batch).unwrap();
+    };
+    store.write_batch(&[Write::put(&0, &SUM), Write::put(&1, &0)]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(4);
+            while !done.load(Ordering::Relaxed) {
+                let amount = random.below(SUM);
+                store
+                    .write_batch(&[Write::put(&0, &amount), Write::put(&1, &(SUM - amount))])
+                    .unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                fill();
+                assert_eq!(store.remove_range(Bound::Included(&100), Bound::Excluded(&130)), 30);
+            }
+        });
+        while Instant::now() < end {
+            let snapshot = store.snapshot();
+            assert_eq!(snapshot.get(&0).unwrap() + snapshot.get(&1).unwrap(), SUM);
+            let within = snapshot.range(100..130).count();
+            assert!(within == 0 || within == 30, "{within} of 30");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    store.validate().unwrap();
+}
+
+/// Increments by compare-and-swap on versions are not lost, though the value may come back.
+#[test]
+fn exchanges_by_version_lose_no_update() {
+    let store: Store<u64, u64> = Store::new();
+    store.insert(&7, &0).unwrap();
+    let wins: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut wins = 0;
+                    for _ in 0..300 {
+                        let (value, version) = store.get_versioned(&7).unwrap();
+                        let new = (value + 1) % 2;
+                        let won = store.compare_exchange_version(&7, version, Some(&new));
+                        wins += u64::from(won.unwrap());
+                    }
+                    wins
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert!(wins >= 300);
+    assert_eq!(store.get(&7), Some(wins % 2));
+    store.validate().unwrap();
+}
+
+/// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
+#[test]
+fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
+    let store: Store<[u8], [u8]> =
+        Store::with_options(Options::new().memory_limit(1 << 20).collectors(0));
+    let value = [7; 1000];
+    let key = |n: u32| n.to_be_bytes();
+    let filled = (0..).find(|n| store.insert(&key(*n), &value).is_err()).unwrap();
+    let limit = Err(Error::MemoryLimit { limit: 1 << 20 });
+    assert!((900..1050).contains(&filled), "{filled} values of 1,000 bytes in 1 MiB");
+    assert!(store.statistics().bytes <= 1 << 20);
+    assert_eq!(store.insert(&key(filled), &value), limit);
+    // The credit of this thread is no more than another may have.
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(store.insert(&key(filled), &value).is_err()));
+    });
+    assert_eq!(store.get(&key(3)), Some(value.to_vec()));
+    // Half of a batch fits: nothing of it is applied.
+    assert_eq!(store.remove(&key(0)), Some(value.to_vec()));
+    let keys = [key(0), key(filled)];
+    let batch = keys.each_ref().map(|key| Write::put(&key[..], &value[..]));
+    assert_eq!(store.write_batch(&batch), Err(Error::MemoryLimit { limit: 1 << 20 }));
+    assert_eq!((store.get(&key(0)), store.get(&key(filled))), (None, None));
+    store.write_batch(&batch[..1]).unwrap();
+    // What a snapshot keeps is not freed by removals; reads and removals go on.
+    let snapshot = store.snapshot();
+    assert_eq!(store.remove_range(Bound::Unbounded, Bound::Excluded(&key(100))), 100);
+    assert!(store.insert(&key(0), &value).is_err());
+    assert_eq!(snapshot.len(), filled as usize);
+    drop(snapshot);
+    store.insert(&key(0), &value).unwrap();
+    store.validate().unwrap();
+    // Another thread frees and keeps the credit: it is not lost to this one.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(
+                store.remove_range(Bound::Unbounded, Bound::Unbounded),
+                filled as usize - 99
+            );
+        });
+    });
+    assert_eq!(
+        (0..filled).filter(|n| store.insert(&key(*n), &value).is_ok()).count(),
+        filled as usize
+    );
+    store.validate().unwrap();
+}
+
+/// Values that wait for a collection do not make the limit refuse what will fit after it.
+#[test]
+fn the_limit_collects_before_it_refuses() {
+    let clock = std::sync::Arc::new(AtomicU64::new(0));
+    let hands = clock.clone();
+    let options = Options::new().memory_limit(100 << 10).collectors(0);
+    let store: Store<[u8], [u8]> =
+        Store::with_options(options.clock(move || hands.load(Ordering::Relaxed)));
+    let value = [7; 1000];
+    let filled =
+        (0_u32..).find(|n| store.insert_until(&n.to_be_bytes(), &value, 10).is_err()).unwrap();
+    assert!(store.insert(b"more", &value).is_err());
+    clock.store(10, Ordering::Relaxed);
+    for n in 0..filled {
+        store.insert(&(1000 + n).to_be_bytes(), &value).unwrap();
+    }
+    assert_eq!(store.statistics().expiring.0, 0);
+    store.validate().unwrap();
+}
+
+/// Expired keys go by themselves, at their time.
+#[test]
+fn expired_keys_are_collected_in_the_background() {
+    let store: Store<[u8], u64> = Store::new();
+    let soon = store.now() + 30;
+    for n in 0..1000_u32 {
+        store.insert_until(&n.to_be_bytes(), &1, soon + u64::from(n % 20)).unwrap();
+        store.insert(&(n + 5000).to_be_bytes(), &2).unwrap();
+    }
+    // Overwritten for good; and a deadline far away.
+    store.insert(&0_u32.to_be_bytes(), &3).unwrap();
+    store.set_expiry(&1_u32.to_be_bytes(), Some(soon + 1_000_000)).unwrap();
+    let give_up = Instant::now() + std::time::Duration::from_secs(20);
+    while store.statistics().items > 1002 {
+        assert!(Instant::now() < give_up, "{:?}", store.statistics());
+        std::thread::yield_now();
+    }
+    assert_eq!(store.get(&0_u32.to_be_bytes()), Some(3));
+    assert_eq!(store.get(&1_u32.to_be_bytes()), Some(1));
+    assert_eq!(store.statistics().expiring.0, 1);
+    store.validate().unwrap();
+}
+
+/// Collectors hand over everything that a snapshot that is gone would have seen.
+#[test]
+fn the_hook_hears_of_every_removal() {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(2));
+    for key in 0..1000 {
+        store.insert(&key, &key).unwrap();
+    }
+    let snapshot = store.snapshot();
+    let term = snapshot.term();
+    let heard: Arc<Mutex<BTreeMap<u64, u64>>> = Arc::default();
+    let hears = Arc::clone(&heard);
+    store.on_removal(Some(move |removed: &ordna::mvcc::Removed<'_, u64, u64>| {
+        if removed.born <= term && removed.dead > term {
+            assert_eq!(hears.lock().unwrap().insert(*removed.key, *removed.value), None);
+        }
+    }));
+    // It is let go while it is read, as a backup does that must not hold up collection.
+    let mut seen = BTreeMap::new();
+    drop(snapshot);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for key in (0..1000).rev() {
+                store.insert(&key, &(key + 1_000_000)).unwrap();
+            }
+        });
+        store.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
+            if *value < 1_000_000 {
+                seen.insert(*key, *value);
+            }
+            ControlFlow::Continue(())
+        });
+    });
+    store.collect();
+    store.on_removal(None::<fn(&ordna::mvcc::Removed<'_, u64, u64>)>);
+    seen.extend(heard.lock().unwrap().iter());
+    assert_eq!(seen.len(), 1000, "the walk and the hook together miss nothing");
+    assert!(seen.iter().all(|(key, value)| key == value));
+}
+
+/// Partition points divide evenly, more or less, and in order.
+#[test]
+fn partition_points_divide_the_store() {
+    let store: Store<u64, u64> = Store::new();
+    assert!(store.partition_points(4).is_empty());
+    for key in 0..20_000 {
+        store.insert(&(key * 7), &key).unwrap();
+    }
+    for parts in [1, 2, 3, 8, 50] {
+        let points = store.partition_points(parts);
+        assert_eq!(points.len(), parts - 1);
+        let mut from = Bound::Unbounded;
+        let mut sizes = Vec::new();
+        for point in &points {
+            sizes.push(store.range((from, Bound::Excluded(*point))).count());
+            from = Bound::Included(*point);
+        }
+        sizes.push(store.range((from, Bound::Unbounded)).count());
+        assert_eq!(sizes.iter().sum::<usize>(), 20_000);
+        let largest = *sizes.iter().max().unwrap();
+        assert!(largest < 4 * 20_000 / parts, "{parts} parts: {sizes:?}");
+    }
+}
