@@ -40,6 +40,7 @@ pub use entries::Entries;
 pub use error::{Error, Violation};
 pub use index::art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
 pub use index::locked::Locked;
+pub use index::pi::Pi;
 pub use index::skiplist::SkipList;
 pub use index::wormhole::{Wormhole, WormholeFaithful, WormholeUnsafe};
 pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};

@@ -1,0 +1,227 @@
+//! The index layer is rebuilt in the background, while batches run.
+//!
+//! # Protocol
+//! One rebuild at a time, under the rebuild lock, which no query ever takes. A rebuild
+//!
+//! 1. takes the list of dead nodes: unlinked by now, so the scan below cannot meet them;
+//! 2. scans the list of data nodes, in parts if it has several threads, and builds a layer. Owners go
+//!    on writing: what is split off behind the scan is found by walking, and what is absorbed behind
+//!    it stays in the new layer as a dead place, and in the next list of dead nodes;
+//! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes
+//!    the new. The old layer and the dead nodes of step 1, which only it may name, are retired:
+//!    freed when the last batch or reader that pinned before the swap has ended.
+//!
+//! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
+//! (15 % by default, §4.3.5), or when the steps that queries had to walk because the layer is stale
+//! are more than its nodes: walking has then cost what rebuilding costs.
+//!
+//! The daemon thread starts with the first rebuild that is due, parks when none is, and ends with the
+//! index.
+//!
+//! Source: the PI paper, §4.1 and §4.3.5.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::layer::Layer;
+use super::node::NodeRef;
+use super::storage::Storage;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{fault, point};
+use crate::{Key, Value};
+
+/// Fewest changed nodes that are worth a rebuild.
+const FEWEST: usize = 8;
+/// How far ahead of a scan nodes are fetched.
+const AHEAD: usize = 12;
+/// Nodes below which a part of a scan is not worth a thread.
+const PART: usize = 4096;
+
+/// When and how the layer is rebuilt.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Changed nodes, in percent of all, from which a rebuild is due.
+    pub threshold: usize,
+    /// Threads that share a rebuild.
+    pub threads: usize,
+    /// Whether a thread of its own does it, or the caller whose write made it due.
+    pub in_background: bool,
+}
+
+/// What the daemon is told.
+#[derive(Default)]
+struct Orders {
+    stop: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Who rebuilds, and when.
+pub struct Rebuilder {
+    pub plan: Plan,
+    /// Held during a rebuild.
+    lock: Mutex<()>,
+    /// Whether a rebuild is asked for.
+    due: AtomicBool,
+    orders: Mutex<Orders>,
+    told: Condvar,
+}
+
+impl Rebuilder {
+    pub fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            lock: Mutex::new(()),
+            due: AtomicBool::new(false),
+            orders: Mutex::default(),
+            told: Condvar::new(),
+        }
+    }
+
+    /// The rebuild lock.
+    pub fn lock(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the index and its daemon share.
+pub struct Shared<K: Key + ?Sized, V: Value + ?Sized> {
+    pub storage: Storage<K, V>,
+    pub rebuilder: Rebuilder,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
+    /// Rebuilds the layer now; waits for a rebuild under way.
+    pub fn rebuild(&self) {
+        let _lock = self.rebuilder.lock();
+        self.storage.rebuild(self.rebuilder.plan.threads);
+    }
+
+    /// Has the layer rebuilt if that is due. Called after writes, by nobody's turn.
+    #[inline]
+    pub fn rebuild_if_due(self: &Arc<Self>) {
+        let (storage, rebuilder) = (&self.storage, &self.rebuilder);
+        let changed = storage.changed.load(Ordering::Relaxed);
+        let walked = storage.walked.load(Ordering::Relaxed);
+        if changed < FEWEST {
+            return;
+        }
+        let nodes = storage.layer(&storage.collector.pin()).len();
+        if changed * 100 < nodes * rebuilder.plan.threshold && walked < nodes {
+            return;
+        }
+        if !rebuilder.plan.in_background {
+            // Who holds the lock is rebuilding: one is enough.
+            if let Ok(_lock) = rebuilder.lock.try_lock() {
+                storage.rebuild(rebuilder.plan.threads);
+            }
+            return;
+        }
+        if rebuilder.due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut orders = rebuilder.orders();
+        if orders.thread.is_none() && !orders.stop {
+            let shared = self.clone();
+            let name = "ordna-pi-rebuild".to_owned();
+            let thread = std::thread::Builder::new().name(name).spawn(move || shared.serve());
+            orders.thread = thread.ok();
+            if orders.thread.is_none() {
+                // No thread to be had: the next write that finds it due tries again.
+                rebuilder.due.store(false, Ordering::Release);
+            }
+        }
+        drop(orders);
+        rebuilder.told.notify_all();
+    }
+
+    /// The daemon.
+    fn serve(&self) {
+        loop {
+            let mut orders = self.rebuilder.orders();
+            while !orders.stop && !self.rebuilder.due.load(Ordering::Acquire) {
+                orders = self.rebuilder.told.wait(orders).unwrap_or_else(PoisonError::into_inner);
+            }
+            if orders.stop {
+                return;
+            }
+            drop(orders);
+            self.rebuild();
+            self.rebuilder.due.store(false, Ordering::Release);
+        }
+    }
+
+    /// Ends the daemon. A rebuild under way is finished first.
+    pub fn stop(&self) {
+        let thread = {
+            let mut orders = self.rebuilder.orders();
+            orders.stop = true;
+            orders.thread.take()
+        };
+        self.rebuilder.told.notify_all();
+        if let Some(thread) = thread {
+            // If it panicked, the layer is an old one, which is slow and right.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
+    /// Builds a layer from the list and puts it into use. One call at a time.
+    fn rebuild(&self, threads: usize) {
+        let early = !fault!("pi.rebuild.dead_after_scan");
+        let mut dead = if early { self.take_dead() } else { Vec::new() };
+        self.changed.store(0, Ordering::Relaxed);
+        self.walked.store(0, Ordering::Relaxed);
+        let guard = self.collector.pin();
+        let old = self.layer(&guard);
+        let parts = (old.len() / PART).clamp(1, threads.max(1));
+        let starts = (0..parts).map(|part| part * old.len() / parts);
+        let starts: Vec<usize> = starts.chain([old.len()]).collect();
+        let scan = |part: usize| self.scan(old, starts[part], starts[part + 1]);
+        let mut nodes: Vec<NodeRef<K, V>> = Vec::new();
+        if parts == 1 {
+            nodes = scan(0);
+        } else {
+            std::thread::scope(|scope| {
+                let scan = &scan;
+                let others: Vec<_> =
+                    (1..parts).map(|part| scope.spawn(move || scan(part))).collect();
+                nodes = scan(0);
+                for (part, other) in others.into_iter().enumerate() {
+                    nodes.extend(other.join().unwrap_or_else(|_| scan(part + 1)));
+                }
+            });
+        }
+        point("pi.rebuild.after_scan");
+        if !early {
+            dead = self.take_dead();
+        }
+        self.replace_layer(Layer::build(nodes), dead, &guard);
+    }
+
+    /// The live nodes from one place of a layer up to another, and what was split off between.
+    fn scan(&self, layer: &Layer<K, V>, from: usize, to: usize) -> Vec<NodeRef<K, V>> {
+        let end = layer.nodes().get(to);
+        let mut found = Vec::with_capacity((to - from) + (to - from) / 4);
+        let mut ahead = layer.nodes()[from..to].iter().skip(AHEAD);
+        let mut at = Some(layer.node(from));
+        while let Some(node) = at {
+            // Not the node itself but its place: it may be absorbed meanwhile, and never met.
+            if end.is_some_and(|end| node.anchor() >= end.anchor()) {
+                break;
+            }
+            if !node.lock.is_obsolete() {
+                found.push(node);
+            }
+            if let Some(ahead) = ahead.next() {
+                ahead.prefetch();
+            }
+            at = node.next();
+        }
+        found
+    }
+}

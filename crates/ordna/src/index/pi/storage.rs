@@ -1,0 +1,408 @@
+//! The storage layer: the list of data nodes, how readers go along it and how owners change it.
+//!
+//! # Contract
+//! Any number of readers, at any time, without locks: they route a key through the layer, walk on
+//! to the node whose range holds it, and validate what they read. Writers are [`Owner`]s: each owns
+//! a stretch of the list, and no two stretches overlap. Who hands out the stretches is
+//! [`super::execute`]; that makes every node's writer the only one, without a latch on any node.
+//!
+//! # Protocol
+//! - An owner's stretch begins at a node that is alive when it is handed out, and ends before the
+//!   next owner's. It never absorbs a node outside: the first node of a stretch outlives the
+//!   stretch, so an owner's walk from the layer's node before a key stays within.
+//! - A split links the new node behind the old one; readers of the old one find the key beyond
+//!   `upper` and walk on. The layer does not know the new node until it is rebuilt.
+//! - A merge moves the entries of a node to the one in front, and makes it obsolete. Layers that name
+//!   it send readers there; they go back to the layer's node before, from which the walk leads to
+//!   the live one. The first node of the list is never absorbed.
+//! - Absorbed nodes are *dead*: not freed before a layer has taken over whose building began after
+//!   they were unlinked ([`super::rebuild`]).
+//!
+//! # Progress
+//! A reader waits for the owner that writes its node; write sections are bounded by a node's size.
+//! After [`RETRIES`] failed validations in a row it reports [`Contended`], and the caller takes a
+//! turn among the writers instead.
+//!
+//! Source: the PI paper, §3.2.2 to §3.2.4; deleting and splitting nodes are ours.
+
+#![expect(unsafe_code, reason = "entries of validated nodes, and retiring")]
+
+use std::borrow::Borrow;
+use std::sync::{Mutex, PoisonError};
+
+use super::layer::Layer;
+use super::node::{Entry, NodeRef};
+use crate::index::{Audit, Change};
+use crate::reclaim::{Collector, Guard};
+use crate::simd::InstructionSet;
+use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::{Backoff, StripedCounter, Version, fault, point};
+use crate::{Error, Key, Value, Violation};
+
+/// Failed validations after which a reader takes a turn.
+const RETRIES: usize = 256;
+
+/// The reader was overtaken by writers too often.
+#[derive(Debug)]
+pub struct Contended;
+
+/// The list, and the layer over it.
+pub struct Storage<K: Key + ?Sized, V: Value + ?Sized> {
+    layer: AtomicPtr<Layer<K, V>>,
+    first: NodeRef<K, V>,
+    /// Nodes absorbed since the last rebuild began.
+    dead: Mutex<Vec<NodeRef<K, V>>>,
+    /// Nodes split off and absorbed since the last rebuild began.
+    pub changed: AtomicUsize,
+    /// Nodes walked over since then: what a stale layer costs.
+    pub walked: AtomicUsize,
+    pub len: StripedCounter,
+    pub set: InstructionSet,
+    /// Entries at which a node is split.
+    pub limit: usize,
+    // Last: what is retired is freed when all else is gone.
+    pub collector: Collector,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
+    /// An empty list under a layer of one node, whose anchor is the smallest of all keys.
+    pub fn new(least: K::Owned, set: InstructionSet, limit: usize) -> Self {
+        let first = NodeRef::new(least);
+        let layer = Box::new(Layer::build(vec![first]));
+        Self {
+            layer: AtomicPtr::new(Box::into_raw(layer)),
+            first,
+            dead: Mutex::new(Vec::new()),
+            changed: AtomicUsize::new(0),
+            walked: AtomicUsize::new(0),
+            len: StripedCounter::new(),
+            set,
+            limit,
+            collector: Collector::new(),
+        }
+    }
+
+    pub fn first(&self) -> NodeRef<K, V> {
+        self.first
+    }
+
+    /// The smallest key of the kind.
+    pub fn least(&self) -> &K {
+        self.first.anchor()
+    }
+
+    /// The layer of now, for as long as the guard: it and the nodes that it names are not freed.
+    #[inline]
+    pub fn layer<'g>(&self, _guard: &'g Guard<'_>) -> &'g Layer<K, V> {
+        // SAFETY: never null. Acquire pairs with the swap in `replace_layer`. Whoever swaps retires
+        // the old layer afterwards, which the guard, taken before this load, holds up.
+        unsafe { &*self.layer.load(Ordering::Acquire) }
+    }
+
+    /// Nodes that are unlinked by now and that no layer names whose building begins after this call.
+    pub fn take_dead(&self) -> Vec<NodeRef<K, V>> {
+        std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a layer into use and retires the old one with the nodes that only it named: `dead` was
+    /// taken before the new layer's building began.
+    pub fn replace_layer(&self, layer: Layer<K, V>, dead: Vec<NodeRef<K, V>>, guard: &Guard<'_>) {
+        let new = Box::into_raw(Box::new(layer));
+        let old = self.layer.swap(new, Ordering::AcqRel);
+        point("pi.rebuild.after_swap");
+        // SAFETY: the old layer was made by `Box::into_raw`, is out of use for who pins from now
+        // on, and is swapped out once. The dead nodes are linked nowhere: not in the list, and not
+        // in the new layer, whose building began after they were unlinked; each was pushed once.
+        unsafe {
+            guard.retire(old);
+            dead.into_iter().for_each(|node| node.retire(guard));
+        }
+    }
+
+    /// Calls `read` with the node whose range holds the key, and a version of it, until it gives an
+    /// answer, which it does if the version validates. `place`: where the layer routes the key.
+    #[inline]
+    pub fn read_at<R>(
+        &self,
+        key: &K,
+        layer: &Layer<K, V>,
+        mut place: usize,
+        mut read: impl FnMut(NodeRef<K, V>, Version) -> Option<R>,
+    ) -> Result<R, Contended> {
+        let mut backoff = Backoff::new();
+        let mut node = layer.node(place);
+        let mut shared = layer.shared(place);
+        let mut walked = false;
+        for _ in 0..RETRIES {
+            let Ok(version) = node.lock.try_read() else {
+                // Absorbed: its keys are in a node before. A key routed to it may share less with
+                // that one's anchor.
+                if !walked {
+                    place = place.saturating_sub(1);
+                }
+                (node, shared, walked) = (layer.node(place), 0, false);
+                continue;
+            };
+            let Some(version) = version else {
+                backoff.wait();
+                continue;
+            };
+            let mut at = (node, version);
+            // Walking on is no retry.
+            let version = loop {
+                let (here, version) = at;
+                let Some(next) = here.beyond(key, shared) else { break Some(version) };
+                if !here.lock.validate(version) {
+                    break None;
+                }
+                (node, shared, walked) = (next, 0, true);
+                match next.lock.try_read() {
+                    Ok(Some(version)) => at = (next, version),
+                    _ => break None,
+                }
+            };
+            if let Some(answer) = version.and_then(|version| read(node, version)) {
+                return Ok(answer);
+            }
+        }
+        Err(Contended)
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub fn get(
+        &self,
+        key: &K,
+        layer: &Layer<K, V>,
+        place: usize,
+    ) -> Result<Option<Entry<K, V>>, Contended> {
+        self.read_at(key, layer, place, |node, version| {
+            let is_current = || fault!("pi.find.unvalidated_record") || node.lock.validate(version);
+            let found = node.find(key, self.set, is_current)?.ok().map(|at| node.entry(at));
+            point("pi.get.before_validate");
+            (fault!("pi.get.unvalidated") || node.lock.validate(version)).then_some(found)
+        })
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Storage<K, V> {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: no reader, no owner, no rebuild. Each node is met once: linked nodes
+        // along the list, absorbed ones in `dead`, retired ones in the collector.
+        unsafe {
+            drop(Box::from_raw(self.layer.load(Ordering::Relaxed)));
+            let mut at = Some(self.first);
+            while let Some(node) = at {
+                at = node.next();
+                node.records(|record| record.free());
+                node.free();
+            }
+            self.take_dead().into_iter().for_each(|node| node.free());
+        }
+    }
+}
+
+/// The one writer of a stretch of the list, while it lasts.
+///
+/// Keys that it is asked for lie in its stretch, in ascending order.
+pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    storage: &'a Storage<K, V>,
+    layer: &'a Layer<K, V>,
+    guard: &'a Guard<'a>,
+    /// The anchor of the first node that is not of the stretch.
+    end: Option<&'a K>,
+    /// The node of the last key, and the place of the layer behind which it is.
+    finger: Option<(usize, NodeRef<K, V>)>,
+    changed: usize,
+    walked: usize,
+    grown: i64,
+    dead: Vec<NodeRef<K, V>>,
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
+    /// The owner of the stretch up to `end`.
+    ///
+    /// # Safety
+    /// No other owner's stretch overlaps this one while it lives. `end` is the anchor of a node
+    /// that nobody absorbs meanwhile.
+    pub unsafe fn new(
+        storage: &'a Storage<K, V>,
+        layer: &'a Layer<K, V>,
+        guard: &'a Guard<'a>,
+        end: Option<&'a K>,
+    ) -> Self {
+        let (changed, walked, grown) = (0, 0, 0);
+        Self { storage, layer, guard, end, finger: None, changed, walked, grown, dead: Vec::new() }
+    }
+
+    /// The node whose range holds the key. `place`: where the layer routes the key.
+    #[inline]
+    fn locate(&mut self, key: &K, place: usize) -> NodeRef<K, V> {
+        let (mut node, mut shared) = (self.layer.node(place), self.layer.shared(place));
+        let mut start = place;
+        loop {
+            if let Some((_, finger)) = self.finger.filter(|(behind, _)| start <= *behind) {
+                (node, shared) = (finger, 0);
+                break;
+            }
+            if !node.lock.is_obsolete() {
+                break;
+            }
+            start = start.saturating_sub(1);
+            (node, shared) = (self.layer.node(start), 0);
+        }
+        let behind = self.finger.map_or(start, |(behind, _)| behind.max(start));
+        while let Some(next) = node.beyond(key, shared) {
+            (node, shared) = (next, 0);
+            self.walked += 1;
+        }
+        self.finger = Some((behind, node));
+        node
+    }
+
+    /// The value of a key, as of now.
+    #[inline]
+    pub fn get<R>(&mut self, key: &K, place: usize, read: impl FnOnce(&V) -> R) -> Option<R> {
+        let node = self.locate(key, place);
+        let at = node.find(key, self.storage.set, || true)?.ok()?;
+        // SAFETY: this owner alone removes entries.
+        Some(unsafe { node.entry(at).with_value(read) })
+    }
+
+    /// Reads, lets `change` decide, and does what it says, as one step for all readers.
+    #[inline]
+    pub fn modify<T, F>(&mut self, key: &K, place: usize, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        let node = self.locate(key, place);
+        let Some(found) = node.find(key, self.storage.set, || true) else { return Ok(()) };
+        match found {
+            Err(at) => {
+                let Change::Put(value) = change(None) else { return Ok(()) };
+                value.borrow().check()?;
+                point("pi.modify.before_insert");
+                self.insert(node, at, key, value.borrow());
+            }
+            Ok(at) => {
+                // SAFETY: this owner alone removes entries.
+                match unsafe { node.entry(at).with_value(|value| change(Some(value))) } {
+                    Change::Keep => {}
+                    Change::Put(value) => {
+                        value.borrow().check()?;
+                        if let Some(old) = node.set(at, key, value.borrow()) {
+                            // SAFETY: no slot holds the address any more; it was taken out once.
+                            unsafe { old.retire(self.guard) };
+                        }
+                    }
+                    Change::Remove => {
+                        if let Some(old) = node.remove(at) {
+                            // SAFETY: as above.
+                            unsafe { old.retire(self.guard) };
+                        }
+                        self.grown -= 1;
+                        self.tidy(node);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, node: NodeRef<K, V>, at: usize, key: &K, value: &V) {
+        let len = node.len();
+        self.grown += 1;
+        if len < self.storage.limit {
+            return node.insert(at, key, value);
+        }
+        self.changed += 1;
+        if at == len && node.next().is_none() {
+            // Ascending inserts leave full nodes behind.
+            return node.split(len, Some(key)).insert(0, key, value);
+        }
+        let middle = len / 2;
+        let right = node.split(middle, None);
+        point("pi.insert.after_split");
+        if at > middle {
+            right.insert(at - middle, key, value)
+        } else {
+            node.insert(at, key, value)
+        }
+    }
+
+    /// Takes in the next node if the two are one node's worth. An empty node takes any.
+    fn tidy(&mut self, node: NodeRef<K, V>) {
+        let (len, limit) = (node.len(), self.storage.limit);
+        if len > limit / 4 {
+            return;
+        }
+        let Some(next) = node.next() else { return };
+        let is_own = self.end.is_none_or(|end| next.anchor() < end);
+        let room = if len == 0 { limit } else { limit * 3 / 4 };
+        if (is_own || fault!("pi.tidy.foreign_node")) && len + next.len() <= room {
+            node.absorb(next);
+            self.dead.push(next);
+            self.changed += 1;
+        }
+    }
+
+    /// The layer that keys are routed through.
+    pub fn layer(&self) -> &'a Layer<K, V> {
+        self.layer
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<'_, K, V> {
+    fn drop(&mut self) {
+        let storage = self.storage;
+        if self.grown != 0 {
+            storage.len.add(self.grown);
+        }
+        if self.changed > 0 {
+            storage.changed.fetch_add(self.changed, Ordering::Relaxed);
+        }
+        if self.walked > 0 {
+            storage.walked.fetch_add(self.walked, Ordering::Relaxed);
+        }
+        if !self.dead.is_empty() {
+            let mut dead = storage.dead.lock().unwrap_or_else(PoisonError::into_inner);
+            dead.append(&mut self.dead);
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
+    /// Audits the list and the layer, while nobody writes or rebuilds.
+    pub fn validate(&self) -> Result<Audit, Violation> {
+        let broken = |what: String| Err(Violation(format!("pi: {what}")));
+        let guard = self.collector.pin();
+        let mut audit = Audit::default();
+        let mut at = Some(self.first);
+        while let Some(node) = at {
+            if let Err(what) = node.audit() {
+                return broken(format!("node {} at {:?}: {what}", audit.nodes, node.anchor()));
+            }
+            audit.nodes += 1;
+            audit.entries += node.len();
+            at = node.next();
+        }
+        if audit.entries != self.len.sum() {
+            return broken(format!("{} entries, {} counted", audit.entries, self.len.sum()));
+        }
+        let layer = self.layer(&guard);
+        let dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = Some(self.first);
+        for (place, node) in layer.nodes().iter().enumerate() {
+            let above = place == 0 || layer.node(place - 1).anchor() < node.anchor();
+            while let Some(at) = list.filter(|at| at.anchor() < node.anchor()) {
+                list = at.next();
+            }
+            let linked = list == Some(*node);
+            if !above || !(linked || node.lock.is_obsolete() && dead.contains(node)) {
+                return broken(format!("place {place} of the layer is neither live nor dead"));
+            }
+        }
+        Ok(audit)
+    }
+}
