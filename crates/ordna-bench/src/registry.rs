@@ -24,8 +24,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ordna::index::pi::Options as PiOptions;
 use ordna::mvcc::Store;
-use ordna::{ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, SkipList};
+use ordna::simd::InstructionSet;
+use ordna::{ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, Pi, SkipList};
 
 use crate::run::{Built, Job, measure};
 use crate::suggest::unknown;
@@ -147,6 +149,41 @@ fn art_none<K: Key + ?Sized>() -> ArtNone<K, u64> {
     ArtNone::new()
 }
 
+/// The optimizations of PI's Figure 15, its pool and its threshold.
+const PI: &[Switch] = &[
+    Switch { name: "simd", values: &["on", "off"], what: "compares eight keys at a time" },
+    Switch {
+        name: "group",
+        values: &["32", "16", "8", "1"],
+        what: "queries that go down together",
+    },
+    Switch { name: "prefetch", values: &["on", "off"], what: "fetches what a group needs next" },
+    Switch {
+        name: "workers",
+        values: &["0", "1", "2", "4"],
+        what: "threads that help the callers",
+    },
+    Switch {
+        name: "threshold",
+        values: &["15", "5", "50", "100"],
+        what: "changed nodes, in percent, from which the index layer is rebuilt",
+    },
+];
+
+fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
+    let on = |name| switches.get(name) == "on";
+    let number = |name, default| switches.get(name).parse().unwrap_or(default);
+    let default = PiOptions::default();
+    Pi::with(&PiOptions {
+        instructions: if on("simd") { default.instructions } else { InstructionSet::SCALAR },
+        group: number("group", default.group),
+        prefetch: on("prefetch"),
+        workers: number("workers", default.workers),
+        rebuild_threshold: number("threshold", default.rebuild_threshold),
+        ..default
+    })
+}
+
 /// All that this build can measure.
 pub fn all() -> Vec<Entry> {
     #[allow(unused_mut, reason = "with the feature `peers` more are added")]
@@ -154,6 +191,7 @@ pub fn all() -> Vec<Entry> {
         ours!("locked", Locked),
         alone!("btree", btree),
         ours!("skiplist", SkipList),
+        ours!("pi", Pi, PI, pi),
         ours!("nitro", Store),
         alone!("art-none", art_none),
         ours!("art-coupling", ArtCoupling),

@@ -24,7 +24,7 @@ pub trait Key:
     + Send
     + Sync
     + 'static
-    + ToOwned<Owned: Borrow<Self> + Ord + Hash + Clone + Debug + Send + Sync + 'static>
+    + ToOwned<Owned: Borrow<Self> + Ord + Hash + Clone + Debug + Default + Send + Sync + 'static>
 {
     /// Whether [`Key::head`] alone decides every comparison.
     const HEAD_IS_KEY: bool;

@@ -220,7 +220,6 @@ struct Writes<'b, 'q, K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
     /// The key of the next point query, and what it is set to if this is a write that counts.
-    #[expect(clippy::type_complexity, reason = "key, then written or not, then value or removed")]
     fn point(&self, at: usize) -> Option<(&'q K, Option<Option<&'q V>>)> {
         self.items.get(at..)?.iter().find_map(|item| {
             let counts = item.at < self.query || fault!("pi.range.sees_later_writes");

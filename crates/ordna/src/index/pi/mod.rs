@@ -100,10 +100,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Pi<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Default for Pi<K, V>
-where
-    K::Owned: Default,
-{
+impl<K: Key + ?Sized, V: Value + ?Sized> Default for Pi<K, V> {
     fn default() -> Self {
         Self::new()
     }
@@ -117,18 +114,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Pi<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     /// An empty index with the default options.
-    pub fn new() -> Self
-    where
-        K::Owned: Default,
-    {
+    pub fn new() -> Self {
         Self::with(&Options::default())
     }
 
     /// An empty index. Options beyond their bounds are taken to the nearest that is within.
-    pub fn with(options: &Options) -> Self
-    where
-        K::Owned: Default,
-    {
+    pub fn with(options: &Options) -> Self {
         let limit = options.node_entries.clamp(2, CAPACITY);
         // The default key, 0 or the empty one, is the smallest of its kind.
         let storage = Storage::new(K::Owned::default(), options.instructions, limit);
