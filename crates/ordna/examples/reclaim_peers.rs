@@ -1,4 +1,4 @@
-//! Measures `ordna::reclaim` (over `seize`) against `crossbeam-epoch`: what entering and retiring
+//! Measures `ordna::reclaim` (over `seize`) against `crossbeam-epoch` and the access barrier: what entering and retiring
 //! cost, and what stays unfreed while a reader stalls.
 //!
 //! `cargo run --release -p ordna --example reclaim_peers`
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::time::Instant;
 
+use ordna::reclaim::barrier::AccessBarrier;
 use ordna::reclaim::{Collector, Retire};
 
 const PINS: u32 = 20_000_000;
@@ -62,6 +63,26 @@ impl Scheme for Seize {
         let guard = self.0.pin();
         // SAFETY: the node was never shared and is retired once.
         unsafe { guard.retire(Box::into_raw(Box::new(Node([1; NODE])))) };
+    }
+}
+
+struct Sessions(AccessBarrier);
+
+impl Scheme for Sessions {
+    const NAME: &'static str = "access barrier";
+    fn new() -> Self {
+        Self(AccessBarrier::new())
+    }
+    #[inline]
+    fn within<R>(&self, body: impl FnOnce() -> R) -> R {
+        let _token = self.0.enter();
+        body()
+    }
+    #[inline]
+    fn retire(&self) {
+        let token = self.0.enter();
+        // SAFETY: the node was never shared and is retired once.
+        unsafe { token.retire(Box::into_raw(Box::new(Node([1; NODE])))) };
     }
 }
 
@@ -152,10 +173,11 @@ fn report<S: Scheme>(rounds: &mut [Figures]) {
 }
 
 fn main() {
-    let mut rounds = (Vec::new(), Vec::new());
+    let mut rounds = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         rounds.0.push(measure::<Seize>());
         rounds.1.push(measure::<Epoch>());
+        rounds.2.push(measure::<Sessions>());
     }
     println!("medians of {ROUNDS} interleaved rounds; {RETIRES} retires of {NODE} bytes");
     println!(
@@ -164,4 +186,5 @@ fn main() {
     );
     report::<Seize>(&mut rounds.0);
     report::<Epoch>(&mut rounds.1);
+    report::<Sessions>(&mut rounds.2);
 }

@@ -16,6 +16,14 @@ pub enum Error {
         /// Length of the refused value, in bytes.
         len: usize,
     },
+    /// What should be sorted is not.
+    #[error("item {at} of part {part} is not above the one before it")]
+    NotSorted {
+        /// Which part.
+        part: usize,
+        /// Which item of it.
+        at: usize,
+    },
     /// The store holds as much as it may.
     #[error("the memory limit of {limit} bytes is reached")]
     MemoryLimit {

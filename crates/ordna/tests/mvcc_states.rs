@@ -403,3 +403,38 @@ fn a_conditional_write_keeps_the_deadline() {
     assert_eq!(store.expiry(b"k"), Some(Some(10)));
     assert_eq!(store.get(b"k"), Some(b"w".to_vec()));
 }
+
+/// Built bottom-up in parts, a store is what it would be if everything had been inserted.
+#[test]
+fn a_store_from_sorted_parts() {
+    let key = |n: u64| (n * 3).to_be_bytes().to_vec();
+    let part = |from: u64, to: u64| (from..to).map(|n| (key(n), value_of(n))).collect::<Vec<_>>();
+    fn value_of(n: u64) -> Vec<u8> {
+        <[u8] as TestValue>::dress(n)
+    }
+    let parts = vec![part(0, 1000), Vec::new(), part(1000, 1001), part(1001, 5000)];
+    let store = Store::<[u8], [u8]>::from_sorted(Options::new(), parts).unwrap();
+    assert_eq!(store.validate().unwrap().entries, 5000);
+    let snapshot = store.snapshot();
+    assert_eq!(snapshot.len(), 5000);
+    for n in 0..5000 {
+        assert_eq!(store.get(&key(n)), Some(value_of(n)));
+        assert_eq!(store.remove(&key(n)), Some(value_of(n)));
+        store.insert(&key(n + 7000), b"new").unwrap();
+    }
+    assert!(snapshot.iter().zip(0..).all(|((k, v), n)| k == key(n) && v == value_of(n)));
+    drop(snapshot);
+    store.collect();
+    assert_eq!(store.validate().unwrap().nodes, 5000);
+    // What is not sorted, or too much, is refused and freed.
+    let refused = |parts| Store::<[u8], [u8]>::from_sorted(Options::new(), parts).err();
+    let twice = vec![(key(1), value_of(1)), (key(1), value_of(1))];
+    let not_sorted = |part, at| Some(ordna::Error::NotSorted { part, at });
+    assert_eq!(refused(vec![twice]), not_sorted(0, 1));
+    assert_eq!(refused(vec![part(0, 9), part(8, 12)]), not_sorted(1, 0));
+    let limit = Options::new().memory_limit(1000);
+    let exceeded = Store::<[u8], [u8]>::from_sorted(limit, vec![part(0, 100)]).err();
+    assert_eq!(exceeded, Some(ordna::Error::MemoryLimit { limit: 1000 }));
+    let empty = Store::<u64, u64>::from_sorted(Options::new(), Vec::<Vec<(u64, u64)>>::new());
+    assert_eq!(empty.unwrap().validate().unwrap().nodes, 0);
+}

@@ -15,8 +15,11 @@ use std::time::{Duration, Instant};
 use crate::{Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area and test file.
-const MODELLED: [(&str, &str); 2] =
-    [("version_lock", "loom_version_lock"), ("mvcc_terms", "loom_mvcc_terms")];
+const MODELLED: [(&str, &str); 3] = [
+    ("version_lock", "loom_version_lock"),
+    ("mvcc_terms", "loom_mvcc_terms"),
+    ("mvcc_barrier", "loom_mvcc_barrier"),
+];
 
 /// A test that does not end by then hangs because of the fault.
 const LIMIT: Duration = Duration::from_secs(180);

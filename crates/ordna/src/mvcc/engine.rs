@@ -92,9 +92,9 @@ pub(super) enum View {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    pub fn new(options: Options, me: Weak<Self>) -> Self {
+    pub fn new(options: Options, versions: Versions<K, V>, me: Weak<Self>) -> Self {
         Self {
-            versions: List::new(),
+            versions,
             collector: Collector::new(),
             terms: Terms::new(WRITER_STRIPES),
             graves: Graves::new(options.collectors, options.order),

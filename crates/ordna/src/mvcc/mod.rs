@@ -34,6 +34,7 @@
 //! | `structure` | what the engine needs of an ordered structure; the skip list gives it |
 //! | `engine` | the invariants of versions; searches and walks |
 //! | `write` | how a key is changed |
+//! | `build` | a store from sorted items, in parallel |
 //! | `collect` | what becomes of dead versions, and who collects |
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
@@ -42,6 +43,7 @@
 
 mod batch;
 mod budget;
+mod build;
 mod collect;
 mod engine;
 mod index;

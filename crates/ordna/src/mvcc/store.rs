@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::collect::Order;
-use super::engine::{Engine, Removed, View};
+use super::engine::{Engine, Removed, Versions, View};
 use super::snapshot::Snapshot;
 use super::structure::Structure;
 use super::ttl::{Clock, system_clock};
@@ -157,7 +157,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// An empty store.
     pub fn with_options(options: Options) -> Self {
-        let engine = Arc::new_cyclic(|me| Engine::new(options, me.clone()));
+        Self::of(options, Versions::new())
+    }
+
+    pub(super) fn of(options: Options, versions: Versions<K, V>) -> Self {
+        let engine = Arc::new_cyclic(|me| Engine::new(options, versions, me.clone()));
         Self { owner: Arc::new(Owner(engine)) }
     }
 

@@ -32,6 +32,8 @@
 
 #![expect(unsafe_code, reason = "façade over manual reclamation")]
 
+pub mod barrier;
+
 use std::sync::atomic::fence;
 
 use seize::Guard as _;

@@ -39,6 +39,8 @@
 
 #![expect(unsafe_code, reason = "nodes of variable height in one allocation")]
 
+mod build;
+
 use std::alloc::{self, Layout};
 use std::cell::Cell;
 use std::cmp::Ordering as Order;
@@ -47,6 +49,7 @@ use std::mem::offset_of;
 use std::ops::ControlFlow;
 use std::ptr::{self, NonNull};
 
+pub use self::build::Segment;
 use super::item::{Item, Pair};
 use crate::reclaim::{Guard, Retire};
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
