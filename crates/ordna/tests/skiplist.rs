@@ -58,6 +58,47 @@ mod interleavings {
         }
     }
 
+    /// A search sees a node alive above, and dead below: the new node of its key must not be linked
+    /// above in front of the dead one, which a search for the key would then not come to any more.
+    #[test]
+    fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
+        let mut rounds = 0;
+        while rounds < 60 {
+            let index = Words::new();
+            index.insert(&5, &50).unwrap();
+            let nodes = index.memory_usage().parts[0].1;
+            if nodes == 24 {
+                // No level above 0.
+                continue;
+            }
+            rounds += 1;
+            let schedule = Schedule::new();
+            schedule.hold("inserter", "skiplist.find.below");
+            schedule.hold("remover", "skiplist.remove.after_mark");
+            std::thread::scope(|scope| {
+                let enrolled = |role| {
+                    let (schedule, index) = (&schedule, &index);
+                    scope.spawn(move || {
+                        schedule.enroll(role, || match role {
+                            "remover" => index.remove(&5),
+                            _ => index.insert(&5, &51).unwrap(),
+                        })
+                    })
+                };
+                let inserter = enrolled("inserter");
+                schedule.wait_held("inserter", "skiplist.find.below");
+                let remover = enrolled("remover");
+                schedule.wait_held("remover", "skiplist.remove.after_mark");
+                schedule.release("inserter", "skiplist.find.below");
+                assert_eq!(inserter.join().unwrap(), None);
+                schedule.release("remover", "skiplist.remove.after_mark");
+                assert_eq!(remover.join().unwrap(), Some(50));
+            });
+            index.validate().unwrap();
+            assert_eq!(keys(&index), [(5, 51)]);
+        }
+    }
+
     #[test]
     fn of_two_racing_removers_exactly_one_wins() {
         let index = Words::new();

@@ -18,7 +18,9 @@
 //!    its level-0 link is: a node whose link at some level was seen unmarked was in the list then.
 //! 3. Levels are sorted. New nodes are linked behind an unmarked predecessor with a smaller key
 //!    and in front of the first unmarked node with a key not smaller, marked ones between them
-//!    having been unlinked. So no live node of a key stands before a dead one of the same key.
+//!    having been unlinked. So no live node of a key stands before a dead one of the same key, where
+//!    the search that is to unlink the dead one would end too early. A search may see a node above
+//!    before it dies and below afterwards: hence the check for a twin in `link_upper`.
 //! 4. A node is retired once, after it is unreachable: the later of its inserter (done linking the
 //!    upper levels: `LINKED`) and its remover (all links marked: `MARK` on link 0) unlinks it at
 //!    every level and then retires it. Both tags are set by exchanges of the same word, link 0, so
@@ -452,6 +454,7 @@ impl<I: Item> List<I> {
                 }
                 place.before[level] = before;
                 place.after[level] = at;
+                point("skiplist.find.below");
             }
             return place;
         }
@@ -716,6 +719,18 @@ impl<I: Item> List<I> {
         'levels: for level in 1..height {
             loop {
                 let after = place.after[level];
+                // A twin that the search still saw alive up here (invariant 3): it is dead by now,
+                // and the next search unlinks it.
+                let is_twin = |after| I::compare(NodeRef::rank(after), node.rank()).is_eq();
+                if NonNull::new(after).map(NodeRef).as_ref().is_some_and(is_twin)
+                    && !fault!("skiplist.link_upper.twin")
+                {
+                    *place = self.find(node.rank(), guard);
+                    if place.found != Some(node) {
+                        break 'levels;
+                    }
+                    continue;
+                }
                 let planned = node.tower().load(level);
                 // A marked link is frozen: the node is being removed, and needs no more levels.
                 if is_marked(planned)
