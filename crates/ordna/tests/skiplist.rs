@@ -13,6 +13,7 @@ mod interleavings {
     //! Rare interleavings, forced. Named after what breaks in published implementations.
 
     use std::ops::Bound;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use ordna::sync::schedule::Schedule;
     use ordna::{OrderedIndex, SkipList};
@@ -31,13 +32,15 @@ mod interleavings {
             let index = Words::new();
             let schedule = Schedule::new();
             schedule.hold("inserter", "skiplist.link_upper.before_link");
+            let was_held = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let inserter = scope.spawn(|| {
                     schedule.enroll("inserter", || {
                         // The first with a tower above level 0 is held; more than enough of them.
-                        (0..200).for_each(|n| {
+                        // It is the last: a later search would unlink what this one left behind.
+                        for n in (0..200).take_while(|_| !was_held.load(Ordering::SeqCst)) {
                             index.insert(&(n * 2), &round).unwrap();
-                        });
+                        }
                     });
                 });
                 schedule.wait_held("inserter", "skiplist.link_upper.before_link");
@@ -45,6 +48,7 @@ mod interleavings {
                 assert_eq!(index.remove(&half_linked), Some(round));
                 // A new node of the same key must not end up in front of the old one.
                 index.insert(&half_linked, &7).unwrap();
+                was_held.store(true, Ordering::SeqCst);
                 schedule.release("inserter", "skiplist.link_upper.before_link");
                 inserter.join().unwrap();
                 assert_eq!(index.get(&half_linked), Some(7));
