@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use ordna::sync::StripedCounter;
-use ordna::{Direction, Entries, OrderedIndex, SkipList};
+use ordna::{Direction, OrderedIndex, SkipList};
 
 use crate::Config;
 use crate::clients::Clients;
@@ -14,9 +14,6 @@ use crate::cursors::Cursors;
 
 /// The keys and values.
 pub(crate) type Keyspace = SkipList<[u8], [u8]>;
-
-/// Key-value pairs copied out of the keyspace.
-pub(crate) type Pairs = Entries<[u8], [u8]>;
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]

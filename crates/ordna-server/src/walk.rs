@@ -1,15 +1,18 @@
 //! Commands that walk over many keys, in stretches, so that others get their turn.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
+use ordna::entries::{FlatBytes, Sequence};
 use ordna::{Direction, OrderedIndex};
 
 use crate::glob;
 use crate::reply::Replies;
-use crate::state::{Pairs, State};
+use crate::state::State;
 
 /// Entries looked at before other connections get their turn.
 const STRETCH: usize = 1024;
+/// The same for the bytes of what they hold.
+const STRETCH_BYTES: usize = 1 << 20;
 
 /// What a walk does with the entries it meets.
 #[derive(Debug)]
@@ -50,51 +53,64 @@ impl Walk {
         }
     }
 
-    /// Goes on for a stretch; `Ok(true)` at the end.
+    /// Goes on for a stretch; `Ok(true)` at the end. Copies what the reply shows, and no value else.
     ///
     /// # Errors
     /// The reply would grow beyond the server's limit; the text says so.
     pub fn step(&mut self, state: &State) -> Result<bool, String> {
-        let mut pairs = Pairs::new();
-        let wanted = self.limit.min(STRETCH);
+        let Self { lower, upper, direction, limit, purpose, found, count } = self;
+        let wanted = (*limit).min(STRETCH);
+        if wanted == 0 {
+            return Ok(true);
+        }
+        let (mut met, before) = (0, found.bytes.len());
+        // The last key met, if there may be more behind it.
+        let mut last = None;
+        let mut removed = FlatBytes::default();
         let keys = state.keys();
-        let (lower, upper) = (borrow(&self.lower), borrow(&self.upper));
-        let met = keys.collect(lower, upper, self.direction, wanted, &mut pairs);
-        for (key, value) in pairs.iter() {
-            match &self.purpose {
+        keys.visit(borrow(lower), borrow(upper), *direction, |key, value| {
+            met += 1;
+            match purpose {
                 Purpose::Return { values } => {
-                    self.found.bulk(key);
-                    self.count += 1;
+                    found.bulk(key);
+                    *count += 1;
                     if *values {
-                        self.found.bulk(value);
-                        self.count += 1;
+                        found.bulk(value);
+                        *count += 1;
                     }
                 }
-                Purpose::Matching(pattern) if glob::matches(pattern, key) => {
-                    self.found.bulk(key);
-                    self.count += 1;
+                Purpose::Matching(pattern) => {
+                    if glob::matches(pattern, key) {
+                        found.bulk(key);
+                        *count += 1;
+                    }
                 }
-                Purpose::Matching(_) => {}
-                Purpose::Count => self.count += 1,
-                Purpose::Delete => self.count += usize::from(keys.remove(key).is_some()),
+                Purpose::Count => *count += 1,
+                Purpose::Delete => removed.push(key),
             }
+            if met < wanted && found.bytes.len() - before < STRETCH_BYTES {
+                return ControlFlow::Continue(());
+            }
+            last = Some(key.to_vec());
+            ControlFlow::Break(())
+        });
+        for at in 0..removed.len() {
+            *count += usize::from(removed.get(at).is_some_and(|key| keys.remove(key).is_some()));
         }
         drop(keys);
-        let limit = state.config.max_reply;
-        if self.found.bytes.len() > limit {
+        let most = state.config.max_reply;
+        if found.bytes.len() > most {
             return Err(format!(
-                "ERR the reply would exceed {limit} bytes; ask for less with LIMIT"
+                "ERR the reply would exceed {most} bytes; ask for less with LIMIT"
             ));
         }
-        self.limit -= met;
-        if let Some((key, _)) = pairs.last() {
-            let beyond = Bound::Excluded(key.to_vec());
-            match self.direction {
-                Direction::Ascending => self.lower = beyond,
-                Direction::Descending => self.upper = beyond,
-            }
+        *limit -= met;
+        let Some(last) = last else { return Ok(true) };
+        match direction {
+            Direction::Ascending => *lower = Bound::Excluded(last),
+            Direction::Descending => *upper = Bound::Excluded(last),
         }
-        Ok(met < wanted || self.limit == 0)
+        Ok(*limit == 0)
     }
 
     /// Writes the reply of a finished walk.

@@ -1,7 +1,8 @@
 //! Commands on keys.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
+use ordna::entries::{FlatBytes, Sequence};
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
@@ -10,7 +11,7 @@ use crate::connection::Session;
 use crate::glob;
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
-use crate::state::{Keyspace, Pairs};
+use crate::state::Keyspace;
 use crate::walk::{Purpose, Walk};
 
 pub fn dbsize(session: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -102,22 +103,23 @@ pub fn scan(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) 
         lower = Bound::Excluded(behind);
     }
     let count = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    let mut pairs = Pairs::new();
+    let (mut met, mut last, mut matching) = (0, None, FlatBytes::default());
     let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
-    let met =
-        session.state.keys().collect(bounds.0, bounds.1, Direction::Ascending, count, &mut pairs);
-    let next = match pairs.last() {
-        Some((key, _)) if met == count => session.state.cursors.remember(key.to_vec()),
-        _ => 0,
-    };
-    let matching: Vec<&[u8]> = pairs
-        .iter()
-        .map(|(key, _)| key)
-        .filter(|key| strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)))
-        .collect();
+    session.state.keys().visit(bounds.0, bounds.1, Direction::Ascending, |key, _| {
+        met += 1;
+        if strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            matching.push(key);
+        }
+        if met < count {
+            return ControlFlow::Continue(());
+        }
+        last = Some(key.to_vec());
+        ControlFlow::Break(())
+    });
+    let next = last.map_or(0, |key| session.state.cursors.remember(key));
     out.array(2);
     out.bulk(next.to_string().as_bytes());
     out.array(matching.len());
-    matching.into_iter().for_each(|key| out.bulk(key));
+    (0..matching.len()).filter_map(|at| matching.get(at)).for_each(|key| out.bulk(key));
     Ok(Outcome::Done)
 }
