@@ -38,7 +38,7 @@ pub struct Config {
     pub password: Option<String>,
     /// Connections at once; more are refused as Redis refuses them.
     pub max_clients: usize,
-    /// Largest reply that a walk may build, in bytes.
+    /// Largest reply that a walk or `MGET` may build, in bytes.
     pub max_reply: usize,
 }
 

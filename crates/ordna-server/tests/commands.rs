@@ -324,3 +324,14 @@ fn a_walk_too_large_for_a_reply_is_refused() {
     assert_eq!(client.say("ORDNA.COUNT - +"), r":3000\r\n");
     assert_eq!(client.say("ORDNA.DELRANGE - +"), r":3000\r\n");
 }
+
+#[test]
+fn one_large_value_cannot_be_asked_for_without_end() {
+    let server = start(Config { max_reply: 1_000_000, ..Config::default() });
+    let mut client = Client::new(server.address);
+    assert_eq!(client.ask(&[b"SET", b"k", &[b'v'; 300_000]]), r"+OK\r\n");
+    assert!(client.say("MGET k nothing k k").starts_with(r"*4\r\n$300000\r\n"));
+    let error = r"-ERR the reply would exceed 1000000 bytes; ask for fewer keys\r\n";
+    assert_eq!(client.say("MGET k k k k nothing"), error);
+    assert_eq!(client.say("PING"), r"+PONG\r\n");
+}

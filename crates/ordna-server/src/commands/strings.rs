@@ -25,8 +25,20 @@ pub fn strlen(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
 
 pub fn mget(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
+    let (start, most) = (out.bytes.len(), session.state.config.max_reply);
     out.array(keys.len());
-    session.state.keys().get_many_with(&keys, |_, value| out.bulk_or_null(value));
+    // A short request can ask for one large value many times over.
+    let mut fits = true;
+    session.state.keys().get_many_with(&keys, |_, value| {
+        fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
+        if fits {
+            out.bulk_or_null(value);
+        }
+    });
+    if !fits {
+        out.bytes.truncate(start);
+        return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer keys"));
+    }
     Ok(Outcome::Done)
 }
 
