@@ -197,6 +197,8 @@ const CONVERSATION: &str = "
     SELECT 1
     SELECT -1
     SELECT x
+    SELECT 2147483648
+    SELECT -9223372036854775808
     AUTH pw
     AUTH default pw
     AUTH nobody pw

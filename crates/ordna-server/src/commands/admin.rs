@@ -48,8 +48,12 @@ pub fn reset(session: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Resu
 }
 
 pub fn select(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let database = number(arguments.get(1)).filter(|n| i32::try_from(*n).is_ok());
-    if database.ok_or(NOT_AN_INTEGER)? != 0 {
+    let database = number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    if i32::try_from(database).is_err() {
+        let (least, most) = (i32::MIN, i32::MAX);
+        return Err(format!("ERR value is out of range, value must between {least} and {most}"));
+    }
+    if database != 0 {
         return Err("ERR DB index is out of range".to_owned());
     }
     out.simple("OK");
