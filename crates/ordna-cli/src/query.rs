@@ -85,8 +85,12 @@ pub fn get(options: &Get) -> anyhow::Result<ExitCode> {
 
 /// Prints the entries, a page at a time.
 pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
+    scan_to(options, &mut BufWriter::new(std::io::stdout().lock()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn scan_to(options: &Scan, out: &mut impl Write) -> anyhow::Result<()> {
     let mut client = options.target.connect()?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
     let bound = |key: &[u8], mark: u8| [&[mark], key].concat();
     let prefix = options.prefix.as_bytes();
     let mut lower = match &options.from {
@@ -98,8 +102,9 @@ pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
         None => ordna::key::prefix_end(prefix).map_or(b"+".to_vec(), |end| bound(&end, b'(')),
     };
     let mut left = options.limit.unwrap_or(u64::MAX);
+    let mut most = PAGE;
     while left > 0 {
-        let page = left.min(PAGE);
+        let page = left.min(most);
         let limit = page.to_string();
         let mut words: Vec<&[u8]> =
             vec![b"ORDNA.RANGE", &lower, &upper, b"LIMIT", limit.as_bytes()];
@@ -109,7 +114,15 @@ pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
         if options.keys {
             words.push(b"KEYS");
         }
-        let BytesFrame::Array(items) = client.call(&words)? else {
+        let reply = match client.call(&words) {
+            // The values are large: fewer at a time.
+            Err(error) if page > 1 && error.to_string().contains("reply would exceed") => {
+                most = page / 2;
+                continue;
+            }
+            reply => reply?,
+        };
+        let BytesFrame::Array(items) = reply else {
             bail!("unexpected reply to ORDNA.RANGE");
         };
         let mut items = items.into_iter();
@@ -135,7 +148,7 @@ pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush().map_err(OutputClosed)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// A key for the eye: text as it is, other bytes as `\xNN`, the fields of a tuple apart.
@@ -169,5 +182,29 @@ mod tests {
         assert_eq!(readable("SE:Åhus".as_bytes(), false), "SE:Åhus");
         assert_eq!(readable(b"a\\\t\xff", false), "a\\\\\\t\\xff");
         assert_eq!(readable(&tuple::encode(["SE", "Åhus"]), true), "SE | Åhus");
+    }
+
+    #[test]
+    fn a_page_that_is_too_large_for_one_reply_is_fetched_in_parts() {
+        let config = ordna_server::Config {
+            bind: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+            max_reply: 10_000,
+            ..ordna_server::Config::default()
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let server = runtime.block_on(ordna_server::Server::bind(config)).unwrap();
+        let port = server.address().port().to_string();
+        runtime.spawn(server.run(std::future::pending()));
+        let scan = Scan::parse_from(["scan", "--port", &port]);
+        let mut client = scan.target.connect().unwrap();
+        let mut expected = String::new();
+        for at in 0..50 {
+            let (key, value) = (format!("k{at:02}"), "v".repeat(1000));
+            client.call(&[b"SET", key.as_bytes(), value.as_bytes()]).unwrap();
+            expected += &format!("{key}\t{value}\n");
+        }
+        let mut out = Vec::new();
+        scan_to(&scan, &mut out).unwrap();
+        assert!(out == expected.as_bytes(), "{} bytes of {}", out.len(), expected.len());
     }
 }
