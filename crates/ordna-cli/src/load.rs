@@ -36,7 +36,7 @@ pub struct Options {
     /// Format of the file; told by its name unless given
     ///
     /// csv and tsv need a header line; the value is the record as JSON. ndjson: one object a line;
-    /// the value is the line. lines: key and value are the line.
+    /// the value is the line. lines: key and value are the line; empty lines are skipped.
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Fields that make the key, in order; FIELD/WIDTH pads a number with zeroes, so that it sorts

@@ -1,5 +1,6 @@
 //! Records of a file, whatever its format.
 
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::str::FromStr;
@@ -8,6 +9,8 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
 use ordna::{key, value};
+use serde_json::error::Category;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// Format of a file.
@@ -105,19 +108,26 @@ fn parse(
         Format::Lines => by_line(input, |line, text| {
             each(line, check(Record { key: text.to_vec(), value: text.to_vec() }))
         }),
-        Format::Ndjson => by_line(input, |line, text| each(line, from_json(text, spec, separator))),
+        Format::Ndjson => by_line(input, |line, text| {
+            let is_blank = text.iter().all(u8::is_ascii_whitespace);
+            if is_blank { Ok(()) } else { each(line, from_json(text, spec, separator)) }
+        }),
         Format::Csv | Format::Tsv => {
             let tabs = format == Format::Tsv;
             let mut reader = csv::ReaderBuilder::new()
                 .delimiter(if tabs { b'\t' } else { b',' })
                 .quoting(!tabs)
-                .from_reader(input);
+                .from_reader(Watched { input, last: 0, ended: false });
             let header = reader.headers().context("the header line is not readable")?.clone();
             for KeySpec { field, .. } in spec {
                 if !header.iter().any(|name| name == field) {
                     let fields: Vec<_> = header.iter().collect();
                     bail!("there is no field `{field}`; there are: {}", fields.join(", "));
                 }
+            }
+            let mut names = HashSet::new();
+            if let Some(twice) = header.iter().find(|name| !names.insert(*name)) {
+                bail!("two columns are named `{twice}`: the record would keep only one of them");
             }
             let mut record = csv::StringRecord::new();
             loop {
@@ -126,10 +136,16 @@ fn parse(
                     Ok(false) => return Ok(()),
                     Ok(true) => {
                         let line = record.position().map_or(line, csv::Position::line);
+                        if reader.get_ref().ended_in_quotes(&record) {
+                            let what =
+                                "a quote is not closed: all lines behind it are in one field";
+                            each(line, Err(what.into()))?;
+                            continue;
+                        }
                         let fields =
                             header.iter().zip(&record).map(|(name, v)| (name.into(), v.into()));
                         let object: Map<String, Value> = fields.collect();
-                        each(line, make(&object, None, spec, separator))?;
+                        each(line, from_row(&object, spec, separator))?;
                     }
                     Err(error) if error.is_io_error() => return Err(error.into()),
                     Err(error) => {
@@ -139,6 +155,33 @@ fn parse(
                 }
             }
         }
+    }
+}
+
+/// An input that remembers its end.
+struct Watched<R> {
+    input: R,
+    /// The last byte that ends no line.
+    last: u8,
+    ended: bool,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, part: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.input.read(part)?;
+        let last = part[..read].iter().rev().find(|byte| !matches!(byte, b'\r' | b'\n'));
+        self.last = *last.unwrap_or(&self.last);
+        self.ended |= read == 0;
+        Ok(read)
+    }
+}
+
+impl<R> Watched<R> {
+    /// Whether the input ended within the quotes of the record just read, which the csv crate takes
+    /// as if they were closed. A field of several lines is a quoted one.
+    fn ended_in_quotes(&self, record: &csv::StringRecord) -> bool {
+        let is_long = record.iter().next_back().is_some_and(|field| field.contains(['\r', '\n']));
+        self.ended && is_long && self.last != b'"'
     }
 }
 
@@ -152,7 +195,7 @@ fn reason(error: &csv::Error) -> String {
     }
 }
 
-/// Calls `each` with the lines, without their ends. Blank ones are no records.
+/// Calls `each` with the lines, without their ends. Empty ones are no records.
 fn by_line(
     mut input: impl BufRead,
     mut each: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
@@ -170,7 +213,7 @@ fn by_line(
         }
         let trimmed = text.strip_suffix(b"\n").unwrap_or(&text);
         let trimmed = trimmed.strip_suffix(b"\r").unwrap_or(trimmed);
-        if !trimmed.iter().all(u8::is_ascii_whitespace) {
+        if !trimmed.is_empty() {
             each(line, trimmed)?;
         }
     }
@@ -178,30 +221,43 @@ fn by_line(
 }
 
 fn from_json(text: &[u8], spec: &[KeySpec], separator: Option<&[u8]>) -> Item {
-    match serde_json::from_slice(text) {
-        Ok(Value::Object(object)) => make(&object, Some(text), spec, separator),
-        Ok(_) => Err("not a JSON object".into()),
-        Err(error) => Err(format!("not JSON: {error}")),
-    }
+    // Raw: a number in a key stays as it is written. As `f64` two long ones would become one.
+    let object: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(text).map_err(|error| match error.classify() {
+            Category::Data => "not a JSON object".to_owned(),
+            _ => format!("not JSON: {error}"),
+        })?;
+    let content_of = |field: &str| {
+        let raw = object.get(field).map_or("null", |raw| raw.get());
+        match raw.as_bytes().first() {
+            Some(b'n') => Err(format!("no field `{field}`")),
+            Some(b'[' | b'{') => Err(format!("field `{field}` is neither text nor a number")),
+            Some(b'"') => serde_json::from_str(raw).map_err(|error| format!("not JSON: {error}")),
+            _ => Ok(raw.to_owned()),
+        }
+    };
+    make(content_of, text.to_vec(), spec, separator)
 }
 
-/// The record of an object; its value is `text`, or the object written as JSON.
+fn from_row(object: &Map<String, Value>, spec: &[KeySpec], separator: Option<&[u8]>) -> Item {
+    let value = serde_json::to_vec(object).map_err(|error| error.to_string())?;
+    let content_of = |field: &str| {
+        let content = object.get(field).and_then(Value::as_str);
+        content.map(str::to_owned).ok_or_else(|| format!("no field `{field}`"))
+    };
+    make(content_of, value, spec, separator)
+}
+
+/// The record whose key is made of what `content_of` says of each field.
 fn make(
-    object: &Map<String, Value>,
-    text: Option<&[u8]>,
+    content_of: impl Fn(&str) -> Result<String, String>,
+    value: Vec<u8>,
     spec: &[KeySpec],
     separator: Option<&[u8]>,
 ) -> Item {
     let mut fields = Vec::with_capacity(spec.len());
     for (at, KeySpec { field, width }) in spec.iter().enumerate() {
-        let content = match object.get(field) {
-            None | Some(Value::Null) => return Err(format!("no field `{field}`")),
-            Some(Value::String(text)) => text.clone(),
-            Some(Value::Array(_) | Value::Object(_)) => {
-                return Err(format!("field `{field}` is neither text nor a number"));
-            }
-            Some(other) => other.to_string(),
-        };
+        let content = content_of(field)?;
         let content = match width {
             None => content,
             Some(width) => {
@@ -226,10 +282,6 @@ fn make(
     let key = match separator {
         Some(separator) => fields.join(separator),
         None => key::tuple::encode(&fields),
-    };
-    let value = match text {
-        Some(text) => text.to_vec(),
-        None => serde_json::to_vec(object).map_err(|error| error.to_string())?,
     };
     check(Record { key, value })
 }
@@ -302,10 +354,42 @@ mod tests {
         assert_eq!(got[5], (7, record("z", "{ \"k\" : \"z\" }")));
     }
 
+    /// As floating-point numbers the first two would be one key.
+    #[test]
+    fn a_number_of_a_key_stays_as_it_is_written() {
+        let text = b"{\"k\":12345678901234567890123}\n{\"k\":12345678901234567890124}\n\
+            {\"k\":1.10}\n{\"k\":1e400}\n{\"k\":true}\n{\"k\":\"\\u0041\"}";
+        let got = items(Format::Ndjson, "k", Some(":"), text);
+        let keys: Vec<_> = got.iter().map(|(_, item)| item.as_ref().unwrap().key.clone()).collect();
+        let expected =
+            ["12345678901234567890123", "12345678901234567890124", "1.10", "1e400", "true", "A"];
+        assert_eq!(keys, expected.map(|key| key.as_bytes().to_vec()));
+    }
+
+    #[test]
+    fn an_open_quote_does_not_swallow_the_rest() {
+        let got = items(Format::Csv, "k", Some(":"), b"k,v\n1,a\n2,\"open\n3,b\n4,c\n");
+        assert_eq!(got[0], (2, record("1", r#"{"k":"1","v":"a"}"#)));
+        is_bad(&got[1], 3, "not closed");
+        assert_eq!(got.len(), 2);
+        for end in ["", "\n", "\r\n"] {
+            let closed = format!("k,v\n1,\"a\nb\"{end}");
+            let got = items(Format::Csv, "k", Some(":"), closed.as_bytes());
+            assert_eq!(got, [(2, record("1", r#"{"k":"1","v":"a\nb"}"#))]);
+        }
+    }
+
+    #[test]
+    fn two_columns_of_one_name_are_refused() {
+        let spec = ["a".parse().unwrap()];
+        let error = read(&b"a,b,b\n1,2,3\n"[..], Format::Csv, &spec, None, |_, _| Ok(()));
+        assert!(error.unwrap_err().to_string().contains("two columns are named `b`"));
+    }
+
     #[test]
     fn lines_and_tuples() {
-        let got = items(Format::Lines, "", Some(":"), b"b\na\n");
-        assert_eq!(got, [(1, record("b", "b")), (2, record("a", "a"))]);
+        let got = items(Format::Lines, "", Some(":"), b"b\n \n\na\n");
+        assert_eq!(got, [(1, record("b", "b")), (2, record(" ", " ")), (4, record("a", "a"))]);
         let got = items(Format::Csv, "a,b", None, b"a,b\nx:y,\n");
         assert_eq!(got[0].1.as_ref().unwrap().key, key::tuple::encode(["x:y", ""]));
     }
