@@ -25,6 +25,10 @@ pub struct Options {
     /// Connections at once
     #[arg(long, default_value_t = 10_000)]
     max_clients: usize,
+    /// Bytes that keys and values may take, with what it takes to order them (512mb, 4gb); beyond,
+    /// writes are refused
+    #[arg(long, value_parser = bytes)]
+    max_memory: Option<usize>,
     /// Worker threads; as many as there are cores unless given
     #[arg(long)]
     threads: Option<std::num::NonZeroUsize>,
@@ -47,6 +51,7 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
         bind: SocketAddr::new(options.bind, options.port),
         password: options.password,
         max_clients: options.max_clients,
+        max_memory: options.max_memory,
         ..Config::default()
     };
     runtime.block_on(async {
@@ -68,6 +73,23 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
+}
+
+/// A number of bytes, with a unit as Redis writes them: `kb` is 1,024, `k` 1,000, and so on.
+fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" => 1 << 30,
+        other => return Err(format!("{other:?} is no unit; b, k, kb, m, mb, g and gb are")),
+    };
+    let number: usize = text[..digits].parse().map_err(|_| "needs a number first".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is more than this machine can count"))
 }
 
 fn say_what_next(address: SocketAddr) {

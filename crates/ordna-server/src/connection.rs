@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::clients::Client;
-use crate::commands::{self, Outcome};
+use crate::commands::{self, Outcome, Transaction, Watched};
 use crate::reply::Replies;
 use crate::request::Requests;
 use crate::state::State;
@@ -21,9 +21,11 @@ const TURN: usize = 1024;
 
 /// What a connection knows of itself.
 pub struct Session {
-    pub state: Arc<State>,
     pub client: Arc<Client>,
     pub authenticated: bool,
+    /// What was said since MULTI.
+    pub transaction: Option<Transaction>,
+    pub watched: Vec<Watched>,
 }
 
 /// Serves a connection until it ends.
@@ -41,21 +43,22 @@ pub async fn serve(
         return;
     };
     // Leaves even if the task panics.
-    struct Present(Arc<State>, u64);
-    impl Drop for Present {
+    struct Present<'a>(&'a State, u64);
+    impl Drop for Present<'_> {
         fn drop(&mut self) {
             self.0.clients.leave(self.1);
         }
     }
-    let _present = Present(state.clone(), id);
+    let _present = Present(&state, id);
     let authenticated = state.password().is_none();
-    let mut session = Session { state, client, authenticated };
-    if let Err(error) = converse(&mut session, &mut stream, stop).await {
+    let mut session = Session { client, authenticated, transaction: None, watched: Vec::new() };
+    if let Err(error) = converse(&state, &mut session, &mut stream, stop).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
 }
 
 async fn converse(
+    state: &State,
     session: &mut Session,
     stream: &mut TcpStream,
     mut stop: watch::Receiver<bool>,
@@ -73,7 +76,7 @@ async fn converse(
         if received == 0 {
             return Ok(());
         }
-        let go_on = execute_all(session, stream, &mut requests, &mut replies).await?;
+        let go_on = execute_all(state, session, stream, &mut requests, &mut replies).await?;
         if !replies.bytes.is_empty() {
             stream.write_all(&replies.bytes).await?;
             replies.bytes.clear();
@@ -91,6 +94,7 @@ async fn converse(
 
 /// Executes every complete command received; `false` if the connection is to be closed.
 async fn execute_all(
+    state: &State,
     session: &mut Session,
     stream: &mut TcpStream,
     requests: &mut Requests,
@@ -100,7 +104,7 @@ async fn execute_all(
     let go_on = loop {
         let outcome = match requests.next(session.authenticated) {
             Ok(None) => break true,
-            Ok(Some(arguments)) => commands::execute(session, arguments, replies),
+            Ok(Some(arguments)) => commands::execute(state, session, arguments, replies),
             Err(error) => {
                 replies.error(&error.0);
                 break false;
@@ -110,7 +114,7 @@ async fn execute_all(
         match outcome {
             Outcome::Done => {}
             Outcome::Close => break false,
-            Outcome::Walk(walk) => run(session, *walk, replies).await,
+            Outcome::Walk(walk) => run(state, *walk, replies).await,
         }
         if replies.bytes.len() > SEND {
             stream.write_all(&replies.bytes).await?;
@@ -120,13 +124,14 @@ async fn execute_all(
             tokio::task::yield_now().await;
         }
     };
-    session.state.commands.add(executed as i64);
+    state.commands.add(executed as i64);
     Ok(go_on)
 }
 
-async fn run(session: &Session, mut walk: Walk, replies: &mut Replies) {
+async fn run(state: &State, mut walk: Walk, replies: &mut Replies) {
     loop {
-        match walk.step(&session.state) {
+        let stepped = walk.step(&state.keys(), state.config.max_reply);
+        match stepped {
             Ok(true) => return walk.reply(replies),
             Ok(false) => tokio::task::yield_now().await,
             Err(error) => return replies.error(&error),

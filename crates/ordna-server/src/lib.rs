@@ -5,9 +5,10 @@
 //! run in stretches and let other connections in between.
 //!
 //! # What is atomic
-//! Every command on one key. `MSET`, `MSETNX`, `FLUSHDB` and `FLUSHALL` as a whole, for readers
-//! too. Walks (`KEYS`, `SCAN`, `ORDNA.RANGE`, `ORDNA.PREFIX`, `ORDNA.COUNT`, `ORDNA.DELRANGE`) are
-//! live: they meet, in order and once, every key that is there throughout.
+//! Every command on one key. `MSET`, `MSETNX`, `EXEC`, `FLUSHDB` and `FLUSHALL` as a whole, for
+//! readers too. Walks (`KEYS`, `ORDNA.RANGE`, `ORDNA.PREFIX`, `ORDNA.COUNT`, and a whole `SCAN` as
+//! long as its lease lasts) read a snapshot: the state of one moment, however long they take.
+//! `ORDNA.DELRANGE` is live: it removes every key that is there throughout.
 
 mod clients;
 mod commands;
@@ -17,6 +18,7 @@ mod glob;
 mod reply;
 #[doc(hidden)]
 pub mod request;
+mod snapshots;
 mod state;
 mod walk;
 
@@ -40,6 +42,11 @@ pub struct Config {
     pub max_clients: usize,
     /// Largest reply that a walk or `MGET` may build, in bytes.
     pub max_reply: usize,
+    /// Bytes that keys and values may take, with what it takes to order them and with what
+    /// snapshots keep; beyond, writes are refused.
+    pub max_memory: Option<usize>,
+    /// How long the state that a SCAN reads is kept for its next call.
+    pub scan_lease: Duration,
 }
 
 impl Default for Config {
@@ -49,6 +56,8 @@ impl Default for Config {
             password: None,
             max_clients: 10_000,
             max_reply: 512 << 20,
+            max_memory: None,
+            scan_lease: Duration::from_secs(60),
         }
     }
 }

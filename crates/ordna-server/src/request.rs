@@ -49,7 +49,36 @@ pub(crate) struct Arguments<'a> {
     ranges: &'a [Range<usize>],
 }
 
+/// A command that has left the buffer.
+#[derive(Debug)]
+pub(crate) struct Command {
+    bytes: Vec<u8>,
+    ranges: Vec<Range<usize>>,
+}
+
+impl Command {
+    pub fn arguments(&self) -> Arguments<'_> {
+        Arguments { bytes: &self.bytes, ranges: &self.ranges }
+    }
+
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + size_of_val(self.ranges.as_slice()) + size_of::<Self>()
+    }
+}
+
 impl<'a> Arguments<'a> {
+    pub fn to_command(self) -> Command {
+        let mut bytes = Vec::new();
+        let ranges = self.iter_from(0).map(|argument| {
+            let start = bytes.len();
+            bytes.extend_from_slice(argument);
+            start..bytes.len()
+        });
+        let ranges = ranges.collect();
+        Command { bytes, ranges }
+    }
+
     pub fn len(&self) -> usize {
         self.ranges.len()
     }

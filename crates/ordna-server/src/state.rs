@@ -1,31 +1,41 @@
 //! What all connections share.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+use ordna::mvcc::{self, Options, Store};
 use ordna::sync::StripedCounter;
-use ordna::{Direction, OrderedIndex, SkipList};
 
 use crate::Config;
 use crate::clients::Clients;
 use crate::cursors::Cursors;
+use crate::snapshots::Snapshots;
 
 /// The keys and values.
-pub(crate) type Keyspace = SkipList<[u8], [u8]>;
+pub(crate) type Keyspace = Store<[u8], [u8]>;
+
+/// A stable state of them.
+pub(crate) type Snapshot = mvcc::Snapshot<[u8], [u8]>;
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]
 pub(crate) struct State {
     /// Commands take this lock as readers, however they change the keyspace: it synchronizes itself.
-    /// Those that must change several keys as one step take it as the one writer.
-    keyspace: RwLock<Keyspace>,
+    /// Those that must be one step for every other client (`EXEC`, `MSET`, …) take it as the one
+    /// writer. Sharded, so that readers on different threads do not write to the same cache line.
+    keyspace: ShardedLock<Keyspace>,
+    /// How often the keyspace was replaced by an empty one.
+    flushes: AtomicU64,
     password: Mutex<Option<String>>,
     pub config: Config,
     pub address: SocketAddr,
     pub clients: Clients,
-    pub cursors: Cursors,
+    pub cursors: Arc<Cursors>,
+    pub snapshots: Arc<Snapshots>,
     pub started: Instant,
     pub commands: StripedCounter,
     pub connections: AtomicU64,
@@ -36,12 +46,14 @@ impl State {
     pub(crate) fn new(config: Config, address: SocketAddr) -> Self {
         let password = config.password.clone().filter(|password| !password.is_empty());
         Self {
-            keyspace: RwLock::new(Keyspace::new()),
+            keyspace: ShardedLock::new(empty(&config)),
+            flushes: AtomicU64::new(0),
             password: Mutex::new(password),
+            cursors: Arc::new(Cursors::new(config.scan_lease)),
             config,
             address,
             clients: Clients::default(),
-            cursors: Cursors::default(),
+            snapshots: Arc::default(),
             started: Instant::now(),
             commands: StripedCounter::new(),
             connections: AtomicU64::new(0),
@@ -49,14 +61,32 @@ impl State {
         }
     }
 
-    // A panic under the lock leaves the keyspace whole: it is changed by single steps of the index.
-    pub(crate) fn keys(&self) -> RwLockReadGuard<'_, Keyspace> {
-        self.keyspace.read().unwrap_or_else(PoisonError::into_inner)
+    // A panic under the lock leaves the keyspace whole: it is changed by single steps of the store.
+    pub(crate) fn keys(&self) -> Keys<'_> {
+        Keys::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The keyspace, with nobody else inside.
-    pub(crate) fn keys_alone(&self) -> RwLockWriteGuard<'_, Keyspace> {
-        self.keyspace.write().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn keys_alone(&self) -> Keys<'_> {
+        Keys::Alone(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts an empty keyspace in the place of this one, and returns this one. Cursors go on in the
+    /// new one; snapshots stay.
+    ///
+    /// # Errors
+    /// Others are inside.
+    pub(crate) fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
+        let Keys::Alone(keyspace) = keys else {
+            return Err("ERR the keyspace is in use".to_owned());
+        };
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.cursors.end_leases();
+        Ok(std::mem::replace(&mut **keyspace, empty(&self.config)))
+    }
+
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn password(&self) -> Option<String> {
@@ -71,13 +101,31 @@ impl State {
     pub(crate) fn next_client_id(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
+}
 
-    /// The first entry in a direction, for FIRST and LAST.
-    pub(crate) fn end(&self, direction: Direction) -> Option<(Vec<u8>, Vec<u8>)> {
-        let keys = self.keys();
-        match direction {
-            Direction::Ascending => keys.first(),
-            Direction::Descending => keys.last(),
+fn empty(config: &Config) -> Keyspace {
+    let options = Options::new();
+    Store::with_options(match config.max_memory {
+        Some(bytes) => options.memory_limit(bytes),
+        None => options,
+    })
+}
+
+/// The keyspace, as a command holds it.
+pub(crate) enum Keys<'a> {
+    /// Beside others.
+    Shared(ShardedLockReadGuard<'a, Keyspace>),
+    /// With nobody else inside.
+    Alone(ShardedLockWriteGuard<'a, Keyspace>),
+}
+
+impl Deref for Keys<'_> {
+    type Target = Keyspace;
+
+    fn deref(&self) -> &Keyspace {
+        match self {
+            Self::Shared(keys) => keys,
+            Self::Alone(keys) => keys,
         }
     }
 }

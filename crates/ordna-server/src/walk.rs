@@ -7,7 +7,7 @@ use ordna::{Direction, OrderedIndex};
 
 use crate::glob;
 use crate::reply::Replies;
-use crate::state::State;
+use crate::state::{Keyspace, Snapshot};
 
 /// Entries looked at before other connections get their turn.
 const STRETCH: usize = 1024;
@@ -27,7 +27,8 @@ pub enum Purpose {
     Delete,
 }
 
-/// A walk under way.
+/// A walk under way. Reads one snapshot from its first stretch to its last; removals follow the
+/// present state.
 #[derive(Debug)]
 pub struct Walk {
     pub lower: Bound<Vec<u8>>,
@@ -36,8 +37,10 @@ pub struct Walk {
     /// Entries still wanted.
     pub limit: usize,
     pub purpose: Purpose,
-    pub found: Replies,
-    pub count: usize,
+    /// What it reads; taken at its first stretch unless it is given.
+    pub snapshot: Option<Snapshot>,
+    found: Replies,
+    count: usize,
 }
 
 impl Walk {
@@ -48,6 +51,7 @@ impl Walk {
             direction: Direction::Ascending,
             limit: usize::MAX,
             purpose,
+            snapshot: None,
             found: Replies::default(),
             count: 0,
         }
@@ -56,9 +60,9 @@ impl Walk {
     /// Goes on for a stretch; `Ok(true)` at the end. Copies what the reply shows, and no value else.
     ///
     /// # Errors
-    /// The reply would grow beyond the server's limit; the text says so.
-    pub fn step(&mut self, state: &State) -> Result<bool, String> {
-        let Self { lower, upper, direction, limit, purpose, found, count } = self;
+    /// The reply would grow beyond so many bytes; the text says so.
+    pub fn step(&mut self, keys: &Keyspace, max_reply: usize) -> Result<bool, String> {
+        let Self { lower, upper, direction, limit, purpose, snapshot, found, count } = self;
         let wanted = (*limit).min(STRETCH);
         if wanted == 0 {
             return Ok(true);
@@ -67,8 +71,8 @@ impl Walk {
         // The last key met, if there may be more behind it.
         let mut last = None;
         let mut removed = FlatBytes::default();
-        let keys = state.keys();
-        keys.visit(borrow(lower), borrow(upper), *direction, |key, value| {
+        let is_live = matches!(purpose, Purpose::Delete);
+        let meet = |key: &[u8], value: &[u8]| {
             met += 1;
             match purpose {
                 Purpose::Return { values } => {
@@ -93,15 +97,19 @@ impl Walk {
             }
             last = Some(key.to_vec());
             ControlFlow::Break(())
-        });
+        };
+        if is_live {
+            keys.visit(borrow(lower), borrow(upper), *direction, meet);
+        } else {
+            let snapshot = snapshot.get_or_insert_with(|| keys.snapshot());
+            snapshot.visit(borrow(lower), borrow(upper), *direction, meet);
+        }
         for at in 0..removed.len() {
             *count += usize::from(removed.get(at).is_some_and(|key| keys.remove(key).is_some()));
         }
-        drop(keys);
-        let most = state.config.max_reply;
-        if found.bytes.len() > most {
+        if found.bytes.len() > max_reply {
             return Err(format!(
-                "ERR the reply would exceed {most} bytes; ask for less with LIMIT"
+                "ERR the reply would exceed {max_reply} bytes; ask for less with LIMIT"
             ));
         }
         *limit -= met;

@@ -245,6 +245,126 @@ const CONVERSATION: &str = "
     SCAN 0 MATCH on* COUNT 100
     SCAN 0 TYPE string
     SCAN 0 TYPE list
+    FLUSHALL
+    SET e 1 EX 100
+    TTL e
+    EXPIRE e 200
+    TTL e
+    EXPIRE e 300 NX
+    EXPIRE e 300 XX
+    EXPIRE e 200 GT
+    EXPIRE e 200 LT
+    EXPIRE e 400 GT
+    EXPIRE e 400 BAD
+    EXPIRE e 400 NX XX
+    EXPIRE e 400 GT LT
+    EXPIRE e x
+    EXPIRE e 9223372036854775807
+    EXPIRE e -9223372036854775808
+    EXPIRE nothing 5
+    TTL nothing
+    EXPIREAT e 99999999999
+    EXPIRETIME e
+    PEXPIRETIME e
+    PEXPIREAT e 99999999999999
+    PEXPIRETIME e
+    SET e 2
+    EXPIRETIME e
+    PTTL e
+    TTL e
+    SET e 3 PXAT 99999999999999
+    SET e 4 KEEPTTL
+    PEXPIRETIME e
+    INCR e
+    APPEND e 0
+    PEXPIRETIME e
+    GETSET e 9
+    PEXPIRETIME e
+    PERSIST e
+    SET e 4 EXAT 99999999999
+    PERSIST e
+    PERSIST e
+    PERSIST nothing
+    SET e 1 EX 0
+    SET e 1 EX -5
+    SET e 1 EX x
+    SET e 1 EX
+    SET e 1 EX 5 PX 5
+    SET e 1 EX 5 KEEPTTL
+    SET e 1 EX 9223372036854775807
+    SET e 1 PX 9223372036854775807
+    SETEX e 100 v
+    TTL e
+    SETEX e 0 v
+    SETEX e x v
+    SETEX e 5
+    PSETEX e 100000 v
+    PSETEX e -1 v
+    TTL e
+    GETEX e
+    GETEX e PERSIST
+    TTL e
+    GETEX e EX 100
+    TTL e
+    GETEX e EX 0
+    GETEX e EX
+    GETEX e BAD
+    GETEX e PERSIST EX 5
+    GETEX nothing EX 5
+    GETEX e PXAT 1
+    EXISTS e
+    SET e 1 PXAT 1
+    GET e
+    EXPIRE e 100
+    SET e 1
+    EXPIRE e 0
+    EXISTS e
+    EXEC
+    DISCARD
+    MULTI
+    MULTI
+    WATCH a
+    SET a 1
+    GET a
+    INCR a
+    EXEC
+    MULTI
+    SET a 1
+    NOPE
+    EXEC
+    GET a
+    MULTI
+    SET a
+    EXEC
+    MULTI
+    SET a 7
+    DISCARD
+    GET a
+    WATCH a
+    MULTI
+    GET a
+    EXEC
+    WATCH a
+    SET a 8
+    MULTI
+    GET a
+    EXEC
+    WATCH a
+    SET a 9
+    UNWATCH
+    MULTI
+    MSET x 1 y 2
+    MGET x y
+    APPEND x y
+    INCR x
+    KEYS [x]
+    FLUSHALL
+    DBSIZE
+    EXEC
+    WATCH
+    EXEC x
+    MULTI
+    EXEC
     FLUSHALL SYNC
     RESET
     SET after reset

@@ -100,6 +100,243 @@ fn the_order_of_the_keys() {
 }
 
 #[test]
+fn keys_expire() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("SET a 1 EX 100", r"+OK\r\n"),
+            ("TTL a", r":100\r\n"),
+            ("APPEND a 2", r":2\r\n"),
+            ("INCR a", r":13\r\n"),
+            ("TTL a", r":100\r\n"),
+            ("SET a 2 KEEPTTL", r"+OK\r\n"),
+            ("TTL a", r":100\r\n"),
+            ("PERSIST a", r":1\r\n"),
+            ("PERSIST a", r":0\r\n"),
+            ("TTL a", r":-1\r\n"),
+            ("EXPIRE a 10 GT", r":0\r\n"),
+            ("EXPIRE a 10 LT", r":1\r\n"),
+            ("GETEX a PERSIST", r"$1\r\n2\r\n"),
+            ("PTTL a", r":-1\r\n"),
+            ("PEXPIREAT a 99999999999999", r":1\r\n"),
+            ("PEXPIRETIME a", r":99999999999999\r\n"),
+            ("SET a 3", r"+OK\r\n"),
+            ("PEXPIRETIME a", r":-1\r\n"),
+            ("EXPIRE a -1", r":1\r\n"),
+            ("GET a", r"$-1\r\n"),
+            ("TTL a", r":-2\r\n"),
+            ("PSETEX soon 30 x", r"+OK\r\n"),
+            ("SET stays y", r"+OK\r\n"),
+        ],
+    );
+    let patience = Instant::now() + Duration::from_secs(10);
+    while client.say("EXISTS soon") != r":0\r\n" {
+        assert!(Instant::now() < patience, "the key never expires");
+    }
+    converse(&mut client, &[("KEYS *", r"*1\r\n$5\r\nstays\r\n"), ("SETNX soon z", r":1\r\n")]);
+}
+
+#[test]
+fn a_transaction_is_one_step_or_nothing() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    converse(
+        &mut client,
+        &[
+            ("EXEC", r"-ERR EXEC without MULTI\r\n"),
+            ("DISCARD", r"-ERR DISCARD without MULTI\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("MULTI", r"-ERR MULTI calls can not be nested\r\n"),
+            ("WATCH a", r"-ERR WATCH inside MULTI is not allowed\r\n"),
+            ("MSET a 1 b 2", r"+QUEUED\r\n"),
+            ("INCR b", r"+QUEUED\r\n"),
+            ("INCR nope nope", r"-ERR wrong number of arguments for 'incr' command\r\n"),
+            ("EXEC", r"-EXECABORT Transaction discarded because of previous errors.\r\n"),
+            ("EXISTS a", r":0\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("MSET a 1 b 2", r"+QUEUED\r\n"),
+            ("INCR b", r"+QUEUED\r\n"),
+            ("APPEND a x", r"+QUEUED\r\n"),
+            ("INCR a", r"+QUEUED\r\n"),
+            ("ORDNA.RANGE - +", r"+QUEUED\r\n"),
+            ("FLUSHALL", r"+QUEUED\r\n"),
+            ("DBSIZE", r"+QUEUED\r\n"),
+        ],
+    );
+    assert_eq!(other.say("EXISTS a b"), r":0\r\n");
+    converse(
+        &mut client,
+        &[
+            (
+                "EXEC",
+                r"*7\r\n+OK\r\n:3\r\n:2\r\n-ERR value is not an integer or out of range\r\n*4\r\n$1\r\na\r\n$2\r\n1x\r\n$1\r\nb\r\n$1\r\n3\r\n+OK\r\n:0\r\n",
+            ),
+            ("SET w 1", r"+OK\r\n"),
+            ("WATCH w absent", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET done yes", r"+QUEUED\r\n"),
+        ],
+    );
+    // The same value again is a change too.
+    other.say("SET w 1");
+    converse(
+        &mut client,
+        &[
+            ("EXEC", r"*-1\r\n"),
+            ("WATCH w absent", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET done yes", r"+QUEUED\r\n"),
+        ],
+    );
+    other.say("SET absent 1");
+    converse(
+        &mut client,
+        &[
+            ("EXEC", r"*-1\r\n"),
+            ("EXISTS done", r":0\r\n"),
+            ("WATCH w", r"+OK\r\n"),
+            ("GET w", r"$1\r\n1\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET done yes", r"+QUEUED\r\n"),
+            ("EXEC", r"*1\r\n+OK\r\n"),
+            ("WATCH w", r"+OK\r\n"),
+        ],
+    );
+    other.say("FLUSHALL");
+    other.say("SET w 1");
+    converse(&mut client, &[("MULTI", r"+OK\r\n"), ("PING", r"+QUEUED\r\n"), ("EXEC", r"*-1\r\n")]);
+    converse(
+        &mut client,
+        &[
+            ("WATCH w", r"+OK\r\n"),
+            ("SET w 2", r"+OK\r\n"),
+            ("UNWATCH", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("RESET", r"+RESET\r\n"),
+            ("EXEC", r"-ERR EXEC without MULTI\r\n"),
+        ],
+    );
+}
+
+/// Two clients move an amount between two keys; nobody ever sees it in neither or in both.
+#[test]
+fn nobody_sees_half_a_transaction() {
+    let (server, mut client) = fresh();
+    client.say("MSET left 100 right 0");
+    std::thread::scope(|scope| {
+        let movers = ["left right", "right left"].map(|pair| {
+            let address = server.address;
+            scope.spawn(move || {
+                let (from, to) = pair.split_once(' ').unwrap();
+                let mut client = Client::new(address);
+                for _ in 0..500 {
+                    client.say("MULTI");
+                    client.say(&format!("DECR {from}"));
+                    client.say(&format!("INCR {to}"));
+                    client.say("EXEC");
+                }
+            })
+        });
+        while !movers.iter().all(|mover| mover.is_finished()) {
+            for look in ["MGET left right", "ORDNA.RANGE - +"] {
+                let reply = client.say(look);
+                let sum: i64 =
+                    reply.split(r"\r\n").filter_map(|part| part.parse::<i64>().ok()).sum();
+                assert_eq!(sum, 100, "{reply}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("MSET a 1 b 2 c 3", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
+            ("SET a 9", r"+OK\r\n"),
+            ("DEL b", r":1\r\n"),
+            ("SET d 4", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 a", r"$1\r\n1\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 d", r"$-1\r\n"),
+            ("ORDNA.SNAPSHOT RANGE 1 - + KEYS", r"*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"),
+            ("ORDNA.SNAPSHOT RANGE 1 (a + REV LIMIT 1", r"*2\r\n$1\r\nc\r\n$1\r\n3\r\n"),
+            ("FLUSHALL", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 b", r"$1\r\n2\r\n"),
+            ("ORDNA.SNAPSHOT DROP 1", r":1\r\n"),
+            ("ORDNA.SNAPSHOT DROP 1", r":0\r\n"),
+            (
+                "ORDNA.SNAPSHOT GET 1 b",
+                r"-ERR there is no snapshot 1: it was dropped, or its time is over\r\n",
+            ),
+            ("ORDNA.SNAPSHOT GET x b", r"-ERR value is not an integer or out of range\r\n"),
+            ("ORDNA.SNAPSHOT CREATE EX", r"-ERR syntax error\r\n"),
+            ("ORDNA.SNAPSHOT LIST", r"*0\r\n"),
+            ("ORDNA.SNAPSHOT CREATE EX 1", r":2\r\n"),
+        ],
+    );
+    assert!(client.say("ORDNA.SNAPSHOT LIST").starts_with(r"*1\r\n*6\r\n$2\r\nid\r\n:2\r\n"));
+    let patience = Instant::now() + Duration::from_secs(20);
+    while client.say("ORDNA.SNAPSHOT LIST") != r"*0\r\n" {
+        assert!(Instant::now() < patience, "the snapshot never ends");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_scan_reads_one_state_as_long_as_its_lease_lasts() {
+    let server = start(Config { scan_lease: Duration::from_secs(3600), ..Config::default() });
+    let brief = start(Config { scan_lease: Duration::from_millis(1), ..Config::default() });
+    let cursor_of = |reply: &str| reply.split(r"\r\n").nth(2).unwrap().to_owned();
+    for (server, lasts) in [(&server, true), (&brief, false)] {
+        let mut client = Client::new(server.address);
+        client.say("MSET a 1 b 2 c 3 d 4");
+        let cursor = cursor_of(&client.say("SCAN 0 COUNT 2"));
+        client.say("DEL c");
+        client.say("SET cc 5");
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !lasts && !client.say("INFO snapshots").contains("scan_leases_ended:1") {
+            assert!(Instant::now() < patience, "the lease never ends");
+        }
+        let (stable, keys) = if lasts {
+            (client.say(&format!("SCAN {cursor} COUNT 10 STABLE")), ["c", "d"])
+        } else {
+            let stable = client.say(&format!("SCAN {cursor} COUNT 10 STABLE"));
+            assert!(stable.contains("is gone"), "{stable}");
+            (client.say(&format!("SCAN {cursor} COUNT 10")), ["cc", "d"])
+        };
+        let expected: String =
+            keys.iter().map(|key| format!(r"${}\r\n{key}\r\n", key.len())).collect();
+        assert_eq!(stable, format!(r"*2\r\n$1\r\n0\r\n*2\r\n{expected}"));
+    }
+}
+
+#[test]
+fn beyond_the_memory_limit_reads_and_deletes_go_on() {
+    let server = start(Config { max_memory: Some(100_000), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let value = vec![b'v'; 1000];
+    let refused = r"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    let full = (0..).find(|n: &u32| {
+        let reply = client.ask(&[b"SET", format!("{n:04}").as_bytes(), &value]);
+        assert!(reply == r"+OK\r\n" || reply == refused, "{reply}");
+        reply == refused
+    });
+    let full = full.unwrap();
+    assert!((50..100).contains(&full), "{full}");
+    assert_eq!(client.say("STRLEN 0000"), r":1000\r\n");
+    // Nothing of a batch that does not fit as a whole.
+    let batch = client.ask(&[b"MSET", b"x", b"1", b"y", &value]);
+    assert_eq!(batch, refused);
+    assert_eq!(client.say("EXISTS x y"), r":0\r\n");
+    assert_eq!(client.say("DEL 0000 0001"), r":2\r\n");
+    assert_eq!(client.ask(&[b"SET", b"0000", &value]), r"+OK\r\n");
+}
+
+#[test]
 fn keys_and_values_are_any_bytes() {
     let (_server, mut client) = fresh();
     let every: Vec<u8> = (0..=255).collect();

@@ -3,14 +3,11 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use ordna::OrderedIndex;
-
 use super::{
-    Command, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, TABLE, find, subcommand,
-    wrong_arity,
+    Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, TABLE, find,
+    subcommand, wrong_arity,
 };
 use crate::clients::Told;
-use crate::connection::Session;
 use crate::glob;
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
@@ -20,7 +17,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The Redis whose behaviour the commands follow; clients decide by it what they may send.
 const REDIS_VERSION: &str = "7.0.15";
 
-pub fn ping(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     match arguments.len() {
         1 => out.simple("PONG"),
         2 => out.bulk(arguments.get(1)),
@@ -29,25 +26,27 @@ pub fn ping(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Res
     Ok(Outcome::Done)
 }
 
-pub fn echo(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn echo(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     out.bulk(arguments.get(1));
     Ok(Outcome::Done)
 }
 
-pub fn quit(_: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn quit(_: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     out.simple("OK");
     Ok(Outcome::Close)
 }
 
-pub fn reset(session: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
-    *session.client.told() = Told::default();
-    session.authenticated = session.state.password().is_none();
+pub fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    *context.session.client.told() = Told::default();
+    context.session.authenticated = context.state.password().is_none();
+    context.session.transaction = None;
+    context.session.watched.clear();
     out.resp3 = false;
     out.simple("RESET");
     Ok(Outcome::Done)
 }
 
-pub fn select(_: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let database = number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
     if i32::try_from(database).is_err() {
         let (least, most) = (i32::MIN, i32::MAX);
@@ -71,13 +70,13 @@ fn is_welcome(password: &str, user: &[u8], said: &[u8]) -> bool {
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-pub fn auth(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn auth(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (user, said) = match arguments.len() {
         2 => (b"default".as_slice(), arguments.get(1)),
         3 => (arguments.get(1), arguments.get(2)),
         _ => return Err(SYNTAX.to_owned()),
     };
-    match session.state.password() {
+    match context.state.password() {
         None if arguments.len() == 2 => {
             return Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".to_owned());
         }
@@ -86,7 +85,7 @@ pub fn auth(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) 
         Some(password) if is_welcome(&password, user, said) => {}
         _ => return Err(WRONG_PASSWORD.to_owned()),
     }
-    session.authenticated = true;
+    context.session.authenticated = true;
     out.simple("OK");
     Ok(Outcome::Done)
 }
@@ -97,7 +96,7 @@ fn is_name(name: &[u8]) -> bool {
 
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
-pub fn hello(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let mut resp3 = out.resp3;
     if arguments.len() > 1 {
         resp3 = match number(arguments.get(1)) {
@@ -112,14 +111,14 @@ pub fn hello(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies)
         let option = arguments.get(at);
         if option.eq_ignore_ascii_case(b"auth") && at + 2 < arguments.len() {
             let (user, said) = (arguments.get(at + 1), arguments.get(at + 2));
-            let welcome = match session.state.password() {
+            let welcome = match context.state.password() {
                 None => user == b"default",
                 Some(password) => is_welcome(&password, user, said),
             };
             if !welcome {
                 return Err(WRONG_PASSWORD.to_owned());
             }
-            session.authenticated = true;
+            context.session.authenticated = true;
             at += 3;
         } else if option.eq_ignore_ascii_case(b"setname") && at + 1 < arguments.len() {
             name = Some(arguments.get(at + 1));
@@ -132,12 +131,12 @@ pub fn hello(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies)
             return Err(format!("ERR Syntax error in HELLO option '{shown}'"));
         }
     }
-    if !session.authenticated {
+    if !context.session.authenticated {
         return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".to_owned());
     }
     out.resp3 = resp3;
     {
-        let mut told = session.client.told();
+        let mut told = context.session.client.told();
         told.resp3 = resp3;
         if let Some(name) = name {
             told.name = name.to_vec();
@@ -156,38 +155,38 @@ pub fn hello(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies)
     out.bulk(b"proto");
     out.integer(if resp3 { 3 } else { 2 });
     out.bulk(b"id");
-    out.integer(session.client.id as i64);
+    out.integer(context.session.client.id as i64);
     out.bulk(b"modules");
     out.array(0);
     Ok(Outcome::Done)
 }
 
-pub fn client(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const COMMANDS: &Subcommands = &[
-        ("id", 2, |session, _, out| {
-            out.integer(session.client.id as i64);
+        ("id", 2, |context, _, out| {
+            out.integer(context.session.client.id as i64);
             Ok(Outcome::Done)
         }),
-        ("getname", 2, |session, _, out| {
-            let name = session.client.told().name.clone();
+        ("getname", 2, |context, _, out| {
+            let name = context.session.client.told().name.clone();
             out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
             Ok(Outcome::Done)
         }),
-        ("setname", 3, |session, arguments, out| {
+        ("setname", 3, |context, arguments, out| {
             if !is_name(arguments.get(2)) {
                 return Err(BAD_NAME.to_owned());
             }
-            session.client.told().name = arguments.get(2).to_vec();
+            context.session.client.told().name = arguments.get(2).to_vec();
             out.simple("OK");
             Ok(Outcome::Done)
         }),
-        ("setinfo", 4, |session, arguments, out| {
+        ("setinfo", 4, |context, arguments, out| {
             let (field, value) = (arguments.get(2), arguments.get(3));
             if !is_name(value) {
                 return Err("ERR lib-name cannot contain spaces, newlines or special characters."
                     .to_owned());
             }
-            let mut told = session.client.told();
+            let mut told = context.session.client.told();
             if field.eq_ignore_ascii_case(b"lib-name") {
                 told.library = value.to_vec();
             } else if field.eq_ignore_ascii_case(b"lib-ver") {
@@ -199,11 +198,11 @@ pub fn client(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
             out.simple("OK");
             Ok(Outcome::Done)
         }),
-        ("list", -2, |session, arguments, out| {
+        ("list", -2, |context, arguments, out| {
             if arguments.len() > 2 {
                 return Err(SYNTAX.to_owned());
             }
-            out.text(&client_list(&session.state));
+            out.text(&client_list(context.state));
             Ok(Outcome::Done)
         }),
         ("help", 2, |_, _, out| {
@@ -214,7 +213,7 @@ pub fn client(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
             )
         }),
     ];
-    subcommand("client", COMMANDS, session, arguments, out)
+    subcommand("client", COMMANDS, context, arguments, out)
 }
 
 fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
@@ -244,7 +243,7 @@ fn client_list(state: &State) -> String {
     list
 }
 
-pub fn command(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const COMMANDS: &Subcommands = &[
         ("count", 2, |_, _, out| {
             out.count(TABLE.len());
@@ -310,7 +309,7 @@ pub fn command(session: &mut Session, arguments: Arguments<'_>, out: &mut Replie
     if arguments.len() == 1 {
         return all_infos(out);
     }
-    subcommand("command", COMMANDS, session, arguments, out)
+    subcommand("command", COMMANDS, context, arguments, out)
 }
 
 fn all_infos(out: &mut Replies) -> Result {
@@ -344,7 +343,7 @@ fn settings(state: &State) -> Vec<(&'static str, String)> {
         ("bind", state.address.ip().to_string()),
         ("databases", "1".to_owned()),
         ("maxclients", state.config.max_clients.to_string()),
-        ("maxmemory", "0".to_owned()),
+        ("maxmemory", state.config.max_memory.unwrap_or(0).to_string()),
         ("port", state.address.port().to_string()),
         ("proto-max-bulk-len", ordna::value::MAX_LEN.to_string()),
         ("requirepass", state.password().unwrap_or_default()),
@@ -353,10 +352,10 @@ fn settings(state: &State) -> Vec<(&'static str, String)> {
     ]
 }
 
-pub fn config(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn config(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const COMMANDS: &Subcommands = &[
-        ("get", -3, |session, arguments, out| {
-            let mut wanted = settings(&session.state);
+        ("get", -3, |context, arguments, out| {
+            let mut wanted = settings(context.state);
             wanted.retain(|(name, _)| {
                 let asked =
                     |pattern: &[u8]| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes());
@@ -369,14 +368,14 @@ pub fn config(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
             }
             Ok(Outcome::Done)
         }),
-        ("set", -4, |session, arguments, out| {
+        ("set", -4, |context, arguments, out| {
             let (name, value) = (arguments.get(2), arguments.get(3));
             let shown = String::from_utf8_lossy(name).into_owned();
             if arguments.len() != 4 {
                 return Err(wrong_arity("config|set"));
             }
             if !name.eq_ignore_ascii_case(b"requirepass") {
-                let known = settings(&session.state).iter().any(|(known, _)| *known == shown);
+                let known = settings(context.state).iter().any(|(known, _)| *known == shown);
                 return Err(if known {
                     format!(
                         "ERR CONFIG SET failed (possibly related to argument '{shown}') - can't set immutable config"
@@ -388,10 +387,10 @@ pub fn config(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
             let Ok(password) = std::str::from_utf8(value) else {
                 return Err("ERR the password must be UTF-8".to_owned());
             };
-            if password.is_empty() && !session.state.address.ip().is_loopback() {
+            if password.is_empty() && !context.state.address.ip().is_loopback() {
                 return Err("ERR others can reach this server: it needs a password".to_owned());
             }
-            session.state.set_password(password);
+            context.state.set_password(password);
             out.simple("OK");
             Ok(Outcome::Done)
         }),
@@ -399,11 +398,11 @@ pub fn config(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
             help(out, "CONFIG", &["GET <pattern> [<pattern> ...]", "SET requirepass <password>"])
         }),
     ];
-    subcommand("config", COMMANDS, session, arguments, out)
+    subcommand("config", COMMANDS, context, arguments, out)
 }
 
-pub fn info(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let state = &session.state;
+pub fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let state = context.state;
     let wanted = |section: &str| {
         arguments.len() == 1
             || arguments.iter_from(1).any(|asked| {
@@ -412,7 +411,12 @@ pub fn info(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) 
                     .any(|name| asked.eq_ignore_ascii_case(name.as_bytes()))
             })
     };
-    let keys = state.keys().approximate_len();
+    let counts = context.keys.statistics();
+    let (keys, expires, used) = (counts.items, counts.expiring.0, counts.bytes);
+    let limit = state.config.max_memory.unwrap_or(0);
+    let (scans, leases_ended) = state.cursors.leases();
+    let held = state.snapshots.list();
+    let oldest = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs()).max().unwrap_or(0);
     let uptime = state.started.elapsed().as_secs();
     let (port, process) = (state.address.port(), std::process::id());
     let (clients, most) = (state.clients.len(), state.config.max_clients);
@@ -427,7 +431,10 @@ pub fn info(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) 
             ),
         ),
         ("Clients", format!("connected_clients:{clients}\r\nmaxclients:{most}\r\n")),
-        ("Memory", format!("used_memory_rss:{resident}\r\nmaxmemory:0\r\n")),
+        (
+            "Memory",
+            format!("used_memory:{used}\r\nused_memory_rss:{resident}\r\nmaxmemory:{limit}\r\n"),
+        ),
         ("Persistence", "loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n".to_owned()),
         (
             "Stats",
@@ -435,11 +442,22 @@ pub fn info(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) 
                 "total_connections_received:{connections}\r\ntotal_commands_processed:{commands}\r\nrejected_connections:{refused}\r\n"
             ),
         ),
+        (
+            "Snapshots",
+            format!(
+                "snapshots_held:{}\r\nscans_under_way:{scans}\r\nscan_leases_ended:{leases_ended}\r\nsnapshots_alive:{}\r\noldest_snapshot_seconds:{oldest}\r\nversions:{}\r\ndead_versions:{}\r\ncollected_versions:{}\r\n",
+                held.len(),
+                counts.snapshots.len(),
+                counts.versions,
+                counts.dead,
+                counts.collected
+            ),
+        ),
         ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
         (
             "Keyspace",
             if keys > 0 {
-                format!("db0:keys={keys},expires=0,avg_ttl=0\r\n")
+                format!("db0:keys={keys},expires={expires},avg_ttl=0\r\n")
             } else {
                 String::new()
             },

@@ -1,14 +1,27 @@
 //! The commands: a table, and one module per family.
 
 mod admin;
+mod expiry;
 mod keys;
 mod ordered;
+mod snapshots;
 mod strings;
+mod transactions;
 
 use crate::connection::Session;
 use crate::reply::Replies;
 use crate::request::Arguments;
+use crate::state::{Keys, State};
 use crate::walk::Walk;
+
+pub use transactions::{Transaction, Watched};
+
+/// What a command works with.
+pub struct Context<'a> {
+    pub state: &'a State,
+    pub session: &'a mut Session,
+    pub keys: Keys<'a>,
+}
 
 /// What remains to be done after a command was executed.
 pub enum Outcome {
@@ -23,7 +36,7 @@ pub enum Outcome {
 /// How a command ends: an error is a reply like any other.
 type Result = std::result::Result<Outcome, String>;
 
-type Execute = fn(&mut Session, Arguments<'_>, &mut Replies) -> Result;
+type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 
 /// A line of the table.
 pub struct Command {
@@ -35,7 +48,21 @@ pub struct Command {
     /// Positions of the first and last key (negative: from the end), and the step between keys.
     pub keys: (i64, i64, i64),
     pub summary: &'static str,
+    /// Must be one step for every other client.
+    alone: bool,
+    /// Is executed at once inside MULTI too.
+    at_once: bool,
     execute: Execute,
+}
+
+impl Command {
+    const fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    const fn at_once(self) -> Self {
+        Self { at_once: true, ..self }
+    }
 }
 
 const fn command(
@@ -46,7 +73,7 @@ const fn command(
     summary: &'static str,
     execute: Execute,
 ) -> Command {
-    Command { name, arity, flags, keys, summary, execute }
+    Command { name, arity, flags, keys, summary, alone: false, at_once: false, execute }
 }
 
 const READ: &[&str] = &["readonly", "fast"];
@@ -99,12 +126,63 @@ pub static TABLE: &[Command] = &[
         strings::decrby,
     ),
     command("del", -2, REMOVE, ALL, "Removes keys; returns how many there were.", keys::del),
+    command(
+        "discard",
+        1,
+        ADMIN,
+        NONE,
+        "Forgets what was queued since MULTI.",
+        transactions::discard,
+    )
+    .at_once(),
     command("echo", 2, ADMIN, NONE, "Returns its argument.", admin::echo),
+    command(
+        "exec",
+        1,
+        ADMIN,
+        NONE,
+        "Executes what was queued since MULTI, as one step.",
+        transactions::exec,
+    )
+    .alone()
+    .at_once(),
     command("exists", -2, READ, ALL, "Counts how many of the keys exist.", keys::exists),
-    command("flushall", -1, REMOVE, NONE, "Removes all keys.", keys::flush),
-    command("flushdb", -1, REMOVE, NONE, "Removes all keys.", keys::flush),
+    command(
+        "expire",
+        -3,
+        WRITE,
+        ONE,
+        "Has a key expire in some seconds; NX, XX, GT and LT as in Redis.",
+        expiry::expire,
+    ),
+    command(
+        "expireat",
+        -3,
+        WRITE,
+        ONE,
+        "Has a key expire at a second since 1970.",
+        expiry::expireat,
+    ),
+    command(
+        "expiretime",
+        2,
+        READ,
+        ONE,
+        "Returns the second since 1970 at which a key expires.",
+        expiry::expiretime,
+    ),
+    command("flushall", -1, REMOVE, NONE, "Removes all keys.", keys::flush).alone(),
+    command("flushdb", -1, REMOVE, NONE, "Removes all keys.", keys::flush).alone(),
     command("get", 2, READ, ONE, "Returns the value of a key.", strings::get),
     command("getdel", 2, WRITE, ONE, "Returns the value of a key and removes it.", strings::getdel),
+    command(
+        "getex",
+        -2,
+        WRITE,
+        ONE,
+        "Returns the value of a key and sets or lifts its expiry.",
+        expiry::getex,
+    ),
     command(
         "getset",
         3,
@@ -133,7 +211,7 @@ pub static TABLE: &[Command] = &[
     command("info", -1, ADMIN, NONE, "Returns the state of the server, by sections.", admin::info),
     command("keys", 2, WALK, NONE, "Returns the keys that match a pattern, in order.", keys::keys),
     command("mget", -2, READ, ALL, "Returns the values of several keys.", strings::mget),
-    command("mset", -3, WRITE, PAIRS, "Sets several keys as one step.", strings::mset),
+    command("mset", -3, WRITE, PAIRS, "Sets several keys as one step.", strings::mset).alone(),
     command(
         "msetnx",
         -3,
@@ -141,7 +219,10 @@ pub static TABLE: &[Command] = &[
         PAIRS,
         "Sets several keys as one step, if none of them exists.",
         strings::msetnx,
-    ),
+    )
+    .alone(),
+    command("multi", 1, ADMIN, NONE, "Begins to queue commands for EXEC.", transactions::multi)
+        .at_once(),
     command(
         "ordna.ceil",
         2,
@@ -185,9 +266,44 @@ pub static TABLE: &[Command] = &[
         "Returns the keys between two bounds and their values, in order.",
         ordered::range,
     ),
+    command(
+        "ordna.snapshot",
+        -2,
+        READ,
+        NONE,
+        "A stable state that several commands read: CREATE, GET, RANGE, DROP, LIST.",
+        snapshots::snapshot,
+    ),
+    command("persist", 2, WRITE, ONE, "Lifts the expiry of a key.", expiry::persist),
+    command("pexpire", -3, WRITE, ONE, "Has a key expire in some milliseconds.", expiry::pexpire),
+    command(
+        "pexpireat",
+        -3,
+        WRITE,
+        ONE,
+        "Has a key expire at a millisecond since 1970.",
+        expiry::pexpireat,
+    ),
+    command(
+        "pexpiretime",
+        2,
+        READ,
+        ONE,
+        "Returns the millisecond since 1970 at which a key expires.",
+        expiry::pexpiretime,
+    ),
     command("ping", -1, ADMIN, NONE, "Answers PONG, or its argument.", admin::ping),
-    command("quit", -1, BEFORE_AUTH, NONE, "Closes the connection.", admin::quit),
-    command("reset", 1, BEFORE_AUTH, NONE, "Resets the connection.", admin::reset),
+    command(
+        "psetex",
+        4,
+        WRITE,
+        ONE,
+        "Sets the value of a key, to expire in some milliseconds.",
+        strings::psetex,
+    ),
+    command("pttl", 2, READ, ONE, "Returns the milliseconds until a key expires.", expiry::pttl),
+    command("quit", -1, BEFORE_AUTH, NONE, "Closes the connection.", admin::quit).at_once(),
+    command("reset", 1, BEFORE_AUTH, NONE, "Resets the connection.", admin::reset).at_once(),
     command(
         "scan",
         -2,
@@ -209,11 +325,20 @@ pub static TABLE: &[Command] = &[
         -3,
         WRITE,
         ONE,
-        "Sets the value of a key; NX, XX and GET as in Redis.",
+        "Sets the value of a key; NX, XX, GET, EX, PX, EXAT, PXAT and KEEPTTL as in Redis.",
         strings::set,
+    ),
+    command(
+        "setex",
+        4,
+        WRITE,
+        ONE,
+        "Sets the value of a key, to expire in some seconds.",
+        strings::setex,
     ),
     command("setnx", 3, WRITE, ONE, "Sets the value of a key if it is absent.", strings::setnx),
     command("strlen", 2, READ, ONE, "Returns the length of the value of a key.", strings::strlen),
+    command("ttl", 2, READ, ONE, "Returns the seconds until a key expires.", expiry::ttl),
     command(
         "type",
         2,
@@ -223,6 +348,16 @@ pub static TABLE: &[Command] = &[
         keys::type_of,
     ),
     command("unlink", -2, REMOVE, ALL, "Removes keys; returns how many there were.", keys::del),
+    command("unwatch", 1, ADMIN, NONE, "Forgets all watched keys.", transactions::unwatch),
+    command(
+        "watch",
+        -2,
+        ADMIN,
+        ALL,
+        "Has EXEC do nothing if one of the keys is changed before it.",
+        transactions::watch,
+    )
+    .at_once(),
 ];
 
 /// The table's line of a name in any case.
@@ -243,19 +378,55 @@ fn suits(arity: i64, arguments: usize) -> bool {
 }
 
 /// Executes one command and writes its reply, or says what remains to be done for it.
-pub fn execute(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Outcome {
-    let result = match find(arguments.get(0)) {
-        None => Err(unknown(arguments)),
-        Some(command) if !suits(command.arity, arguments.len()) => Err(wrong_arity(command.name)),
-        Some(command) if !session.authenticated && !command.flags.contains(&"no_auth") => {
-            Err("NOAUTH Authentication required.".to_owned())
+pub fn execute(
+    state: &State,
+    session: &mut Session,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Outcome {
+    let result = match permitted(session, arguments) {
+        Ok(command) => match session.transaction.as_mut().filter(|_| !command.at_once) {
+            Some(transaction) => transaction.queue(command, arguments).map(|()| {
+                out.simple("QUEUED");
+                Outcome::Done
+            }),
+            None => {
+                let keys = if command.alone { state.keys_alone() } else { state.keys() };
+                (command.execute)(&mut Context { state, session, keys }, arguments, out)
+            }
+        },
+        Err(error) if arguments.get(0).eq_ignore_ascii_case(b"exec") => {
+            session.transaction = None;
+            session.watched.clear();
+            let reason = error.strip_prefix("ERR ").unwrap_or(&error);
+            Err(format!("EXECABORT Transaction discarded because of: {reason}"))
         }
-        Some(command) => (command.execute)(session, arguments, out),
+        Err(error) => {
+            if let Some(transaction) = &mut session.transaction {
+                transaction.broken = true;
+            }
+            Err(error)
+        }
     };
     result.unwrap_or_else(|error| {
         out.error(&error);
         Outcome::Done
     })
+}
+
+/// The command that the arguments call, if the client may call it so.
+fn permitted(
+    session: &Session,
+    arguments: Arguments<'_>,
+) -> std::result::Result<&'static Command, String> {
+    match find(arguments.get(0)) {
+        None => Err(unknown(arguments)),
+        Some(command) if !suits(command.arity, arguments.len()) => Err(wrong_arity(command.name)),
+        Some(command) if !session.authenticated && !command.flags.contains(&"no_auth") => {
+            Err("NOAUTH Authentication required.".to_owned())
+        }
+        Some(command) => Ok(command),
+    }
 }
 
 fn unknown(arguments: Arguments<'_>) -> String {
@@ -288,7 +459,7 @@ type Subcommands = [(&'static str, i64, Execute)];
 fn subcommand(
     of: &str,
     table: &Subcommands,
-    session: &mut Session,
+    context: &mut Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result {
@@ -303,12 +474,17 @@ fn subcommand(
     if !suits(*arity, arguments.len()) {
         return Err(wrong_arity(&format!("{of}|{name}")));
     }
-    execute(session, arguments, out)
+    execute(context, arguments, out)
 }
 
 /// An error of the index, in the form of a reply.
 fn refused(error: ordna::Error) -> String {
-    format!("ERR {error}")
+    match error {
+        ordna::Error::MemoryLimit { .. } => {
+            "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
+        }
+        other => format!("ERR {other}"),
+    }
 }
 
 #[cfg(test)]

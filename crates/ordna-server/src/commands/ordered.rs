@@ -5,8 +5,7 @@ use std::ops::Bound;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
-use super::{NOT_AN_INTEGER, Outcome, Result, SYNTAX};
-use crate::connection::Session;
+use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::walk::{Purpose, Walk};
@@ -28,20 +27,20 @@ fn entry(entry: Entry, out: &mut Replies) -> Result {
     Ok(Outcome::Done)
 }
 
-pub fn first(session: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
-    entry(session.state.end(Direction::Ascending), out)
+pub fn first(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    entry(context.keys.first(), out)
 }
 
-pub fn last(session: &mut Session, _: Arguments<'_>, out: &mut Replies) -> Result {
-    entry(session.state.end(Direction::Descending), out)
+pub fn last(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    entry(context.keys.last(), out)
 }
 
-pub fn floor(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    entry(session.state.keys().floor(arguments.get(1)), out)
+pub fn floor(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    entry(context.keys.floor(arguments.get(1)), out)
 }
 
-pub fn ceil(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    entry(session.state.keys().ceiling(arguments.get(1)), out)
+pub fn ceil(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    entry(context.keys.ceiling(arguments.get(1)), out)
 }
 
 /// A bound as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+` for the ends.
@@ -84,14 +83,19 @@ fn options(
     Ok(())
 }
 
-pub fn range(_: &mut Session, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    let (lower, upper) = bounds(arguments.get(1), arguments.get(2))?;
+/// The walk that `start end [REV] [LIMIT n] [KEYS]`, from position `from` on, asks for.
+pub fn range_of(arguments: Arguments<'_>, from: usize) -> std::result::Result<Walk, String> {
+    let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1))?;
     let mut walk = Walk::new(lower, upper, Purpose::Return { values: true });
-    options(&mut walk, arguments, 3)?;
-    Ok(Outcome::Walk(Box::new(walk)))
+    options(&mut walk, arguments, from + 2)?;
+    Ok(walk)
 }
 
-pub fn prefix(_: &mut Session, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+pub fn range(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    Ok(Outcome::Walk(Box::new(range_of(arguments, 1)?)))
+}
+
+pub fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let prefix = arguments.get(1);
     let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
     let lower = Bound::Included(prefix.to_vec());
@@ -100,12 +104,12 @@ pub fn prefix(_: &mut Session, arguments: Arguments<'_>, _: &mut Replies) -> Res
     Ok(Outcome::Walk(Box::new(walk)))
 }
 
-pub fn count(_: &mut Session, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+pub fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2))?;
     Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Count))))
 }
 
-pub fn delrange(_: &mut Session, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+pub fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2))?;
     Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Delete))))
 }

@@ -1,35 +1,35 @@
 //! Commands on values.
 
-use std::borrow::Cow;
-
+use ordna::mvcc::Put;
 use ordna::{Change, OrderedIndex, value};
 
-use super::{NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused, wrong_arity};
-use crate::connection::Session;
+use super::expiry::Scale;
+use super::transactions::write_all;
+use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused, wrong_arity};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::state::Keyspace;
 
-pub fn get(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    if session.state.keys().get_with(arguments.get(1), |value| out.bulk(value)).is_none() {
+pub fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.keys.get_with(arguments.get(1), |value| out.bulk(value)).is_none() {
         out.null();
     }
     Ok(Outcome::Done)
 }
 
-pub fn strlen(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let length = session.state.keys().get_with(arguments.get(1), <[u8]>::len);
+pub fn strlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let length = context.keys.get_with(arguments.get(1), <[u8]>::len);
     out.count(length.unwrap_or(0));
     Ok(Outcome::Done)
 }
 
-pub fn mget(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
-    let (start, most) = (out.bytes.len(), session.state.config.max_reply);
+    let (start, most) = (out.bytes.len(), context.state.config.max_reply);
     out.array(keys.len());
     // A short request can ask for one large value many times over.
     let mut fits = true;
-    session.state.keys().get_many_with(&keys, |_, value| {
+    context.keys.get_many_with(&keys, |_, value| {
         fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
         if fits {
             out.bulk_or_null(value);
@@ -50,45 +50,71 @@ enum Condition {
     IfPresent,
 }
 
+/// What becomes of a key's expiry when it is set.
+#[derive(PartialEq)]
+enum Expiry {
+    None,
+    Keep,
+    At(u64),
+}
+
 /// Writes under a condition; returns whether it did, and the old value if wanted.
 fn set_if(
     keys: &Keyspace,
     key: &[u8],
     value: &[u8],
     condition: &Condition,
+    expiry: &Expiry,
     want_old: bool,
 ) -> std::result::Result<(bool, Option<Vec<u8>>), String> {
     let (mut written, mut old) = (false, None);
-    keys.modify(key, |current| {
-        old = current.filter(|_| want_old).map(<[u8]>::to_vec);
+    keys.modify_entry(key, |found| {
+        old = found.filter(|_| want_old).map(|found| found.value.to_vec());
         written = match condition {
             Condition::Always => true,
-            Condition::IfAbsent => current.is_none(),
-            Condition::IfPresent => current.is_some(),
+            Condition::IfAbsent => found.is_none(),
+            Condition::IfPresent => found.is_some(),
         };
-        if written { Change::Put(value) } else { Change::Keep }
+        let expires_at = match expiry {
+            Expiry::None => None,
+            Expiry::Keep => found.and_then(|found| found.expires_at),
+            Expiry::At(deadline) => Some(*deadline),
+        };
+        if written { Change::Put(Put { value, expires_at }) } else { Change::Keep }
     })
     .map_err(refused)?;
     Ok((written, old))
 }
 
-pub fn set(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let mut condition = Condition::Always;
     let mut want_old = false;
-    for option in arguments.iter_from(3) {
+    let mut keep = false;
+    let mut expires = None;
+    let mut options = arguments.iter_from(3);
+    while let Some(option) = options.next() {
         let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-        match () {
-            () if is("nx") && condition != Condition::IfPresent => condition = Condition::IfAbsent,
-            () if is("xx") && condition != Condition::IfAbsent => condition = Condition::IfPresent,
-            () if is("get") => want_old = true,
-            () if ["ex", "px", "exat", "pxat", "keepttl"].into_iter().any(is) => {
-                return Err("ERR keys do not expire in this version: EX, PX, EXAT, PXAT and KEEPTTL are not supported".to_owned());
+        let scale = Scale::of_option(option).filter(|_| !keep && expires.is_none());
+        match scale {
+            Some(scale) => expires = Some((scale, options.next().ok_or(SYNTAX)?)),
+            None if is("nx") && condition != Condition::IfPresent => {
+                condition = Condition::IfAbsent;
             }
-            () => return Err(SYNTAX.to_owned()),
+            None if is("xx") && condition != Condition::IfAbsent => {
+                condition = Condition::IfPresent;
+            }
+            None if is("get") => want_old = true,
+            None if is("keepttl") && expires.is_none() => keep = true,
+            None => return Err(SYNTAX.to_owned()),
         }
     }
+    let expiry = match expires {
+        Some((scale, count)) => Expiry::At(scale.deadline(count, context.keys.now(), "set")?),
+        None if keep => Expiry::Keep,
+        None => Expiry::None,
+    };
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (written, old) = set_if(&session.state.keys(), key, value, &condition, want_old)?;
+    let (written, old) = set_if(&context.keys, key, value, &condition, &expiry, want_old)?;
     match (want_old, written) {
         (true, _) => out.bulk_or_null(old.as_deref()),
         (false, true) => out.simple("OK"),
@@ -97,22 +123,45 @@ pub fn set(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -
     Ok(Outcome::Done)
 }
 
-pub fn setnx(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn set_for(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    scale: Scale,
+    command: &str,
+) -> Result {
+    let deadline = scale.deadline(arguments.get(2), context.keys.now(), command)?;
+    let (key, value) = (arguments.get(1), arguments.get(3));
+    context.keys.insert_until(key, value, deadline).map_err(refused)?;
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+pub fn setex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set_for(context, arguments, out, Scale::SECONDS, "setex")
+}
+
+pub fn psetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set_for(context, arguments, out, Scale::MILLISECONDS, "psetex")
+}
+
+pub fn setnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (written, _) = set_if(&session.state.keys(), key, value, &Condition::IfAbsent, false)?;
+    let (written, _) =
+        set_if(&context.keys, key, value, &Condition::IfAbsent, &Expiry::None, false)?;
     out.integer(i64::from(written));
     Ok(Outcome::Done)
 }
 
-pub fn getset(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn getset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (_, old) = set_if(&session.state.keys(), key, value, &Condition::Always, true)?;
+    let (_, old) = set_if(&context.keys, key, value, &Condition::Always, &Expiry::None, true)?;
     out.bulk_or_null(old.as_deref());
     Ok(Outcome::Done)
 }
 
-pub fn getdel(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let old = session.state.keys().remove(arguments.get(1));
+pub fn getdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let old = context.keys.remove(arguments.get(1));
     out.bulk_or_null(old.as_deref());
     Ok(Outcome::Done)
 }
@@ -128,35 +177,33 @@ fn pairs<'a>(arguments: &Arguments<'a>, name: &str) -> std::result::Result<Pairs
     Ok(keys.zip(arguments.iter_from(2).step_by(2)).collect())
 }
 
-pub fn mset(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn mset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let pairs = pairs(&arguments, "mset")?;
-    session.state.keys_alone().insert_many(&pairs).map_err(refused)?;
+    write_all(context, &pairs)?;
     out.simple("OK");
     Ok(Outcome::Done)
 }
 
-pub fn msetnx(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn msetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let pairs = pairs(&arguments, "msetnx")?;
-    let keys = session.state.keys_alone();
-    let free = pairs.iter().all(|(key, _)| !keys.contains(key));
+    let free = pairs.iter().all(|(key, _)| !context.keys.contains(key));
     if free {
-        keys.insert_many(&pairs).map_err(refused)?;
+        write_all(context, &pairs)?;
     }
     out.integer(i64::from(free));
     Ok(Outcome::Done)
 }
 
-pub fn append(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, tail) = (arguments.get(1), arguments.get(2));
     let mut length = 0;
-    session
-        .state
-        .keys()
-        .modify(key, |current| {
-            let longer = [current.unwrap_or_default(), tail].concat();
+    context
+        .keys
+        .modify_entry(key, |found| {
+            let longer = [found.map_or(&[][..], |found| found.value), tail].concat();
             length = longer.len();
-            // One byte too long is refused by the index, with the key unchanged.
-            Change::Put(longer)
+            // One byte too long is refused by the store, with the key unchanged.
+            Change::Put(Put { value: longer, expires_at: found.and_then(|found| found.expires_at) })
         })
         .map_err(|error| match error {
             ordna::Error::ValueTooLong { .. } => {
@@ -169,37 +216,37 @@ pub fn append(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies
     Ok(Outcome::Done)
 }
 
-pub fn incr(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    add(session, arguments.get(1), 1, out)
+pub fn incr(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    add(context, arguments.get(1), 1, out)
 }
 
-pub fn decr(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    add(session, arguments.get(1), -1, out)
+pub fn decr(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    add(context, arguments.get(1), -1, out)
 }
 
-pub fn incrby(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn incrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let by = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
-    add(session, arguments.get(1), by, out)
+    add(context, arguments.get(1), by, out)
 }
 
-pub fn decrby(session: &mut Session, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn decrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let by = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     let by = by.checked_neg().ok_or("ERR decrement would overflow")?;
-    add(session, arguments.get(1), by, out)
+    add(context, arguments.get(1), by, out)
 }
 
-fn add(session: &mut Session, key: &[u8], by: i64, out: &mut Replies) -> Result {
+fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Result {
     let mut sum = Ok(0);
-    session
-        .state
-        .keys()
-        .modify(key, |current| {
-            let current = number(current.unwrap_or(b"0")).ok_or(NOT_AN_INTEGER);
-            sum = current.and_then(|current| {
+    context
+        .keys
+        .modify_entry(key, |found| {
+            let current = found.map_or(&b"0"[..], |found| found.value);
+            sum = number(current).ok_or(NOT_AN_INTEGER).and_then(|current| {
                 current.checked_add(by).ok_or("ERR increment or decrement would overflow")
             });
+            let expires_at = found.and_then(|found| found.expires_at);
             match sum {
-                Ok(sum) => Change::Put(Cow::<[u8]>::Owned(sum.to_string().into_bytes())),
+                Ok(sum) => Change::Put(Put { value: sum.to_string().into_bytes(), expires_at }),
                 Err(_) => Change::Keep,
             }
         })

@@ -45,7 +45,7 @@ use crate::sync::{Backoff, fault, point};
 use crate::{Error, Key, Value};
 
 /// A key's present entry, as a conditional write sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found<'a, V: ?Sized> {
     /// The value.
@@ -55,6 +55,13 @@ pub struct Found<'a, V: ?Sized> {
     /// When it expires, in milliseconds on the store's clock.
     pub expires_at: Option<u64>,
 }
+
+impl<V: ?Sized> Clone for Found<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V: ?Sized> Copy for Found<'_, V> {}
 
 /// What a conditional write puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,240 @@
+//! Keys that expire.
+
+use ordna::Change;
+use ordna::mvcc::Put;
+
+use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+
+/// How a command tells a time.
+#[derive(Clone, Copy)]
+pub struct Scale {
+    /// Milliseconds in one of its units.
+    unit: i64,
+    /// Since 1970, and not from now on.
+    absolute: bool,
+}
+
+impl Scale {
+    pub const SECONDS: Self = Self { unit: 1000, absolute: false };
+    pub const MILLISECONDS: Self = Self { unit: 1, absolute: false };
+    pub const AT_SECOND: Self = Self { unit: 1000, absolute: true };
+    pub const AT_MILLISECOND: Self = Self { unit: 1, absolute: true };
+
+    /// The scale of an option of SET and GETEX.
+    pub fn of_option(option: &[u8]) -> Option<Self> {
+        let scales = [
+            ("ex", Self::SECONDS),
+            ("px", Self::MILLISECONDS),
+            ("exat", Self::AT_SECOND),
+            ("pxat", Self::AT_MILLISECOND),
+        ];
+        let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
+        scales.into_iter().find(|(name, _)| is(name)).map(|(_, scale)| scale)
+    }
+
+    /// The milliseconds since 1970 that a number stands for; `None` if there are too many.
+    fn milliseconds(self, number: i64, now: u64) -> Option<i64> {
+        let time = number.checked_mul(self.unit)?;
+        if self.absolute { Some(time) } else { time.checked_add(i64::try_from(now).ok()?) }
+    }
+
+    /// The deadline that an argument of SET, GETEX or SETEX stands for.
+    pub fn deadline(
+        self,
+        argument: &[u8],
+        now: u64,
+        command: &str,
+    ) -> std::result::Result<u64, String> {
+        let count = number(argument).ok_or(NOT_AN_INTEGER)?;
+        let deadline = Some(count).filter(|count| *count > 0);
+        let deadline = deadline.and_then(|count| self.milliseconds(count, now));
+        deadline.and_then(|deadline| u64::try_from(deadline).ok()).ok_or_else(|| invalid(command))
+    }
+}
+
+fn invalid(command: &str) -> String {
+    format!("ERR invalid expire time in '{command}' command")
+}
+
+/// Which expiries EXPIRE may replace.
+#[derive(Default)]
+struct Only {
+    absent: bool,
+    present: bool,
+    later: bool,
+    earlier: bool,
+}
+
+impl Only {
+    fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> std::result::Result<Self, String> {
+        let mut only = Self::default();
+        for option in options {
+            match option.to_ascii_lowercase().as_slice() {
+                b"nx" => only.absent = true,
+                b"xx" => only.present = true,
+                b"gt" => only.later = true,
+                b"lt" => only.earlier = true,
+                _ => {
+                    let shown = String::from_utf8_lossy(&option[..option.len().min(128)]);
+                    return Err(format!("ERR Unsupported option {shown}"));
+                }
+            }
+        }
+        if only.absent && (only.present || only.later || only.earlier) {
+            return Err(
+                "ERR NX and XX, GT or LT options at the same time are not compatible".to_owned()
+            );
+        }
+        if only.later && only.earlier {
+            return Err("ERR GT and LT options at the same time are not compatible".to_owned());
+        }
+        Ok(only)
+    }
+
+    /// A key that does not expire counts as one that expires last of all.
+    fn allow(&self, old: Option<u64>, new: i64) -> bool {
+        let new = u64::try_from(new).unwrap_or(0);
+        !(self.absent && old.is_some()
+            || self.present && old.is_none()
+            || self.later && old.is_none_or(|old| new <= old)
+            || self.earlier && old.is_some_and(|old| new >= old))
+    }
+}
+
+fn set(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    scale: Scale,
+    command: &str,
+) -> Result {
+    let only = Only::read(arguments.iter_from(3))?;
+    let now = context.keys.now();
+    let count = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let deadline = scale.milliseconds(count, now).ok_or_else(|| invalid(command))?;
+    let mut done = false;
+    let change = context.keys.modify_entry(arguments.get(1), |found| {
+        done = found.is_some_and(|found| only.allow(found.expires_at, deadline));
+        match (found.filter(|_| done), u64::try_from(deadline)) {
+            (None, _) => Change::Keep,
+            (Some(found), Ok(deadline)) if deadline > now => {
+                Change::Put(Put { value: found.value.to_owned(), expires_at: Some(deadline) })
+            }
+            // It is over already.
+            (Some(_), _) => Change::Remove,
+        }
+    });
+    change.map_err(refused)?;
+    out.integer(i64::from(done));
+    Ok(Outcome::Done)
+}
+
+pub fn expire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set(context, arguments, out, Scale::SECONDS, "expire")
+}
+
+pub fn pexpire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set(context, arguments, out, Scale::MILLISECONDS, "pexpire")
+}
+
+pub fn expireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set(context, arguments, out, Scale::AT_SECOND, "expireat")
+}
+
+pub fn pexpireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set(context, arguments, out, Scale::AT_MILLISECOND, "pexpireat")
+}
+
+pub fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let mut done = false;
+    let change = context.keys.modify_entry(arguments.get(1), |found| {
+        let expiring = found.filter(|found| found.expires_at.is_some());
+        done = expiring.is_some();
+        expiring.map_or(Change::Keep, |found| Change::Put(Put::forever(found.value.to_owned())))
+    });
+    change.map_err(refused)?;
+    out.integer(i64::from(done));
+    Ok(Outcome::Done)
+}
+
+/// Replies -2 for an absent key, -1 for one that does not expire, else what `show` makes of the
+/// deadline and the time.
+fn tell(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    show: impl FnOnce(u64, u64) -> u64,
+) -> Result {
+    let now = context.keys.now();
+    out.integer(match context.keys.expiry(arguments.get(1)) {
+        None => -2,
+        Some(None) => -1,
+        Some(Some(deadline)) => i64::try_from(show(deadline, now)).unwrap_or(i64::MAX),
+    });
+    Ok(Outcome::Done)
+}
+
+pub fn ttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    tell(context, arguments, out, |deadline, now| (deadline.saturating_sub(now) + 500) / 1000)
+}
+
+pub fn pttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    tell(context, arguments, out, u64::saturating_sub)
+}
+
+pub fn expiretime(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result {
+    tell(context, arguments, out, |deadline, _| (deadline + 500) / 1000)
+}
+
+pub fn pexpiretime(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result {
+    tell(context, arguments, out, |deadline, _| deadline)
+}
+
+/// What GETEX does to the expiry.
+enum Expiry {
+    Keep,
+    Lift,
+    At(u64),
+}
+
+pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let now = context.keys.now();
+    let option = arguments.get(2);
+    let expiry = match arguments.len() {
+        2 => Expiry::Keep,
+        3 if option.eq_ignore_ascii_case(b"persist") => Expiry::Lift,
+        4 => {
+            let scale = Scale::of_option(option).ok_or(SYNTAX)?;
+            Expiry::At(scale.deadline(arguments.get(3), now, "getex")?)
+        }
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    let mut value = None;
+    let change = context.keys.modify_entry(arguments.get(1), |found| {
+        value = found.map(|found| found.value.to_owned());
+        let put = |expires_at| {
+            let value = found.map(|found| found.value.to_owned());
+            value.map_or(Change::Keep, |value| Change::Put(Put { value, expires_at }))
+        };
+        match expiry {
+            Expiry::Keep => Change::Keep,
+            Expiry::Lift if found.is_none_or(|found| found.expires_at.is_none()) => Change::Keep,
+            Expiry::Lift => put(None),
+            Expiry::At(deadline) if deadline > now => put(Some(deadline)),
+            Expiry::At(_) => Change::Remove,
+        }
+    });
+    change.map_err(refused)?;
+    out.bulk_or_null(value.as_deref());
+    Ok(Outcome::Done)
+}

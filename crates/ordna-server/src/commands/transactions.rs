@@ -1,0 +1,141 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of what it does.
+
+use super::{Command, Context, Outcome, Result, refused};
+use crate::reply::Replies;
+use crate::request::{Arguments, Command as Request};
+use crate::state::{Keys, State};
+
+/// Bytes of commands that one client may have queued: Redis' `client-query-buffer-limit`.
+const MOST: usize = 1 << 30;
+
+/// What a client has said since MULTI.
+#[derive(Default)]
+pub struct Transaction {
+    queued: Vec<(&'static Command, Request)>,
+    bytes: usize,
+    /// A command was refused; EXEC will refuse all.
+    pub broken: bool,
+}
+
+impl Transaction {
+    /// Keeps a command for EXEC.
+    pub fn queue(
+        &mut self,
+        command: &'static Command,
+        arguments: Arguments<'_>,
+    ) -> std::result::Result<(), String> {
+        let request = arguments.to_command();
+        self.bytes += request.size();
+        if self.bytes > MOST {
+            *self = Self { broken: true, ..Self::default() };
+            return Err(format!("ERR a transaction may hold {MOST} bytes of commands"));
+        }
+        self.queued.push((command, request));
+        Ok(())
+    }
+}
+
+/// A key as it was when it was watched: which of the keyspaces since the start, and which version.
+pub struct Watched {
+    key: Vec<u8>,
+    flushes: u64,
+    version: Option<u64>,
+}
+
+impl Watched {
+    fn now(key: &[u8], state: &State, keys: &Keys<'_>) -> Self {
+        let version = keys.get_versioned(key).map(|(_, version)| version);
+        Self { key: key.to_owned(), flushes: state.flushes(), version }
+    }
+
+    fn is_unchanged(&self, state: &State, keys: &Keys<'_>) -> bool {
+        let now = Self::now(&self.key, state, keys);
+        now.version == self.version && (now.flushes == self.flushes || now.version.is_none())
+    }
+}
+
+pub fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.session.transaction.is_some() {
+        return Err("ERR MULTI calls can not be nested".to_owned());
+    }
+    context.session.transaction = Some(Transaction::default());
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+pub fn discard(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.session.transaction.take().is_none() {
+        return Err("ERR DISCARD without MULTI".to_owned());
+    }
+    context.session.watched.clear();
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+pub fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.session.transaction.is_some() {
+        return Err("ERR WATCH inside MULTI is not allowed".to_owned());
+    }
+    for key in arguments.iter_from(1) {
+        if context.session.watched.iter().all(|watched| watched.key != key) {
+            let watched = Watched::now(key, context.state, &context.keys);
+            context.session.watched.push(watched);
+        }
+    }
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+pub fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    context.session.watched.clear();
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+pub fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    let Some(transaction) = context.session.transaction.take() else {
+        return Err("ERR EXEC without MULTI".to_owned());
+    };
+    let watched = std::mem::take(&mut context.session.watched);
+    if transaction.broken {
+        return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
+    }
+    if !watched.iter().all(|watched| watched.is_unchanged(context.state, &context.keys)) {
+        out.null_array();
+        return Ok(Outcome::Done);
+    }
+    out.array(transaction.queued.len());
+    for (command, request) in &transaction.queued {
+        let outcome = (command.execute)(context, request.arguments(), out);
+        let outcome = outcome.and_then(|outcome| finish(context, outcome, out));
+        if let Err(error) = outcome {
+            out.error(&error);
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Does at once what a command has left to be done.
+fn finish(
+    context: &mut Context<'_>,
+    outcome: Outcome,
+    out: &mut Replies,
+) -> std::result::Result<(), String> {
+    if let Outcome::Walk(mut walk) = outcome {
+        while !walk.step(&context.keys, context.state.config.max_reply)? {}
+        walk.reply(out);
+    }
+    Ok(())
+}
+
+/// Writes that no other client sees a part of.
+pub fn write_all(
+    context: &Context<'_>,
+    pairs: &[(&[u8], &[u8])],
+) -> std::result::Result<(), String> {
+    let put = |(key, value): &(_, _)| ordna::mvcc::Write::put(*key, *value);
+    let writes: Vec<_> = pairs.iter().map(put).collect();
+    context.keys.write_batch(&writes).map_err(refused)
+}
