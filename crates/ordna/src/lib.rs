@@ -22,8 +22,9 @@
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`mvcc`] | the store with versions: snapshots, collection, expiry, batches |
 //! | [`reclaim`] | when removed memory may be freed |
-//! | [`simd`] | words compared eight at a time, with the widest instructions of the machine |
-//! | [`sync`] | version lock, back-off, striped counter; the seam to the model checkers |
+//! | [`simd`] | words and bytes compared a cache line at a time, with the widest instructions of the machine |
+//! | [`sync`] | version lock, back-off, striped counter, timestamps; the seam to the model checkers |
+//! | [`topology`] | NUMA nodes, as the system reports them or as declared |
 
 pub mod entries;
 mod error;
@@ -34,11 +35,13 @@ pub mod reclaim;
 pub mod record;
 pub mod simd;
 pub mod sync;
+pub mod topology;
 pub mod value;
 
 pub use entries::Entries;
 pub use error::{Error, Violation};
 pub use index::art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
+pub use index::hydralist::HydraList;
 pub use index::locked::Locked;
 pub use index::pi::Pi;
 pub use index::skiplist::SkipList;

@@ -5,6 +5,7 @@
 //! | [`locked`] | one reader-writer lock over a B-tree: oracle and baseline | |
 //! | [`art`] | none, lock coupling, optimistic lock coupling, ROWEX | The ART of Practical Synchronization |
 //! | [`pi`] | owners by key range for writers, versions for readers; batches | PI |
+//! | [`hydralist`] | optimistic slotted list under a search layer that is updated later | HydraList |
 //! | [`skiplist`] | lock-free linked lists in levels | Nitro, §2 |
 //! | [`wormhole`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 
@@ -15,6 +16,7 @@ use crate::reclaim::Guard;
 use crate::{Entries, Error, Key, Value, Violation, key};
 
 pub mod art;
+pub mod hydralist;
 pub mod locked;
 pub mod pi;
 mod range;

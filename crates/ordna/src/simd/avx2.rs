@@ -1,4 +1,4 @@
-//! Four words in one comparison, two comparisons for a line.
+//! Four words or 32 bytes in one comparison, two comparisons for a line.
 
 #![expect(unsafe_code, reason = "assembly: see the contract of the module above")]
 
@@ -38,4 +38,31 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
         );
     }
     !(low | high << 4) & 0xFF
+}
+
+#[inline(always)]
+pub fn equal(line: &Line, byte: u8) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "vmovd xmm0, {byte:e}",
+            "vpbroadcastb ymm0, xmm0",
+            "vpcmpeqb ymm1, ymm0, ymmword ptr [{line}]",
+            "vpcmpeqb ymm0, ymm0, ymmword ptr [{line} + 32]",
+            "vpmovmskb {low:e}, ymm1",
+            "vpmovmskb {high:e}, ymm0",
+            "vzeroupper",
+            byte = in(reg) u32::from(byte),
+            line = in(reg) line,
+            low = out(reg) low,
+            high = out(reg) high,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    u64::from(high) << 32 | u64::from(low)
 }

@@ -1,4 +1,4 @@
-//! Eight words in one comparison.
+//! Eight words, or 64 bytes, in one comparison.
 
 #![expect(unsafe_code, reason = "assembly: see the contract of the module above")]
 
@@ -19,6 +19,26 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
             "vpcmpuq k1, zmm16, zmmword ptr [{line}], 5",
             "kmovw {mask:e}, k1",
             word = in(reg) word,
+            line = in(reg) line,
+            mask = lateout(reg) mask,
+            out("xmm16") _,
+            out("k1") _,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    mask
+}
+
+#[inline(always)]
+pub fn equal(line: &Line, byte: u8) -> u64 {
+    let mask: u64;
+    // SAFETY: as above; reached only with AVX-512 BW detected.
+    unsafe {
+        asm!(
+            "vpbroadcastb zmm16, {byte:e}",
+            "vpcmpeqb k1, zmm16, zmmword ptr [{line}]",
+            "kmovq {mask}, k1",
+            byte = in(reg) u32::from(byte),
             line = in(reg) line,
             mask = lateout(reg) mask,
             out("xmm16") _,

@@ -1,9 +1,9 @@
-//! Words compared eight at a time.
+//! Words and bytes compared a cache line at a time.
 //!
 //! # Contract
-//! A [`Line`] is one cache line of words that other threads may overwrite at any moment. A
-//! comparison reads each word once and whole, in no order among them: to the memory model it is
-//! eight relaxed loads. Whoever needs the words to be of one moment validates a version afterwards
+//! A [`Line`] is one cache line of words, and [`Bytes`] one of bytes in words, that other threads may
+//! overwrite at any moment. A comparison reads each word once and whole, in no order among them: to
+//! the memory model it is eight relaxed loads. Whoever needs the words to be of one moment validates a version afterwards
 //! ([`crate::sync::VersionLock`]). That is why the vector versions are assembly and not
 //! intrinsics: an intrinsic reads memory that the compiler may take to be unchanging.
 //!
@@ -45,6 +45,54 @@ impl Line {
     }
 }
 
+/// One cache line of bytes. Byte i stands in word i / 8, the lowest first.
+#[derive(Debug)]
+pub struct Bytes(Line);
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self(Line::filled(0))
+    }
+}
+
+impl Bytes {
+    /// How many there are.
+    pub const LEN: usize = 64;
+
+    /// The byte at `at`, relaxed.
+    #[inline]
+    pub fn get(&self, at: usize) -> u8 {
+        (self.0.get(at / 8) >> (at % 8 * 8)) as u8
+    }
+
+    /// Sets the byte at `at`, relaxed. Only one thread at a time may write.
+    #[inline]
+    pub fn set(&self, at: usize, byte: u8) {
+        let shift = at % 8 * 8;
+        let others = self.0.get(at / 8) & !(0xFF << shift);
+        self.0.set(at / 8, others | u64::from(byte) << shift);
+    }
+
+    /// All bytes, relaxed.
+    #[inline]
+    pub fn load(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        for (lane, eight) in bytes.chunks_exact_mut(8).enumerate() {
+            eight.copy_from_slice(&self.0.get(lane).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Sets all bytes, with release ordering: who sees one of them and then fences sees what this
+    /// thread had seen. Only one thread at a time may write.
+    pub fn store(&self, bytes: &[u8; Self::LEN]) {
+        for (word, eight) in self.0.0.iter().zip(bytes.chunks_exact(8)) {
+            let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            word.store(eight, Ordering::Release);
+        }
+    }
+}
+
 /// An instruction set that this machine has. No other value can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstructionSet(Kind);
@@ -67,7 +115,10 @@ impl InstructionSet {
         let mut sets = Vec::new();
         #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
         {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512bw")
+            {
                 sets.push(Self(Kind::Avx512));
             }
             if is_x86_feature_detected!("avx2") {
@@ -103,6 +154,18 @@ impl InstructionSet {
             Kind::Avx2 => avx2::at_most(line, word),
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
             Kind::Avx512 => avx512::at_most(line, word),
+        }
+    }
+
+    /// Which bytes equal `byte`: bit i stands for byte i.
+    #[inline]
+    pub fn equal(self, bytes: &Bytes, byte: u8) -> u64 {
+        match self.0 {
+            Kind::Scalar => scalar::equal(&bytes.0, byte),
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx2 => avx2::equal(&bytes.0, byte),
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx512 => avx512::equal(&bytes.0, byte),
         }
     }
 
@@ -157,6 +220,32 @@ mod tests {
                 for set in InstructionSet::available() {
                     assert_eq!(set.at_most(&line, word), at_most, "{set:?} {word} {line:?}");
                     assert_eq!(set.below(&line, word), below, "{set:?} {word} {line:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_finds_the_bytes_that_a_plain_loop_finds() {
+        let bytes = Bytes::default();
+        let mut state = 1_u64;
+        for round in 0..2000 {
+            let mut plain = [0_u8; Bytes::LEN];
+            for byte in &mut plain {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Few values, for many matches; neighbours of zero, for carries between bytes.
+                *byte = [0, 1, 0x7F, 0x80, 0x81, 0xFF][(state >> 40) as usize % 6];
+            }
+            bytes.store(&plain);
+            let at = round % Bytes::LEN;
+            bytes.set(at, 0x42);
+            plain[at] = 0x42;
+            assert_eq!((bytes.load(), bytes.get(at)), (plain, 0x42));
+            for byte in [0, 1, 0x7F, 0x80, 0x81, 0xFF, 0x42] {
+                let matching = (0..Bytes::LEN).filter(|at| plain[*at] == byte);
+                let matching = matching.fold(0_u64, |mask, at| mask | 1 << at);
+                for set in InstructionSet::available() {
+                    assert_eq!(set.equal(&bytes, byte), matching, "{set:?} {byte} {bytes:?}");
                 }
             }
         }

@@ -9,3 +9,18 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
         mask | u32::from(other.load(Ordering::Relaxed) <= word) << lane
     })
 }
+
+/// Bit i says whether byte i equals `byte`.
+#[inline]
+pub fn equal(line: &Line, byte: u8) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    line.0.iter().enumerate().fold(0, |mask, (lane, word)| {
+        let differ = word.load(Ordering::Relaxed) ^ (u64::from(byte) * LOW);
+        // The high bit of each byte that is zero; exact, for no carry leaves a byte.
+        let zero = !((differ & !HIGH).wrapping_add(!HIGH) | differ | !HIGH);
+        // Byte i's bit is bit 8 i + 7; the product brings all eight to the top byte.
+        let bits = (zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        mask | bits << (lane * 8)
+    })
+}

@@ -39,6 +39,9 @@ impl StripedCounter {
     }
 }
 
+/// How many stripes there are for threads to spread over.
+pub(crate) const THREAD_STRIPES: usize = STRIPES;
+
 /// A number below 64, the same for all calls of a thread; the first 64 threads have different ones.
 pub(crate) fn stripe_of_this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

@@ -8,14 +8,16 @@ mod counter;
 mod fault;
 #[cfg(feature = "schedule")]
 pub mod schedule;
+mod timestamp;
 mod version_lock;
 
 pub use backoff::Backoff;
 pub use counter::StripedCounter;
-pub(crate) use counter::stripe_of_this_thread;
+pub(crate) use counter::{THREAD_STRIPES, stripe_of_this_thread};
 pub(crate) use fault::fault;
 #[doc(hidden)]
 pub use fault::is_planted;
+pub use timestamp::Clock;
 pub use version_lock::{Obsolete, Version, VersionLock, WriteGuard};
 
 /// The atomics of the platform, or of the model checker.
@@ -43,6 +45,16 @@ pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
+
+/// Locks that sleep: of the platform, or of the model checker.
+pub mod lock {
+    #[cfg(loom)]
+    pub use loom::sync::{Condvar, Mutex, MutexGuard};
+    #[cfg(shuttle)]
+    pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    #[cfg(not(any(loom, shuttle)))]
+    pub use std::sync::{Condvar, Mutex, MutexGuard};
+}
 
 /// Tells the processor, or the model checker, that this thread waits for another.
 #[inline]

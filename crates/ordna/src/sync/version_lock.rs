@@ -32,6 +32,15 @@ const STEP: u64 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(u64);
 
+impl Version {
+    /// A number that grows with every write, for what is kept for one version only. Its lowest two
+    /// bits are zero.
+    #[inline]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The lock's node is unlinked; start again from above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Obsolete;

@@ -1,0 +1,578 @@
+//! A data node: its layout, and what is done inside one.
+//!
+//! # Contract
+//! All fields that change are atomics. They are written under the node's lock, except `prev`, which
+//! is written under the lock of the predecessor, and `order`, which belongs to whoever set
+//! [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the node, read, and
+//! use what they read once the token holds.
+//!
+//! # Layout (64 slots)
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | lock, bitmap of the slots in use, next, previous |
+//! | 32 | head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
+//! | 64 | a fingerprint for each slot |
+//! | 128 | the slots, 16 bytes each |
+//! | 1152 | the slots' numbers in the order of their keys |
+//! | 1216 | the anchor, the number of references |
+//!
+//! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch the
+//! next node. For byte strings it decides unless the heads are equal.
+//!
+//! # The sorted order
+//! It is worked out by the first walk that comes by after a write, and kept with the version for
+//! which it is right. `BUSY` keeps two walks from writing it at once. A walk that reads it while
+//! another one replaces it, which can only be for a later version, is told by its own token: the
+//! bytes are stored with release ordering after the later version was read.
+//!
+//! # References
+//! A node stands in the list, in search layers, in log entries, and in the forward pointers of dead
+//! nodes. Each of them counts as one reference; who takes the last one away retires the node.
+//!
+//! Source: HydraList §4.1, figure 4.
+
+#![expect(unsafe_code, reason = "nodes are reached by pointers, and hold records")]
+
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+use std::ops::Bound;
+
+use super::entry::{Entry, Slot, fingerprint};
+use crate::index::Direction;
+use crate::reclaim::{Guard, Retire};
+use crate::simd::{Bytes, InstructionSet};
+use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Obsolete, Version, VersionLock, fault};
+use crate::{Key, Value};
+
+/// Most slots that a node can have.
+pub const MOST: usize = 64;
+
+/// The sorted order is being written.
+const BUSY: u64 = 1;
+/// No sorted order has been worked out yet. Versions have neither bit.
+const NO_ORDER: u64 = 2;
+
+/// How a node is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    /// The entries stand in order, and are searched by bisection.
+    Sorted,
+    /// The entries stand where there was room, and are searched by fingerprint.
+    Fingerprints(InstructionSet),
+}
+
+/// What was read has changed meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed;
+
+/// A right to read a node.
+#[derive(Debug, Clone, Copy)]
+pub enum Token<'a> {
+    /// As long as the version is the same.
+    Version(&'a VersionLock, Version),
+    /// As long as the caller holds the lock.
+    Lock,
+}
+
+impl Token<'_> {
+    /// Whether all that was read under the token is of one moment.
+    #[inline]
+    pub fn holds(self) -> bool {
+        match self {
+            Self::Version(lock, version) => lock.validate(version),
+            Self::Lock => true,
+        }
+    }
+}
+
+/// An entry and the slot in which it stands.
+type Found<K, V> = (usize, Entry<K, V>);
+
+/// Entries with their slots, and how many they are.
+type Gathered<K, V> = ([(Entry<K, V>, u8); MOST], usize);
+
+/// Entries copied from a node, in the direction of the walk.
+pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
+    entries: [Entry<K, V>; MOST],
+    len: usize,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
+    pub fn new() -> Self {
+        Self { entries: [Entry::EMPTY; MOST], len: 0 }
+    }
+
+    pub fn entries(&self) -> &[Entry<K, V>] {
+        &self.entries[..self.len]
+    }
+}
+
+/// A node of the data list.
+#[repr(C, align(64))]
+pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
+    pub lock: VersionLock,
+    live: AtomicU64,
+    pub next: AtomicPtr<Self>,
+    /// The predecessor; of a dead node, the node that took its range.
+    pub prev: AtomicPtr<Self>,
+    anchor_head: u64,
+    upper_head: AtomicU64,
+    order_version: AtomicU64,
+    pub stamp: AtomicU64,
+    fingerprints: Bytes,
+    slots: [Slot; N],
+    order: Bytes,
+    anchor: K::Owned,
+    references: AtomicUsize,
+    kinds: std::marker::PhantomData<Box<V>>,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Node<u64, u64, 64>>() == 1280);
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Node<[u8], u64, 64>>() == 1280);
+
+impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
+    /// Below this many entries in two neighbours together, they become one.
+    pub const MERGED: usize = N / 2;
+
+    const ALL: u64 = if N == MOST { u64::MAX } else { (1 << N) - 1 };
+
+    /// An empty node that nobody else knows yet.
+    pub fn new(anchor: &K, references: usize) -> Box<Self> {
+        const { assert!(N >= 2 && N <= MOST, "a node has 2 to 64 slots") };
+        Box::new(Self {
+            lock: VersionLock::new(),
+            live: AtomicU64::new(0),
+            next: AtomicPtr::default(),
+            prev: AtomicPtr::default(),
+            anchor_head: anchor.head(),
+            upper_head: AtomicU64::new(0),
+            order_version: AtomicU64::new(NO_ORDER),
+            stamp: AtomicU64::new(0),
+            fingerprints: Bytes::default(),
+            slots: std::array::from_fn(|_| Slot::default()),
+            order: Bytes::default(),
+            anchor: anchor.to_owned(),
+            references: AtomicUsize::new(references),
+            kinds: std::marker::PhantomData,
+        })
+    }
+
+    /// The smallest key that the node may hold.
+    #[inline]
+    pub fn anchor(&self) -> &K {
+        self.anchor.borrow()
+    }
+
+    /// Bytes of the anchor outside the node.
+    pub fn anchor_bytes(&self) -> usize {
+        self.anchor().tail().len()
+    }
+
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.lock.is_obsolete()
+    }
+
+    pub fn len(&self) -> usize {
+        self.live.load(Ordering::Relaxed).count_ones() as usize
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.live.load(Ordering::Relaxed) == Self::ALL
+    }
+
+    /// A token to read under; `None` if a writer is inside.
+    #[inline]
+    pub fn try_read(&self) -> Result<Option<Token<'_>>, Obsolete> {
+        Ok(self.lock.try_read()?.map(|version| Token::Version(&self.lock, version)))
+    }
+
+    /// How the key stands to the start of the range, which never changes.
+    #[inline]
+    pub fn compare_anchor(&self, head: u64, key: &K) -> Order {
+        let order = head.cmp(&self.anchor_head);
+        if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(self.anchor()) }
+    }
+
+    /// How the key stands to the end of the range, which is the anchor of `next`.
+    #[inline]
+    pub fn compare_upper(&self, head: u64, key: &K, next: &Self) -> Order {
+        let order = head.cmp(&self.upper_head());
+        if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(next.anchor()) }
+    }
+
+    /// Where the key stands, and its entry. What comes back is right if the token holds afterwards.
+    #[inline]
+    pub fn find(
+        &self,
+        key: &K,
+        head: u64,
+        leaf: Leaf,
+        token: Token<'_>,
+    ) -> Result<Option<Found<K, V>>, Changed> {
+        // Acquire: the slots of these entries are at least as new.
+        let live = self.live.load(Ordering::Acquire);
+        let simd = match leaf {
+            Leaf::Fingerprints(simd) => simd,
+            Leaf::Sorted => {
+                let at = self.bisect(
+                    live.count_ones() as usize,
+                    |at| at,
+                    token,
+                    |entry| {
+                        // SAFETY: `bisect` hands out entries that stood in the node.
+                        unsafe { entry.compare(head, key) }.is_lt()
+                    },
+                )?;
+                let slot = self
+                    .slots
+                    .get(at)
+                    .filter(|slot| at < live.count_ones() as usize && slot.head() == head);
+                let Some(slot) = slot else { return Ok(None) };
+                let entry = slot.load();
+                return Ok(self.is_key(entry, key, token)?.then_some((at, entry)));
+            }
+        };
+        let mut candidates = live & simd.equal(&self.fingerprints, fingerprint(key, head));
+        while candidates != 0 {
+            let at = candidates.trailing_zeros() as usize;
+            let slot = &self.slots[at];
+            if slot.head() == head {
+                let entry = slot.load();
+                if self.is_key(entry, key, token)? {
+                    return Ok(Some((at, entry)));
+                }
+            }
+            candidates &= candidates - 1;
+        }
+        Ok(None)
+    }
+
+    /// Whether an entry with the key's head has the key.
+    #[inline]
+    fn is_key(&self, entry: Entry<K, V>, key: &K, token: Token<'_>) -> Result<bool, Changed> {
+        if K::HEAD_IS_KEY {
+            return Ok(true);
+        }
+        if !fault!("hydralist.find.validate_record") && !token.holds() {
+            return Err(Changed);
+        }
+        // SAFETY: the entry stood in this slot while the guard was held.
+        Ok(unsafe { entry.with_key(|own| own == key) })
+    }
+
+    /// Fetches where the key probably stands.
+    #[inline]
+    pub fn prefetch_slot(&self, key: &K, leaf: Leaf) -> Option<&Slot> {
+        let Leaf::Fingerprints(simd) = leaf else { return None };
+        let live = self.live.load(Ordering::Relaxed);
+        let candidates = live & simd.equal(&self.fingerprints, fingerprint(key, key.head()));
+        let slot = self.slots.get(candidates.trailing_zeros() as usize)?;
+        crate::simd::prefetch(slot);
+        Some(slot)
+    }
+
+    /// Fetches what a lookup reads first.
+    #[inline]
+    pub fn prefetch(node: *const Self) {
+        crate::simd::prefetch(node);
+        crate::simd::prefetch(node.wrapping_byte_add(64));
+    }
+
+    /// The first of `count` positions whose entry is not `before`.
+    fn bisect(
+        &self,
+        count: usize,
+        slot_at: impl Fn(usize) -> usize,
+        token: Token<'_>,
+        before: impl Fn(Entry<K, V>) -> bool,
+    ) -> Result<usize, Changed> {
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low.midpoint(high);
+            let Some(slot) = self.slots.get(slot_at(middle)) else { return Err(Changed) };
+            let entry = slot.load();
+            if !K::HEAD_IS_KEY && !fault!("hydralist.bisect.validate_record") && !token.holds() {
+                return Err(Changed);
+            }
+            if before(entry) { low = middle + 1 } else { high = middle }
+        }
+        Ok(low)
+    }
+
+    /// Puts the entry at `at`. The caller holds the lock, and `at` came from [`Node::find`].
+    pub fn slot(&self, at: usize) -> &Slot {
+        &self.slots[at]
+    }
+
+    /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is room.
+    pub fn add(&self, entry: Entry<K, V>, leaf: Leaf) {
+        let live = self.live.load(Ordering::Relaxed);
+        debug_assert!(live != Self::ALL);
+        let at = if leaf == Leaf::Sorted {
+            let count = live.count_ones() as usize;
+            let mut at = count;
+            // SAFETY: entries of a locked node are alive, and so is a new one.
+            while at > 0 && unsafe { entry.order(self.slots[at - 1].load()) }.is_lt() {
+                self.slots[at].store(self.slots[at - 1].load::<K, V>());
+                at -= 1;
+            }
+            self.slots[at].store(entry);
+            count
+        } else {
+            let at = (!live).trailing_zeros() as usize;
+            // SAFETY: as above.
+            let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
+            self.fingerprints.set(at, print);
+            self.slots[at].store(entry);
+            at
+        };
+        // Release: who sees the bit sees the slot.
+        self.live.store(live | 1 << at, Ordering::Release);
+    }
+
+    /// Takes the entry at `at` out. The caller holds the lock.
+    pub fn take(&self, at: usize, leaf: Leaf) {
+        let live = self.live.load(Ordering::Relaxed);
+        let mut freed = at;
+        if leaf == Leaf::Sorted {
+            freed = live.count_ones() as usize - 1;
+            for at in at..freed {
+                self.slots[at].store(self.slots[at + 1].load::<K, V>());
+            }
+        }
+        self.live.store(live & !(1 << freed), Ordering::Release);
+    }
+
+    /// The entries with their slots, in the order of their keys.
+    fn gather(&self, token: Token<'_>) -> Result<Gathered<K, V>, Changed> {
+        let mut live = self.live.load(Ordering::Acquire);
+        let count = live.count_ones() as usize;
+        let mut all = [(Entry::EMPTY, 0); MOST];
+        for place in &mut all[..count] {
+            let at = live.trailing_zeros();
+            *place = (self.slots[at as usize].load(), at as u8);
+            live &= live - 1;
+        }
+        if !K::HEAD_IS_KEY && !fault!("hydralist.order.validate_records") && !token.holds() {
+            return Err(Changed);
+        }
+        // SAFETY: they stood in the node at one moment, under the caller's guard.
+        all[..count].sort_unstable_by(|one, other| unsafe { one.0.order(other.0) });
+        Ok((all, count))
+    }
+
+    /// The slots in the order of their keys.
+    fn sorted_slots(&self, leaf: Leaf, token: Token<'_>) -> Result<([u8; MOST], usize), Changed> {
+        let count = self.len();
+        if leaf == Leaf::Sorted {
+            return Ok((std::array::from_fn(|at| at as u8), count));
+        }
+        // Acquire: the bytes are those of this version, or later ones.
+        let kept = self.order_version.load(Ordering::Acquire);
+        let version = match token {
+            Token::Version(_, version) => Some(version.number()),
+            Token::Lock => None,
+        };
+        if version == Some(kept)
+            || fault!("hydralist.order.version") && version.is_some() && kept & 3 == 0
+        {
+            return Ok((self.order.load(), count));
+        }
+        let (all, count) = self.gather(token)?;
+        let order = std::array::from_fn(|at| all[at].1);
+        if let Some(version) = version
+            && token.holds()
+            && (kept == NO_ORDER || kept & BUSY == 0 && kept < version)
+            && self
+                .order_version
+                .compare_exchange(kept, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.order.store(&order);
+            self.order_version.store(version, Ordering::Release);
+        }
+        Ok((order, count))
+    }
+
+    /// Copies the entries from `from` on in the given direction, `want` at most. What is in the run is
+    /// right if the token holds afterwards.
+    pub fn copy(
+        &self,
+        from: Bound<&K>,
+        direction: Direction,
+        want: usize,
+        leaf: Leaf,
+        token: Token<'_>,
+        run: &mut Run<K, V>,
+    ) -> Result<(), Changed> {
+        run.len = 0;
+        let (order, count) = self.sorted_slots(leaf, token)?;
+        let slot_at = |at: usize| usize::from(order[at]);
+        // How many entries are below the bound, or at it if `with` says so.
+        let below = |key: &K, with: bool| {
+            let head = key.head();
+            self.bisect(count, slot_at, token, |entry| {
+                // SAFETY: `bisect` hands out entries that stood in the node.
+                let order = unsafe { entry.compare(head, key) };
+                order.is_lt() || with && order.is_eq()
+            })
+        };
+        let (start, len) = match (direction, from) {
+            (Direction::Ascending, Bound::Unbounded) => (0, count),
+            (Direction::Ascending, Bound::Included(key)) => {
+                let start = below(key, false)?;
+                (start, count - start)
+            }
+            (Direction::Ascending, Bound::Excluded(key)) => {
+                let start = below(key, true)?;
+                (start, count - start)
+            }
+            (Direction::Descending, Bound::Unbounded) => (count, count),
+            (Direction::Descending, Bound::Included(key)) => {
+                let end = below(key, true)?;
+                (end, end)
+            }
+            (Direction::Descending, Bound::Excluded(key)) => {
+                let end = below(key, false)?;
+                (end, end)
+            }
+        };
+        run.len = len.min(want);
+        for (step, place) in run.entries[..run.len].iter_mut().enumerate() {
+            let at = match direction {
+                Direction::Ascending => start + step,
+                Direction::Descending => start - 1 - step,
+            };
+            let Some(slot) = self.slots.get(slot_at(at)) else { return Err(Changed) };
+            *place = slot.load();
+        }
+        Ok(())
+    }
+
+    /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
+    /// entry to the right half. The caller holds the lock.
+    pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> Box<Self> {
+        let (all, count) = self.gather(Token::Lock).unwrap_or(([(Entry::EMPTY, 0); MOST], 0));
+        let (stay, go) = all[..count].split_at(count / 2);
+        // SAFETY: entries of a locked node are alive, and a full node has two at least.
+        let upper = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };
+        for (entry, _) in go {
+            upper.add(*entry, leaf);
+        }
+        let staying = if leaf == Leaf::Sorted {
+            (1 << stay.len()) - 1
+        } else {
+            stay.iter().fold(0, |live, (_, at)| live | 1 << at)
+        };
+        self.live.store(staying, Ordering::Release);
+        // SAFETY: as above, and the new entry is alive.
+        if unsafe { entry.order(go[0].0) }.is_lt() {
+            self.add(entry, leaf);
+        } else {
+            upper.add(entry, leaf);
+        }
+        upper
+    }
+
+    /// Sets the end of the node's range. The caller holds the lock, or nobody else knows the node.
+    pub fn set_next(&self, next: *mut Self, upper_head: u64) {
+        self.upper_head.store(upper_head, Ordering::Relaxed);
+        // Release: who sees the link sees the node.
+        self.next.store(next, Ordering::Release);
+    }
+
+    /// Takes over all that `other` holds. The caller holds both locks, and there is room.
+    pub fn absorb(&self, other: &Self, leaf: Leaf) {
+        let (all, count) = other.gather(Token::Lock).unwrap_or(([(Entry::EMPTY, 0); MOST], 0));
+        for (entry, _) in &all[..count] {
+            self.add(*entry, leaf);
+        }
+        other.live.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn anchor_head(&self) -> u64 {
+        self.anchor_head
+    }
+
+    pub fn upper_head(&self) -> u64 {
+        self.upper_head.load(Ordering::Relaxed)
+    }
+
+    /// Adds references. Whoever adds some has one already.
+    pub fn refer(&self, times: usize) {
+        self.references.fetch_add(times, Ordering::Relaxed);
+    }
+
+    /// Takes references away. Who takes the last one retires the node, and gives up the reference that
+    /// its forward pointer was.
+    ///
+    /// # Safety
+    /// The references are the caller's, and it does not use the node by them afterwards.
+    pub unsafe fn release(&self, mut times: usize, guard: &Guard<'_>) {
+        let mut node = self;
+        loop {
+            // Release and acquire: what others did with the node before is behind its end.
+            let before = node.references.fetch_sub(times, Ordering::AcqRel);
+            debug_assert!(before >= times, "a reference was given up twice");
+            if before != times && !fault!("hydralist.retire.count") {
+                return;
+            }
+            // Only dead nodes get here: a live one has the list's reference.
+            let forward = node.prev.load(Ordering::Acquire);
+            // SAFETY: without references nobody can come to the node any more.
+            unsafe { guard.retire(std::ptr::from_ref(node).cast_mut()) };
+            // SAFETY: the forward pointer was a reference, so the node is there.
+            let Some(next) = (unsafe { forward.as_ref() }) else { return };
+            (node, times) = (next, 1);
+        }
+    }
+
+    /// How many references there are, for the audit.
+    pub fn references(&self) -> usize {
+        self.references.load(Ordering::Relaxed)
+    }
+
+    /// Calls `each` with the entries and their slots, in order, while nobody writes.
+    pub fn for_each(&self, mut each: impl FnMut(usize, Entry<K, V>)) {
+        let (all, count) = self.gather(Token::Lock).unwrap_or(([(Entry::EMPTY, 0); MOST], 0));
+        all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
+    }
+
+    /// Bytes behind the entries, while nobody writes.
+    pub fn record_bytes(&self) -> usize {
+        let mut bytes = 0;
+        // SAFETY: entries of a live node are alive.
+        self.for_each(|_, entry| bytes += unsafe { entry.size() });
+        bytes
+    }
+
+    pub fn fingerprint_at(&self, at: usize) -> u8 {
+        self.fingerprints.get(at)
+    }
+
+    /// Frees what is behind the entries.
+    ///
+    /// # Safety
+    /// Nobody else uses the node, now or later.
+    pub unsafe fn free_entries(&mut self) {
+        let mut live = self.live.load(Ordering::Relaxed);
+        while live != 0 {
+            // SAFETY: handed on from the caller; each entry stands in one slot.
+            unsafe { self.slots[live.trailing_zeros() as usize].load::<K, V>().free() };
+            live &= live - 1;
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Retire for Node<K, V, N> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: nodes come from boxes. A dead node's entries are in its heir.
+        drop(unsafe { Box::from_raw(memory) });
+    }
+}
