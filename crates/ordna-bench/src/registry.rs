@@ -27,7 +27,10 @@ use std::rc::Rc;
 use ordna::index::pi::Options as PiOptions;
 use ordna::mvcc::Store;
 use ordna::simd::InstructionSet;
-use ordna::{ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, Pi, SkipList};
+use ordna::{
+    ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, Pi, SkipList, Wormhole, WormholeFaithful,
+    WormholeUnsafe,
+};
 
 use crate::run::{Built, Job, measure};
 use crate::suggest::unknown;
@@ -184,6 +187,52 @@ fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
     })
 }
 
+/// Wormhole's optimizations, as in its factor analysis.
+const WORMHOLE: &[Switch] = &[
+    Switch {
+        name: "tag-matching",
+        values: &["on", "off"],
+        what: "prefixes are compared by a 16-bit tag first",
+    },
+    Switch {
+        name: "incremental-hashing",
+        values: &["on", "off"],
+        what: "the hash of a prefix goes on from that of a shorter one",
+    },
+    Switch {
+        name: "sort-by-tag",
+        values: &["on", "off"],
+        what: "leaves are searched by hash tags, not by keys",
+    },
+    Switch {
+        name: "direct-position",
+        values: &["on", "off"],
+        what: "the tag tells where in the leaf to look",
+    },
+];
+
+fn wormhole_switches(switches: &Switches) -> ordna::index::wormhole::Switches {
+    let on = |name| switches.get(name) == "on";
+    ordna::index::wormhole::Switches {
+        tag_matching: on("tag-matching"),
+        incremental_hashing: on("incremental-hashing"),
+        sort_by_tag: on("sort-by-tag"),
+        direct_position: on("direct-position"),
+    }
+}
+
+fn wormhole<K: Key + ?Sized>(switches: &Switches) -> Wormhole<K, u64> {
+    Wormhole::with_switches(wormhole_switches(switches))
+}
+
+fn wormhole_faithful<K: Key + ?Sized>(switches: &Switches) -> WormholeFaithful<K, u64> {
+    WormholeFaithful::with_switches(wormhole_switches(switches))
+}
+
+fn wormhole_unsafe<K: Key + ?Sized>() -> WormholeUnsafe<K, u64> {
+    WormholeUnsafe::new()
+}
+
 /// All that this build can measure.
 pub fn all() -> Vec<Entry> {
     #[allow(unused_mut, reason = "with the feature `peers` more are added")]
@@ -197,6 +246,9 @@ pub fn all() -> Vec<Entry> {
         ours!("art-coupling", ArtCoupling),
         ours!("art-olc", ArtOlc),
         ours!("art-rowex", ArtRowex),
+        ours!("wormhole", Wormhole, WORMHOLE, wormhole),
+        ours!("wormhole-faithful", WormholeFaithful, WORMHOLE, wormhole_faithful),
+        alone!("wormhole-unsafe", wormhole_unsafe),
     ];
     #[cfg(feature = "peers")]
     entries.extend(crate::peers::all());

@@ -194,29 +194,41 @@ where
     }
 }
 
-/// The radix tree without synchronization.
-impl<K: Key + ?Sized> Session<K> for ordna::ArtNone<K, u64> {
-    fn put(&mut self, key: &K, value: u64) -> Option<bool> {
-        Some(self.insert(key, &value).is_ok_and(|old| old.is_none()))
-    }
-    fn get(&mut self, key: &K) -> Option<u64> {
-        Self::get(self, key)
-    }
-    fn remove(&mut self, key: &K) -> bool {
-        Self::remove(self, key).is_some()
-    }
-    fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64)) {
-        let mut left = limit;
-        self.visit(Bound::Included(from), Bound::Unbounded, Direction::Ascending, |key, value| {
-            each(key, *value);
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-    }
-    fn get_group(&mut self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
-        self.get_many_with(keys, |at, value| each(at, value.copied()));
-    }
+/// An index of ours without synchronization: the same methods, on `&mut self`.
+macro_rules! unsynchronized {
+    ($index:ty) => {
+        impl<K: Key + ?Sized> Session<K> for $index {
+            fn put(&mut self, key: &K, value: u64) -> Option<bool> {
+                Some(self.insert(key, &value).is_ok_and(|old| old.is_none()))
+            }
+            fn get(&mut self, key: &K) -> Option<u64> {
+                Self::get(self, key)
+            }
+            fn remove(&mut self, key: &K) -> bool {
+                Self::remove(self, key).is_some()
+            }
+            fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64)) {
+                let mut left = limit;
+                self.visit(
+                    Bound::Included(from),
+                    Bound::Unbounded,
+                    Direction::Ascending,
+                    |key, value| {
+                        each(key, *value);
+                        left -= 1;
+                        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    },
+                );
+            }
+            fn get_group(&mut self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
+                self.get_many_with(keys, |at, value| each(at, value.copied()));
+            }
+        }
+    };
 }
+
+unsynchronized!(ordna::ArtNone<K, u64>);
+unsynchronized!(ordna::WormholeUnsafe<K, u64>);
 
 /// The standard library's B-tree on one thread, without a lock: what synchronization costs.
 impl<K: Key + ?Sized> Session<K> for std::collections::BTreeMap<K::Owned, u64> {

@@ -8,7 +8,6 @@ use std::borrow::Borrow;
 use super::leaf::Leaf;
 use super::list::{List, Section, Target};
 use super::mode::Mode;
-use super::table::Found;
 use crate::{Key, Value};
 
 /// Keys that take turns: as many misses as a core has under way.
@@ -66,25 +65,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 goes_on |= table.advance(search, key);
             }
         }
-        let found = searches.map(|search| {
+        let targets = searches.map(|search| {
             let (key, search) = search?;
-            let found = search.found();
-            found.inspect(|found| self.fetch(found, key));
-            Some((key, found))
-        });
-        let targets = found.map(|found| {
-            let (key, found) = found?;
-            Some(self.target(table, found, key))
+            let target = self.target(table, search.found(), key);
+            target.prefetch_anchor();
+            Some(target)
         });
         for target in targets.iter().flatten() {
             target.leaf.prefetch_record(target.tag);
         }
         targets
-    }
-
-    /// Asks for what the comparison of a prefix and the lookup in the leaf will touch.
-    fn fetch(&self, found: &Found<Leaf<K, V, S, LEAF>>, key: &[u8]) {
-        found.place.prefetch(Leaf::<K, V, S, LEAF>::tag(found.key_hash(key, &self.switches)));
-        found.witness().prefetch_anchor();
     }
 }

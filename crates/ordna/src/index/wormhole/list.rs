@@ -8,14 +8,14 @@
 //! # Who writes what
 //! - entries, order and `next` of a leaf: the holder of its lock;
 //! - `prev` of a leaf: the holder of the lock of the leaf before it;
-//! - the number of the last step (`changed`) and all links: within a step ([`Tables::step`]), under the
-//!   locks of the leaves concerned. Anchors never change.
+//! - the number of the last split and all links: within a step ([`Tables::step`]), under the locks of
+//!   the leaves concerned. Anchors never change.
 //!
 //! Two locks are taken only from a leaf to a neighbour and only by trying, so there is no deadlock.
 //!
 //! # A reader's way
-//! Through the table to a leaf. If the leaf's last step is in the table, its range is right: no anchor
-//! is read. Otherwise, and from obsolete leaves, along the list by the anchors ([`List::settle`]). All
+//! Through the table to a leaf. If the leaf's last split is in the table, the leaf has all that the table
+//! said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves, along the list by the anchors ([`List::settle`]). All
 //! of it under a ticket of the leaf that stays valid to the end of the reading, or else again.
 //!
 //! # Progress
@@ -66,25 +66,25 @@ pub struct List<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> 
 /// A leaf under a ticket, which was found to cover the key.
 pub type Covered<'s, K, V, S, const LEAF: usize> = (Leaf<K, V, S, LEAF>, <S as Mode>::Ticket<'s>);
 
-/// Where a search in the table ended.
+/// Where the table says a key is.
 pub struct Target<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
     pub leaf: Leaf<K, V, S, LEAF>,
-    /// Steps up to this one are known to the table.
-    version: u64,
     /// Tag of the key.
     pub tag: u16,
+    /// Steps up to this one are known to the table.
+    version: u64,
+    /// What is still to be compared.
+    found: Found<Leaf<K, V, S, LEAF>>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Clone
-    for Target<K, V, S, LEAF>
-{
-    fn clone(&self) -> Self {
-        *self
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Target<K, V, S, LEAF> {
+    /// Asks for the anchor that is perhaps to be compared.
+    #[inline]
+    pub fn prefetch_anchor(&self) {
+        if !K::HEAD_IS_KEY {
+            self.found.witness().prefetch_anchor();
+        }
     }
-}
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Copy
-    for Target<K, V, S, LEAF>
-{
 }
 
 /// Which leaf a point belongs to, if it is an anchor itself.
@@ -134,10 +134,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
     #[inline]
     pub fn search(&self, key: &[u8], section: &Section<'_>) -> Target<K, V, S, LEAF> {
         let table = self.table(section);
-        self.target(table, table.search(key), key)
+        point("wormhole.search.table");
+        let target = self.target(table, table.search(key), key);
+        point("wormhole.search.done");
+        target
     }
 
-    /// The target of a search in the table by tags: fetches the leaf, and compares the prefix.
+    /// The target of a search in the table by tags. Fetches the leaf.
     #[inline]
     pub fn target(
         &self,
@@ -145,29 +148,45 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         found: Option<Found<Leaf<K, V, S, LEAF>>>,
         key: &[u8],
     ) -> Target<K, V, S, LEAF> {
-        let version = table.version();
-        if let Some(found) = found {
-            let tag = Leaf::<K, V, S, LEAF>::tag(found.key_hash(key, &self.switches));
-            found.place.prefetch(tag);
-            if fault!("wormhole.search.uncompared") || found.agrees(key) {
-                return Target { leaf: found.place, version, tag };
-            }
-        }
-        self.target_by_comparing(table, key)
+        let found = found.unwrap_or_else(|| self.compare(table, key));
+        let tag = Leaf::<K, V, S, LEAF>::tag(found.key_hash(key, &self.switches));
+        found.place.prefetch(tag);
+        Target { leaf: found.place, tag, version: table.version(), found }
     }
 
+    /// A search without tags.
     #[cold]
-    fn target_by_comparing(
+    fn compare(
         &self,
         table: &Table<Leaf<K, V, S, LEAF>>,
         key: &[u8],
-    ) -> Target<K, V, S, LEAF> {
-        let hash = super::hash::extend(super::hash::EMPTY, key);
-        let tag = Leaf::<K, V, S, LEAF>::tag(hash);
-        match table.search_by_comparing(key) {
-            Some(found) => Target { leaf: found.place, version: table.version(), tag },
-            // Does not happen with an intact table; the list is right whatever the table says.
-            None => Target { leaf: self.first, version: 0, tag },
+    ) -> Found<Leaf<K, V, S, LEAF>> {
+        // It finds something in an intact table; and the list is right whatever the table says.
+        table.search_by_comparing(key).unwrap_or(Found::of(self.first))
+    }
+
+    /// Whether the target's leaf, of which the caller has a ticket or the lock, covers its key: by the
+    /// heads, or because the table was right and the leaf has not been split since.
+    #[inline]
+    fn is_right(&self, target: &Target<K, V, S, LEAF>, key: &K, bytes: &[u8]) -> bool {
+        let current =
+            || fault!("wormhole.any_version") || target.leaf.last_split() <= target.version;
+        let agrees = || fault!("wormhole.search.uncompared") || target.found.agrees(bytes);
+        target.leaf.heads_cover(key) || (current() && agrees())
+    }
+
+    /// Where to start walking if the target is not right.
+    #[cold]
+    fn near(
+        &self,
+        target: &Target<K, V, S, LEAF>,
+        bytes: &[u8],
+        section: &Section<'_>,
+    ) -> Leaf<K, V, S, LEAF> {
+        if target.found.agrees(bytes) {
+            target.leaf
+        } else {
+            self.compare(self.table(section), bytes).place
         }
     }
 
@@ -176,15 +195,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
     pub fn cover<'s>(
         &self,
         target: &Target<K, V, S, LEAF>,
-        key: &[u8],
+        key: &K,
+        bytes: &[u8],
         section: &'s Section<'_>,
     ) -> Covered<'s, K, V, S, LEAF> {
         if let Ok(ticket) = S::read(target.leaf.lock())
-            && (fault!("wormhole.read.any_version") || target.leaf.changed() <= target.version)
+            && self.is_right(target, key, bytes)
         {
             return (target.leaf, ticket);
         }
-        self.settle(target.leaf, key, Side::From, section)
+        self.settle(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
     /// Walks along the list, from a leaf anywhere, to the one that covers the point.
@@ -205,12 +225,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 leaf = leaf.prev().unwrap_or(self.first);
                 continue;
             };
-            let next = leaf.next();
-            // The next leaf may be followed only if it is still the next.
-            if !S::is_valid(&ticket) {
-                continue;
-            }
-            match next {
+            // If this is stale the ticket is too; and it is a leaf all the same, kept by the section.
+            match leaf.next() {
                 Some(next) if !side.is_beyond(next.anchor_bytes(), point) => leaf = next,
                 _ => return (leaf, ticket),
             }
@@ -239,24 +255,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
     #[inline]
     pub fn lock<'s>(
         &self,
-        key: &[u8],
         target: &Target<K, V, S, LEAF>,
+        key: &K,
+        bytes: &[u8],
         section: &'s Section<'_>,
     ) -> (Leaf<K, V, S, LEAF>, S::Held<'s>) {
-        let mut leaf = target.leaf;
-        loop {
-            if let Ok(held) = S::lock(leaf.lock()) {
-                let unchanged = leaf.changed() <= target.version && leaf == target.leaf;
-                if unchanged || fault!("wormhole.lock.any_version") || Self::covers(leaf, key) {
-                    return (leaf, held);
-                }
-            }
-            point("wormhole.lock.settle");
-            leaf = self.settle(leaf, key, Side::From, section).0;
+        if let Ok(held) = S::lock(target.leaf.lock())
+            && self.is_right(target, key, bytes)
+        {
+            return (target.leaf, held);
         }
+        self.settle_locked(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
-    /// Whether the leaf, which is locked, covers the key.
+    /// Whether the leaf covers the key. Under the lock, or while nobody writes.
     fn covers(leaf: Leaf<K, V, S, LEAF>, key: &[u8]) -> bool {
         leaf.anchor_bytes() <= key && leaf.next().is_none_or(|next| key < next.anchor_bytes())
     }
@@ -292,7 +304,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         section: &Section<'_>,
     ) -> Option<Words> {
         for _ in 0..RETRIES {
-            let (leaf, ticket) = self.cover(target, bytes, section);
+            let (leaf, ticket) = self.cover(target, key, bytes, section);
             point("wormhole.get.covered");
             let valid = || fault!("wormhole.get.unvalidated") || S::is_valid(&ticket);
             match self.find(leaf, key, target.tag, valid) {
@@ -300,7 +312,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 _ => {}
             }
         }
-        let (leaf, _held) = self.lock(bytes, target, section);
+        let (leaf, _held) = self.lock(target, key, bytes, section);
         self.find(leaf, key, target.tag, || true).ok().flatten().map(|(_, words)| words)
     }
 
@@ -334,9 +346,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         point("wormhole.split.before_step");
         self.tables.step(|number| {
             let next = leaf.next();
-            right.set_changed(number);
+            right.set_split(number);
             if !fault!("wormhole.split.unmarked") {
-                leaf.set_changed(number);
+                leaf.set_split(number);
             }
             right.set_next(next);
             right.set_prev(Some(leaf));
@@ -384,7 +396,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         let fits = |other: Leaf<K, V, S, LEAF>| leaf.len() + other.len() <= LEAF / 4 * 3;
         if let Some(right) = leaf.next().filter(|right| fits(*right)) {
             // Our lock keeps it the next, and alive.
-            if let Some(right_held) = S::try_lock(right.lock()).filter(|_| fits(right)) {
+            point("wormhole.merge.before_right");
+            let still = || fault!("wormhole.merge.unrechecked") || fits(right);
+            if let Some(right_held) = S::try_lock(right.lock()).filter(|_| still()) {
                 self.absorb(leaf, right, right_held);
                 drop(held);
                 return;
@@ -410,11 +424,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             // SAFETY: the lock is held, by the caller within a section.
             unsafe { left.sort() };
         }
-        self.tables.step(|number| {
+        self.tables.step(|_| {
             let next = gone.next();
-            if !fault!("wormhole.merge.unmarked") {
-                left.set_changed(number);
-            }
             left.set_next(next);
             if let Some(next) = next {
                 next.set_prev(Some(left));

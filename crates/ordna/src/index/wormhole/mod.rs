@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`Wormhole`] | versions that readers validate | use |
 //! | [`WormholeFaithful`] | reader-writer locks, as in the paper | comparison |
-//! | [`WormholeUnsafe`] | one thread at a time | what synchronization costs |
+//! | [`WormholeUnsafe`] | nobody: one thread | what synchronization costs |
 //!
 //! Point operations O(log L) and linearizable: a read where its leaf was last found valid, a write
 //! where it unlocks the leaf. Walks are live; they copy a run of a leaf, and resume by key. Readers
@@ -34,6 +34,7 @@ mod hash;
 mod leaf;
 mod list;
 mod mode;
+mod single;
 pub mod table;
 #[doc(hidden)]
 pub mod twin;
@@ -46,6 +47,7 @@ use std::ops::{Bound, ControlFlow};
 use self::leaf::Leaf;
 use self::list::List;
 pub use self::mode::{Faithful, Mode, Optimistic, Single};
+pub use self::single::WormholeUnsafe;
 use super::{Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross};
 use crate::reclaim::Guard;
 use crate::sync::StripedCounter;
@@ -81,10 +83,7 @@ pub type Wormhole<K, V, const LEAF: usize = 128> = Index<K, V, Optimistic, LEAF>
 /// The same with the paper's lock per leaf; see the [module](self).
 pub type WormholeFaithful<K, V, const LEAF: usize = 128> = Index<K, V, Faithful, LEAF>;
 
-/// The same for one thread at a time; see the [module](self).
-pub type WormholeUnsafe<K, V, const LEAF: usize = 128> = Index<K, V, Single, LEAF>;
-
-/// The index, in one of three [modes](Mode), with leaves of up to `LEAF` entries (4 to 200).
+/// The index, in one of the [modes](Mode), with leaves of up to `LEAF` entries (4 to 200).
 pub struct Index<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize = 128> {
     list: List<K, V, S, LEAF>,
     len: StripedCounter,
@@ -125,19 +124,6 @@ macro_rules! constructors {
 constructors!(Optimistic);
 constructors!(Faithful);
 
-impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Index<K, V, Single, LEAF> {
-    /// An empty index.
-    ///
-    /// # Safety
-    /// Although the type is `Sync`, for the sake of the common contract: of all calls on this index, at
-    /// most one is under way at a time, closures that a call runs included. Threads may take turns if
-    /// they synchronize.
-    #[expect(unsafe_code, reason = "the promise that replaces all synchronization")]
-    pub unsafe fn new(switches: Switches) -> Self {
-        Self::create(switches)
-    }
-}
-
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Index<K, V, S, LEAF> {
     fn create(switches: Switches) -> Self {
         Self { list: List::new(switches), len: StripedCounter::new() }
@@ -176,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         let radix = key.radix();
         let bytes = radix.as_ref();
         let target = self.list.search(bytes, &section);
-        let (leaf, held) = self.list.lock(bytes, &target, &section);
+        let (leaf, held) = self.list.lock(&target, key, bytes, &section);
         let found = self.list.find(leaf, key, target.tag, || true).ok().flatten();
         let Some(entry) = found else {
             if let Change::Put(value) = change(None) {

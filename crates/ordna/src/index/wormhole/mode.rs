@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Optimistic`] | take a version, read, validate; write nothing | the version lock |
 //! | [`Faithful`] | the shared half of a reader-writer lock, as published (§2.5) | its other half |
-//! | [`Single`] | nothing | nothing: one thread at a time, by the constructor's promise |
+//! | [`Single`] | nothing | nothing: there is one thread ([`WormholeUnsafe`](super::WormholeUnsafe)) |
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 

@@ -2,10 +2,10 @@
 //!
 //! # Protocol
 //! A writer that splits or merges makes its step *under the log's lock*: it numbers the step, marks the
-//! leaves whose range changes with the number, relinks the list and appends to the log. So the log is
-//! the history of the list, and the table after step n is exact for the list after step n. A reader
-//! that comes to a leaf through the table of version v, and finds the leaf marked with a number not
-//! above v, knows that the leaf's range is what the table said; else it goes by the anchors.
+//! two halves of a split with the number, relinks the list and appends to the log. So the log is the
+//! history of the list, and the table after step n is exact for the list after step n. A reader that
+//! comes to a leaf through the table of version v, and finds the leaf marked with a number not above v,
+//! knows that the leaf has all that the table said it has; else it goes by the anchors.
 //!
 //! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
 //! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the keeper,
@@ -131,7 +131,7 @@ impl<P: Place + Send + Sync> Tables<P> {
         };
         if !keeper.standby.is_quiet() {
             let overdue = (leaves / LEAVES_PER_OVERDUE).max(LEAST_OVERDUE);
-            if keeper.fetched - published < overdue as u64 {
+            if fault!("wormhole.renew.never") || keeper.fetched - published < overdue as u64 {
                 return;
             }
             self.twin.renew(&mut keeper.standby, grace);
@@ -140,7 +140,7 @@ impl<P: Place + Send + Sync> Tables<P> {
         let before = keeper.standby.peek().version();
         for step in &keeper.steps {
             version += 1;
-            if version > before {
+            if version > before || fault!("wormhole.apply.twice") {
                 #[expect(unsafe_code, reason = "changes the standby")]
                 // SAFETY: it was quiet, or is a fresh copy.
                 unsafe { keeper.standby.table() }.apply(step, version);

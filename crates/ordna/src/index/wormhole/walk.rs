@@ -87,7 +87,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 let target = self.search(radix.as_ref(), &section);
                 target.leaf.prefetch_order();
                 self.try_sort(target.leaf, &section);
-                let (leaf, ticket) = self.cover(&target, radix.as_ref(), &section);
+                let (leaf, ticket) = self.cover(&target, key, radix.as_ref(), &section);
                 right = Some(Right::Ticket(ticket));
                 (leaf, Place::Bound(bound, target.tag))
             }
@@ -100,7 +100,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 leaf = regained.0;
                 regained.1
             });
-            point("wormhole.walk.leaf");
             match Self::walk_leaf(leaf, held, place, bounds, up, &mut visit) {
                 End::Done => return,
                 End::Again(again) => (place, tries) = (again, tries + 1),
@@ -162,6 +161,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             })
         };
         let Ok((order, mut at)) = ranked else { return End::Again(place) };
+        point("wormhole.walk.ordered");
         let mut length = FIRST_RUN;
         loop {
             let left = if up { order.len() - at } else { at };

@@ -5,10 +5,10 @@
 //!
 //! | part | bytes (`LEAF` = 128) | holds |
 //! |---|---|---|
-//! | header | 64 | lock, links, number of the last step, fill, length and hash of the anchor |
-//! | entries | 2,496, or 1,248 | `u64` key and value; or the address of a record |
+//! | header | 64 | lock, links, number of the last split, fill, heads of the range |
 //! | tags | 312 | 16 bits of the hash of each entry's key; 0: vacant |
 //! | order | 128 | positions of the entries by key, then of those inserted since the last sort |
+//! | entries, on a line | 2,496, or 1,248 | `u64` key and value; or the address of a record |
 //! | anchor | its length | never changes |
 //!
 //! Entries stand in the order of their tags, with gaps: four positions are a *group*, a tag gives the
@@ -35,7 +35,6 @@ mod order;
 use std::alloc::{self, Layout};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub use self::order::Order;
 use super::hash;
@@ -44,6 +43,7 @@ use super::mode::Mode;
 use super::table::{Place, prefetch};
 use crate::reclaim::Retire;
 use crate::record::Record;
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::{Key, Value};
 
 /// Entries of a group: as many tags as a word has.
@@ -60,12 +60,15 @@ struct Header<S: Mode> {
     lock: S::Lock,
     next: AtomicPtr<Header<S>>,
     prev: AtomicPtr<Header<S>>,
-    /// Number of the last step that changed this leaf's range.
-    changed: AtomicU64,
+    /// Number of the last step that took something of this leaf's range away, or made it.
+    split: AtomicU64,
     /// Number of entries; above bit 16, how many of them the order has sorted.
     fill: AtomicU32,
     anchor_length: u32,
-    anchor_hash: u32,
+    /// The first eight bytes of the anchor, and of the next leaf's, as [`Key::head`] gives them;
+    /// `u64::MAX` without a next leaf.
+    anchor_head: u64,
+    upper_head: AtomicU64,
 }
 
 /// An entry's words: key and value, or the address of the record and nothing.
@@ -115,10 +118,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     const WORDS: usize = if Self::INLINE { 2 } else { 1 };
     const GROUPS: usize = if LEAF < 8 { 2 } else { LEAF * 39 / 128 };
     const SLOTS: usize = Self::GROUPS * LANES;
-    const ENTRIES: usize = size_of::<Header<S>>();
-    const TAGS: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;
+    const TAGS: usize = size_of::<Header<S>>();
     const ORDER: usize = Self::TAGS + Self::GROUPS * 8;
-    const ANCHOR: usize = Self::ORDER + LEAF.div_ceil(8) * 8;
+    /// On a cache line: the four entries of a group are one, or half of one.
+    const ENTRIES: usize = (Self::ORDER + LEAF.div_ceil(8) * 8).next_multiple_of(64);
+    const ANCHOR: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;
     const FITS: () = assert!(LEAF >= 4 && LEAF < Self::SLOTS && Self::SLOTS <= 256);
 
     fn layout(anchor: usize) -> Layout {
@@ -141,10 +145,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                 lock: S::Lock::default(),
                 next: AtomicPtr::default(),
                 prev: AtomicPtr::default(),
-                changed: AtomicU64::new(0),
+                split: AtomicU64::new(0),
                 fill: AtomicU32::new(0),
                 anchor_length: anchor.len() as u32,
-                anchor_hash: hash::extend(hash::EMPTY, anchor),
+                anchor_head: anchor.head(),
+                upper_head: AtomicU64::new(u64::MAX),
             });
             let bytes = memory.add(Self::ANCHOR).as_ptr();
             ptr::copy_nonoverlapping(anchor.as_ptr(), bytes, anchor.len());
@@ -185,6 +190,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
+    /// Whether the heads tell that the key is in the leaf's range. If not it may be all the same.
+    #[inline]
+    pub fn heads_cover(self, key: &K) -> bool {
+        let header = self.header();
+        let head = key.head();
+        let from = head > header.anchor_head || K::HEAD_IS_KEY && head == header.anchor_head;
+        from && head < header.upper_head.load(Ordering::Relaxed)
+    }
+
     /// The leaf's lock.
     #[inline]
     pub fn lock<'a>(self) -> &'a S::Lock {
@@ -209,24 +223,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Self::of(self.header().prev.load(Ordering::Acquire))
     }
 
+    /// Sets the leaf behind. Under the lock.
     pub fn set_next(self, next: Option<Self>) {
+        let head = next.map_or(u64::MAX, |next| next.header().anchor_head);
+        self.header().upper_head.store(head, Ordering::Relaxed);
         let next = next.map_or(ptr::null_mut(), |leaf| leaf.header.as_ptr());
         self.header().next.store(next, Ordering::Release);
     }
 
+    /// Sets the leaf before. Under that one's lock, as the links at the new one.
     pub fn set_prev(self, prev: Option<Self>) {
         let prev = prev.map_or(ptr::null_mut(), |leaf| leaf.header.as_ptr());
         self.header().prev.store(prev, Ordering::Release);
     }
 
-    /// Number of the last step that changed this leaf's range.
+    /// Number of the last step that took something of this leaf's range away, or made it.
     #[inline]
-    pub fn changed(self) -> u64 {
-        self.header().changed.load(Ordering::Relaxed)
+    pub fn last_split(self) -> u64 {
+        self.header().split.load(Ordering::Relaxed)
     }
 
-    pub fn set_changed(self, step: u64) {
-        self.header().changed.store(step, Ordering::Relaxed);
+    pub fn set_split(self, step: u64) {
+        self.header().split.store(step, Ordering::Relaxed);
     }
 
     /// Number of entries.
@@ -629,10 +647,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Place for L
     #[inline]
     fn anchor(&self) -> &[u8] {
         self.anchor_bytes()
-    }
-    #[inline]
-    fn anchor_hash(&self) -> u32 {
-        self.header().anchor_hash
     }
 }
 

@@ -2,10 +2,9 @@
 
 #![expect(unsafe_code, reason = "compares the keys of entries that the caller's right keeps")]
 
-use std::sync::atomic::Ordering;
-
 use super::{Leaf, Stale, Words};
 use crate::index::wormhole::mode::Mode;
+use crate::sync::atomic::Ordering;
 use crate::{Key, Value};
 
 /// Positions of a leaf's entries in the order of their keys.

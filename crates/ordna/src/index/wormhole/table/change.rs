@@ -4,13 +4,18 @@
 //! it shares with a neighbour, so the lengths of the prefixes shared with both tell, without a search,
 //! which items it is the only one of, and which it is the first or last leaf of ([`Shared`]).
 
-use super::{Bucket, ITEM, Item, POINTER, Place, SLOTS, Step, Table, common_length, hash};
+use super::{Bucket, ENDS, ITEM, Item, POINTER, Place, SLOTS, Step, Table, common_length, hash};
 
 impl<P: Place> Table<P> {
     /// Takes a change of the list into the table: step number `version`.
     pub fn apply(&mut self, step: &Step<P>, version: u64) {
         self.version = version;
-        if step.came { self.add(step) } else { self.drop_anchor(step) }
+        if step.came {
+            self.add(step)
+        } else {
+            self.drop_anchor(step)
+        }
+        self.likely = (self.total_length / self.anchors).saturating_sub(1);
     }
 
     /// Runs `change` on the items of the prefixes of `key` with these lengths.
@@ -46,9 +51,8 @@ impl<P: Place> Table<P> {
                 first: leaf,
                 last: leaf,
                 children: [0; 4],
-                length: prefix.len() as u32,
+                length: prefix.len() as u32 | ENDS,
                 hash,
-                ends: true,
             });
             self.set(prefix, hash, number << 1 | ITEM);
             number
@@ -88,7 +92,7 @@ impl<P: Place> Table<P> {
         let item = self.item_of(&anchor[..depth], step.outer);
         match anchor.get(depth) {
             Some(byte) => item.set_child(*byte),
-            None => item.ends = true,
+            None => item.set_ends(true),
         }
         self.for_items(anchor, shared.left_only(), |item| item.last = new);
         self.for_items(anchor, shared.right_only(), |item| item.first = new);
@@ -105,7 +109,6 @@ impl<P: Place> Table<P> {
                         children: [0; 4],
                         length: length as u32,
                         hash,
-                        ends: false,
                     };
                     item.set_child(*byte);
                     self.new_item(item) << 1 | ITEM
@@ -120,6 +123,7 @@ impl<P: Place> Table<P> {
             self.lengths.resize(anchor.len() + 1, 0);
         }
         self.lengths[anchor.len()] += 1;
+        self.total_length += anchor.len();
         self.anchors += 1;
     }
 
@@ -142,7 +146,7 @@ impl<P: Place> Table<P> {
         let item = self.item_of(prefix, step.outer);
         match anchor.get(depth) {
             Some(byte) => item.clear_child(*byte),
-            None => item.ends = false,
+            None => item.set_ends(false),
         }
         if !item.has_children() {
             // Only its end is left: the leaf can stand in the slot itself.
@@ -153,6 +157,7 @@ impl<P: Place> Table<P> {
             self.set(prefix, hash, leaf.word());
         }
         self.anchors -= 1;
+        self.total_length -= anchor.len();
         self.lengths[anchor.len()] -= 1;
         while self.lengths.len() > 1 && self.lengths.last() == Some(&0) {
             self.lengths.pop();
@@ -181,7 +186,8 @@ impl<P: Place> Table<P> {
     }
 
     fn hash_of(&self, slot: u64) -> u32 {
-        self.item(slot).map_or_else(|| Self::leaf(slot).anchor_hash(), |item| item.hash)
+        self.item(slot)
+            .map_or_else(|| hash::extend(hash::EMPTY, Self::leaf(slot).anchor()), |item| item.hash)
     }
 
     fn resize(&mut self, buckets: usize) {
@@ -282,16 +288,17 @@ impl<P: Place> Table<P> {
                     && item.first == *leaf
                     && item.last == expected.last
                     && item.children == expected.children
-                    && item.length as usize == length
+                    && item.length() == length
                     && item.hash == hash
-                    && item.ends == (length == anchor.len());
+                    && item.ends() == (length == anchor.len());
                 if !right {
                     return Err(format!("the item of {prefix:?} is wrong"));
                 }
             }
         }
         let counted = self.buckets.iter().flat_map(|b| b.0).filter(|slot| *slot != 0).count();
-        if (counted, self.used) != (slots, slots) {
+        let total: usize = leaves.iter().map(|leaf| leaf.anchor().len()).sum();
+        if (counted, self.used, self.total_length) != (slots, slots, total) {
             return Err(format!("{slots} prefixes, {counted} slots, {} counted", self.used));
         }
         if self.items.len() - self.vacant_items.len() != items || self.anchors != leaves.len() {

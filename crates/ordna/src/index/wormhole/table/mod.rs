@@ -8,7 +8,9 @@
 //! which; eight slots are a cache line.
 //!
 //! A search finds the longest prefix of the key in the trie by binary search on its length (trusting
-//! tags), and from that node, in constant time, the leaf whose range holds the key. [`Found::agrees`]
+//! tags), and from that node, in constant time, the leaf whose range holds the key. It begins at the
+//! mean length of the anchors, not in the middle, and looks at the item of each prefix that it finds: if
+//! that has no child for the key's next byte it is the longest, whatever lengths are left. [`Found::agrees`]
 //! compares the prefix with an anchor: if a tag has lied, [`Table::search_by_comparing`] starts over.
 //!
 //! # Thread safety
@@ -44,8 +46,6 @@ pub trait Place: Copy + PartialEq {
     unsafe fn from_word(word: u64) -> Self;
     /// The anchor; it never changes.
     fn anchor(&self) -> &[u8];
-    /// Its hash.
-    fn anchor_hash(&self) -> u32;
 }
 
 /// A change of the leaf list.
@@ -98,15 +98,30 @@ struct Item<P> {
     first: P,
     last: P,
     children: [u64; 4],
-    /// Length of the prefix, in bytes.
+    /// Length of the prefix, in bytes; in the top bit, whether the prefix is an anchor itself, that of
+    /// `first`. So an item is a cache line.
     length: u32,
-    /// Its hash.
+    /// Hash of the prefix.
     hash: u32,
-    /// Whether the prefix is an anchor itself: that of `first`.
-    ends: bool,
 }
 
+const ENDS: u32 = 1 << 31;
+
 impl<P: Place> Item<P> {
+    #[inline]
+    fn length(&self) -> usize {
+        (self.length & !ENDS) as usize
+    }
+
+    #[inline]
+    fn ends(&self) -> bool {
+        self.length & ENDS != 0
+    }
+
+    fn set_ends(&mut self, ends: bool) {
+        self.length = self.length & !ENDS | if ends { ENDS } else { 0 };
+    }
+
     fn has_child(&self, byte: u8) -> bool {
         self.children[usize::from(byte / 64)] >> (byte % 64) & 1 == 1
     }
@@ -170,13 +185,18 @@ impl<P: Place> Found<P> {
         self.witness
     }
 
+    /// A place that was not searched for.
+    pub fn of(place: P) -> Self {
+        let (matched, hash) = (0, hash::EMPTY);
+        Self { place, witness: place, matched, sibling: None, whole: false, hash }
+    }
+
     /// Whether the prefix is truly in the trie, and `place` therefore the right one.
     #[inline]
     pub fn agrees(&self, key: &[u8]) -> bool {
         let anchor = self.witness.anchor();
-        anchor.len() >= self.matched
-            && (!self.whole || anchor.len() == self.matched)
-            && anchor[..self.matched] == key[..self.matched]
+        (!self.whole || anchor.len() == self.matched)
+            && anchor.get(..self.matched) == Some(&key[..self.matched])
             && self.sibling.is_none_or(|byte| anchor.get(self.matched) == Some(&byte))
     }
 
@@ -208,9 +228,9 @@ pub struct Search<P> {
 
 #[derive(Debug, Clone, Copy)]
 enum Stage<P> {
-    /// Looks for the prefix of length `next`.
+    /// Looks for the prefix of length `next`; that of length `matched` + 1 is known to be there.
     Length,
-    /// Has the longest prefix, an item.
+    /// Has a prefix, an item. What to look for next, if it is not the longest, is chosen.
     Item,
     /// Looks for the child `.0` of that item.
     Sibling(u8),
@@ -247,6 +267,9 @@ pub struct Table<P> {
     /// How many anchors there are of each length.
     lengths: Vec<u32>,
     anchors: usize,
+    /// Length of all anchors together, and where a search looks first: one byte less than their mean.
+    total_length: usize,
+    likely: usize,
     /// Number of the last step in it.
     version: u64,
     switches: Switches,
@@ -266,6 +289,8 @@ impl<P: Place> Table<P> {
             vacant_items: Vec::new(),
             lengths: vec![1],
             anchors: 1,
+            total_length: 0,
+            likely: 0,
             version: 0,
             switches,
         }
@@ -368,9 +393,7 @@ impl<P: Place> Table<P> {
 
     fn stands_for(&self, slot: u64, prefix: &[u8]) -> bool {
         match self.item(slot) {
-            Some(item) => {
-                item.length as usize == prefix.len() && item.first.anchor().starts_with(prefix)
-            }
+            Some(item) => item.length() == prefix.len() && item.first.anchor().starts_with(prefix),
             None => Self::leaf(slot).anchor() == prefix,
         }
     }
@@ -410,9 +433,13 @@ impl<P: Place> Table<P> {
             missing: (self.lengths.len() - 1).min(key.len()) + 1,
             next: 0,
             next_hash: hash::EMPTY,
-            stage: Stage::Length,
+            stage: Stage::Item,
         };
-        self.choose(&mut search, key);
+        self.arrive(&mut search);
+        if search.missing > 1 {
+            let first = self.likely.clamp(1, search.missing - 1);
+            self.look_for(&mut search, key, first);
+        }
         search
     }
 
@@ -431,9 +458,9 @@ impl<P: Place> Table<P> {
     #[inline]
     pub fn fetch(&self, search: &Search<P>) {
         match search.stage {
-            Stage::Length | Stage::Sibling(_) => {
-                prefetch(&raw const self.buckets[self.home(search.next_hash)]);
-            }
+            // Its bucket was asked for when it was chosen.
+            Stage::Length => {}
+            Stage::Sibling(_) => prefetch(&raw const self.buckets[self.home(search.next_hash)]),
             Stage::Item | Stage::SiblingItem(_) => {
                 if let Some(item) = self.item(search.slot) {
                     prefetch(item);
@@ -443,18 +470,24 @@ impl<P: Place> Table<P> {
         }
     }
 
-    /// Goes on to the middle of the lengths that are left, or to the next stage if none are.
+    /// At a prefix that is in the trie: its slot holds the leaf, or an item to look at.
     #[inline]
-    fn choose(&self, search: &mut Search<P>, key: &[u8]) {
+    fn arrive(&self, search: &mut Search<P>) {
         if search.slot & ITEM == 0 {
             // An anchor that nothing longer starts with.
             let place = Self::leaf(search.slot);
             search.finish(place, place, None, true);
-        } else if search.matched + 2 >= search.missing {
-            // At most one longer prefix is left, and the item knows whether it exists.
-            search.stage = Stage::Item;
         } else {
-            self.look_for(search, key, search.matched.midpoint(search.missing));
+            search.stage = Stage::Item;
+        }
+    }
+
+    /// Chooses the next length to look for, between what is known to be there and what is not: the
+    /// middle, for a child of the matched item is known to be.
+    #[inline]
+    fn halve(&self, search: &mut Search<P>, key: &[u8]) {
+        if search.missing > search.matched + 1 {
+            self.look_for(search, key, (search.matched + 1).midpoint(search.missing));
         }
     }
 
@@ -466,7 +499,7 @@ impl<P: Place> Table<P> {
         } else {
             hash::extend(hash::EMPTY, &key[..length])
         };
-        search.stage = Stage::Length;
+        prefetch(&raw const self.buckets[self.home(search.next_hash)]);
     }
 
     #[inline]
@@ -482,10 +515,16 @@ impl<P: Place> Table<P> {
                     Some(slot) => {
                         (search.matched, search.hash) = (search.next, search.next_hash);
                         search.slot = slot;
+                        self.arrive(search);
+                        // Its bucket comes while the item is looked at, which may make it needless.
+                        self.halve(search, key);
                     }
-                    None => search.missing = search.next,
+                    None if search.next == search.matched + 1 => search.stage = Stage::Done(None),
+                    None => {
+                        search.missing = search.next;
+                        self.halve(search, key);
+                    }
                 }
-                self.choose(search, key);
             }
             Stage::Item => self.turn(search, key),
             Stage::Sibling(byte) => {
@@ -508,7 +547,7 @@ impl<P: Place> Table<P> {
                 }
             }
             Stage::SiblingItem(byte) => match self.item(search.slot) {
-                Some(item) if item.length as usize == search.matched + 1 => {
+                Some(item) if item.length() == search.matched + 1 => {
                     search.finish(item.last, item.last, Some(byte), false);
                 }
                 _ => search.stage = Stage::Done(None),
@@ -517,10 +556,10 @@ impl<P: Place> Table<P> {
         }
     }
 
-    /// From the item of the longest prefix to the leaf.
+    /// From the item of a prefix on: to the leaf, if it is the longest prefix.
     #[inline]
     fn turn(&self, search: &mut Search<P>, key: &[u8]) {
-        let item = self.item(search.slot).filter(|i| i.length as usize == search.matched);
+        let item = self.item(search.slot).filter(|item| item.length() == search.matched);
         let Some(item) = item else {
             search.stage = Stage::Done(None);
             return;
@@ -528,11 +567,9 @@ impl<P: Place> Table<P> {
         let missing = key.get(search.matched).copied();
         if let Some(byte) = missing {
             if item.has_child(byte) {
-                if search.matched + 2 == search.missing {
-                    self.look_for(search, key, search.matched + 1);
-                } else {
-                    search.stage = Stage::Done(None);
-                }
+                // The longest prefix is longer; unless that is known to be missing: a tag has lied.
+                let longer = search.missing > search.matched + 1;
+                search.stage = if longer { Stage::Length } else { Stage::Done(None) };
                 return;
             }
             if item.none_from(byte) {
@@ -546,7 +583,7 @@ impl<P: Place> Table<P> {
             }
         }
         match item.before {
-            _ if item.ends => search.finish(item.first, item.first, None, false),
+            _ if item.ends() => search.finish(item.first, item.first, None, false),
             Some(before) => search.finish(before, item.first, None, false),
             // Only the first leaf has none before it, and its anchor, the empty one, ends the root.
             None => search.stage = Stage::Done(None),
