@@ -20,6 +20,7 @@ const MODELLED: [(&str, &str); 4] = [
     ("twin", "loom_twin"),
     ("mvcc_terms", "loom_mvcc_terms"),
     ("mvcc_barrier", "loom_mvcc_barrier"),
+    ("art_prefix", "loom_art_prefix"),
 ];
 
 /// A test that does not end by then hangs because of the fault.

@@ -19,6 +19,7 @@
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
 
 mod audit;
+mod jump;
 mod node;
 mod none;
 mod prefix;
@@ -33,6 +34,9 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 pub use self::none::ArtNone;
+#[doc(hidden)]
+pub use self::prefix::{AtomicPrefix, Prefix};
+use self::protocol::Free;
 pub use self::protocol::{Concurrent, Coupling, Minimal, Olc, Protocol, Rowex, Unsynchronized};
 use self::tree::Tree;
 #[cfg(feature = "schedule")]
@@ -98,6 +102,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Art<K, V, P> {
             let guard = self.collector.pin();
             self.tree.walk(lower, upper, direction, want, &guard, visit);
         }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> Art<K, V, P> {
+    /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
+    /// keys. `None` if the index is empty.
+    ///
+    /// One descent, O(length of the key); waits for nobody and never restarts. Meant for search layers
+    /// that lead near a place from which a data layer goes on. While others write the entry is a
+    /// neighbour among those that stay: none of these lies between it and the key.
+    ///
+    /// Source: the HydraList paper (VLDB 2020), §4.2.1.
+    pub fn jump<R>(&self, key: &K, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        let guard = self.collector.pin();
+        let leaf = self.tree.jump(key, &guard)?;
+        let found = Tree::<K, V, P>::key(leaf);
+        Some(Tree::<K, V, P>::with_value(leaf, |value| read(found, value)))
     }
 }
 

@@ -4,6 +4,7 @@
 //! paper keeps 4 bytes beside a 4-byte length (§4.2, note 3); 16 bits hold any length here.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::fault;
 
 /// How many bytes of a prefix are stored. The rest is read from a record below the node.
 pub const STORED: usize = 6;
@@ -38,6 +39,13 @@ impl Prefix {
     #[inline]
     pub fn is_whole(self) -> bool {
         self.len() <= STORED
+    }
+
+    /// Whether these are the bytes from `depth` to `level`. A reader may come to a node whose prefix is
+    /// being cut or joined: then they are those from another depth on.
+    #[inline]
+    pub fn fits(self, depth: usize, level: usize) -> bool {
+        depth + self.len() == level || fault!("art_prefix.fits")
     }
 
     /// What is left when `count` bytes are cut off the front of a whole prefix.
@@ -86,6 +94,10 @@ impl AtomicPrefix {
 
     /// Sets the prefix. The caller holds the node's lock.
     pub fn store(&self, prefix: Prefix) {
+        if fault!("art_prefix.one_store") {
+            let old = self.0.load(Ordering::Relaxed);
+            self.0.store(old & !0xFFFF | prefix.0 & 0xFFFF, Ordering::Relaxed);
+        }
         self.0.store(prefix.0, Ordering::Relaxed);
     }
 }

@@ -193,10 +193,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     let bytes = key.radix();
                     let bytes = bytes.as_ref();
                     match descent.step(bytes) {
-                        Ok(Step::On) => {
-                            descent.prefetch(bytes);
-                            continue;
-                        }
+                        Ok(Step::On) => continue,
                         Ok(Step::End(leaf)) => {
                             if let Some(leaf) = leaf {
                                 prefetch(leaf.as_ptr());
@@ -247,8 +244,11 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
     /// Goes through one node.
     #[inline]
     fn step(&mut self, bytes: &[u8]) -> Result<Step<'g>, Restart> {
-        point("art.descend.before_enter");
         let node = self.node;
+        let below_root = self.above.is_some();
+        if below_root {
+            point("art.descend.before_child");
+        }
         let token = M::enter(node.lock())?;
         // After the child's version was sampled: at this moment the child was linked here, so its
         // prefix starts at our depth. What is read of it from now on is checked by its own version.
@@ -258,7 +258,9 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
         {
             return Err(Restart);
         }
-        point("art.descend.entered");
+        if below_root {
+            point("art.descend.entered_child");
+        }
         let level = node.level_from(self.depth);
         let word = match bytes.get(level) {
             Some(byte) => node.child(*byte),
@@ -269,6 +271,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
         let leaf = match word.child() {
             Child::Node(child) => {
                 *self = Self { node: child, above: Some(token), depth: level + 1 };
+                child.prefetch(bytes.get(level + 1));
                 return Ok(Step::On);
             }
             Child::Leaf(leaf) => Some(leaf),
@@ -278,16 +281,6 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
             return Err(Restart);
         }
         Ok(Step::End(leaf))
-    }
-
-    /// Fetches what the next step will read: the header, and the slot if no prefix is in between.
-    #[inline]
-    fn prefetch(&self, bytes: &[u8]) {
-        let word = self.node.word();
-        prefetch(word.address());
-        if let Some(byte) = bytes.get(self.depth) {
-            prefetch(NodeRef::line_of(word, *byte));
-        }
     }
 }
 
@@ -309,7 +302,7 @@ impl Attempts {
     }
 
     pub fn are_too_many(&self) -> bool {
-        self.restarts >= LIMIT
+        self.restarts >= LIMIT && !fault!("art.attempts.limit")
     }
 }
 

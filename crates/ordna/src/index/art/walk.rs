@@ -2,10 +2,12 @@
 //!
 //! # Protocol
 //! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes entries
-//! from a node in chunks; the node is validated after each, and again after the child was
-//! entered to which the walk goes down, as in a lookup. Whenever that fails, the walk seeks anew,
-//! behind the last key it took. Records are gathered in *runs*: fetched while they are gathered, and
-//! handed to the caller when no lock is held.
+//! from a node in chunks, and the node is validated after each. It goes down to a child from a chunk
+//! if the child is still in the tree, be it below another node by now: what it has to return from the
+//! child's slot is below the child. Seeking compares prefixes, for which the depth has to be right, and
+//! validates the parent after the child was entered, as a lookup does. Whenever a validation
+//! fails, the walk seeks anew, behind the last key it took. Records are gathered in *runs*: fetched
+//! while they are gathered, and handed to the caller when no lock is held.
 //!
 //! # Why each key that stays is returned once
 //! Entries are taken in the order of keys, and what stands below a slot shares the bytes that lead to
@@ -22,7 +24,7 @@
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
 
-use super::node::{CHUNK, Chunk, NodeRef, Position, TERMINAL, position};
+use super::node::{CHUNK, Chunk, Kind, NodeRef, Position, TERMINAL, position};
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
 use super::tree::{Attempts, Keep, Tree};
 use super::word::{Child, Leaf, Word, prefetch};
@@ -31,16 +33,15 @@ use crate::index::{Direction, is_above, is_below};
 use crate::sync::{fault, point};
 use crate::{Key, Value};
 
-/// Records of a first run, if the caller does not say how many it wants, and of the longest.
-const FIRST_RUN: usize = 16;
+/// How many records a walk is ahead of the caller, so that they are there when it comes to them.
+const AHEAD: usize = 16;
+/// The most records that are gathered with locks held.
 const LAST_RUN: usize = 128;
 
 /// A node on the way, and what is left of it.
 struct Frame<'g, P: Protocol, M: Mode<P::Lock>> {
     node: NodeRef<'g, P>,
     token: M::Token<'g>,
-    /// Bytes that lie behind a walk that goes down from here.
-    below: usize,
     chunk: Chunk<'g, P>,
     /// Where the next chunk starts.
     next: Option<Position>,
@@ -78,15 +79,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             Bound::Included(key) => Some((key, true)),
             Bound::Excluded(key) => Some((key, false)),
         };
-        let mut size = want.unwrap_or(FIRST_RUN).clamp(1, LAST_RUN);
+        let mut size = want.unwrap_or(AHEAD).clamp(1, AHEAD);
         let mut run: Vec<Leaf<'g>> = Vec::with_capacity(size);
         let step = want.map_or(CHUNK, |want| want.clamp(2, CHUNK));
         let mut cursor = Cursor::<P, P::Read> { direction, step, stack: Vec::new() };
         let mut seek = true;
         loop {
-            run.clear();
             let more = self.gather(&mut cursor, &mut seek, start, &mut run, size, keep);
-            for leaf in &run {
+            // Half of a run stays behind, on its way from memory while the other is visited.
+            let visited = if more && !seek { run.len() / 2 } else { run.len() };
+            let visited = visited.max(run.len().min(1));
+            for leaf in &run[..visited] {
                 let key = Self::key(*leaf);
                 let beyond = match direction {
                     Direction::Ascending => is_above(key, upper),
@@ -96,9 +99,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     return;
                 }
             }
-            let (Some(last), true) = (run.last(), more) else { return };
-            start = Some((Self::key(*last), false));
-            size = (size * 2).min(LAST_RUN);
+            let (Some(last), true) = (visited.checked_sub(1), more) else { return };
+            start = Some((Self::key(run[last]), false));
+            run.drain(..visited);
+            if seek {
+                // Each run is a seek of its own: longer ones, the longer the walk.
+                size = (size * 2).min(LAST_RUN);
+            }
         }
     }
 
@@ -157,34 +164,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     cursor.stack.pop();
                     continue;
                 };
+                if top.node.kind() != Kind::Node256 {
+                    point("art.walk.before_inner_chunk");
+                }
                 top.next = top.node.collect(from, cursor.direction, cursor.step, &mut top.chunk);
                 if !fault!("art.walk.validate_chunk") && !M::holds(&top.token) {
                     return Err(Restart);
                 }
                 top.chunk.words().iter().for_each(|word| prefetch(word.untagged()));
+                if let Some(from) = top.next {
+                    top.node.prefetch_chunk(from, cursor.direction);
+                }
                 continue;
             };
             match word.child() {
                 Child::Empty => {}
-                Child::Leaf(leaf) => {
-                    prefetch(leaf.as_ptr());
-                    run.push(leaf);
-                }
+                Child::Leaf(leaf) => run.push(leaf),
                 Child::Node(child) => {
-                    point("art.walk.before_enter");
                     let token = M::enter(child.lock())?;
-                    if !fault!("art.walk.validate_parent") && !M::holds(&top.token) {
-                        return Err(Restart);
-                    }
-                    let below = child.level_from(top.below) + 1;
                     let next = Some(NodeRef::<P>::start(cursor.direction));
-                    cursor.stack.push(Frame {
-                        node: child,
-                        token,
-                        below,
-                        chunk: Chunk::new(),
-                        next,
-                    });
+                    cursor.stack.push(Frame { node: child, token, chunk: Chunk::new(), next });
                 }
             }
         }
@@ -206,8 +205,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         loop {
             let level = node.level_from(depth);
             let whole = Some(NodeRef::<P>::start(direction));
-            let mut frame =
-                Frame { node, token, below: level + 1, chunk: Chunk::new(), next: whole };
+            let mut frame = Frame { node, token, chunk: Chunk::new(), next: whole };
             let Some((key, inclusive)) = start else {
                 cursor.stack.push(frame);
                 return Ok(());
@@ -233,13 +231,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 Direction::Ascending => Some(at + 1),
                 Direction::Descending => at.checked_sub(1),
             };
+            if let Some(from) = frame.next {
+                node.prefetch_chunk(from, direction);
+            }
             match node.at(at).child() {
                 Child::Node(child) => {
-                    point("art.walk.before_enter");
+                    child.prefetch(bytes.get(level + 1));
+                    point("art.walk.before_child");
                     token = M::enter(child.lock())?;
-                    if !fault!("art.walk.validate_parent_seek") && !M::holds(&frame.token) {
+                    if !fault!("art.walk.validate_parent") && !M::holds(&frame.token) {
                         return Err(Restart);
                     }
+                    point("art.walk.entered_child");
                     cursor.stack.push(frame);
                     (node, depth) = (child, level + 1);
                     continue;
@@ -266,7 +269,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
 
     /// How a key compares with all keys below a node: less, greater, or equal as far as they share
     /// bytes.
-    fn side(
+    pub fn side(
         &self,
         node: NodeRef<'_, P>,
         depth: usize,
@@ -274,10 +277,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         bytes: &[u8],
     ) -> Result<Order, Restart> {
         let prefix = node.prefix();
-        let fits = depth + prefix.len() == level || fault!("art.walk.prefix_fits");
         let rest = bytes.get(depth..).unwrap_or(&[]);
         let (stored, len) = prefix.stored();
-        if fits {
+        if prefix.fits(depth, level) {
             let compared = len.min(rest.len());
             let order = rest[..compared].cmp(&stored[..compared]);
             if order.is_ne() || compared < len {
@@ -297,6 +299,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 return Err(Restart);
             }
         };
+        point("art.walk.before_record");
         let other = Self::key(leaf).radix();
         let other = other.as_ref().get(..level).ok_or(Restart)?;
         Ok(match first_difference(&bytes[..bytes.len().min(level)], other) {

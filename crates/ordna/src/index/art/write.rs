@@ -148,7 +148,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let effect = match (change, present) {
             (Change::Keep, Some(_)) => {
                 // The value may have been overwritten after the slot was validated.
-                if !M::holds(&place.inner.token) {
+                if !fault!("art.modify.validate_keep") && !M::holds(&place.inner.token) {
                     return Err(Restart);
                 }
                 Effect::Same
@@ -209,12 +209,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 let byte = bytes[level];
                 let word = node.child(byte);
                 if let Child::Node(child) = word.child() {
-                    point("art.locate.before_enter");
+                    child.prefetch(bytes.get(level + 1));
+                    point("art.locate.before_child");
                     let token = M::enter(child.lock())?;
                     // As in a lookup: after the child's version was sampled.
                     if !fault!("art.locate.validate_parent") && !M::holds(&place.inner.token) {
                         return Err(Restart);
                     }
+                    point("art.locate.entered_child");
                     if place.compared == level {
                         place.compared += 1;
                     }
@@ -338,7 +340,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     node.add(byte, new);
                     return Ok(());
                 };
-                let (outer, _outer, held) = take_both(above, inner)?;
+                let (outer, _outer, held) = take_both(above, inner, fault!("art.grow.unchanged"))?;
                 let larger = node.copy(1, None);
                 larger.add(byte, new);
                 outer.replace(position(slot), larger.word());
@@ -347,7 +349,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             Spot::Diverges(level) => {
                 // The root has no prefix.
                 let (above, slot) = above.ok_or(Restart)?;
-                let (outer, _outer, _held) = take_both(above, inner)?;
+                let unchecked = fault!("art.split.unchanged");
+                let (outer, _outer, _held) = take_both(above, inner, unchecked)?;
                 let (byte, rest) = self.cut(node, depth, level)?;
                 let between = NodeRef::new(Kind::Node4, level, Prefix::new(&bytes[depth..level]));
                 put(between, bytes.get(level), new);
@@ -395,8 +398,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             node.remove(at);
             return Ok(());
         };
-        point("art.unlink.before_locks");
-        let (outer, _outer, held) = take_both(above, inner)?;
+        let unchecked = fault!("art.unlink.unchanged");
+        let (outer, _outer, held) = take_both(above, inner, unchecked)?;
         if !merges {
             let smaller = node.copy(0, Some(at));
             outer.replace(position(slot), smaller.word());
@@ -406,7 +409,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let (byte, last) = node.other_than(at).ok_or(Restart)?;
         if let Child::Node(below) = last.child() {
             // Waits, but only downwards; below cannot leave the tree while its parent is locked.
-            let _below = below.lock().lock()?;
+            let _below =
+                if fault!("art.merge.lock_below") { None } else { Some(below.lock().lock()?) };
             let byte = (byte - 1) as u8;
             below.set_prefix(node.prefix().joined(byte, below.prefix()));
             point("art.merge.before_link");
@@ -437,10 +441,11 @@ impl<'g, P: Protocol, M: WriteMode<P::Lock>> Entered<'g, P, M> {
 fn take_both<'g, P: Protocol, M: WriteMode<P::Lock>>(
     above: Entered<'g, P, M>,
     inner: Entered<'g, P, M>,
+    unchecked: bool,
 ) -> Result<(NodeRef<'g, P>, Held<'g, P>, Held<'g, P>), Restart> {
     let outer = above.node;
-    let outer_held = above.upgrade(fault!("art.upgrade.parent"))?;
-    let held = inner.upgrade(fault!("art.upgrade.node"))?;
+    let outer_held = above.upgrade(unchecked)?;
+    let held = inner.upgrade(unchecked)?;
     Ok((outer, outer_held, held))
 }
 

@@ -24,13 +24,16 @@
 
 #![expect(unsafe_code, reason = "nodes behind tagged pointers")]
 
+mod collect;
+
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+pub use self::collect::{CHUNK, Chunk};
 use super::prefix::{AtomicPrefix, Prefix};
 use super::protocol::Protocol;
 use super::search;
-use super::word::{Child, Leaf, Slot, Word};
+use super::word::{Child, Leaf, Slot, Word, prefetch};
 use crate::index::Direction;
 use crate::reclaim::Retire;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -177,6 +180,7 @@ impl Linear<'_> {
         for slot in (at..used).rev() {
             self.children[slot + 1].store(self.children[slot].load::<P>());
         }
+        point("art.add.shifted");
         self.children[at].store(word);
         let (low, high) = split_at(keys, at);
         self.keys.store(low | u128::from(byte) << (at * 8) | high << 8);
@@ -222,38 +226,6 @@ const LAST: Position = 256;
 #[inline]
 pub fn position(byte: u8) -> Position {
     Position::from(byte) + 1
-}
-
-/// How many entries a walk takes from a node at once.
-pub const CHUNK: usize = 16;
-
-/// Some entries of a node, in the order of a walk.
-pub struct Chunk<'g, P> {
-    words: [Word<'g, P>; CHUNK],
-    at: u8,
-    len: u8,
-}
-
-impl<'g, P: Protocol> Chunk<'g, P> {
-    pub fn new() -> Self {
-        Self { words: [Word::EMPTY; CHUNK], at: 0, len: 0 }
-    }
-
-    pub fn push(&mut self, word: Word<'g, P>) {
-        self.words[usize::from(self.len)] = word;
-        self.len += 1;
-    }
-
-    pub fn next(&mut self) -> Option<Word<'g, P>> {
-        (self.at < self.len).then(|| {
-            self.at += 1;
-            self.words[usize::from(self.at) - 1]
-        })
-    }
-
-    pub fn words(&self) -> &[Word<'g, P>] {
-        &self.words[usize::from(self.at)..usize::from(self.len)]
-    }
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
@@ -378,7 +350,11 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     /// What a descent that came to the node with `depth` bytes behind it takes for the level.
     #[inline]
     pub fn level_from(self, depth: usize) -> usize {
-        if P::READERS_NOTICE { depth + self.prefix().len() } else { self.level() }
+        if P::READERS_NOTICE || fault!("art.rowex.level") {
+            depth + self.prefix().len()
+        } else {
+            self.level()
+        }
     }
 
     #[inline]
@@ -436,18 +412,23 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Where the slot of `byte` will be looked up: the line to fetch besides the node's first.
+    /// Fetches what a descent reads next: the header, and the line of the slot of `byte`. That is the
+    /// byte that will be looked up if the node has no prefix, as most large ones; to learn whether it
+    /// has one the header must be there, which would make two misses, one after the other.
     #[inline]
-    pub fn line_of(word: Word<'g, P>, byte: u8) -> *const u8 {
-        let byte = usize::from(byte);
-        word.address().wrapping_add(match word.kind() {
-            Kind::Node4 => 0,
+    pub fn prefetch(self, byte: Option<&u8>) {
+        let start = self.word.address();
+        prefetch(start);
+        let Some(byte) = byte.map(|byte| usize::from(*byte)) else { return };
+        let offset = match self.kind() {
+            Kind::Node4 => return,
             Kind::Node16 => 64,
             Kind::Node48 => std::mem::offset_of!(Node48<P::Lock>, index) + byte,
             Kind::Node256 => {
                 std::mem::offset_of!(Node256<P::Lock>, children) + byte * size_of::<Slot>()
             }
-        })
+        };
+        prefetch(start.wrapping_add(offset));
     }
 
     fn counts(self) -> (usize, usize) {
@@ -620,115 +601,6 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             }
         });
         other
-    }
-
-    /// Moves up to `limit` entries from position `from` on, in the walk's order, to `chunk`. Returns
-    /// where the next ones start, or `None` if none are left.
-    pub fn collect(
-        self,
-        from: Position,
-        direction: Direction,
-        limit: usize,
-        chunk: &mut Chunk<'g, P>,
-    ) -> Option<Position> {
-        *chunk = Chunk::new();
-        let limit = limit.min(CHUNK);
-        match self.view() {
-            View::Linear(linear) => self.collect_linear(linear, from, direction, limit, chunk),
-            View::Node48(node) => self.collect_wide(from, direction, limit, chunk, |byte| {
-                let slot = node.index[byte].load(Ordering::Relaxed);
-                let child = node.children.get(usize::from(slot).wrapping_sub(1));
-                child.map_or(Word::EMPTY, Slot::load)
-            }),
-            View::Node256(node) => {
-                self.collect_wide(from, direction, limit, chunk, |byte| node.children[byte].load())
-            }
-        }
-    }
-
-    fn collect_linear(
-        self,
-        linear: Linear<'g>,
-        from: Position,
-        direction: Direction,
-        limit: usize,
-        chunk: &mut Chunk<'g, P>,
-    ) -> Option<Position> {
-        let mut found = [(TERMINAL, Word::EMPTY); 17];
-        let mut len = 0;
-        let mut offer = |position, word: Word<'g, P>| {
-            let ahead = match direction {
-                Direction::Ascending => position >= from,
-                Direction::Descending => position <= from,
-            };
-            if !word.is_empty() && ahead {
-                found[len] = (position, word);
-                len += 1;
-            }
-        };
-        // Slots before keys: a slot that is seen filled has its byte.
-        let mut words = [Word::EMPTY; 16];
-        for (word, child) in words.iter_mut().zip(linear.children) {
-            *word = child.load();
-        }
-        offer(TERMINAL, self.terminal());
-        let keys = linear.keys.load();
-        for (slot, word) in words[..linear.children.len()].iter().enumerate() {
-            offer(position(byte_at(keys, slot)), *word);
-        }
-        let found = &mut found[..len];
-        // Few, and often sorted already.
-        for end in 1..found.len() {
-            let mut at = end;
-            while at > 0 && found[at - 1].0 > found[at].0 {
-                found.swap(at - 1, at);
-                at -= 1;
-            }
-        }
-        if direction == Direction::Descending {
-            found.reverse();
-        }
-        found.iter().take(limit).for_each(|(_, word)| chunk.push(*word));
-        found.get(limit).map(|(position, _)| *position)
-    }
-
-    fn collect_wide(
-        self,
-        from: Position,
-        direction: Direction,
-        limit: usize,
-        chunk: &mut Chunk<'g, P>,
-        child: impl Fn(usize) -> Word<'g, P>,
-    ) -> Option<Position> {
-        let mut left = limit;
-        let mut offer = |word: Word<'g, P>| {
-            if !word.is_empty() {
-                chunk.push(word);
-                left -= 1;
-            }
-            left == 0
-        };
-        match direction {
-            Direction::Ascending => {
-                if from == TERMINAL && offer(self.terminal()) {
-                    return Some(TERMINAL + 1);
-                }
-                for at in from.max(1)..=LAST {
-                    if offer(child(usize::from(at) - 1)) {
-                        return (at < LAST).then_some(at + 1);
-                    }
-                }
-            }
-            Direction::Descending => {
-                for at in (1..=from).rev() {
-                    if offer(child(usize::from(at) - 1)) {
-                        return Some(at - 1);
-                    }
-                }
-                offer(self.terminal());
-            }
-        }
-        None
     }
 
     /// Where a walk through the whole node starts.
