@@ -1,4 +1,7 @@
 //! Rare interleavings of the radix trees, forced; and what breaks in published implementations.
+//!
+//! Not with `pessimistic`: there a reader keeps out the writer that these tests let in.
+#![cfg(not(feature = "pessimistic"))]
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,18 +116,19 @@ mod pitfall_1_a_level_is_skipped {
     /// What a writer decided upon is gone when it takes its lock.
     fn a_writer_notices_that_its_place_changed<P: Concurrent>() {
         type Act<P> = fn(&Bytes<P>);
-        let cases: [(&str, Act<P>, Act<P>, &[&[u8]]); 4] = [
+        type Case<P> = (&'static str, Act<P>, Act<P>, &'static [&'static [u8]]);
+        let cases: [Case<P>; 4] = [
             (
                 "the same key twice",
                 |i| put(i, b"abc3"),
                 |i| put(i, b"abc3"),
-                &[b"abc1", b"abc2", b"abc3"],
+                &[b"ab", b"abc1", b"abc2", b"abc3"],
             ),
             (
                 "a leaf expanded twice",
                 |i| put(i, b"abc1x"),
                 |i| put(i, b"abc1y"),
-                &[b"abc1", b"abc1x", b"abc1y", b"abc2"],
+                &[b"ab", b"abc1", b"abc1x", b"abc1y", b"abc2"],
             ),
             ("removed twice", |i| take(i, b"ab"), |i| take(i, b"ab"), &[b"abc1", b"abc2"]),
             (
@@ -145,8 +149,7 @@ mod pitfall_1_a_level_is_skipped {
             let index = with::<P>(&FORK);
             index.insert(b"ab", &5).unwrap();
             interleave("art.modify.decided", || held(&index), || meanwhile(&index));
-            let mut all = walk(&index, b"", Direction::Ascending);
-            all.retain(|(key, _)| expected.contains(&key.as_slice()) || key != b"ab");
+            let all = walk(&index, b"", Direction::Ascending);
             assert_eq!(keys(&all), expected, "{what}");
             index.validate().unwrap_or_else(|broken| panic!("{what}: {broken}"));
         }
@@ -382,7 +385,7 @@ mod pitfall_4_prefixes_longer_than_stored {
                 assert_eq!((index.get(other), index.remove(other)), (None, None));
                 let mut all = [LONG[0], LONG[1], other];
                 all.sort_unstable();
-                let ceiling = all.iter().find(|key| **key >= other && **key != other);
+                let ceiling = all.iter().find(|key| **key > other);
                 assert_eq!(
                     index.ceiling(other).map(|(key, _)| key),
                     ceiling.map(|key| key.to_vec())

@@ -71,8 +71,7 @@ fn readers_beside_a_writer<P: Concurrent>(
     jump: impl Fn(&Art<[u8], u64, P>, &[u8]) -> Option<Vec<u8>> + Sync,
 ) {
     let index = Art::<[u8], u64, P>::new();
-    let staying: BTreeSet<Vec<u8>> =
-        (0..300).step_by(3).map(|n| <[u8] as TestKey>::number(n)).collect();
+    let staying: BTreeSet<Vec<u8>> = (0..300).step_by(3).map(<[u8] as TestKey>::number).collect();
     staying.iter().for_each(|key| {
         index.insert(key, &0).unwrap();
     });

@@ -7,6 +7,10 @@
 //! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | bounded |
 //! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
 //!
+//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory. The feature
+//! `pessimistic` puts `ArtOlc` on the locks of lock coupling, as the paper suggests for debugging: race
+//! detectors know nothing of validation, but see locks (§3.1).
+//!
 //! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
 //! child are compressed into the prefix of the node below; a subtree of one key is the key's record.
 //! Point operations are O(length of the key), whatever the number of entries, and linearizable: a
@@ -19,6 +23,8 @@
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
 
 mod audit;
+#[cfg(feature = "htm")]
+mod htm;
 mod jump;
 mod node;
 mod none;
@@ -33,6 +39,8 @@ mod write;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
+#[cfg(feature = "htm")]
+pub use self::htm::ArtHtm;
 pub use self::none::ArtNone;
 #[doc(hidden)]
 pub use self::prefix::{AtomicPrefix, Prefix};

@@ -25,6 +25,7 @@ impl Prefix {
 
     /// Length of the whole prefix.
     #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "no container")]
     pub fn len(self) -> usize {
         usize::from(self.0 as u16)
     }

@@ -24,11 +24,11 @@
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
 
-use super::node::{CHUNK, Chunk, Kind, NodeRef, Position, TERMINAL, position};
+use super::node::{CHUNK, Chunk, NodeRef, Position, TERMINAL, position};
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
 use super::tree::{Attempts, Keep, Tree};
 use super::word::{Child, Leaf, Word, prefetch};
-use super::write::first_difference;
+use super::write::{first_difference, leaf_of};
 use crate::index::{Direction, is_above, is_below};
 use crate::sync::{fault, point};
 use crate::{Key, Value};
@@ -80,7 +80,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             Bound::Excluded(key) => Some((key, false)),
         };
         let mut size = want.unwrap_or(AHEAD).clamp(1, AHEAD);
-        let mut run: Vec<Leaf<'g>> = Vec::with_capacity(size);
+        let mut run: Vec<Leaf<'g>> = Vec::with_capacity(size + CHUNK);
         let step = want.map_or(CHUNK, |want| want.clamp(2, CHUNK));
         let mut cursor = Cursor::<P, P::Read> { direction, step, stack: Vec::new() };
         let mut seek = true;
@@ -164,16 +164,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     cursor.stack.pop();
                     continue;
                 };
-                if top.node.kind() != Kind::Node256 {
-                    point("art.walk.before_inner_chunk");
-                }
                 top.next = top.node.collect(from, cursor.direction, cursor.step, &mut top.chunk);
                 if !fault!("art.walk.validate_chunk") && !M::holds(&top.token) {
                     return Err(Restart);
                 }
                 top.chunk.words().iter().for_each(|word| prefetch(word.untagged()));
-                if let Some(from) = top.next {
-                    top.node.prefetch_chunk(from, cursor.direction);
+                if let Some(from) = top.next.filter(|_| cursor.step == CHUNK) {
+                    top.node.prefetch_chunk(from, cursor.direction, true);
                 }
                 continue;
             };
@@ -182,8 +179,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 Child::Leaf(leaf) => run.push(leaf),
                 Child::Node(child) => {
                     let token = M::enter(child.lock())?;
-                    let next = Some(NodeRef::<P>::start(cursor.direction));
-                    cursor.stack.push(Frame { node: child, token, chunk: Chunk::new(), next });
+                    point("art.walk.before_inner_chunk");
+                    let start = NodeRef::<P>::start(cursor.direction);
+                    let mut chunk = Chunk::new();
+                    let next = child.collect(start, cursor.direction, cursor.step, &mut chunk);
+                    if !fault!("art.walk.validate_chunk") && !M::holds(&token) {
+                        return Err(Restart);
+                    }
+                    let words = chunk.words();
+                    words.iter().for_each(|word| prefetch(word.untagged()));
+                    // Most nodes are small ones at the bottom: they need no place on the stack.
+                    if next.is_none() && words.iter().all(|word| word.is_leaf()) {
+                        run.extend(words.iter().filter_map(|word| leaf_of(*word)));
+                    } else {
+                        cursor.stack.push(Frame { node: child, token, chunk, next });
+                    }
                 }
             }
         }
@@ -232,7 +242,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 Direction::Descending => at.checked_sub(1),
             };
             if let Some(from) = frame.next {
-                node.prefetch_chunk(from, direction);
+                node.prefetch_chunk(from, direction, false);
             }
             match node.at(at).child() {
                 Child::Node(child) => {

@@ -464,7 +464,8 @@ fn put<P: Protocol>(node: NodeRef<'_, P>, byte: Option<&u8>, word: Word<'_, P>) 
     }
 }
 
-fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<Leaf<'g>> {
+/// The record that a word points to, if it is one.
+pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<Leaf<'g>> {
     match word.child() {
         Child::Leaf(leaf) => Some(leaf),
         Child::Node(_) | Child::Empty => None,

@@ -49,7 +49,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         limit: usize,
         chunk: &mut Chunk<'g, P>,
     ) -> Option<Position> {
-        *chunk = Chunk::new();
+        (chunk.at, chunk.len) = (0, 0);
         let limit = limit.min(CHUNK);
         match self.view() {
             View::Linear(linear) => self.collect_linear(linear, from, direction, limit, chunk),
@@ -64,22 +64,27 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Fetches the lines of a Node256 that the next chunk is likely to come from.
+    /// Fetches what the chunks behind the next position are likely to need: with `deep`, the children in
+    /// the next slots of a Node256; and the lines of the slots behind them.
     #[inline]
-    pub fn prefetch_chunk(self, from: Position, direction: Direction) {
-        const LINES: usize = 4;
-        const SLOTS: usize = 64 / size_of::<Slot>();
+    pub fn prefetch_chunk(self, from: Position, direction: Direction, deep: bool) {
+        const LINE: usize = 64 / size_of::<Slot>();
+        const NEXT: usize = 4 * LINE;
         if self.kind() != Kind::Node256 {
             return;
         }
-        let at = usize::from(from).saturating_sub(1);
-        for line in 0..LINES {
-            let slot = match direction {
-                Direction::Ascending => (at + line * SLOTS).min(255),
-                Direction::Descending => at.saturating_sub(line * SLOTS),
-            };
-            prefetch(std::ptr::from_ref(&self.node256().children[slot]).cast());
+        let children = &self.node256().children;
+        let first = usize::from(from).saturating_sub(1);
+        let ahead = |slots: usize| match direction {
+            Direction::Ascending => children.get(first + slots),
+            Direction::Descending => children.get(first.wrapping_sub(slots)),
+        };
+        if deep {
+            let words = (0..NEXT).filter_map(ahead).map(Slot::load::<P>);
+            words.filter(|word| !word.is_empty()).for_each(|word| prefetch(word.untagged()));
         }
+        let lines = (0..NEXT).step_by(LINE).map(|slots| slots + if deep { NEXT } else { 0 });
+        lines.filter_map(ahead).for_each(|slot| prefetch(std::ptr::from_ref(slot).cast()));
     }
 
     fn collect_linear(
@@ -90,45 +95,46 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         limit: usize,
         chunk: &mut Chunk<'g, P>,
     ) -> Option<Position> {
-        let mut found = [(TERMINAL, Word::EMPTY); 17];
-        let mut len = 0;
-        let mut offer = |position, word: Word<'g, P>| {
-            let ahead = match direction {
-                Direction::Ascending => position >= from,
-                Direction::Descending => position <= from,
-            };
-            if !word.is_empty() && ahead {
-                found[len] = (position, word);
-                len += 1;
-            }
-        };
         let keys_first = linear.keys.load();
         point("art.collect.before_slots");
         // Slots before keys: a slot that is seen filled has its byte.
-        let mut words = [Word::EMPTY; 16];
-        for (word, child) in words.iter_mut().zip(linear.children) {
+        let mut words = [Word::EMPTY; 17];
+        words[0] = self.terminal();
+        for (word, child) in words[1..].iter_mut().zip(linear.children) {
             *word = child.load();
         }
-        offer(TERMINAL, self.terminal());
         let in_order = !fault!("art.collect.slots_first");
         let keys = if in_order { linear.keys.load() } else { keys_first };
-        for (slot, word) in words[..linear.children.len()].iter().enumerate() {
-            offer(position(byte_at(keys, slot)), *word);
+        // Position above, index in `words` below.
+        const INDEX_BITS: u32 = 5;
+        let mut found = [0_u16; 17];
+        let mut len = 0;
+        for (index, word) in words[..=linear.children.len()].iter().enumerate() {
+            let at = index.checked_sub(1).map_or(TERMINAL, |slot| position(byte_at(keys, slot)));
+            let ahead = match direction {
+                Direction::Ascending => at >= from,
+                Direction::Descending => at <= from,
+            };
+            if word.is_empty() || !ahead {
+                continue;
+            }
+            // Few, and often sorted already.
+            let entry = at << INDEX_BITS | index as u16;
+            let mut place = len;
+            while place > 0 && found[place - 1] > entry {
+                found[place] = found[place - 1];
+                place -= 1;
+            }
+            found[place] = entry;
+            len += 1;
         }
         let found = &mut found[..len];
-        // Few, and often sorted already.
-        for end in 1..found.len() {
-            let mut at = end;
-            while at > 0 && found[at - 1].0 > found[at].0 {
-                found.swap(at - 1, at);
-                at -= 1;
-            }
-        }
         if direction == Direction::Descending {
             found.reverse();
         }
-        found.iter().take(limit).for_each(|(_, word)| chunk.push(*word));
-        found.get(limit).map(|(position, _)| *position)
+        let index_of = |entry: u16| usize::from(entry & ((1 << INDEX_BITS) - 1));
+        found.iter().take(limit).for_each(|entry| chunk.push(words[index_of(*entry)]));
+        found.get(limit).map(|entry| entry >> INDEX_BITS)
     }
 
     fn collect_wide(
