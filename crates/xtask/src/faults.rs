@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::{Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area and test file.
-const MODELLED: [(&str, &str); 4] = [
+const MODELLED: [(&str, &str); 5] = [
     ("version_lock", "loom_version_lock"),
     ("twin", "loom_twin"),
     ("mvcc_terms", "loom_mvcc_terms"),
