@@ -17,7 +17,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, PoisonError};
 
 use super::Pi;
-use super::execute::{Piece, pieces_for};
+use super::execute::Piece;
 use super::sort::{Item, sorted};
 use super::storage::Owner;
 use crate::index::{Change, bounds_cross, is_above, is_below};
@@ -74,6 +74,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Query<'_, K, V> {
     }
 }
 
+/// By what a query is sorted: its key, or where its range begins.
+fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
+    batch: &[Query<'q, K, V>],
+    at: u32,
+    least: &'q K,
+) -> &'q K {
+    match &batch[at as usize] {
+        Query::Search(key) | Query::Insert(key, _) | Query::Delete(key) => key,
+        Query::Range { lower, .. } => match lower {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => least,
+        },
+    }
+}
+
 /// What a piece answered: to queries by position, and parts of ranges in the order of the pieces.
 type Answers<K, V> = Mutex<Vec<(u32, Answer<K, V>)>>;
 
@@ -94,13 +109,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     pub fn execute(&self, batch: &[Query<'_, K, V>]) -> Result<Vec<Answer<K, V>>, Error> {
         batch.iter().try_for_each(Query::check)?;
         let least = self.shared.storage.least();
-        let key = |at: u32| match &batch[at as usize] {
-            Query::Search(key) | Query::Insert(key, _) | Query::Delete(key) => *key,
-            Query::Range { lower, .. } => match lower {
-                Bound::Included(key) | Bound::Excluded(key) => *key,
-                Bound::Unbounded => least,
-            },
-        };
+        let key = |at: u32| key_of(batch, at, least);
         let items = sorted(batch.len(), |at| key(at as u32));
         let mut answers: Vec<Option<Answer<K, V>>> = Vec::new();
         answers.resize_with(batch.len(), || None);
@@ -174,8 +183,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
             return Answer::Entries(out);
         }
         let storage = &self.shared.storage;
-        let mut writes = Writes { batch, items, query, next: 0 };
-        writes.seek(from);
+        let least = storage.least();
+        let next = items.partition_point(|item| is_below(key_of(batch, item.at, least), from));
+        let mut writes = Writes { batch, items, query, next };
         let guard = storage.collector.pin();
         storage.ascend(from, to, &guard, |key, value| {
             // Keys of the batch in front of this one that are not in the list.
@@ -230,17 +240,6 @@ impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
                 Query::Range { .. } => return None,
             })
         })
-    }
-
-    /// Goes to the next key that was written, which is above those below `from`.
-    fn seek(&mut self, from: Bound<&K>) {
-        self.next = self.items.partition_point(|item| match &self.batch[item.at as usize] {
-            Query::Insert(key, _) | Query::Delete(key) | Query::Search(key) => is_below(*key, from),
-            Query::Range { lower: Bound::Included(key) | Bound::Excluded(key), .. } => {
-                is_below(*key, from)
-            }
-            Query::Range { .. } => from != Bound::Unbounded,
-        });
     }
 
     /// The next key up to `to` that was written, and what it was set to last.
@@ -350,9 +349,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         let turn = self.crew.enter();
         let guard = storage.collector.pin();
         let layer = storage.layer(&guard);
-        let pieces = storage.cut(layer, items, pieces_for(items.len()), key);
+        let pieces =
+            storage.cut(layer, items, (self.how.pieces(items.len()), self.crew.nodes()), key);
         let prepared = prepare(&pieces);
-        storage.in_pieces(&turn, layer, &pieces, &|_| 0, &|number, owner| {
+        storage.in_pieces(&turn, layer, &pieces, &|number, owner| {
             work(&prepared, &pieces[number], number, owner);
         });
         drop(turn);

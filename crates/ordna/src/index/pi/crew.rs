@@ -10,6 +10,13 @@
 //! Waiting threads are parked on a condition variable and woken by a job or the end of a turn. Nobody
 //! who only reads ever comes here, but for a reader that was overtaken too often.
 //!
+//! # NUMA
+//! Pieces belong to the node that holds their part of the key range, and pieces are of about equal
+//! size: a node's share of them is its share of the queries. Threads take pieces of their own node
+//! first and then what other nodes have left. So the threads at work on a node's queries are in
+//! proportion to them, and a node whose threads are used up has its work offloaded (§4.3.2,
+//! §4.3.3), without a plan made beforehand.
+//!
 //! Source: the PI paper, Algorithm 1; that waiting callers lend a hand is ours.
 
 #![expect(unsafe_code, reason = "a job on the leader's stack, done by other threads")]
@@ -19,6 +26,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+use crate::sync::point;
+use crate::topology::Topology;
 
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
@@ -40,11 +50,14 @@ struct State {
     stop: bool,
     job: Option<Job>,
     parked: usize,
+    /// Pieces done by threads of their NUMA node, and by others.
+    done: (usize, usize),
 }
 
 /// The turn, and the pool.
 pub struct Crew {
     shared: Arc<Shared>,
+    topology: Topology,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -74,11 +87,14 @@ impl Shared {
     ) -> (MutexGuard<'a, State>, bool) {
         let Some(job) = &mut state.job else { return (state, false) };
         let own = job.left.get_mut(node).and_then(VecDeque::pop_front);
+        let is_own = own.is_some();
         // Offload: what other nodes' threads have not come to, the fullest node first.
         let piece = own.or_else(|| job.left.iter_mut().max_by_key(|left| left.len())?.pop_back());
         let Some(piece) = piece else { return (state, false) };
         job.inside += 1;
         let work = job.work;
+        let done = &mut state.done;
+        *(if is_own { &mut done.0 } else { &mut done.1 }) += 1;
         drop(state);
         // SAFETY: the leader keeps the work alive until nobody is inside.
         let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*work)(piece) }));
@@ -108,17 +124,27 @@ impl Shared {
 }
 
 impl Crew {
-    /// A crew with a worker thread for each of these NUMA nodes. Threads that the system refuses are
-    /// missing, and their work is done by the callers.
-    pub fn new(workers: &[usize]) -> Self {
+    /// A crew with so many worker threads, dealt out among the NUMA nodes in turn. Threads that the
+    /// system refuses are missing, and their work is done by the callers.
+    pub fn new(workers: usize, topology: Topology) -> Self {
         let shared = Arc::<Shared>::default();
-        let spawn = |(number, node): (usize, &usize)| {
-            let (shared, node) = (shared.clone(), *node);
+        let spawn = |number: usize| {
+            let (shared, node) = (shared.clone(), number % topology.nodes());
             let name = format!("ordna-pi-{number}");
             std::thread::Builder::new().name(name).spawn(move || shared.work(node)).ok()
         };
-        let workers = workers.iter().enumerate().filter_map(spawn).collect();
-        Self { shared, workers }
+        let workers = (0..workers).filter_map(spawn).collect();
+        Self { shared, topology, workers }
+    }
+
+    /// Number of NUMA nodes.
+    pub fn nodes(&self) -> usize {
+        self.topology.nodes()
+    }
+
+    /// Pieces done by threads of their own NUMA node, and by others.
+    pub fn done(&self) -> (usize, usize) {
+        self.shared.state().done
     }
 
     /// Waits for the turn; works for the batch in front meanwhile.
@@ -126,8 +152,9 @@ impl Crew {
         let mut state = self.shared.state();
         while state.busy {
             let helped;
-            (state, helped) = self.shared.help(state, 0);
+            (state, helped) = self.shared.help(state, self.topology.node_of_this_thread());
             if !helped && state.busy {
+                point("pi.enter.before_park");
                 state = self.shared.park(state);
             }
         }
@@ -157,6 +184,7 @@ impl Turn<'_> {
     /// If the work of a piece does, once all others are done.
     pub fn run(&self, pieces: Vec<VecDeque<usize>>, work: &Work<'_>) {
         let shared = &self.0.shared;
+        let node = self.0.topology.node_of_this_thread();
         let mut state = shared.state();
         let work: *const Work<'_> = work;
         // SAFETY: only the lifetime is changed. The work is borrowed for this call, which does not
@@ -168,12 +196,18 @@ impl Turn<'_> {
         }
         loop {
             let helped;
-            (state, helped) = shared.help(state, 0);
+            (state, helped) = shared.help(state, node);
             if !helped {
-                if state.job.as_ref().is_none_or(|job| job.inside == 0) {
+                let nobody = |state: &State| state.job.as_ref().is_none_or(|job| job.inside == 0);
+                if nobody(&state) {
                     break;
                 }
-                state = shared.park(state);
+                drop(state);
+                point("pi.run.before_wait");
+                state = shared.state();
+                if !nobody(&state) {
+                    state = shared.park(state);
+                }
             }
         }
         let panic = state.job.take().and_then(|job| job.panic);

@@ -30,7 +30,9 @@ use crate::{Key, Value};
 /// Keys that go down the layer together.
 pub const GROUP: usize = 32;
 /// Queries below which a piece is not worth another thread.
-const PIECE: usize = 512;
+pub const PIECE: usize = 512;
+/// Most pieces of a batch.
+const PIECES: usize = 64;
 
 /// How to traverse: the switches of Figure 15.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +41,15 @@ pub struct Traversal {
     pub group: usize,
     /// Whether what the next step needs is fetched ahead.
     pub prefetch: bool,
+    /// Fewest queries of a piece.
+    pub piece: usize,
+}
+
+impl Traversal {
+    /// Pieces that a batch of this size is worth.
+    pub fn pieces(&self, queries: usize) -> usize {
+        (queries / self.piece.max(1)).clamp(1, PIECES)
+    }
 }
 
 /// A stretch of the sorted batch, and of the list.
@@ -49,6 +60,8 @@ pub struct Piece<'a, K: Key + ?Sized> {
     /// The anchors of its first node and of the next piece's; `None`: the ends of the list.
     pub lower: Option<&'a K>,
     pub upper: Option<&'a K>,
+    /// The NUMA node that it belongs to.
+    pub home: usize,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
@@ -81,32 +94,51 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
     }
 
-    /// Cuts a sorted batch into at most `count` pieces at interceptions.
+    /// Cuts a sorted batch at interceptions: into about `count` pieces, and where the part of the key
+    /// range of one of the `nodes` NUMA nodes ends. Each node has as many data nodes (§4.3.1).
     pub fn cut<'g, 'k>(
         &self,
         layer: &'g Layer<K, V>,
         items: &[Item],
-        count: usize,
+        (count, nodes): (usize, usize),
         key: impl Fn(u32) -> &'k K,
     ) -> Vec<Piece<'g, K>> {
-        let mut pieces: Vec<Piece<'g, K>> =
-            vec![Piece { from: 0, to: items.len(), lower: None, upper: None }];
-        for cut in (1..count).map(|cut| cut * items.len() / count) {
-            let mut place = layer.route(key(items[cut].at), self.set);
+        let live = |mut place: usize| {
             while layer.node(place).lock.is_obsolete() {
                 place = place.saturating_sub(1);
             }
-            if place == 0 {
-                continue;
-            }
+            place
+        };
+        // Where each cut may be: the place of a live node, and the first query from its anchor on.
+        let begin = |place: usize| {
             let anchor = anchor_of(layer, place);
-            let mut from = items[..cut].partition_point(|item| key(item.at) < anchor);
-            if fault!("pi.cut.between_interceptions") {
-                from = cut;
-            }
-            if let Some(last) = pieces.last_mut().filter(|last| last.from < from) {
+            (place, items.partition_point(|item| key(item.at) < anchor))
+        };
+        let mut cuts: Vec<(usize, usize)> = (1..count)
+            .map(|cut| cut * items.len() / count)
+            .map(|cut| {
+                let (place, from) = begin(live(layer.route(key(items[cut].at), self.set)));
+                (place, if fault!("pi.cut.between_interceptions") { cut } else { from })
+            })
+            .collect();
+        let borders = (1..nodes).map(|node| live(node * layer.len() / nodes));
+        let borders: Vec<usize> = borders.collect();
+        if items.len() > 1 {
+            cuts.extend(borders.iter().map(|place| begin(*place)));
+            cuts.sort_unstable();
+        }
+        let home = |place: usize| borders.partition_point(|border| *border <= place);
+        let mut pieces: Vec<Piece<'g, K>> =
+            vec![Piece { from: 0, to: items.len(), lower: None, upper: None, home: 0 }];
+        for (place, from) in cuts.into_iter().filter(|(place, _)| *place > 0) {
+            let anchor = anchor_of(layer, place);
+            let Some(last) = pieces.last_mut() else { continue };
+            if from == 0 {
+                last.home = home(place);
+            } else if last.from < from && from < items.len() {
                 (last.to, last.upper) = (from, Some(anchor));
-                pieces.push(Piece { from, to: items.len(), lower: Some(anchor), upper: None });
+                let (lower, home) = (Some(anchor), home(place));
+                pieces.push(Piece { from, to: items.len(), lower, upper: None, home });
             }
         }
         pieces
@@ -119,16 +151,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         turn: &Turn<'_>,
         layer: &'g Layer<K, V>,
         pieces: &[Piece<'g, K>],
-        home: &(dyn Fn(&K) -> usize + Sync),
         work: &(dyn Fn(usize, &mut Owner<'_, K, V>) + Sync),
     ) {
         let one = |piece: usize| {
             let guard = self.collector.pin();
+            let stretch = (pieces[piece].lower, pieces[piece].upper);
             // SAFETY: the turn is ours, so all owners are of this batch; its pieces' stretches are
-            // apart. `upper` is the anchor of the next piece's first node, which was alive when the
-            // batch was cut, and which only the owner of the node in front could absorb: this
-            // piece's, which leaves it alone.
-            let mut owner = unsafe { Owner::new(self, layer, &guard, pieces[piece].upper) };
+            // apart. They begin at nodes that were alive when the batch was cut, and which only
+            // the owner of the node in front could absorb, who leaves them alone.
+            let mut owner = unsafe { Owner::new(self, layer, &guard, stretch) };
             work(piece, &mut owner);
         };
         if let [_] = pieces {
@@ -136,9 +167,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
         let mut homes: Vec<VecDeque<usize>> = Vec::new();
         for (number, piece) in pieces.iter().enumerate() {
-            let node = piece.lower.map_or(0, home);
-            homes.resize_with(homes.len().max(node + 1), VecDeque::new);
-            homes[node].push_back(number);
+            homes.resize_with(homes.len().max(piece.home + 1), VecDeque::new);
+            homes[piece.home].push_back(number);
         }
         turn.run(homes, &one);
     }
@@ -169,9 +199,4 @@ fn anchor_of<'g, K: Key + ?Sized, V: Value + ?Sized>(
 ) -> &'g K {
     let node: &'g NodeRef<K, V> = &layer.nodes()[place];
     node.anchor()
-}
-
-/// Pieces that a batch of this size is worth.
-pub fn pieces_for(queries: usize) -> usize {
-    (queries / PIECE).clamp(1, 64)
 }

@@ -12,6 +12,8 @@
 //! | `layer` | the index layer: one cache line of keys compared at once, level by level |
 //! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups; ranges |
 //! | `crew` | turns among writers; the worker pool |
+//! | `gather` | single queries of concurrent callers, in batches |
+//! | [`cost`] | the paper's cost model |
 //! | `rebuild` | the layer's rebuilding in the background |
 //!
 //! # Concurrency
@@ -24,8 +26,10 @@
 
 mod batch;
 mod bytes;
+pub mod cost;
 mod crew;
 mod execute;
+mod gather;
 mod layer;
 mod node;
 mod rebuild;
@@ -36,15 +40,18 @@ mod walk;
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::crew::Crew;
-use self::execute::{GROUP, Traversal};
+use self::execute::{GROUP, PIECE, Traversal};
+use self::gather::{Gatherer, Single};
 use self::node::{CAPACITY, Entry, Node};
 use self::rebuild::{Plan, Rebuilder, Shared};
 use self::storage::{Contended, Owner, Storage};
 use super::{Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, check_pairs};
 use crate::reclaim::Guard;
 use crate::simd::InstructionSet;
+use crate::topology::Topology;
 use crate::{Error, Key, Value, Violation};
 
 pub use batch::{Answer, Query};
@@ -66,6 +73,15 @@ pub struct Options {
     pub group: usize,
     /// Whether what a group needs next is fetched ahead.
     pub prefetch: bool,
+    /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done by
+    /// threads of their own node first. Threads are not pinned and memory is not moved.
+    pub topology: Topology,
+    /// Whether single gets, inserts and removes of concurrent callers are gathered into batches, and
+    /// how long the first waits for others. `None`: each is a batch of its own, and gets are
+    /// optimistic reads.
+    pub gather: Option<Duration>,
+    /// Fewest queries of a batch that are worth a thread of their own.
+    pub piece: usize,
     /// Entries at which a data node is split, 2 to 32. Fewer only for tests.
     pub node_entries: usize,
 }
@@ -80,6 +96,9 @@ impl Default for Options {
             instructions: InstructionSet::widest(),
             group: GROUP,
             prefetch: true,
+            topology: Topology::system(),
+            gather: None,
+            piece: PIECE,
             node_entries: CAPACITY,
         }
     }
@@ -90,6 +109,7 @@ pub struct Pi<K: Key + ?Sized, V: Value + ?Sized> {
     shared: Arc<Shared<K, V>>,
     crew: Crew,
     how: Traversal,
+    gatherer: Option<Gatherer<K, V>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Pi<K, V> {
@@ -128,9 +148,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
             threads: options.rebuild_threads,
             in_background: options.rebuild_in_background,
         });
-        let how = Traversal { group: options.group.clamp(1, GROUP), prefetch: options.prefetch };
-        let crew = Crew::new(&vec![0; options.workers]);
-        Self { shared: Arc::new(Shared { storage, rebuilder }), crew, how }
+        let (group, piece) = (options.group.clamp(1, GROUP), options.piece);
+        let how = Traversal { group, prefetch: options.prefetch, piece };
+        let crew = Crew::new(options.workers, options.topology.clone());
+        let gatherer = options.gather.map(Gatherer::new);
+        Self { shared: Arc::new(Shared { storage, rebuilder }), crew, how, gatherer }
     }
 
     /// Rebuilds the index layer now, on the calling thread and those of
@@ -139,11 +161,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         self.shared.rebuild();
     }
 
+    /// Data nodes that the index layer names. Those split off since it was built are not among them.
+    pub fn places(&self) -> usize {
+        let guard = self.storage().collector.pin();
+        self.storage().layer(&guard).len()
+    }
+
     /// Runs `body` while holding the lock that rebuilds take. For tests: queries must not need it.
     #[doc(hidden)]
     pub fn while_rebuild_is_locked<R>(&self, body: impl FnOnce() -> R) -> R {
         let _lock = self.shared.rebuilder.lock();
         body()
+    }
+
+    /// Pieces of batches done by threads of their own NUMA node, and by those of others.
+    pub fn pieces_done(&self) -> (usize, usize) {
+        self.crew.done()
     }
 
     fn storage(&self) -> &Storage<K, V> {
@@ -209,7 +242,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
             let guard = storage.collector.pin();
             let layer = storage.layer(&guard);
             // SAFETY: the turn is ours, so there is no other owner.
-            let mut owner = unsafe { Owner::new(storage, layer, &guard, None) };
+            let mut owner = unsafe { Owner::new(storage, layer, &guard, (None, None)) };
             owner.modify(key, layer.route(key, storage.set), change)
         };
         drop(turn);
@@ -264,6 +297,41 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
     fn validate(&self) -> Result<Audit, Violation> {
         let _lock = self.shared.rebuilder.lock();
         self.storage().validate()
+    }
+
+    fn get(&self, key: &K) -> Option<V::Owned> {
+        match &self.gatherer {
+            Some(gatherer) => gatherer.answer(self, Single::Get(key.to_owned())),
+            None => self.get_with(key, ToOwned::to_owned),
+        }
+    }
+
+    fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
+        if let Some(gatherer) = &self.gatherer {
+            key.check()?;
+            value.check()?;
+            let query = Single::Insert(key.to_owned(), value.to_owned());
+            return Ok(gatherer.answer(self, query));
+        }
+        let mut old = None;
+        self.modify(key, |current| {
+            old = current.map(ToOwned::to_owned);
+            Change::Put(value)
+        })?;
+        Ok(old)
+    }
+
+    fn remove(&self, key: &K) -> Option<V::Owned> {
+        if let Some(gatherer) = &self.gatherer {
+            key.check().ok()?;
+            return gatherer.answer(self, Single::Remove(key.to_owned()));
+        }
+        let mut old = None;
+        let done = self.modify::<&V, _>(key, |current| {
+            old = current.map(ToOwned::to_owned);
+            Change::Remove
+        });
+        done.ok().and(old)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {

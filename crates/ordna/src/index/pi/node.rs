@@ -36,7 +36,7 @@ use crate::reclaim::{Guard, Retire};
 use crate::record::Record;
 use crate::simd::{InstructionSet, LANES, Line, prefetch};
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{VersionLock, fault};
+use crate::sync::{VersionLock, fault, point};
 use crate::{Key, Value};
 
 /// Most entries of a node.
@@ -144,10 +144,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         self.anchor.borrow()
     }
 
+    /// Number of entries. Acquire: pairs with the release store behind each entry, so that what
+    /// stands in the first so many slots was an entry since the caller's guard was taken. Never more
+    /// than the capacity, however stale.
     #[inline]
     pub fn len(&self) -> usize {
-        // A torn read is at most the capacity: no other number is ever stored.
-        self.len.load(Ordering::Relaxed) as usize
+        self.len.load(Ordering::Acquire) as usize
     }
 
     /// How many bytes all keys of the node's range share.
@@ -181,6 +183,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
     #[inline]
     pub fn beyond(&self, key: &K, shared: usize) -> Option<NodeRef<K, V>> {
         let next = self.next()?;
+        point("pi.beyond.after_next");
         let skip = self.skip();
         if !K::HEAD_IS_KEY && skip > shared && !starts_alike(key, self.anchor(), skip) {
             // Not below the anchor and without the prefix: above every key that has it.
@@ -206,47 +209,39 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         block * LANES + (mask(&self.heads[block]) & valid).count_ones() as usize
     }
 
-    /// Where the key is (`Ok`), or would have to be inserted (`Err`). `None`: `is_current` said no.
-    ///
-    /// `is_current` is asked before a record is touched: for readers whether the node is as it was
-    /// when they took their version, so that the record is one of its entries and lives.
+    /// Where the key is (`Ok`), or would have to be inserted (`Err`). For readers it counts once they
+    /// have validated.
     #[inline]
-    pub fn find(
-        &self,
-        key: &K,
-        set: InstructionSet,
-        is_current: impl Fn() -> bool,
-    ) -> Option<Result<usize, usize>> {
+    pub fn find(&self, key: &K, set: InstructionSet) -> Result<usize, usize> {
         let len = self.len();
         let head = head_beyond(key, self.skip());
         let above = self.rank(len, |split| split <= head, |line| set.at_most(line, head));
         if K::HEAD_IS_KEY {
             let found = above > 0 && self.head(above - 1) == head;
-            return Some(if found { Ok(above - 1) } else { Err(above) });
+            return if found { Ok(above - 1) } else { Err(above) };
         }
         let mut from = self.rank(len, |split| split < head, |line| set.below(line, head));
         let mut to = above;
         while from < to {
             let middle = from.midpoint(to);
-            let record = self.record(middle);
-            if !is_current() {
-                return None;
-            }
-            // SAFETY: the record was in a current node under the reader's guard, or the owner,
-            // who alone removes it, asks.
-            match unsafe { record?.key() }.cmp(key) {
+            let Some(record) = self.record(middle) else { return Err(from) };
+            // SAFETY: below the length as read under the guard: the address in this slot was that
+            // of an entry at that moment or later, so its record is not freed before the guard is
+            // dropped. For the owner: it alone removes entries.
+            match unsafe { record.key() }.cmp(key) {
                 Order::Less => from = middle + 1,
-                Order::Equal => return Some(Ok(middle)),
+                Order::Equal => return Ok(middle),
                 Order::Greater => to = middle,
             }
         }
-        Some(Err(from))
+        Err(from)
     }
 
-    /// The record at a position; `None` for a slot that never held one.
+    /// The record at a position; `None` for a slot that never held one. Acquire: pairs with the
+    /// release stores of `write` and `set`, so its contents are seen.
     #[inline]
     fn record(&self, at: usize) -> Option<Record<K, V>> {
-        let address = self.slot(at) as usize;
+        let address = self.slots[at / LANES].0[at % LANES].load(Ordering::Acquire) as usize;
         // SAFETY: without inline values, slots hold addresses from `Record::as_ptr` or zero.
         unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(address)) }
     }
@@ -331,12 +326,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
     #[inline]
     fn write(&self, at: usize, head: u64, slot: u64) {
         self.heads[at / LANES].set(at % LANES, head);
-        self.slots[at / LANES].set(at % LANES, slot);
+        // Release: see `record`.
+        self.slots[at / LANES].0[at % LANES].store(slot, Ordering::Release);
     }
 
     /// Sets the length, and the splits that depend on it.
     fn set_len(&self, len: usize) {
-        self.len.store(len as u32, Ordering::Relaxed);
+        // Release: see `len`.
+        self.len.store(len as u32, Ordering::Release);
         for (block, split) in self.splits.iter().enumerate() {
             let first = (block + 1) * LANES;
             let head = if first < len { self.head(first) } else { u64::MAX };

@@ -119,8 +119,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
     }
 
-    /// Calls `read` with the node whose range holds the key, and a version of it, until it gives an
-    /// answer, which it does if the version validates. `place`: where the layer routes the key.
+    /// Calls `read` with the node whose range holds the key as of a version, until it gives an
+    /// answer: it does if that version validates. `place`: where the layer routes the key.
     #[inline]
     pub fn read_at<R>(
         &self,
@@ -152,7 +152,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             let version = loop {
                 let (here, version) = at;
                 let Some(next) = here.beyond(key, shared) else { break Some(version) };
-                if !here.lock.validate(version) {
+                if !here.lock.validate(version) && !fault!("pi.walk_on.unvalidated") {
                     break None;
                 }
                 (node, shared, walked) = (next, 0, true);
@@ -177,9 +177,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         place: usize,
     ) -> Result<Option<Entry<K, V>>, Contended> {
         self.read_at(key, layer, place, |node, version| {
-            let is_current = || fault!("pi.find.unvalidated_record") || node.lock.validate(version);
-            let found = node.find(key, self.set, is_current)?.ok().map(|at| node.entry(at));
-            point("pi.get.before_validate");
+            point("pi.get.before_find");
+            let found = node.find(key, self.set).ok();
+            point("pi.get.before_entry");
+            let found = found.map(|at| node.entry(at));
             (fault!("pi.get.unvalidated") || node.lock.validate(version)).then_some(found)
         })
     }
@@ -209,7 +210,8 @@ pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
     storage: &'a Storage<K, V>,
     layer: &'a Layer<K, V>,
     guard: &'a Guard<'a>,
-    /// The anchor of the first node that is not of the stretch.
+    /// The anchors of the stretch's first node, and of the first node behind it.
+    begin: Option<&'a K>,
     end: Option<&'a K>,
     /// The node of the last key, and the place of the layer behind which it is.
     finger: Option<(usize, NodeRef<K, V>)>,
@@ -220,19 +222,20 @@ pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
-    /// The owner of the stretch up to `end`.
+    /// The owner of the stretch from one anchor up to another; `None`: from or to the list's end.
     ///
     /// # Safety
-    /// No other owner's stretch overlaps this one while it lives. `end` is the anchor of a node
-    /// that nobody absorbs meanwhile.
+    /// No other owner's stretch overlaps this one while it lives. Both are anchors of nodes that are
+    /// alive, and that nobody but the owner in front of them would absorb.
     pub unsafe fn new(
         storage: &'a Storage<K, V>,
         layer: &'a Layer<K, V>,
         guard: &'a Guard<'a>,
-        end: Option<&'a K>,
+        (begin, end): (Option<&'a K>, Option<&'a K>),
     ) -> Self {
+        let (finger, dead) = (None, Vec::new());
         let (changed, walked, grown) = (0, 0, 0);
-        Self { storage, layer, guard, end, finger: None, changed, walked, grown, dead: Vec::new() }
+        Self { storage, layer, guard, begin, end, finger, changed, walked, grown, dead }
     }
 
     /// The node whose range holds the key. `place`: where the layer routes the key.
@@ -264,7 +267,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
     #[inline]
     pub fn get<R>(&mut self, key: &K, place: usize, read: impl FnOnce(&V) -> R) -> Option<R> {
         let node = self.locate(key, place);
-        let at = node.find(key, self.storage.set, || true)?.ok()?;
+        let at = node.find(key, self.storage.set).ok()?;
         // SAFETY: this owner alone removes entries.
         Some(unsafe { node.entry(at).with_value(read) })
     }
@@ -277,8 +280,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         F: FnMut(Option<&V>) -> Change<T>,
     {
         let node = self.locate(key, place);
-        let Some(found) = node.find(key, self.storage.set, || true) else { return Ok(()) };
-        match found {
+        match node.find(key, self.storage.set) {
             Err(at) => {
                 let Change::Put(value) = change(None) else { return Ok(()) };
                 value.borrow().check()?;
@@ -297,6 +299,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
                         }
                     }
                     Change::Remove => {
+                        point("pi.modify.before_remove");
                         if let Some(old) = node.remove(at) {
                             // SAFETY: as above.
                             unsafe { old.retire(self.guard) };
@@ -331,19 +334,56 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         }
     }
 
-    /// Takes in the next node if the two are one node's worth. An empty node takes any.
+    /// Makes one node of this one and a neighbour, if they are one node's worth. An empty node takes
+    /// in any.
     fn tidy(&mut self, node: NodeRef<K, V>) {
         let (len, limit) = (node.len(), self.storage.limit);
         if len > limit / 4 {
             return;
         }
-        let Some(next) = node.next() else { return };
-        let is_own = self.end.is_none_or(|end| next.anchor() < end);
-        let room = if len == 0 { limit } else { limit * 3 / 4 };
-        if (is_own || fault!("pi.tidy.foreign_node")) && len + next.len() <= room {
-            node.absorb(next);
-            self.dead.push(next);
-            self.changed += 1;
+        let fit = |one: usize, other: usize| {
+            one + other <= if one == 0 || other == 0 { limit } else { limit * 3 / 4 }
+        };
+        if let Some(next) = node.next() {
+            let is_own = self.end.is_none_or(|end| next.anchor() < end);
+            if (is_own || fault!("pi.tidy.foreign_node")) && fit(len, next.len()) {
+                return self.absorb(node, next);
+            }
+        }
+        // The node in front is some steps away: not looked for at every removal.
+        if (len == 0 || len.is_power_of_two())
+            && let Some((place, before)) = self.before(node)
+            && fit(before.len(), len)
+        {
+            self.absorb(before, node);
+            self.finger = Some((place, before));
+        }
+    }
+
+    fn absorb(&mut self, node: NodeRef<K, V>, next: NodeRef<K, V>) {
+        node.absorb(next);
+        self.dead.push(next);
+        self.changed += 1;
+    }
+
+    /// The node in front of the one last located, if it is of the stretch, and the place of the layer
+    /// behind which it is.
+    fn before(&self, node: NodeRef<K, V>) -> Option<(usize, NodeRef<K, V>)> {
+        if node == self.storage.first || self.begin.is_some_and(|begin| node.anchor() <= begin) {
+            return None;
+        }
+        let mut place = self.finger?.0;
+        while self.layer.node(place).lock.is_obsolete()
+            || self.layer.node(place).anchor() >= node.anchor()
+        {
+            place = place.checked_sub(1)?;
+        }
+        let mut before = self.layer.node(place);
+        loop {
+            match before.next()? {
+                next if next == node => return Some((place, before)),
+                next => before = next,
+            }
         }
     }
 
