@@ -207,6 +207,7 @@ fn churn(keys: u64) {
     let store = filled(keys);
     let mut rounds = Vec::new();
     for round in 0..ROUNDS as u64 {
+        store.collect();
         let without = overwrite(&store, keys, false, round * 2);
         let with = overwrite(&store, keys, true, round * 2 + 1);
         rounds.push((without, with));

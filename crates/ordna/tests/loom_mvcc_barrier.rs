@@ -5,20 +5,33 @@
 #![cfg(loom)]
 #![allow(unsafe_code, reason = "retiring is unsafe by nature")]
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use ordna::reclaim::Retire;
 use ordna::reclaim::barrier::AccessBarrier;
 
-/// Stands for memory: freeing it sets the flag.
-struct Memory(Arc<AtomicBool>);
+/// What readers read. Loom notices if it is freed without all reads having happened before.
+struct Data {
+    memory: UnsafeCell<()>,
+    freed: AtomicBool,
+}
+
+// SAFETY: the point of the models: the barrier keeps readers and the one who frees apart.
+unsafe impl Sync for Data {}
+// SAFETY: as above.
+unsafe impl Send for Data {}
+
+/// Stands for memory: freeing it writes to the data and sets the flag.
+struct Memory(Arc<Data>);
 
 impl Retire for Memory {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: made by `Box::into_raw`, retired once.
         let memory = unsafe { Box::from_raw(memory) };
-        memory.0.store(true, Ordering::Relaxed);
+        memory.0.memory.with_mut(|_| ());
+        memory.0.freed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -26,14 +39,14 @@ struct Shared {
     barrier: AccessBarrier,
     /// 1: the memory is linked.
     link: AtomicUsize,
-    freed: Arc<AtomicBool>,
+    data: Arc<Data>,
 }
 
 fn shared() -> Arc<Shared> {
     Arc::new(Shared {
         barrier: AccessBarrier::with_shards(2),
         link: AtomicUsize::new(1),
-        freed: Arc::new(AtomicBool::new(false)),
+        data: Arc::new(Data { memory: UnsafeCell::new(()), freed: AtomicBool::new(false) }),
     })
 }
 
@@ -48,7 +61,8 @@ fn read(shared: &Shared, shard: usize) {
     if shared.link.load(Ordering::Acquire) == 1 {
         // It was linked when we were inside.
         thread::yield_now();
-        assert!(!shared.freed.load(Ordering::Relaxed), "read after it was freed");
+        shared.data.memory.with(|_| ());
+        assert!(!shared.data.freed.load(Ordering::Relaxed), "read after it was freed");
     }
     drop(token);
 }
@@ -56,7 +70,7 @@ fn read(shared: &Shared, shard: usize) {
 fn unlink(shared: &Shared, shard: usize) {
     let token = shared.barrier.enter_shard(shard);
     shared.link.store(0, Ordering::Release);
-    let memory = Box::into_raw(Box::new(Memory(shared.freed.clone())));
+    let memory = Box::into_raw(Box::new(Memory(shared.data.clone())));
     // SAFETY: unlinked above, and retired once.
     unsafe { token.retire(memory) };
 }
@@ -72,7 +86,7 @@ fn what_is_freed_nobody_reads() {
         unlink(&shared, 0);
         shared.barrier.close();
         reader.join().unwrap();
-        assert!(shared.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
+        assert!(shared.data.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
         assert_eq!(shared.barrier.sessions().1, 0);
     });
 }
@@ -89,7 +103,7 @@ fn a_reader_of_an_older_session_holds_up_later_ones() {
         unlink(&shared, 0);
         shared.barrier.close();
         reader.join().unwrap();
-        assert!(shared.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
+        assert!(shared.data.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
     });
 }
 
@@ -109,7 +123,7 @@ fn sessions_are_used_again_and_late_counts_leave_no_trace() {
         unlink(&shared, 0);
         shared.barrier.close();
         reader.join().unwrap();
-        assert!(shared.freed.load(Ordering::Relaxed));
+        assert!(shared.data.freed.load(Ordering::Relaxed));
         assert_eq!(shared.barrier.sessions().1, 0, "a session never terminated");
     });
 }

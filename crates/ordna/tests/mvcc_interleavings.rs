@@ -84,7 +84,7 @@ fn n1_a_refreshed_walk_neither_repeats_nor_loses_nor_shows_what_is_dead() {
 /// 1: the version passed last was just exchanged for one of the same rank, which stands behind it.
 #[test]
 fn n1_a_refreshed_walk_meets_what_was_exchanged_where_it_left() {
-    const LAST_OF_SECTION: u64 = 511;
+    const LAST_OF_SECTION: u64 = 63;
     let store = words();
     fill(&store, 0..1000, 0);
     let schedule = Schedule::new();

@@ -438,3 +438,30 @@ fn a_store_from_sorted_parts() {
     let empty = Store::<u64, u64>::from_sorted(Options::new(), Vec::<Vec<(u64, u64)>>::new());
     assert_eq!(empty.unwrap().validate().unwrap().nodes, 0);
 }
+
+/// Handles read and remove without a search, and know when they are no longer the latest.
+#[test]
+fn handles_remove_the_latest_version_and_no_other() {
+    let store: Store<[u8], [u8]> = Store::with_options(Options::new().collectors(0));
+    for key in [b"a", b"b", b"c"] {
+        store.insert(key, b"old").unwrap();
+    }
+    let snapshot = store.snapshot();
+    let [a, b, c] = [b"a", b"b", b"c"].map(|key| snapshot.handle(key).unwrap());
+    assert!(snapshot.handle(b"d").is_none());
+    store.insert(b"b", b"new").unwrap();
+    let term = snapshot.term();
+    drop(snapshot);
+    store.collect();
+    // The handles keep their snapshot.
+    assert_eq!((a.key(), b.with_value(<[u8]>::to_vec)), (b"a".as_slice(), b"old".to_vec()));
+    assert_eq!(b.snapshot().term(), term);
+    assert_eq!([&a, &b, &c].map(|handle| store.remove_at(handle)), [true, false, true]);
+    assert!(!store.remove_at(&a), "removed already");
+    let other: Store<[u8], [u8]> = Store::new();
+    assert!(!other.remove_at(&b), "of another store");
+    assert_eq!(store.range::<(Bound<&[u8]>, _)>((Bound::Unbounded, Bound::Unbounded)).count(), 1);
+    assert_eq!(c.snapshot().len(), 3);
+    drop((a, b, c));
+    assert_eq!(store.validate().unwrap().nodes, 1);
+}

@@ -7,6 +7,7 @@
 //! | [`pi`] | owners by key range for writers, versions for readers; batches | PI |
 //! | [`hydralist`] | optimistic slotted list under a search layer that is updated later | HydraList |
 //! | [`skiplist`] | lock-free linked lists in levels | Nitro, §2 |
+//! | [`mvcc`](crate::mvcc) | versions in the skip list, snapshots | Nitro, §3, §4 |
 //! | [`wormhole`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 
 use std::borrow::Borrow;

@@ -38,8 +38,10 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::raw::Corpse;
+use super::structure::Structure;
 use super::write::Payment;
 use crate::index::Change;
+use crate::reclaim::Guard;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{StripedCounter, fault, point, stripe_of_this_thread};
 use crate::{Key, Value};
@@ -51,6 +53,8 @@ const LIST: usize = 512;
 const LONG_QUEUE: usize = 64 << 10;
 /// A collector leaves its reading section after so many versions.
 const SECTION: usize = 256;
+/// Searches of a collector that overlap.
+const GROUP: usize = 16;
 /// So many expired keys are looked at in one go.
 const DUE: usize = 256;
 
@@ -251,11 +255,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             point("mvcc.collect.examined");
             while !unseen.is_empty() {
                 let guard = self.collector.pin();
-                for corpse in unseen.drain(unseen.len().saturating_sub(SECTION)..) {
-                    self.unlink(corpse, &guard);
-                }
+                let section = unseen.split_off(unseen.len().saturating_sub(SECTION));
+                self.unlink_all(section, &guard);
             }
             batch = self.keep(kept);
+        }
+    }
+
+    /// Unlinks versions that no snapshot sees. Their searches go to places far apart: a group of them
+    /// is fetched with overlapping misses first, so that each finds its way in the cache.
+    fn unlink_all(&self, section: Batch<K, V>, guard: &Guard<'_>) {
+        let mut section = section.into_iter();
+        while section.len() > 0 {
+            let group: Batch<K, V> = section.by_ref().take(GROUP).collect();
+            let keys: Vec<&K> = group.iter().map(|corpse| corpse.key(guard)).collect();
+            self.versions.any_of_many(keys.into_iter(), guard, |_, _| {});
+            group.into_iter().for_each(|corpse| self.unlink(corpse, guard));
         }
     }
 

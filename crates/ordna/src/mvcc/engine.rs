@@ -34,6 +34,7 @@ use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
 use super::structure::Structure;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
+use crate::index::skiplist::item::Item;
 use crate::index::skiplist::raw::List;
 use crate::index::{Direction, is_above, is_below};
 use crate::reclaim::{Collector, Guard};
@@ -42,6 +43,10 @@ use crate::{Key, Value, Violation};
 
 /// Walks leave and enter their reading section again after so many versions.
 const REFRESH: usize = 512;
+/// The first section of a walk: many end in it.
+const FIRST_SECTION: usize = 64;
+/// Lanes of the later ones, of some 32 versions each.
+const LANES: usize = 16;
 /// Announcements of writers are spread over so many cache lines.
 const WRITER_STRIPES: usize = 32;
 
@@ -230,6 +235,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     ) {
         // Where to go on, and whether that key was visited.
         let mut resume: Option<(K::Owned, u64, bool)> = None;
+        let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
+        let mut sections = 0;
         loop {
             let guard = self.collector.pin();
             let from = match (&resume, lower) {
@@ -247,38 +254,103 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
                 _ => None,
             };
-            let mut at = self.versions.first_from(from, &guard);
-            let mut left = REFRESH;
-            resume = loop {
-                let Some(node) = at else { return };
+            let Some(first) = self.versions.first_from(from, &guard) else { return };
+            let mut pass = |node: Node<K, V>, shown: bool| {
                 let key = node.key(&guard);
                 if is_above(key, upper) {
-                    return;
+                    return ControlFlow::Break(());
                 }
                 // In the latest state a version may be inserted behind one that was just visited.
                 let repeated = matches!(view, View::Latest) && visited == Some(key);
-                let shown = !repeated
-                    && (self.shows(view, node, &guard) || fault!("mvcc.walk.filters"))
-                    && !is_below(key, lower);
-                if shown {
-                    if each(node, key).is_break() {
-                        return;
-                    }
+                if shown && !repeated && !is_below(key, lower) {
+                    each(node, key)?;
                     visited = Some(key);
                 }
-                left -= 1;
-                if left == 0 {
-                    // Not behind a version that was not shown: it may have been exchanged, and what
-                    // came in its place has the same rank and stands behind it.
-                    let behind = u64::from(shown || fault!("mvcc.refresh.meets_exchanged"));
-                    let key_visited = visited == Some(key);
-                    break Some((key.to_owned(), node.born() + behind, key_visited));
-                }
-                at = self.versions.behind(node, &guard);
+                ControlFlow::Continue(())
             };
+            let next = match sections {
+                0 => self.pass_section(view, first, FIRST_SECTION, &guard, &mut pass),
+                _ => self.pass_lanes(view, first, upper, &mut lanes, &guard, &mut pass),
+            };
+            sections += 1;
+            let Some((next, behind)) = next else { return };
+            let key = next.key(&guard);
+            let key_visited = visited == Some(key);
+            resume = Some((key.to_owned(), next.born() + behind, key_visited));
             drop(guard);
             point("mvcc.walk.refreshes");
         }
+    }
+
+    /// Passes so many versions one after the other. Returns where to go on: at a version, or (1)
+    /// behind it.
+    fn pass_section(
+        &self,
+        view: View,
+        first: Node<K, V>,
+        length: usize,
+        guard: &Guard<'_>,
+        pass: &mut impl FnMut(Node<K, V>, bool) -> ControlFlow<()>,
+    ) -> Option<(Node<K, V>, u64)> {
+        let mut node = first;
+        for left in (0..length).rev() {
+            let shown = self.shows(view, node, guard) || fault!("mvcc.walk.filters");
+            if pass(node, shown).is_break() {
+                return None;
+            }
+            if left == 0 {
+                // Not behind a version that was not shown: it may have been exchanged, and what
+                // came in its place has the same rank and stands behind it.
+                return Some((node, u64::from(shown || fault!("mvcc.refresh.meets_exchanged"))));
+            }
+            node = self.versions.behind(node, guard)?;
+        }
+        None
+    }
+
+    /// Passes some [`REFRESH`] versions, walking them in several lanes at once, each from one of a
+    /// row of versions to the next, so that their cache misses overlap. What a lane shows it decides
+    /// as it comes by; the caller sees it in order.
+    fn pass_lanes(
+        &self,
+        view: View,
+        first: Node<K, V>,
+        upper: Bound<&K>,
+        lanes: &mut Vec<Vec<Node<K, V>>>,
+        guard: &Guard<'_>,
+        pass: &mut impl FnMut(Node<K, V>, bool) -> ControlFlow<()>,
+    ) -> Option<(Node<K, V>, u64)> {
+        let mut ends = self.versions.spread(first.rank_under(guard), LANES, guard);
+        let within = ends.iter().take_while(|end| !is_above(end.key(guard), upper)).count();
+        ends.truncate(within);
+        let Some(last) = ends.last().copied() else {
+            return self.pass_section(view, first, REFRESH, guard, pass);
+        };
+        lanes.resize_with(ends.len(), Vec::new);
+        let starts = std::iter::once(first).chain(ends.iter().copied());
+        let mut running: Vec<_> = starts
+            .zip(ends.iter().copied())
+            .zip(lanes.iter_mut())
+            .map(|((start, end), lane)| (start, end, lane))
+            .collect();
+        while !running.is_empty() {
+            running.retain_mut(|(at, end, lane)| {
+                let (node, end) = (*at, *end);
+                if node == end || Version::<K, V>::compare(node.rank(), end.rank()).is_ge() {
+                    return false;
+                }
+                if self.shows(view, node, guard) || fault!("mvcc.walk.filters") {
+                    lane.push(node);
+                }
+                self.versions.fetch_behind(node, guard).is_some_and(|next| {
+                    *at = next;
+                    true
+                })
+            });
+        }
+        let ended = lanes.iter().flatten().any(|node| pass(*node, true).is_break());
+        lanes.iter_mut().for_each(Vec::clear);
+        (!ended).then_some((last, 0))
     }
 
     /// Goes back by stretches, each walked forwards. A stretch ends between two keys.

@@ -59,7 +59,7 @@ mod write;
 pub use batch::Write;
 pub use collect::Order;
 pub use engine::Removed;
-pub use snapshot::Snapshot;
+pub use snapshot::{Handle, Snapshot};
 pub use store::{LiveSnapshot, Options, Statistics, Store};
 pub use ttl::Clock;
 pub use write::{Found, Put};

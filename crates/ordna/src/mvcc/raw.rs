@@ -177,6 +177,14 @@ pub fn cost<K: Key + ?Sized, V: Value + ?Sized>(key: &K, value: &V, expires: boo
     Node::<K, V>::mean_size(key.tail().len() + expiry + value.tail().len())
 }
 
+/// A version that a snapshot keeps linked, whoever holds this together with the snapshot.
+pub struct Kept<K: Key + ?Sized, V: Value + ?Sized>(pub Node<K, V>);
+
+// SAFETY: nodes are plain data and atomics of Send + Sync kinds.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Kept<K, V> {}
+// SAFETY: as above.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Kept<K, V> {}
+
 /// A version that died and awaits its unlinking.
 pub struct Corpse<K: Key + ?Sized, V: Value + ?Sized> {
     node: Node<K, V>,
@@ -195,6 +203,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Corpse<K, V> {
     /// alive: until then no guard is needed to keep it.
     pub fn new(node: Node<K, V>, dead: u64) -> Self {
         Self { node, born: node.born(), dead }
+    }
+
+    /// Its key. The node is linked, and so alive at the time of the guard.
+    pub fn key<'g>(&self, guard: &'g Guard<'_>) -> &'g K {
+        self.node.key(guard)
     }
 
     /// The node, to be unlinked.

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::engine::{Engine, View};
+use super::raw::{Kept, Node};
 use super::store::Owner;
 use crate::index::{Direction, Range, Source, bounds_cross};
 use crate::sync::fault;
@@ -159,9 +160,62 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         Range::new(self, owned(bounds.start_bound()), owned(bounds.end_bound()))
     }
 
+    /// A handle of the entry of `key`: reads it, and removes it, without a search. O(log n).
+    pub fn handle(&self, key: &K) -> Option<Handle<K, V>> {
+        let engine = self.engine();
+        let guard = engine.collector.pin();
+        let node = engine.get(self.view(), key, &guard)?;
+        Some(Handle { snapshot: self.clone(), kept: Kept(node) })
+    }
+
     /// All entries, from both ends.
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
+    }
+}
+
+/// An entry of a snapshot, found once and for all: for maps that lead back from something else to
+/// the entry (the Nitro paper, §9). Keeps the snapshot alive.
+pub struct Handle<K: Key + ?Sized, V: Value + ?Sized> {
+    snapshot: Snapshot<K, V>,
+    /// Visible to the snapshot, and so linked for as long as that lives.
+    kept: Kept<K, V>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Handle<K, V> {
+    fn clone(&self) -> Self {
+        Self { snapshot: self.snapshot.clone(), kept: Kept(self.kept.0) }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Handle<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("key", &self.key()).finish_non_exhaustive()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Handle<K, V> {
+    /// The key. O(1).
+    pub fn key(&self) -> &K {
+        self.kept.0.rank().key
+    }
+
+    /// Calls `read` with the value that the snapshot holds. O(1).
+    pub fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
+        self.kept.0.with_value(read)
+    }
+
+    /// The snapshot it is of.
+    pub fn snapshot(&self) -> &Snapshot<K, V> {
+        &self.snapshot
+    }
+
+    pub(super) fn is_of(&self, owner: &Arc<Owner<K, V>>) -> bool {
+        Arc::ptr_eq(&self.snapshot.0.owner, owner)
+    }
+
+    pub(super) fn node(&self) -> Node<K, V> {
+        self.kept.0
     }
 }
 

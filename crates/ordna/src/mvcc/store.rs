@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::collect::Order;
 use super::engine::{Engine, Removed, Versions, View};
-use super::snapshot::Snapshot;
+use super::snapshot::{Handle, Snapshot};
 use super::structure::Structure;
 use super::ttl::{Clock, system_clock};
 use super::write::{Found, Payment, Put};
@@ -300,6 +300,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             }
         })?;
         Ok(matched)
+    }
+
+    /// Removes the entry of a handle if it is still the latest of its key; returns whether it was.
+    /// O(1): nothing is searched for.
+    pub fn remove_at(&self, handle: &Handle<K, V>) -> bool {
+        if !handle.is_of(&self.owner) {
+            return false;
+        }
+        let done = self.writing(|engine, term, guard| {
+            // Snapshots are of terms that are over: it was born before this one.
+            Ok(engine.end(handle.node(), term, guard))
+        });
+        done.unwrap_or(false)
     }
 
     /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or

@@ -9,12 +9,16 @@
 use std::ops::ControlFlow;
 
 use super::raw::{ANY, NewVersion, Node, Rank, Version};
+use crate::index::skiplist::item::Item;
 use crate::index::skiplist::raw::{List, MAX_HEIGHT, Place};
 use crate::reclaim::Guard;
 use crate::{Key, Value, Violation};
 
 /// Walks backwards go back by nodes with towers above this level: 2^4 nodes on average.
 const STRETCH_LEVEL: usize = 4;
+
+/// Lanes of a walk begin at nodes with towers above this level: 2^5 nodes apart on average.
+const SPREAD_LEVEL: usize = 5;
 
 /// An ordered structure of versions.
 pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
@@ -62,6 +66,12 @@ pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
     fn first_from(&self, from: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>>;
     /// The version behind, perhaps unlinked meanwhile. O(1).
     fn behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>>;
+
+    /// As [`behind`](Self::behind); to be called again only after some work on other versions, while
+    /// the one returned is fetched.
+    fn fetch_behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>>;
+    /// Up to `limit` linked versions above `from`, in order, some thirty versions apart.
+    fn spread(&self, from: Rank<'_, K>, limit: usize, guard: &Guard<'_>) -> Vec<Node<K, V>>;
 
     /// Linked versions, in order, that divide the structure evenly: at least `wanted` of them if there are as
     /// many. O(their number).
@@ -137,6 +147,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
     #[inline]
     fn behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>> {
         List::next(self, version, guard)
+    }
+
+    #[inline]
+    fn fetch_behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>> {
+        self.fetch_next(version, guard)
+    }
+
+    fn spread(&self, from: Rank<'_, K>, limit: usize, guard: &Guard<'_>) -> Vec<Node<K, V>> {
+        let mut tall = self.tall_from(from, SPREAD_LEVEL, limit + 1, guard);
+        tall.retain(|node| Version::<K, V>::compare(node.rank(), from).is_gt());
+        tall.truncate(limit);
+        tall
     }
 
     fn sample(&self, wanted: usize, guard: &Guard<'_>) -> Vec<Node<K, V>> {

@@ -32,7 +32,8 @@
 //!    the same. The gate opens under the lock of the live set, so whoever registers under that lock
 //!    and finds it closed is seen by all writers of the current term.
 //! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of term *t* sees
-//!    all snapshots below *t* in it: they were registered before *t* began or before its gate opened.
+//!    all snapshots below *t* in it: they were registered under the lock, under which later the gate
+//!    of *t* opened.
 //!
 //! # Progress
 //! Blocking, briefly: after a snapshot, writers and its readers wait for the writes that were under
@@ -162,16 +163,11 @@ impl<G> Terms<G> {
                 keeps: Vec::new(),
             })
             .holders += 1;
-        // Before the next term begins, or its gate opens: its writers must not overlook us.
-        let late = fault!("mvcc_terms.snapshot.youngest_first");
-        if !late {
-            self.youngest.store(term, Ordering::Release);
-        }
+        // Under the lock: the gate of the next term opens under it too, so later, and no writer of
+        // that term overlooks us.
+        self.youngest.store(term, Ordering::Release);
         if gate_open {
             self.open(current + 1);
-        }
-        if late {
-            self.youngest.store(term, Ordering::Release);
         }
         term
     }

@@ -268,6 +268,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
+    /// Removes a version that was born before `term` and is kept linked, if it is the latest of its
+    /// key. O(1).
+    pub fn end(&self, node: Node<K, V>, term: u64, guard: &Guard<'_>) -> bool {
+        let mut backoff = Backoff::new();
+        loop {
+            match node.dead() {
+                LIVE if node.end(LIVE, term) => {
+                    self.terms.items.add(-1);
+                    self.bury(node, term, guard);
+                    return true;
+                }
+                LIVE => {}
+                // Its claimer puts another in its place, or was about to: no more than that is left.
+                CLAIMED => backoff.wait(),
+                _ => return false,
+            }
+        }
+    }
+
     /// Unlinks a dead version that no snapshot sees.
     pub fn unlink(&self, corpse: Corpse<K, V>, guard: &Guard<'_>) {
         let dead = corpse.dead;

@@ -596,6 +596,37 @@ impl<I: Item> List<I> {
         }
     }
 
+    /// Up to `limit` live nodes with towers above `level`, in order, behind those below `rank`.
+    pub fn tall_from(
+        &self,
+        rank: I::Rank<'_>,
+        level: usize,
+        limit: usize,
+        _guard: &Guard<'_>,
+    ) -> Vec<NodeRef<I>> {
+        let before = self.last_before(level, |node| I::compare(node.rank(), rank).is_lt());
+        let mut at = before.map_or(self.head(), |node| node.tower()).load(level);
+        let mut tall = Vec::with_capacity(limit);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
+            if tall.len() == limit {
+                break;
+            }
+            at = node.tower().load(level);
+            if !is_marked(at) {
+                tall.push(node);
+            }
+        }
+        tall
+    }
+
+    /// As [`next`](Self::next), but does not look at the node behind: only fetches it.
+    #[inline]
+    pub fn fetch_next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
+        let next = unmarked(node.tower().load(0));
+        prefetch(next);
+        NonNull::new(next).map(NodeRef)
+    }
+
     /// The node behind at level 0, removed or not.
     #[inline]
     pub fn next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
