@@ -48,7 +48,9 @@ fn allowed(expression: &str) -> bool {
     expression.replace('/', " OR ").split(" AND ").all(|part| {
         part.split(" OR ").any(|licence| {
             let licence = licence.trim().trim_matches(['(', ')']);
-            ALLOWED.contains(&licence.split(" WITH ").next().unwrap_or(licence))
+            let licence = licence.split(" WITH ").next().unwrap_or(licence);
+            // "Or any later version" offers this one.
+            ALLOWED.contains(&licence.strip_suffix('+').unwrap_or(licence))
         })
     })
 }
@@ -61,6 +63,7 @@ mod tests {
     fn every_part_needs_an_allowed_choice() {
         assert!(allowed("MIT OR Apache-2.0") && allowed("(MIT OR GPL-3.0) AND Unicode-3.0"));
         assert!(allowed("Apache-2.0 WITH LLVM-exception") && allowed("MIT/Apache-2.0"));
+        assert!(allowed("MPL-2.0+"));
         assert!(!allowed("GPL-3.0") && !allowed("MIT AND GPL-3.0-only"));
     }
 }

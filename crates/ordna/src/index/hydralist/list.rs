@@ -667,7 +667,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List<K, V, L, N> {
     fn free_nodes(&mut self) {
-        let mut node = *self.first.get_mut();
+        let mut node = self.first.load(Ordering::Relaxed);
         while !node.is_null() {
             // SAFETY: the list is this thread's own; a live node is in it once, and dead ones are the
             // collector's.
