@@ -24,12 +24,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ordna::index::hydralist::{Options as HydraOptions, Update};
 use ordna::index::pi::Options as PiOptions;
 use ordna::mvcc::Store;
 use ordna::simd::InstructionSet;
+use ordna::topology::Topology;
 use ordna::{
-    ArtCoupling, ArtNone, ArtOlc, ArtRowex, Key, Locked, Pi, SkipList, Wormhole, WormholeFaithful,
-    WormholeUnsafe,
+    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Key, Locked, Pi, SkipList, Wormhole,
+    WormholeFaithful, WormholeUnsafe,
 };
 
 use crate::run::{Built, Job, measure};
@@ -152,6 +154,37 @@ fn art_none<K: Key + ?Sized>() -> ArtNone<K, u64> {
     ArtNone::new()
 }
 
+/// The parts of HydraList's Figure 9.
+const HYDRALIST: &[Switch] = &[
+    Switch {
+        name: "leaf",
+        values: &["fingerprints", "sorted"],
+        what: "how entries stand in a node and are searched",
+    },
+    Switch { name: "simd", values: &["on", "off"], what: "fingerprints compared 64 at a time" },
+    Switch {
+        name: "update",
+        values: &["background", "synchronous"],
+        what: "when the search layer follows splits and merges",
+    },
+    Switch { name: "replicas", values: &["1", "2", "4"], what: "search layers" },
+    Switch { name: "backoff", values: &["on", "off"], what: "waiting before another try" },
+];
+
+fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
+    HydraList::with(&HydraOptions {
+        sorted: switches.get("leaf") == "sorted",
+        simd: switches.get("simd") == "on",
+        update: match switches.get("update") {
+            "synchronous" => Update::Synchronous,
+            _ => Update::Background,
+        },
+        topology: Topology::declared(switches.get("replicas").parse().unwrap_or(1)),
+        backoff: switches.get("backoff") == "on",
+        ..HydraOptions::default()
+    })
+}
+
 /// The optimizations of PI's Figure 15, its pool and its threshold.
 const PI: &[Switch] = &[
     Switch { name: "simd", values: &["on", "off"], what: "compares eight keys at a time" },
@@ -240,6 +273,7 @@ pub fn all() -> Vec<Entry> {
         ours!("locked", Locked),
         alone!("btree", btree),
         ours!("skiplist", SkipList),
+        ours!("hydralist", HydraList, HYDRALIST, hydralist),
         ours!("pi", Pi, PI, pi),
         ours!("nitro", Store),
         alone!("art-none", art_none),

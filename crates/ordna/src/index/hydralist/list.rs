@@ -215,8 +215,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         let mut node = from;
         loop {
             let next = node.next.load(Ordering::Acquire);
-            // After the pointer was read. PITFALL of the published design: staying at a dead node.
-            let step_back = node.is_dead() || Self::lies_before(goal, node);
+            // Looked at after the pointer was read. Nobody stays at a dead node.
+            let is_dead = !fault!("hydralist.walk.dead") && node.is_dead();
+            let step_back = is_dead || Self::lies_before(goal, node);
             if step_back {
                 // SAFETY: a live node's `prev` points to its predecessor, a dead one's has a reference.
                 let Some(prev) = (unsafe { Self::node(node.prev.load(Ordering::Acquire), guard) })
@@ -233,7 +234,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 node = next.unwrap_or(node);
             }
             *steps += 1;
-            point("hydralist.walk.step");
         }
     }
 
@@ -282,15 +282,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         loop {
             node = self.walk(node, goal, &mut 0, guard);
             if failed < LIMIT {
+                point("hydralist.read.before_version");
                 // A node that died meanwhile: the walk goes on from there.
                 let Some(token) = self.read(node) else { continue };
-                point("hydralist.read.version_taken");
                 let next = Self::next(node, guard);
                 if !fault!("hydralist.read.range") && !Self::is_in(goal, node, next) {
                     continue;
                 }
                 let found = read(node, next, token);
-                point("hydralist.read.before_validate");
                 if let Ok(found) = found
                     && (fault!("hydralist.read.validate") || token.holds())
                 {
@@ -319,8 +318,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         key: &K,
         guard: &Guard<'_>,
     ) -> Option<Entry<K, V>> {
-        self.read_at(from, Goal::At(head, key), guard, |node, _, token| {
-            Ok(node.find(key, head, self.leaf, token)?.map(|(_, entry)| entry))
+        self.read_at(from, Goal::At(head, key), guard, |node, _, _| {
+            Ok(node.find(key, head, self.leaf).map(|(_, entry)| entry))
         })
     }
 
@@ -423,7 +422,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
     {
-        let found = node.find(key, head, self.leaf, Token::Lock).unwrap_or_default();
+        let found = node.find(key, head, self.leaf);
         let Some((at, entry)) = found else {
             let Change::Put(value) = change(None) else { return Ok(false) };
             value.borrow().check()?;
@@ -598,7 +597,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 // A node that begins where the last one ended is copied from its start.
                 let from = match (direction, from) {
                     (Direction::Ascending, Bound::Included(key))
-                        if std::ptr::eq(key, node.anchor()) =>
+                        if std::ptr::eq(key, node.anchor()) || fault!("hydralist.visit.resume") =>
                     {
                         Bound::Unbounded
                     }

@@ -53,7 +53,7 @@ pub enum Update {
     Background,
     /// Before the write that split or merged returns, by the writer.
     Synchronous,
-    /// When [`HydraList::update`] is called. Writers wait when the lag is above its limit.
+    /// When [`HydraList::follow`] is called. Writers wait when the lag is above its limit.
     OnDemand,
 }
 
@@ -187,7 +187,7 @@ where
 
     /// Brings the search layers up to date, on the calling thread. The index is right without it; it is
     /// for [`Update::OnDemand`].
-    pub fn update(&self) {
+    pub fn follow(&self) {
         self.list.updates.run(&self.list.collector.pin());
     }
 

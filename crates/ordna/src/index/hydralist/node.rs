@@ -26,6 +26,14 @@
 //! another one replaces it, which can only be for a later version, is told by its own token: the
 //! bytes are stored with release ordering after the later version was read.
 //!
+//! # Following records
+//! A reader follows a record's address before it validates, so the address must be sound whatever has
+//! happened since it took its token. It loads the bitmap with acquire ordering, after it took its
+//! guard, and follows only what it then loads from slots that were in use in that bitmap, or that a
+//! sorted order names, all of which were in use during the guard. What such a slot holds from then on
+//! is the record that was in use, or one that came later: both are freed after the guard. (What a slot
+//! out of use still holds may be long freed.) Whether it is the right record, the token tells.
+//!
 //! # References
 //! A node stands in the list, in search layers, in log entries, and in the forward pointers of dead
 //! nodes. Each of them counts as one reference; who takes the last one away retires the node.
@@ -43,7 +51,7 @@ use crate::index::Direction;
 use crate::reclaim::{Guard, Retire};
 use crate::simd::{Bytes, InstructionSet};
 use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Obsolete, Version, VersionLock, fault};
+use crate::sync::{Obsolete, Version, VersionLock, fault, point};
 use crate::{Key, Value};
 
 /// Most slots that a node can have.
@@ -51,6 +59,9 @@ pub const MOST: usize = 64;
 
 /// The sorted order is being written.
 const BUSY: u64 = 1;
+/// Behind the last slot of an order.
+const NO_SLOT: u8 = u8::MAX;
+
 /// No sorted order has been worked out yet. Versions have neither bit.
 const NO_ORDER: u64 = 2;
 
@@ -205,36 +216,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(next.anchor()) }
     }
 
-    /// Where the key stands, and its entry. What comes back is right if the token holds afterwards.
+    /// Where the key stands, and its entry. To be used once a token that was taken before holds.
     #[inline]
-    pub fn find(
-        &self,
-        key: &K,
-        head: u64,
-        leaf: Leaf,
-        token: Token<'_>,
-    ) -> Result<Option<Found<K, V>>, Changed> {
-        // Acquire: the slots of these entries are at least as new.
+    pub fn find(&self, key: &K, head: u64, leaf: Leaf) -> Option<Found<K, V>> {
+        // Acquire: see "Following records".
         let live = self.live.load(Ordering::Acquire);
         let simd = match leaf {
             Leaf::Fingerprints(simd) => simd,
             Leaf::Sorted => {
+                let count = live.count_ones() as usize;
                 let at = self.bisect(
-                    live.count_ones() as usize,
+                    count,
                     |at| at,
-                    token,
                     |entry| {
-                        // SAFETY: `bisect` hands out entries that stood in the node.
+                        // SAFETY: `bisect` hands out entries that stood in slots in use.
                         unsafe { entry.compare(head, key) }.is_lt()
                     },
                 )?;
-                let slot = self
-                    .slots
-                    .get(at)
-                    .filter(|slot| at < live.count_ones() as usize && slot.head() == head);
-                let Some(slot) = slot else { return Ok(None) };
+                let slot = self.slots.get(at).filter(|slot| at < count && slot.head() == head)?;
+                point("hydralist.find.head_matched");
                 let entry = slot.load();
-                return Ok(self.is_key(entry, key, token)?.then_some((at, entry)));
+                return Self::is_key(entry, key).then_some((at, entry));
             }
         };
         let mut candidates = live & simd.equal(&self.fingerprints, fingerprint(key, head));
@@ -242,27 +244,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             let at = candidates.trailing_zeros() as usize;
             let slot = &self.slots[at];
             if slot.head() == head {
+                point("hydralist.find.head_matched");
                 let entry = slot.load();
-                if self.is_key(entry, key, token)? {
-                    return Ok(Some((at, entry)));
+                if Self::is_key(entry, key) {
+                    return Some((at, entry));
                 }
             }
             candidates &= candidates - 1;
         }
-        Ok(None)
+        None
     }
 
     /// Whether an entry with the key's head has the key.
     #[inline]
-    fn is_key(&self, entry: Entry<K, V>, key: &K, token: Token<'_>) -> Result<bool, Changed> {
-        if K::HEAD_IS_KEY {
-            return Ok(true);
-        }
-        if !fault!("hydralist.find.validate_record") && !token.holds() {
-            return Err(Changed);
-        }
-        // SAFETY: the entry stood in this slot while the guard was held.
-        Ok(unsafe { entry.with_key(|own| own == key) })
+    fn is_key(entry: Entry<K, V>, key: &K) -> bool {
+        // SAFETY: the entry stood in a slot in use while the guard was held.
+        K::HEAD_IS_KEY || unsafe { entry.with_key(|own| own == key) }
     }
 
     /// Fetches where the key probably stands.
@@ -283,25 +280,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         crate::simd::prefetch(node.wrapping_byte_add(64));
     }
 
-    /// The first of `count` positions whose entry is not `before`.
+    /// The first of `count` positions whose entry is not `before`; `None` if the slots changed meanwhile.
     fn bisect(
         &self,
         count: usize,
         slot_at: impl Fn(usize) -> usize,
-        token: Token<'_>,
         before: impl Fn(Entry<K, V>) -> bool,
-    ) -> Result<usize, Changed> {
+    ) -> Option<usize> {
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low.midpoint(high);
-            let Some(slot) = self.slots.get(slot_at(middle)) else { return Err(Changed) };
-            let entry = slot.load();
-            if !K::HEAD_IS_KEY && !fault!("hydralist.bisect.validate_record") && !token.holds() {
-                return Err(Changed);
-            }
+            let entry = self.slots.get(slot_at(middle))?.load();
             if before(entry) { low = middle + 1 } else { high = middle }
         }
-        Ok(low)
+        Some(low)
     }
 
     /// Puts the entry at `at`. The caller holds the lock, and `at` came from [`Node::find`].
@@ -349,7 +341,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// The entries with their slots, in the order of their keys.
-    fn gather(&self, token: Token<'_>) -> Result<Gathered<K, V>, Changed> {
+    fn gather(&self) -> Gathered<K, V> {
         let mut live = self.live.load(Ordering::Acquire);
         let count = live.count_ones() as usize;
         let mut all = [(Entry::EMPTY, 0); MOST];
@@ -358,19 +350,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             *place = (self.slots[at as usize].load(), at as u8);
             live &= live - 1;
         }
-        if !K::HEAD_IS_KEY && !fault!("hydralist.order.validate_records") && !token.holds() {
-            return Err(Changed);
-        }
-        // SAFETY: they stood in the node at one moment, under the caller's guard.
+        // SAFETY: they stood in slots in use, under the caller's guard.
         all[..count].sort_unstable_by(|one, other| unsafe { one.0.order(other.0) });
-        Ok((all, count))
+        (all, count)
     }
 
-    /// The slots in the order of their keys.
-    fn sorted_slots(&self, leaf: Leaf, token: Token<'_>) -> Result<([u8; MOST], usize), Changed> {
-        let count = self.len();
+    /// The slots in the order of their keys, with [`NO_SLOT`] behind them.
+    fn sorted_slots(&self, leaf: Leaf, token: Token<'_>) -> ([u8; MOST], usize) {
+        // Acquire: see "Following records".
+        let count = self.live.load(Ordering::Acquire).count_ones() as usize;
         if leaf == Leaf::Sorted {
-            return Ok((std::array::from_fn(|at| at as u8), count));
+            return (std::array::from_fn(|at| at as u8), count);
         }
         // Acquire: the bytes are those of this version, or later ones.
         let kept = self.order_version.load(Ordering::Acquire);
@@ -381,10 +371,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         if version == Some(kept)
             || fault!("hydralist.order.version") && version.is_some() && kept & 3 == 0
         {
-            return Ok((self.order.load(), count));
+            return (self.order.load(), count);
         }
-        let (all, count) = self.gather(token)?;
-        let order = std::array::from_fn(|at| all[at].1);
+        let (all, count) = self.gather();
+        let order = std::array::from_fn(|at| if at < count { all[at].1 } else { NO_SLOT });
         if let Some(version) = version
             && token.holds()
             && (kept == NO_ORDER || kept & BUSY == 0 && kept < version)
@@ -396,7 +386,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             self.order.store(&order);
             self.order_version.store(version, Ordering::Release);
         }
-        Ok((order, count))
+        (order, count)
     }
 
     /// Copies the entries from `from` on in the given direction, `want` at most. What is in the run is
@@ -411,13 +401,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         run: &mut Run<K, V>,
     ) -> Result<(), Changed> {
         run.len = 0;
-        let (order, count) = self.sorted_slots(leaf, token)?;
+        let (order, count) = self.sorted_slots(leaf, token);
         let slot_at = |at: usize| usize::from(order[at]);
         // How many entries are below the bound, or at it if `with` says so.
         let below = |key: &K, with: bool| {
             let head = key.head();
-            self.bisect(count, slot_at, token, |entry| {
-                // SAFETY: `bisect` hands out entries that stood in the node.
+            self.bisect(count, slot_at, |entry| {
+                // SAFETY: `bisect` hands out entries that stood in slots in use.
                 let order = unsafe { entry.compare(head, key) };
                 order.is_lt() || with && order.is_eq()
             })
@@ -425,20 +415,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let (start, len) = match (direction, from) {
             (Direction::Ascending, Bound::Unbounded) => (0, count),
             (Direction::Ascending, Bound::Included(key)) => {
-                let start = below(key, false)?;
+                let start = below(key, false).ok_or(Changed)?;
                 (start, count - start)
             }
             (Direction::Ascending, Bound::Excluded(key)) => {
-                let start = below(key, true)?;
+                let start = below(key, true).ok_or(Changed)?;
                 (start, count - start)
             }
             (Direction::Descending, Bound::Unbounded) => (count, count),
             (Direction::Descending, Bound::Included(key)) => {
-                let end = below(key, true)?;
+                let end = below(key, true).ok_or(Changed)?;
                 (end, end)
             }
             (Direction::Descending, Bound::Excluded(key)) => {
-                let end = below(key, false)?;
+                let end = below(key, false).ok_or(Changed)?;
                 (end, end)
             }
         };
@@ -457,7 +447,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
     /// entry to the right half. The caller holds the lock.
     pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> Box<Self> {
-        let (all, count) = self.gather(Token::Lock).unwrap_or(([(Entry::EMPTY, 0); MOST], 0));
+        let (all, count) = self.gather();
         let (stay, go) = all[..count].split_at(count / 2);
         // SAFETY: entries of a locked node are alive, and a full node has two at least.
         let upper = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };
@@ -488,7 +478,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Takes over all that `other` holds. The caller holds both locks, and there is room.
     pub fn absorb(&self, other: &Self, leaf: Leaf) {
-        let (all, count) = other.gather(Token::Lock).unwrap_or(([(Entry::EMPTY, 0); MOST], 0));
+        let (all, count) = other.gather();
         for (entry, _) in &all[..count] {
             self.add(*entry, leaf);
         }
@@ -540,7 +530,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Calls `each` with the entries and their slots, in order, while nobody writes.
     pub fn for_each(&self, mut each: impl FnMut(usize, Entry<K, V>)) {
-        let (all, count) = self.gather(Token::Lock).unwrap_or(([(Entry::EMPTY, 0); MOST], 0));
+        let (all, count) = self.gather();
         all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
     }
 

@@ -1,0 +1,248 @@
+//! HydraList as it is by default: search layers that threads in the background bring up to date, or
+//! that follow when asked; one per declared NUMA node.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use ordna::index::hydralist::layer::ArtLayer;
+use ordna::index::hydralist::{Options, Update};
+use ordna::topology::Topology;
+use ordna::{HydraList, OrderedIndex};
+
+type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
+
+/// How long something that must not wait may take.
+const SOON: Duration = Duration::from_secs(30);
+
+/// The properties that do not count one thread's allocations.
+macro_rules! in_background {
+    ($(mod $name:ident: $index:ty = $new:expr;)+) => {
+        $(mod $name {
+            use super::*;
+
+            fn new() -> $index {
+                $new
+            }
+
+            #[test]
+            fn state_machine() {
+                ordna_testkit::model::check(new);
+            }
+
+            #[test]
+            fn adversarial_keys() {
+                ordna_testkit::adversarial::check(new);
+            }
+
+            #[test]
+            fn concurrent_owners() {
+                ordna_testkit::concurrent::check_owners(new);
+            }
+
+            #[test]
+            fn concurrent_walks() {
+                ordna_testkit::concurrent::check_walks(new);
+            }
+
+            #[test]
+            fn linearizable() {
+                ordna_testkit::history::check(new);
+            }
+        })+
+    };
+}
+
+fn nodes(nodes: usize) -> Options {
+    Options { topology: Topology::declared(nodes), ..Options::default() }
+}
+
+fn tight() -> Options {
+    Options { lag_limit: 2, ..Options::default() }
+}
+
+in_background! {
+    mod normal_u64_words: HydraList<u64, u64> = HydraList::new();
+    mod normal_bytes_bytes: HydraList<[u8], [u8]> = HydraList::new();
+    mod small_u64_words: Small<u64, u64> = HydraList::new();
+    mod small_u64_bytes: Small<u64, [u8]> = HydraList::new();
+    mod small_bytes_words: Small<[u8], u64> = HydraList::new();
+    mod small_bytes_bytes: Small<[u8], [u8]> = HydraList::new();
+    mod four_nodes_u64_words: Small<u64, u64> = HydraList::with(&nodes(4));
+    mod tight_bytes_words: Small<[u8], u64> = HydraList::with(&tight());
+}
+
+/// Fails if `body` does not end.
+fn must_end(body: impl FnOnce() + Send + 'static) {
+    let (done, ended) = channel();
+    let thread = std::thread::spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    match ended.recv_timeout(SOON) {
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it does not end"),
+        _ => thread.join().expect("it failed"),
+    }
+}
+
+#[test]
+fn each_thread_reads_its_node_and_all_replicas_converge() {
+    let index: Small<u64, u64> = HydraList::with(&nodes(4));
+    std::thread::scope(|scope| {
+        for thread in 0..16_u64 {
+            let index = &index;
+            scope.spawn(move || {
+                for n in 0..500 {
+                    index.insert(&(n * 16 + thread), &n).unwrap();
+                }
+                for n in (0..500).step_by(3) {
+                    index.remove(&(n * 16 + thread));
+                }
+            });
+        }
+    });
+    let audit = index.validate().unwrap();
+    assert_eq!(audit.entries, 16 * 333);
+    let statistics = index.statistics();
+    assert_eq!(statistics.reads.len(), 4);
+    assert!(statistics.reads.iter().all(|reads| *reads > 0), "{:?}", statistics.reads);
+    assert_eq!(statistics.lag, 0);
+}
+
+#[test]
+fn an_idle_index_is_brought_up_to_date_by_itself() {
+    must_end(|| {
+        let index: Small<u64, u64> = HydraList::new();
+        for round in 0..20 {
+            for n in 0..50 {
+                index.insert(&(round * 100 + n), &n).unwrap();
+            }
+            while index.statistics().lag > 0 {
+                std::thread::yield_now();
+            }
+        }
+        assert!(index.statistics().splits > 100);
+    });
+}
+
+/// The search layer has never heard of any node: everything is found by walking.
+#[test]
+fn a_search_layer_that_never_follows_does_not_matter() {
+    let options = Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
+    let index: Small<u64, u64> = HydraList::with(&options);
+    for n in 0..300 {
+        index.insert(&(n * 7 % 300), &n).unwrap();
+    }
+    for n in 0..300 {
+        assert_eq!(index.get(&(n * 7 % 300)), Some(n));
+    }
+    assert_eq!(index.floor(&1000).unwrap().0, 299);
+    assert_eq!(index.range(..).count(), 300);
+    assert_eq!(index.range(..).rev().count(), 300);
+    for n in 0..300 {
+        assert_eq!(index.remove(&(n * 7 % 300)), Some(n));
+    }
+    assert!(index.statistics().lag > 100);
+    index.validate().unwrap();
+}
+
+/// PITFALLS, HydraList 1: the search layer leads to nodes that were merged away.
+#[test]
+fn a_stale_jump_node_hands_on() {
+    must_end(|| {
+        let options =
+            Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
+        let index: Small<u64, u64> = HydraList::with(&options);
+        for n in 0..200 {
+            index.insert(&n, &n).unwrap();
+        }
+        index.follow();
+        // All but a few go, and with them nearly all nodes; the layer keeps their anchors.
+        for n in (0..200).filter(|n| n % 50 != 0) {
+            assert_eq!(index.remove(&n), Some(n));
+        }
+        assert!(index.statistics().merges > 20);
+        for n in 0..200 {
+            assert_eq!(index.get(&n), (n % 50 == 0).then_some(n), "{n}");
+        }
+        for n in 0..200 {
+            index.insert(&n, &(n + 1)).unwrap();
+            assert_eq!(OrderedIndex::update(&index, &n, |value| value + 1), Ok(Some(n + 2)));
+        }
+        let mut many = Vec::new();
+        let keys: Vec<u64> = (0..200).collect();
+        index.get_many(&keys, &mut many);
+        assert!(many.iter().zip(2..).all(|(value, expected)| *value == Some(expected)));
+        assert_eq!(index.range(..).rev().count(), 200);
+        index.validate().unwrap();
+    });
+}
+
+/// PITFALLS, HydraList 5: an updater that stalls. Results stay right, the lag stays bounded, and the
+/// writers go on when it does.
+#[test]
+fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
+    const LIMIT: usize = 10;
+    const WRITERS: u64 = 3;
+    let options = Options { update: Update::OnDemand, lag_limit: LIMIT, ..Options::default() };
+    let index: Arc<Small<u64, u64>> = Arc::new(HydraList::with(&options));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let index = index.clone();
+            std::thread::spawn(move || {
+                for n in 0..2000 {
+                    index.insert(&(n * WRITERS + writer), &n).unwrap();
+                }
+            })
+        })
+        .collect();
+    must_end({
+        let index = index.clone();
+        move || {
+            while index.statistics().stalls < WRITERS as usize {
+                std::thread::yield_now();
+            }
+        }
+    });
+    // All writers wait. Each was let in with the lag within the limit, and added one line.
+    let statistics = index.statistics();
+    assert!(statistics.lag <= LIMIT + WRITERS as usize, "{statistics:?}");
+    let there: Vec<(u64, u64)> = index.range(..).collect();
+    assert_eq!(there.len(), index.approximate_len());
+    for (key, value) in &there {
+        assert_eq!((index.get(key), key / WRITERS), (Some(*value), *value));
+    }
+    must_end({
+        let index = index.clone();
+        move || {
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                index.follow();
+                let lag = index.statistics().lag;
+                assert!(lag <= LIMIT + WRITERS as usize, "{lag}");
+            }
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+        }
+    });
+    assert_eq!(index.validate().unwrap().entries, 2000 * WRITERS as usize);
+}
+
+/// Threads stop on drop, whatever is still logged.
+#[test]
+fn an_index_is_dropped_right_after_its_last_write() {
+    for round in 0..200 {
+        let index: Small<[u8], [u8]> = HydraList::with(&nodes(1 + round % 3));
+        std::thread::scope(|scope| {
+            for writer in 0..2_u8 {
+                let index = &index;
+                scope.spawn(move || {
+                    for n in 0..60_u8 {
+                        index.insert(&[n, writer], &[n; 30]).unwrap();
+                    }
+                    for n in 0..50_u8 {
+                        index.remove(&[n, writer]);
+                    }
+                });
+            }
+        });
+    }
+}

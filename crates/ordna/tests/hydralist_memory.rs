@@ -1,0 +1,43 @@
+//! Memory that threads in the background allocate and free: counted for the whole process, so this
+//! file has one test.
+
+use ordna::index::hydralist::Options;
+use ordna::topology::Topology;
+use ordna::{HydraList, OrderedIndex};
+use ordna_testkit::memory::{Counting, live_everywhere};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What threads may hold back for a batch of frees: data nodes have 1,280 bytes.
+const SLACK: i64 = 1 << 20;
+
+#[test]
+fn nodes_and_records_come_back_in_the_background_and_on_drop() {
+    const KEYS: u64 = 30_000;
+    let cycle = |index: &HydraList<[u8], [u8]>| {
+        for n in 0..KEYS {
+            index.insert(&n.to_be_bytes(), &[7; 50]).unwrap();
+        }
+        let full = live_everywhere();
+        for n in 0..KEYS {
+            assert!(index.remove(&n.to_be_bytes()).is_some());
+        }
+        index.validate().unwrap();
+        full
+    };
+    let options = Options { topology: Topology::declared(2), ..Options::default() };
+    // What the first index leaves behind for the threads is not its own.
+    cycle(&HydraList::with(&options));
+    let before = live_everywhere();
+    let index = HydraList::with(&options);
+    let full: Vec<i64> = (0..5).map(|_| cycle(&index) - before).collect();
+    let empty = live_everywhere() - before;
+    assert!(full.iter().all(|bytes| *bytes < full[0] + full[0] / 5 + SLACK), "{full:?}");
+    assert!(empty < SLACK, "{empty} bytes of {full:?} stay");
+    let statistics = index.statistics();
+    assert!(statistics.merges > 1000, "{statistics:?}");
+    drop((index, full));
+    let left = live_everywhere() - before;
+    assert!(left.abs() < 4096, "{left} bytes are left after the drop");
+}
