@@ -39,7 +39,8 @@ pub struct Plan {
     pub latency: bool,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// One build serves all workloads, one after the other; scans are a tenth of the operations.
+    /// One build serves all workloads and numbers of threads, one after the other, and the pass for
+    /// latency has a fifth of the operations; scans are a tenth of them.
     pub quick: bool,
     /// The machine's memory latency, to be told with the results.
     pub dram: Option<Dram>,
@@ -57,11 +58,22 @@ pub fn machine() -> String {
     format!("{model}, {cores} cores")
 }
 
-/// One build of every index: threads, keys per call, and the workloads run on it.
+/// One build of every index, and the workloads that are run on it.
 struct Build {
+    /// Threads that load.
     threads: usize,
     batch: usize,
-    workloads: Vec<Workload>,
+    /// The cells that it gives: threads and workload.
+    cases: Vec<(usize, Workload)>,
+}
+
+/// What a build is run for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    Throughput,
+    Latency,
+    /// Both on one instance, the second with a fifth of the operations.
+    Both,
 }
 
 impl Plan {
@@ -101,42 +113,82 @@ impl Plan {
     }
 
     fn builds(&self) -> Vec<Build> {
-        let mut builds: Vec<Build> = Vec::new();
-        let mut threads = self.threads.clone();
-        let with_roles = |workload: &Workload| !workload.roles().is_empty();
-        if self.workloads.iter().any(with_roles) && !threads.contains(&2) {
-            threads.push(2);
-        }
-        for threads in threads {
-            let mut workloads: Vec<&Workload> = self
-                .workloads
-                .iter()
-                .filter(|workload| match workload.roles().len() {
-                    0 => self.threads.contains(&threads),
-                    roles => roles == threads,
-                })
-                .collect();
-            // What leaves gaps ends a build: nothing can follow it.
-            workloads.sort_by_key(|workload| workload.leaves_gaps());
-            for &batch in &self.batches {
-                let mut open = false;
-                for &workload in &workloads {
-                    let roles = !workload.roles().is_empty();
-                    if roles && Some(&batch) != self.batches.first() {
-                        continue;
+        // Workloads with roles have as many threads as roles.
+        let roles = |workload: &Workload| workload.roles().len();
+        let loaders = self.threads.iter().copied().max().unwrap_or(1);
+        let mut builds = Vec::new();
+        for (at, &batch) in self.batches.iter().enumerate() {
+            let mut cases: Vec<(usize, Workload)> = Vec::new();
+            for &threads in &self.threads {
+                for workload in self.workloads.iter().filter(|workload| roles(workload) == 0) {
+                    // One load, by all threads, if one build serves all.
+                    if !(self.quick && *workload == Workload::Load && threads != loaders) {
+                        cases.push((threads, workload.clone()));
                     }
-                    match builds.last_mut().filter(|_| open && self.quick) {
-                        Some(build) => build.workloads.push(workload.clone()),
-                        None => {
-                            let workloads = vec![workload.clone()];
-                            builds.push(Build { threads, batch, workloads });
-                        }
-                    }
-                    open = !workload.leaves_gaps();
                 }
             }
+            let with_roles =
+                self.workloads.iter().filter(|workload| at == 0 && roles(workload) > 0);
+            cases.extend(with_roles.map(|workload| (roles(workload), workload.clone())));
+            if self.quick {
+                builds.push(Build { threads: loaders, batch, cases });
+            } else {
+                let alone =
+                    |case: (usize, Workload)| Build { threads: case.0, batch, cases: vec![case] };
+                builds.extend(cases.into_iter().map(alone));
+            }
         }
+        builds.retain(|build| !build.cases.is_empty());
         builds
+    }
+
+    /// The rounds: what each is for.
+    fn passes(&self) -> Vec<Pass> {
+        if self.quick && self.latency {
+            return vec![Pass::Both; self.rounds];
+        }
+        let mut passes = vec![Pass::Throughput; self.rounds];
+        passes.extend(self.latency.then_some(Pass::Latency));
+        passes
+    }
+
+    /// The phases of a pass in order, each with the place of its case, and how many keys beyond the
+    /// loaded ones they insert.
+    fn phases(&self, build: &Build, loaded: usize, pass: Pass) -> (Vec<usize>, Vec<Phase>, usize) {
+        let (mut at, mut phases, mut fresh) = (Vec::new(), Vec::new(), loaded);
+        for (place, total, latency, extra) in self.steps_of(build, pass) {
+            let (threads, workload) = &build.cases[place];
+            // Another seed: the second pass must not find what the first brought to the caches.
+            let seed = self.seed ^ u64::from(latency) << 40;
+            let written = workload.operations(loaded, fresh, extra, total, *threads, seed);
+            fresh += extra;
+            at.push(place);
+            phases.push(Phase { workload: workload.clone(), written, latency });
+        }
+        (at, phases, fresh - loaded)
+    }
+
+    /// Place of the case, operations, whether timed one by one, and keys to insert.
+    fn steps_of(&self, build: &Build, pass: Pass) -> Vec<(usize, usize, bool, usize)> {
+        let mut steps = Vec::new();
+        for (place, (_, workload)) in build.cases.iter().enumerate() {
+            let total = self.operations(workload);
+            if pass != Pass::Latency {
+                steps.push((place, total, false, workload.extra_keys(total)));
+            }
+            // A load has no operations of its own to time.
+            if pass != Pass::Throughput && (total > 0 || pass == Pass::Latency) {
+                let total = if pass == Pass::Both { total.div_ceil(5) } else { total };
+                steps.push((place, total, true, workload.extra_keys(total)));
+            }
+        }
+        steps
+    }
+
+    /// Keys beyond the loaded ones that a build inserts at most.
+    fn extra(&self, build: &Build) -> usize {
+        let of = |pass: &Pass| self.steps_of(build, *pass).iter().map(|step| step.3).sum::<usize>();
+        self.passes().iter().map(of).max().unwrap_or(0)
     }
 
     fn operations(&self, workload: &Workload) -> usize {
@@ -150,7 +202,7 @@ impl Plan {
 
     /// Steps of the progress bar that [`Plan::run`] takes.
     pub fn steps(&self) -> usize {
-        (self.rounds + usize::from(self.latency)) * self.builds().len() * self.indexes.len()
+        self.passes().len() * self.builds().len() * self.indexes.len()
     }
 
     /// Makes the keys and measures.
@@ -159,10 +211,7 @@ impl Plan {
     /// The keys cannot be made.
     pub fn run(&self, progress: &Progress) -> Result<Vec<Cell>, String> {
         let builds = self.builds();
-        let extra = |build: &Build| {
-            build.workloads.iter().map(|w| w.extra_keys(self.operations(w))).sum::<usize>()
-        };
-        let most = builds.iter().map(extra).max().unwrap_or(0);
+        let most = builds.iter().map(|build| self.extra(build)).max().unwrap_or(0);
         let wanted = self.n + most;
         progress.say(&format!("making {wanted} keys of {} (seed {})", self.keys, self.seed));
         if self.keys.is_int() {
@@ -187,33 +236,38 @@ impl Plan {
         let mut cells = Vec::new();
         let mut order: Option<Vec<u32>> = None;
         for build in builds {
-            let extra: usize =
-                build.workloads.iter().map(|w| w.extra_keys(self.operations(w))).sum();
-            let loaded = (keys.len() - extra).min(self.n);
-            if build.workloads.iter().any(Workload::scans)
+            let loaded = (keys.len() - self.extra(build)).min(self.n);
+            if build.cases.iter().any(|(_, workload)| workload.scans())
                 && order.as_ref().is_none_or(|order| order.len() != loaded)
             {
                 order = Some(ranks::<K>(keys, loaded));
             }
-            let phases = self.phases(build, loaded);
-            let names: Vec<String> = build.workloads.iter().map(ToString::to_string).collect();
-            let what = format!("{} {} x{}", self.keys, names.join(","), build.threads);
-            let mut rounds: Vec<Vec<Rounds>> = self
+            let what = match build.cases.as_slice() {
+                [(threads, workload)] => format!("{} {workload} x{threads}", self.keys),
+                cases => format!("{} {} workloads", self.keys, cases.len()),
+            };
+            let mut all: Vec<Vec<Rounds>> = self
                 .indexes
                 .iter()
-                .map(|_| phases.iter().map(|_| Rounds::default()).collect())
+                .map(|_| build.cases.iter().map(|_| Rounds::default()).collect())
                 .collect();
-            for round in 0..self.rounds + usize::from(self.latency) {
+            let mut made: Option<(Pass, Vec<usize>, Vec<Phase>)> = None;
+            for pass in self.passes() {
+                // Every round has the same operations; the pass for latency has others.
+                if made.as_ref().is_none_or(|(of, _, _)| *of != pass) {
+                    let (places, phases, _) = self.phases(build, loaded, pass);
+                    made = Some((pass, places, phases));
+                }
+                let Some((_, places, phases)) = &made else { continue };
                 let job = Job {
                     keys,
                     loaded,
                     threads: build.threads,
                     batch: build.batch,
-                    phases: &phases,
+                    phases,
                     ranks: order.as_deref(),
-                    latency: round == self.rounds,
                 };
-                for (index, rounds) in self.indexes.iter().zip(&mut rounds) {
+                for (index, rounds) in self.indexes.iter().zip(&mut all) {
                     progress.step(&what, &index.name);
                     let built = match runner(&index.entry) {
                         Ok(run) => run(&job, &index.switches),
@@ -221,41 +275,27 @@ impl Plan {
                             Built::nothing(phases.len(), &Problem::NotApplicable(why.clone()))
                         }
                     };
-                    let load = built.load;
-                    for (rounds, phase) in rounds.iter_mut().zip(built.phases) {
-                        rounds.take(job.latency, &load, phase);
+                    for ((place, phase), result) in places.iter().zip(phases).zip(built.phases) {
+                        rounds[*place].take(phase.latency, &built.load, result);
                     }
                     progress.done();
                 }
             }
-            for (at, phase) in phases.iter().enumerate() {
-                for (index, rounds) in self.indexes.iter().zip(&mut rounds) {
-                    let rounds = std::mem::take(&mut rounds[at]);
-                    cells.push(self.cell(index, build, &phase.workload, loaded, rounds));
+            for (place, case) in build.cases.iter().enumerate() {
+                for (index, rounds) in self.indexes.iter().zip(&mut all) {
+                    let rounds = std::mem::take(&mut rounds[place]);
+                    cells.push(self.cell(index, case, build.batch, loaded, rounds));
                 }
             }
         }
         cells
     }
 
-    fn phases(&self, build: &Build, loaded: usize) -> Vec<Phase> {
-        let mut fresh = loaded;
-        let written = build.workloads.iter().map(|workload| {
-            let total = self.operations(workload);
-            let extra = workload.extra_keys(total);
-            let operations =
-                workload.operations(loaded, fresh, extra, total, build.threads, self.seed);
-            fresh += extra;
-            Phase { workload: workload.clone(), operations }
-        });
-        written.collect()
-    }
-
     fn cell(
         &self,
         index: &Chosen,
-        build: &Build,
-        workload: &Workload,
+        (threads, workload): &(usize, Workload),
+        batch: usize,
         n: usize,
         rounds: Rounds,
     ) -> Cell {
@@ -280,8 +320,8 @@ impl Plan {
             index: index.name.clone(),
             keys: self.keys.to_string(),
             workload: workload.to_string(),
-            threads: build.threads,
-            batch: build.batch,
+            threads: *threads,
+            batch,
             n,
             ops: if *workload == Workload::Load { n } else { self.operations(workload) },
             mops: Spread::of(figures).filter(|_| note.is_none()),
@@ -391,14 +431,28 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_builds_once_and_ends_a_build_where_keys_are_missing() {
+    fn a_quick_run_builds_once_for_each_number_of_keys_per_call() {
         let builds = |plan: &Plan| -> Vec<(usize, usize, usize)> {
-            plan.builds().iter().map(|b| (b.threads, b.batch, b.workloads.len())).collect()
+            plan.builds().iter().map(|b| (b.threads, b.batch, b.cases.len())).collect()
         };
         let mut plan = plan();
-        assert_eq!(builds(&plan), [(1, 1, 4), (1, 8, 4), (2, 1, 1)]);
+        assert_eq!(builds(&plan), [(1, 1, 5), (1, 8, 4)]);
+        // Loaded once, by two threads.
+        plan.threads = vec![1, 2];
+        assert_eq!(builds(&plan), [(2, 1, 8), (2, 8, 7)]);
         plan.quick = false;
-        assert_eq!(builds(&plan).len(), 9);
+        assert_eq!(builds(&plan).len(), 2 * 2 * 4 + 1);
+    }
+
+    #[test]
+    fn one_thread_indexes_are_measured_where_one_thread_runs() {
+        let mut plan = plan();
+        plan.threads = vec![1, 2];
+        let cells = plan.run(&Progress::hidden()).unwrap();
+        for cell in cells.iter().filter(|cell| cell.index == "btree") {
+            assert_eq!(cell.checked, cell.threads == 1, "{cell:?}");
+        }
+        assert!(cells.iter().all(|cell| cell.index == "btree" || cell.checked));
     }
 
     #[test]

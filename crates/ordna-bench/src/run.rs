@@ -11,7 +11,7 @@ use ordna::Key;
 use crate::check::{Checker, check_points, check_stretch};
 use crate::memory;
 use crate::target::Target;
-use crate::workload::{Action, Operation, Workload};
+use crate::workload::{Action, Operation, Workload, Written};
 
 /// What to measure on a fresh instance.
 pub struct Job<'a, K: Key + ?Sized> {
@@ -19,7 +19,7 @@ pub struct Job<'a, K: Key + ?Sized> {
     pub keys: &'a K::Sequence,
     /// How many keys are loaded.
     pub loaded: usize,
-    /// Threads that load and run.
+    /// Threads that load.
     pub threads: usize,
     /// Keys per call; 1: single operations.
     pub batch: usize,
@@ -27,8 +27,6 @@ pub struct Job<'a, K: Key + ?Sized> {
     pub phases: &'a [Phase],
     /// The loaded keys' places in key order; there if a workload scans.
     pub ranks: Option<&'a [u32]>,
-    /// Times every operation by itself instead of all together.
-    pub latency: bool,
 }
 
 /// A workload, written down.
@@ -36,14 +34,16 @@ pub struct Phase {
     /// Which.
     pub workload: Workload,
     /// The operations of each thread; none for [`Workload::Load`].
-    pub operations: Vec<Vec<Operation>>,
+    pub written: Written,
+    /// Times every operation by itself instead of all together.
+    pub latency: bool,
 }
 
 impl Phase {
     /// One operation of each sort that occurs.
     fn actions(&self) -> Vec<Action> {
         let mut found: Vec<Action> = Vec::new();
-        for operation in self.operations.iter().flatten() {
+        for operation in self.written.operations.iter().flatten() {
             let same =
                 |a: &Action| std::mem::discriminant(a) == std::mem::discriminant(&operation.action);
             if !found.iter().any(same) {
@@ -75,6 +75,15 @@ pub struct Built {
 }
 
 impl Built {
+    /// Nothing, and why for each phase.
+    fn not_applicable(reasons: Vec<String>) -> Self {
+        let why = reasons.first().cloned().unwrap_or_default();
+        Self {
+            load: Err(Problem::NotApplicable(why)),
+            phases: reasons.into_iter().map(|why| Err(Problem::NotApplicable(why))).collect(),
+        }
+    }
+
     /// The same problem everywhere.
     pub fn nothing(phases: usize, problem: &Problem) -> Self {
         Self {
@@ -163,28 +172,61 @@ where
     K: Key + ?Sized,
     T: Target<K>,
 {
+    let reasons: Vec<Option<String>> =
+        job.phases.iter().map(|phase| unable(target, phase)).collect();
+    if !reasons.is_empty()
+        && let Some(reasons) = reasons.iter().cloned().collect::<Option<Vec<String>>>()
+    {
+        return Built::not_applicable(reasons);
+    }
     let load = match load(job, target, before) {
         Ok(load) => load,
         Err(problem) => return Built::nothing(job.phases.len(), &problem),
     };
     let mut phases: Vec<Result<Measured, Problem>> = Vec::new();
-    for phase in job.phases {
-        let lacks = phase.actions().into_iter().find_map(|action| target.lacks(action));
+    for (phase, reason) in job.phases.iter().zip(reasons) {
         let before = phases.iter().find_map(|phase| match phase {
             Err(Problem::Failed(what)) => Some(what.clone()),
             _ => None,
         });
         phases.push(if let Some(what) = before {
             Err(Problem::Failed(what))
-        } else if let Some(why) = lacks {
+        } else if let Some(why) = reason {
             Err(Problem::NotApplicable(why))
         } else if let Some(wrong) = load.wrong_scan.as_ref().filter(|_| judged(phase)) {
             Err(Problem::Wrong(wrong.clone()))
         } else {
-            timed(job, target, &phase.operations, phase.workload.roles(), job.latency)
+            one_phase(job, target, phase)
         });
     }
     Built { load: Ok(load), phases }
+}
+
+/// Why the index cannot do this; `None` if it can.
+fn unable<K, T>(target: &T, phase: &Phase) -> Option<String>
+where
+    K: Key + ?Sized,
+    T: Target<K>,
+{
+    if target.most_threads().is_some_and(|most| most < phase.written.operations.len()) {
+        return Some("one thread only: it has no synchronization".to_owned());
+    }
+    phase.actions().into_iter().find_map(|action| target.lacks(action))
+}
+
+/// Runs a phase, and brings back what is missing then.
+fn one_phase<K, T>(job: &Job<'_, K>, target: &T, phase: &Phase) -> Result<Measured, Problem>
+where
+    K: Key + ?Sized,
+    T: Target<K>,
+{
+    let Written { operations, restore } = &phase.written;
+    let measured = timed(job, target, operations, phase.workload.roles(), phase.latency)?;
+    if restore.iter().any(|operations| !operations.is_empty()) {
+        timed(job, target, restore, &[], false)
+            .map_err(|problem| during("while keys were put back")(problem))?;
+    }
+    Ok(measured)
 }
 
 /// Whether a wrong scan after the load makes the figure void: it is of the load, or of scans.
@@ -197,10 +239,11 @@ where
     K: Key + ?Sized,
     T: Target<K>,
 {
-    let operations: Vec<Vec<Operation>> = (0..job.threads)
+    let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
+    let operations: Vec<Vec<Operation>> = (0..threads)
         .map(|thread| {
-            let from = job.loaded * thread / job.threads;
-            let to = job.loaded * (thread + 1) / job.threads;
+            let from = job.loaded * thread / threads;
+            let to = job.loaded * (thread + 1) / threads;
             (from..to).map(|key| Operation { action: Action::Insert, key: key as u32 }).collect()
         })
         .collect();
@@ -257,6 +300,7 @@ where
     K: Key + ?Sized,
     T: Target<K>,
 {
+    let count = operations.len();
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let start = Barrier::new(operations.len());
     let stop = AtomicBool::new(false);
@@ -267,13 +311,12 @@ where
             .enumerate()
             .map(|(thread, operations)| {
                 let (start, stop, cores) = (&start, &stop, &cores);
-                let threads = job.threads.max(1);
                 scope.spawn(move || {
                     if let Some(core) = cores.get(thread % cores.len().max(1)) {
                         core_affinity::set_for_current(*core);
                     }
                     // The others wait at the barrier: it is passed even if this panics.
-                    let session = guarded(|| target.session(thread, threads));
+                    let session = guarded(|| target.session(thread, count));
                     start.wait();
                     let mut session = session?;
                     let run = guarded(|| {

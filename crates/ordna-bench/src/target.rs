@@ -69,6 +69,11 @@ pub trait Target<K: Key + ?Sized>: Sync {
         <Self::Session<'_> as Session<K>>::lacks(action)
     }
 
+    /// How many threads it bears; `None` if any number.
+    fn most_threads(&self) -> Option<usize> {
+        None
+    }
+
     /// Whether its memory is from the allocator whose statistics are read.
     fn on_our_allocator(&self) -> bool {
         true
@@ -119,10 +124,11 @@ where
         Only(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn most_threads(&self) -> Option<usize> {
+        Some(1)
+    }
+
     fn refuses(&self, job: &Job<'_, K>) -> Option<String> {
-        if job.threads > 1 {
-            return Some("one thread only: it has no synchronization".to_owned());
-        }
         T::refuses(job)
     }
 

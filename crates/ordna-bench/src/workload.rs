@@ -153,6 +153,15 @@ pub enum Action {
     Scan(u16),
 }
 
+/// The operations of a workload, for each thread.
+#[derive(Debug, Clone, Default)]
+pub struct Written {
+    /// What is measured.
+    pub operations: Vec<Vec<Operation>>,
+    /// What brings back the loaded keys that are missing then: not measured.
+    pub restore: Vec<Vec<Operation>>,
+}
+
 /// One operation: 8 bytes, read in sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Operation {
@@ -166,11 +175,6 @@ impl Workload {
     /// The threads by what they do, if they do different things: the workload then has so many.
     pub fn roles(&self) -> &'static [&'static str] {
         if matches!(self, Self::Contend(_)) { &["lookup", "insert+remove"] } else { &[] }
-    }
-
-    /// Whether keys are missing afterwards, so that no other workload can follow.
-    pub fn leaves_gaps(&self) -> bool {
-        matches!(self, Self::Delmix | Self::Remove)
     }
 
     /// Whether it scans.
@@ -199,7 +203,7 @@ impl Workload {
         total: usize,
         threads: usize,
         seed: u64,
-    ) -> Vec<Vec<Operation>> {
+    ) -> Written {
         let zipf = match self {
             Self::Skew(theta) | Self::Contend(theta) => Some(Zipf::new(loaded as u64, *theta)),
             Self::CUniform
@@ -210,9 +214,9 @@ impl Workload {
             | Self::Load => None,
             _ => Some(Zipf::new(loaded as u64, 0.99)),
         };
-        (0..threads)
+        let (operations, restore) = (0..threads)
             .map(|thread| {
-                let writer = Writer {
+                let mut writer = Writer {
                     workload: self,
                     zipf: zipf.as_ref(),
                     loaded: loaded as u64,
@@ -224,9 +228,11 @@ impl Workload {
                     thread,
                     threads,
                 };
-                writer.write(total / threads)
+                let operations = writer.write(total / threads);
+                (operations, writer.restore())
             })
-            .collect()
+            .unzip();
+        Written { operations, restore }
     }
 }
 
@@ -247,8 +253,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn write(mut self, count: usize) -> Vec<Operation> {
-        if *self.workload == Workload::Delmix {
+    fn write(&mut self, count: usize) -> Vec<Operation> {
+        if matches!(self.workload, Workload::Delmix | Workload::Remove) {
             self.present = vec![true; self.loaded as usize / self.threads];
         }
         match self.workload {
@@ -259,11 +265,22 @@ impl Writer<'_> {
         (0..count).map(|_| self.next()).collect()
     }
 
+    /// The key at a place among the thread's own.
+    fn own(&self, at: usize) -> u32 {
+        (at * self.threads + self.thread) as u32
+    }
+
+    /// Inserts what the thread's operations leave missing.
+    fn restore(&self) -> Vec<Operation> {
+        let gaps = self.present.iter().enumerate().filter(|(_, present)| !**present);
+        gaps.map(|(at, _)| Operation { action: Action::Insert, key: self.own(at) }).collect()
+    }
+
     /// Each of the thread's own keys once, at most.
-    fn remove(&self, count: usize) -> Vec<Operation> {
-        let own = self.loaded as usize / self.threads;
-        let key = |at: usize| (at * self.threads + self.thread) as u32;
-        (0..count.min(own)).map(|at| Operation { action: Action::Delete, key: key(at) }).collect()
+    fn remove(&mut self, count: usize) -> Vec<Operation> {
+        let count = count.min(self.present.len());
+        self.present[..count].fill(false);
+        (0..count).map(|at| Operation { action: Action::Delete, key: self.own(at) }).collect()
     }
 
     /// The first thread looks, the second removes and inserts again.
@@ -327,7 +344,7 @@ impl Writer<'_> {
     /// inserted again.
     fn delmix(&mut self, percent: u64) -> Operation {
         let at = self.random.below(self.present.len() as u64) as usize;
-        let key = (at * self.threads + self.thread) as u32;
+        let key = self.own(at);
         let there = self.present[at];
         let action = match percent {
             0..30 if there => Action::Delete,
@@ -354,7 +371,7 @@ mod tests {
             let workload: Workload = workload.parse().unwrap();
             let extra = workload.extra_keys(40_000);
             let threads = workload.operations(10_000, 10_000, extra, 40_000, 2, 1);
-            let all: Vec<_> = threads.into_iter().flatten().collect();
+            let all: Vec<_> = threads.operations.into_iter().flatten().collect();
             assert_eq!(all.len(), 40_000);
             assert!(all.iter().all(|operation| (operation.key as usize) < 10_000 + extra));
             all.iter().filter(|operation| wanted(&operation.action)).count() as f64 / 40_000.0
@@ -377,6 +394,7 @@ mod tests {
     fn threads_insert_disjoint_keys_once() {
         let threads = Workload::Mix(50).operations(100, 100, 5000, 8000, 2, 3);
         let mut keys: Vec<u32> = threads
+            .operations
             .iter()
             .flatten()
             .filter(|operation| operation.action == Action::Insert)
@@ -387,9 +405,11 @@ mod tests {
         keys.dedup();
         assert_eq!(keys.len(), count);
         let removed = Workload::Remove.operations(100, 100, 0, 8000, 2, 3);
-        let mut keys: Vec<u32> = removed.iter().flatten().map(|operation| operation.key).collect();
-        keys.sort_unstable();
-        assert_eq!(keys, (0..100).collect::<Vec<_>>());
+        for all in [&removed.operations, &removed.restore] {
+            let mut keys: Vec<u32> = all.iter().flatten().map(|operation| operation.key).collect();
+            keys.sort_unstable();
+            assert_eq!(keys, (0..100).collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -117,7 +117,7 @@ pub struct Common {
     /// Ratios are against this index.
     #[arg(long, default_value = "locked")]
     baseline: String,
-    /// One round, one build for all workloads, and a tenth of the scans.
+    /// One round; one build for all workloads and threads; a tenth of the scans.
     #[arg(long)]
     quick: bool,
     /// Seed of keys and operations.
@@ -238,6 +238,11 @@ impl Common {
         let mut cells = Vec::new();
         for plan in plans {
             cells.extend(plan.run(&progress).map_err(BenchError::Request)?);
+            // After every key set: a run that is cut short leaves what it has.
+            if let Some(path) = &self.json {
+                let text = serde_json::to_string_pretty(&cells).unwrap_or_default();
+                write(path, &(text + "\n"))?;
+            }
         }
         progress.finish();
         println!(
@@ -248,10 +253,6 @@ impl Common {
             self.baseline
         );
         println!("{}", render(&cells, &self.baseline));
-        if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(&cells).unwrap_or_default();
-            write(path, &(text + "\n"))?;
-        }
         if let Some(folder) = &self.report {
             report(folder, &cells, &self.baseline)?;
         }

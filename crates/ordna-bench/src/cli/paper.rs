@@ -84,7 +84,9 @@ impl Papers {
         if !figure.note.is_empty() {
             say(figure.note.to_owned());
         }
-        let Some(runs) = &figure.runs else { return Ok((Vec::new(), text)) };
+        let Some(runs) = figure.runs.as_ref().filter(|_| !indexes.is_empty()) else {
+            return Ok((Vec::new(), text));
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut sizes: Vec<usize> = Vec::new();
         for thousands in runs.thousands {
@@ -155,7 +157,13 @@ mod tests {
                 text.lines().filter(|line| !line.starts_with(' ')).count() == paper.figures.len()
             );
         }
-        let (_, text) = plans(&["nitro"]).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_and_nothing_is_run_for_it() {
+        let papers = Cli::try_parse_from(["bench", "nitro"]).unwrap().papers;
+        let (found, text) = papers.plans(&Registry::empty()).unwrap();
+        assert!(found.is_empty());
         assert!(text.contains("\"nitro\" cannot be measured: it is not built yet"), "{text}");
         assert!(text.contains("needs nitro's partitions"), "{text}");
     }

@@ -17,15 +17,15 @@ fn run<K: Key + ?Sized>(run: &Runner<K>, keys: &K::Sequence, threads: usize) -> 
         .map(|name| {
             let workload: Workload = name.parse().unwrap();
             let extra = workload.extra_keys(3000);
-            let operations = workload.operations(loaded, fresh, extra, 3000, threads, 1);
+            let written = workload.operations(loaded, fresh, extra, 3000, threads, 1);
             fresh += extra;
-            Phase { workload, operations }
+            Phase { workload, written, latency: false }
         })
         .collect();
     assert!(fresh <= keys.len());
     let ranks = ranks::<K>(keys, loaded);
     let ranks = Some(ranks.as_slice());
-    let job = Job { keys, loaded, threads, batch: 1, phases: &phases, ranks, latency: false };
+    let job = Job { keys, loaded, threads, batch: 1, phases: &phases, ranks };
     run(&job, &Switches::default())
 }
 

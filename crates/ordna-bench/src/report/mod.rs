@@ -144,13 +144,13 @@ fn memory(cells: &[Cell]) -> String {
     let loads: Vec<&Cell> = cells
         .iter()
         .filter(|cell| cell.batch == 1 || cells.iter().all(|other| other.batch > 1))
+        .filter(|cell| cell.bytes_per_key.is_some() || cell.rss_per_key.is_some())
         .filter(|cell| seen.insert((&cell.keys, cell.n, &cell.index)))
         .collect();
     let plots = distinct(&loads, |cell| (&cell.keys, cell.n)).into_iter().map(|(keys, n)| {
         let rows: Vec<Bar> = loads
             .iter()
             .filter(|cell| (&cell.keys, cell.n) == (keys, n))
-            .filter(|cell| cell.bytes_per_key.is_some() || cell.rss_per_key.is_some())
             .map(|cell| Bar {
                 tick: cell.rss_per_key,
                 ..bar(cell, cell.bytes_per_key.or(cell.rss_per_key))
