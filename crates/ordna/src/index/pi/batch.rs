@@ -101,8 +101,14 @@ struct Part {
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     /// Executes a batch; the answers are in the order of the queries.
     ///
-    /// O(n log n) for the sort, O(log N) for each query, overlapped. See the module for what the
-    /// order of submission means.
+    /// The answers, and the content afterwards, are as if the queries had been applied one after the
+    /// other in the order of the batch. Batches are admitted one after the other: no other batch and
+    /// no other write comes between two queries of one, so a range query sees one moment. Single
+    /// reads do not wait for batches, and may see some of a batch's writes before others.
+    ///
+    /// O(n log n) for the sort, O(log N) for each query, overlapped. Linearization point of each write:
+    /// the end of the write section of its data node, or the store of its value. Source: the PI
+    /// paper, §3.2.
     ///
     /// # Errors
     /// A key or value to be inserted is too long: nothing of the batch is executed.
