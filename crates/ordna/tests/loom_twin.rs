@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 use loom::thread;
 use ordna::index::wormhole::twin::{Grace, Twin, Watch};
 
