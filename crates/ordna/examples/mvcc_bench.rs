@@ -207,7 +207,7 @@ fn churn(keys: u64) {
     let store = filled(keys);
     let mut rounds = Vec::new();
     for round in 0..ROUNDS as u64 {
-        store.collect();
+        store.collect_garbage();
         let without = overwrite(&store, keys, false, round * 2);
         let with = overwrite(&store, keys, true, round * 2 + 1);
         rounds.push((without, with));
@@ -242,7 +242,7 @@ fn memory(keys: u64) {
         held as f64 / keys as f64
     );
     overwrite(&store, keys, true, 1);
-    store.collect();
+    store.collect_garbage();
     let after = store.memory_usage().total();
     println!(
         "after churn and collection: {:.3} times the bytes, {:.3} times the resident bytes; {} versions",

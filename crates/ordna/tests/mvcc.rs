@@ -37,7 +37,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapped<K, V> {
 
     fn settle_snapshots(&self) {
         self.live.lock().unwrap().clear();
-        self.store.collect();
+        self.store.collect_garbage();
     }
 }
 

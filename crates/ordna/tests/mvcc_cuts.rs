@@ -110,7 +110,7 @@ fn cuts(options: Options) {
             assert_eq!(check(snapshot, cut, cut, true), *cut);
         }
     });
-    store.collect();
+    store.collect_garbage();
     let audit = store.validate().unwrap();
     assert_eq!(audit.nodes, audit.entries, "no snapshot lives");
     assert!(store.statistics().collected > 0);
@@ -364,7 +364,7 @@ fn the_hook_hears_of_every_removal() {
             ControlFlow::Continue(())
         });
     });
-    store.collect();
+    store.collect_garbage();
     store.on_removal(None::<fn(&ordna::mvcc::Removed<'_, u64, u64>)>);
     seen.extend(heard.lock().unwrap().iter());
     assert_eq!(seen.len(), 1000, "the walk and the hook together miss nothing");

@@ -71,7 +71,7 @@ fn n1_a_refreshed_walk_neither_repeats_nor_loses_nor_shows_what_is_dead() {
             store.insert(&key, &9).unwrap();
             store.remove(&key);
         }
-        store.collect();
+        store.collect_garbage();
         schedule.release("walker", "mvcc.walk.refreshes");
         let [first, oldest, second] = walker.join().unwrap();
         assert!(first == right, "{} entries, not {}", first.len(), right.len());
@@ -187,16 +187,16 @@ fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
         schedule.release("writer", "mvcc.batch.between_writes");
         writer.join().unwrap();
         clear(&store, 1..4);
-        store.collect();
+        store.collect_garbage();
         assert_eq!(walked(&other), [(1, 10), (2, 20), (3, 30)]);
         assert_eq!(other.len(), 3);
         // Clones share it too.
         let clone = other.clone();
         drop(other);
-        store.collect();
+        store.collect_garbage();
         assert_eq!(walked(&clone), [(1, 10), (2, 20), (3, 30)]);
     });
-    store.collect();
+    store.collect_garbage();
     assert_eq!(store.validate().unwrap().nodes, 0);
 }
 
@@ -244,7 +244,7 @@ fn n5_background_collectors_lose_nothing() {
         assert!(Instant::now() < give_up, "{:?}", store.statistics());
         std::thread::yield_now();
     }
-    store.collect();
+    store.collect_garbage();
     assert_eq!(store.validate().unwrap().nodes, 0);
 }
 

@@ -250,7 +250,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                 show(self.store.now(), self.time)
             }
             Op::Collect => {
-                self.store.collect();
+                self.store.collect_garbage();
                 let due =
                     |(_, deadline): &(u64, Option<u64>)| deadline.is_some_and(|d| d <= self.time);
                 self.state = self
@@ -339,7 +339,7 @@ fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: impl Fn() -> Options
                     .check()
                     .map_err(|error| TestCaseError::fail(format!("step {at}: {op:?}: {error}")))?;
             }
-            machine.store.collect();
+            machine.store.collect_garbage();
             let broken = |broken: ordna::Violation| TestCaseError::fail(broken.to_string());
             machine.store.validate().map_err(broken)?;
             // The store goes first; then what the snapshots keep is freed with the last of them.
@@ -379,11 +379,11 @@ fn one_old_snapshot_keeps_what_it_sees_and_nothing_else() {
             store.insert(&1, &round).unwrap();
             drop(store.snapshot());
         }
-        store.collect();
+        store.collect_garbage();
         assert_eq!(store.statistics().dead, kept, "{order:?}");
         assert_eq!((old.get(&1), store.get(&1)), (Some(0), Some(9)));
         drop(old);
-        store.collect();
+        store.collect_garbage();
         assert_eq!(store.statistics().dead, 0, "{order:?}");
         store.validate().unwrap();
     }
@@ -424,7 +424,7 @@ fn a_store_from_sorted_parts() {
     }
     assert!(snapshot.iter().zip(0..).all(|((k, v), n)| k == key(n) && v == value_of(n)));
     drop(snapshot);
-    store.collect();
+    store.collect_garbage();
     assert_eq!(store.validate().unwrap().nodes, 5000);
     // What is not sorted, or too much, is refused and freed.
     let refused = |parts| Store::<[u8], [u8]>::from_sorted(Options::new(), parts).err();
@@ -452,7 +452,7 @@ fn handles_remove_the_latest_version_and_no_other() {
     store.insert(b"b", b"new").unwrap();
     let term = snapshot.term();
     drop(snapshot);
-    store.collect();
+    store.collect_garbage();
     // The handles keep their snapshot.
     assert_eq!((a.key(), b.with_value(<[u8]>::to_vec)), (b"a".as_slice(), b"old".to_vec()));
     assert_eq!(b.snapshot().term(), term);

@@ -64,7 +64,7 @@ impl Options {
 
     /// Threads that collect in the background; best as many as write. They are started when there
     /// is something to collect. With 0, whoever ends a snapshot collects, and expired keys are
-    /// removed by [`Store::collect`] only.
+    /// removed by [`Store::collect_garbage`] only.
     pub fn collectors(self, threads: usize) -> Self {
         Self { collectors: threads, ..self }
     }
@@ -193,7 +193,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ) -> Result<R, Error> {
         match attempt(self.engine()) {
             Err(Error::MemoryLimit { .. }) if !fault!("mvcc.limit.collects") => {
-                self.collect();
+                self.collect_garbage();
                 attempt(self.engine())
             }
             done => done,
@@ -365,7 +365,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Collects everything that can be, expired keys too, and waits for the collectors at work. Not
     /// needed for anything but a moment of quiet: collection runs by itself.
-    pub fn collect(&self) {
+    pub fn collect_garbage(&self) {
         self.engine().collect();
         self.engine().collector.pin().flush();
     }
@@ -396,7 +396,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         points
     }
 
-    /// Counts. O(live snapshots + versions with deadlines).
+    /// Counts. O(live snapshots).
     pub fn statistics(&self) -> Statistics {
         let engine = self.engine();
         let (items, dead) = (engine.terms.items.sum(), engine.corpses());

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Key;
-use crate::sync::fault;
+use crate::sync::{StripedCounter, fault};
 
 /// Tells the time in milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -59,6 +59,8 @@ pub struct Deadlines<K: Key + ?Sized> {
     /// No deadline is earlier. May be too early, never too late.
     earliest: AtomicU64,
     used: AtomicBool,
+    noted: StripedCounter,
+    bytes: StripedCounter,
 }
 
 impl<K: Key + ?Sized> Deadlines<K> {
@@ -67,6 +69,8 @@ impl<K: Key + ?Sized> Deadlines<K> {
             shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
             earliest: AtomicU64::new(u64::MAX),
             used: AtomicBool::new(false),
+            noted: StripedCounter::new(),
+            bytes: StripedCounter::new(),
         }
     }
 
@@ -78,7 +82,13 @@ impl<K: Key + ?Sized> Deadlines<K> {
     /// Notes a version that is about to be inserted.
     pub fn add(&self, key: &K, deadline: u64) {
         self.used.store(true, Ordering::Release);
-        *self.shard(key).entry((deadline, key.to_owned())).or_insert(0) += 1;
+        let mut shard = self.shard(key);
+        let versions = shard.entry((deadline, key.to_owned())).or_insert(0);
+        *versions += 1;
+        self.noted.add(1);
+        if *versions == 1 {
+            self.bytes.add(Self::cost(key));
+        }
     }
 
     /// Calls for a look at `deadline`, after the insertion of a version that was noted: a look
@@ -93,8 +103,10 @@ impl<K: Key + ?Sized> Deadlines<K> {
         let at = (deadline, key.to_owned());
         if let Some(count) = shard.get_mut(&at) {
             *count -= 1;
+            self.noted.add(-1);
             if *count == 0 {
                 shard.remove(&at);
+                self.bytes.add(-Self::cost(key));
             }
         }
     }
@@ -131,17 +143,14 @@ impl<K: Key + ?Sized> Deadlines<K> {
         due
     }
 
-    /// Number of versions noted, and about the bytes that takes.
+    /// About the bytes that a key takes in the list.
+    fn cost(key: &K) -> i64 {
+        (size_of::<(u64, K::Owned, u32)>() + key.tail().len()) as i64
+    }
+
+    /// Number of versions noted, and about the bytes that takes. Exact while nobody writes.
     pub fn size(&self) -> (usize, usize) {
-        let mut size = (0, 0);
-        for shard in &self.shards {
-            for ((_, key), count) in lock(shard).iter() {
-                size.0 += *count as usize;
-                let key: &K = std::borrow::Borrow::borrow(key);
-                size.1 += size_of::<(u64, K::Owned, u32)>() + key.tail().len();
-            }
-        }
-        size
+        (self.noted.sum(), self.bytes.sum())
     }
 }
 
