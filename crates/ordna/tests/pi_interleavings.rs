@@ -117,9 +117,11 @@ fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
     std::thread::scope(|scope| {
         let rebuild = scope.spawn(|| schedule.enroll("rebuild", || index.rebuild()));
         schedule.wait_held("rebuild", "pi.rebuild.after_scan");
-        // Merges and splits, singly and in a batch, while the layer is being built.
-        let gone: Vec<u64> = (0..64).filter(|n| n % 4 != 0).map(|n| n * 10).collect();
-        assert_eq!(index.remove_many(&gone), gone.len());
+        // Merges and splits, singly and in a batch, while the layer is being built. One by one: the
+        // pieces of a batch this small own a node each, which has no neighbour to merge with.
+        for n in (0..64).filter(|n| n % 4 != 0) {
+            assert_eq!(index.remove(&(n * 10)), Some(n * 100));
+        }
         let new: Vec<(u64, u64)> = (0..64).map(|n| (n * 10 + 5, n)).collect();
         assert_eq!(index.insert_many(&new), Ok(64));
         schedule.release("rebuild", "pi.rebuild.after_scan");
