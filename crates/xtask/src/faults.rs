@@ -52,11 +52,11 @@ pub fn run(part: &str) -> Outcome {
     if names.is_empty() {
         return Err(format!("no fault has {part:?} in its name"));
     }
-    let tests = build("--cfg faults", "target/faults", &[])?;
+    let tests = build("--cfg faults", "target/faults", &test_files(&names)?)?;
     let mut models = BTreeMap::new();
     for (area, file) in MODELLED {
         if names.iter().any(|name| area_of(name) == area) {
-            let built = build("--cfg faults --cfg loom", "target/loom", &["--test", file])?;
+            let built = build("--cfg faults --cfg loom", "target/loom", &[file.to_owned()])?;
             models.insert(area, built);
         }
     }
@@ -64,9 +64,8 @@ pub fn run(part: &str) -> Outcome {
         let area = area_of(name);
         let suite = models.get(area).unwrap_or(&tests);
         let file = MODELLED.iter().find(|(a, _)| *a == area).map_or(area, |(_, file)| file);
-        let prefixed = |stem: &str| stem == file || stem.starts_with(&format!("{file}_"));
-        let own: Vec<_> =
-            suite.iter().filter(|(stem, _)| prefixed(stem)).map(|(_, path)| path.clone()).collect();
+        let own = suite.iter().filter(|(stem, _)| is_of(stem, file));
+        let own: Vec<_> = own.map(|(_, path)| path.clone()).collect();
         if own.is_empty() { Err(format!("no test file {file}*.rs for {name}")) } else { Ok(own) }
     };
     let mut suites: Vec<Vec<PathBuf>> =
@@ -114,6 +113,25 @@ fn area_of(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
+/// Whether a test file is one of those named after `area`.
+fn is_of(stem: &str, area: &str) -> bool {
+    stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+}
+
+/// The test files that look for the faults of these names, models aside.
+fn test_files(names: &[String]) -> Result<Vec<String>, String> {
+    let folder = root().join("crates/ordna/tests");
+    let files = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let stems = files.flatten().filter_map(|file| {
+        let path = file.path();
+        let is_source = path.extension().is_some_and(|extension| extension == "rs");
+        path.file_stem().filter(|_| is_source).map(|stem| stem.to_string_lossy().into_owned())
+    });
+    let areas = || names.iter().map(|name| area_of(name));
+    let is_modelled = |area: &str| MODELLED.iter().any(|(modelled, _)| *modelled == area);
+    Ok(stems.filter(|stem| areas().any(|area| !is_modelled(area) && is_of(stem, area))).collect())
+}
+
 /// All names in `fault!("…")` below a folder, in order.
 fn names(folder: &Path) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
@@ -137,12 +155,15 @@ fn names(folder: &Path) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Builds the test programs of `ordna`; returns them by file stem.
-fn build(flags: &str, target: &str, more: &[&str]) -> Result<Vec<(String, PathBuf)>, String> {
+/// Builds these test files of `ordna`; returns the programs by file stem.
+fn build(flags: &str, target: &str, files: &[String]) -> Result<Vec<(String, PathBuf)>, String> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut command = cargo();
     command
         .args(["test", "--no-run", "-p", "ordna", "--message-format=json", "--target-dir", target])
-        .args(if more.is_empty() { &["--tests"][..] } else { more })
+        .args(files.iter().flat_map(|file| ["--test", file]))
         .args(if flags.contains("loom") { &["--release"][..] } else { &[] })
         .env("RUSTFLAGS", flags)
         .stderr(Stdio::inherit());

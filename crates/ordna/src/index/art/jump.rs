@@ -1,6 +1,6 @@
 //! The search of HydraList's search layer: an anchor next to a key, at the cost of one descent.
 //!
-//! Source: the HydraList paper (Kim et al., VLDB 2020), §4.2.1 and §4.6.1.
+//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1.
 
 use std::cmp::Ordering as Order;
 
