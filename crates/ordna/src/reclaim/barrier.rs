@@ -9,7 +9,7 @@
 //! Threads enter the current *session* by counting themselves in one of its shards, and leave it by
 //! counting down the same shard. Retired memory is collected in bags. A full bag closes the session:
 //! a new one is opened and made the current one, and then the old one is closed by adding
-//! [`CLOSED`] to each shard. A session whose shards are all drained is *terminated*. A bag is freed
+//! `CLOSED` to each shard. A session whose shards are all drained is *terminated*. A bag is freed
 //! when its session and all before it are.
 //!
 //! # Invariants
@@ -17,7 +17,7 @@
 //!    are changes of one word, so no fence and no second look is needed. Who comes late counts
 //!    itself down again and goes to the current session.
 //! 2. *Draining.* A closed shard is drained by the one exchange from `CLOSED`, nobody inside, to
-//!    [`DRAINED`]. Whoever brings it to `CLOSED`, be it the closer, one that leaves or one that came
+//!    `DRAINED`. Whoever brings it to `CLOSED`, be it the closer, one that leaves or one that came
 //!    late, tries that; afterwards the word is never `CLOSED` again in this life of the session.
 //! 3. *The bag before the session.* A bag is complete before the next session is opened, and who
 //!    enters that session acquires what its opener did: it cannot reach what is in the bag.

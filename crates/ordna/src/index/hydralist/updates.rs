@@ -9,7 +9,7 @@
 //! (one thread does both if there is one replica).
 //!
 //! # Order
-//! Times order what follows from each other ([`Clock`]), but a merged log is no clean cut: a thread may
+//! Times order what follows from each other (`Clock`), but a merged log is no clean cut: a thread may
 //! log a removal after the combiner has passed its log while the insertion before it, in a log that
 //! the combiner comes to later, or earlier in the next round, is in another merged log. So a step
 //! decides by the state of the node and not by the order of steps:

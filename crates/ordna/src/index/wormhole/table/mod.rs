@@ -4,7 +4,7 @@
 //! The leaves of the list stand in order, each with an *anchor*: a byte string not above any of its
 //! keys and above every key of the leaf before. The anchors form a trie. Each node of the trie is one
 //! slot of the table, found by the hash of its prefix: the leaf itself if the prefix is an anchor and
-//! nothing longer starts with it, else an [`Item`]. A slot is a 16-bit tag and 48 bits that tell
+//! nothing longer starts with it, else an `Item`. A slot is a 16-bit tag and 48 bits that tell
 //! which; eight slots are a cache line.
 //!
 //! A search finds the longest prefix of the key in the trie by binary search on its length (trusting
