@@ -21,21 +21,26 @@ struct Table {
 
 impl Clone for Table {
     fn clone(&self) -> Self {
+        // SAFETY: loom's cell gives a valid pointer, and fails the model if somebody writes meanwhile.
         let [left, right] = [&self.left, &self.right].map(|f| f.with(|field| unsafe { *field }));
         Self { left: UnsafeCell::new(left), right: UnsafeCell::new(right) }
     }
 }
 
-// Stands for what the index keeps of its tables; shared by the protocol alone.
+// SAFETY: stands for what the index keeps of its tables; loom fails the model if two threads touch a
+// field at once, which the protocol must prevent.
 unsafe impl Sync for Table {}
 
 impl Table {
     fn set(&mut self, value: u64) {
+        // SAFETY: `&mut self`; loom checks that nobody else is in either field.
         self.left.with_mut(|field| unsafe { *field = value });
+        // SAFETY: as above.
         self.right.with_mut(|field| unsafe { *field = value });
     }
 
     fn read(&self) -> u64 {
+        // SAFETY: loom's cell gives a valid pointer, and fails the model if somebody writes meanwhile.
         let [left, right] = [&self.left, &self.right].map(|f| f.with(|field| unsafe { *field }));
         assert_eq!(left, right, "a table was read while it was changed");
         left
@@ -50,7 +55,9 @@ struct Readers {
     retired: Mutex<Vec<*mut Table>>,
 }
 
+// SAFETY: the pointers are only kept, and freed by the model's own thread at its end.
 unsafe impl Send for Readers {}
+// SAFETY: as above; the lists are behind locks.
 unsafe impl Sync for Readers {}
 
 impl Readers {
@@ -93,6 +100,7 @@ impl Grace for Readers {
         self.look();
     }
 
+    // SAFETY: asks nothing of the caller: it frees nothing.
     unsafe fn retire<T: Send>(&self, table: *mut T) {
         // Freed at the end of the model: later than any reclamation would.
         self.retired.lock().unwrap().push(table.cast());
@@ -116,6 +124,7 @@ fn keep(
             }
             twin.renew(standby, readers);
         }
+        // SAFETY: the standby is quiet, which is what the model is to show.
         unsafe { standby.table() }.set(step);
         twin.publish(standby, readers);
     }
@@ -134,6 +143,7 @@ fn model(count: usize, steps: u64, renews: bool) {
                 let (twin, readers) = (twin.clone(), readers.clone());
                 thread::spawn(move || {
                     readers.enter(reader);
+                    // SAFETY: this reader is inside, and leaves after its last look at the table.
                     let table = unsafe { twin.read() };
                     let first = table.read();
                     // It stalls here, and looks again at the table that it has.
@@ -148,6 +158,7 @@ fn model(count: usize, steps: u64, renews: bool) {
             thread.join().unwrap();
         }
         readers.look();
+        // SAFETY: all readers have ended; each table is freed once.
         unsafe {
             twin.free(&standby);
             for table in readers.retired.lock().unwrap().drain(..) {
