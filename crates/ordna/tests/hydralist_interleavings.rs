@@ -289,8 +289,12 @@ struct Toy {
 
 impl Toy {
     fn new(anchor: u64) -> &'static Self {
+        /// Where a leak check finds them.
+        static ALL: Mutex<Vec<&'static Toy>> = Mutex::new(Vec::new());
         let toy = Self { anchor, dead: Mutex::new(false), references: Mutex::new(2) };
-        Box::leak(Box::new(toy))
+        let toy = &*Box::leak(Box::new(toy));
+        ALL.lock().unwrap().push(toy);
+        toy
     }
 
     /// Dies; gives up the list's reference and gets one for the line that tells.

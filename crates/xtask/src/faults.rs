@@ -23,8 +23,12 @@ const MODELLED: [(&str, &str); 5] = [
     ("art_prefix", "loom_art_prefix"),
 ];
 
-/// A test that does not end by then hangs because of the fault.
-const LIMIT: Duration = Duration::from_secs(180);
+/// How long a suite without a fault may take.
+const CLEAN_LIMIT: Duration = Duration::from_secs(180);
+
+/// A suite that takes this much longer than without a fault, and three times as long, hangs because
+/// of the fault.
+const HANG: Duration = Duration::from_secs(30);
 
 /// Which way the suite noticed, and how soon.
 enum Verdict {
@@ -40,7 +44,7 @@ impl Verdict {
         match self {
             Self::Test(test) => Some(test),
             Self::Crash => Some("a crash".to_owned()),
-            Self::Hang => Some(format!("a hang of {} s", LIMIT.as_secs())),
+            Self::Hang => Some("a hang".to_owned()),
             Self::Nothing => None,
         }
     }
@@ -65,23 +69,30 @@ pub fn run(part: &str) -> Outcome {
         let suite = models.get(area).unwrap_or(&tests);
         let file = MODELLED.iter().find(|(a, _)| *a == area).map_or(area, |(_, file)| file);
         let own = suite.iter().filter(|(stem, _)| is_of(stem, file));
-        let own: Vec<_> = own.map(|(_, path)| path.clone()).collect();
+        let mut own: Vec<_> = own.collect();
+        // Forced interleavings notice soonest.
+        own.sort_by_key(|(stem, _)| (!stem.ends_with("interleavings"), stem.as_str()));
+        let own: Vec<_> = own.into_iter().map(|(_, path)| path.clone()).collect();
         if own.is_empty() { Err(format!("no test file {file}*.rs for {name}")) } else { Ok(own) }
     };
     let mut suites: Vec<Vec<PathBuf>> =
         names.iter().map(|n| suite_of(n)).collect::<Result<_, _>>()?;
     suites.sort();
     suites.dedup();
-    for suite in &suites {
+    let mut limits = BTreeMap::new();
+    for suite in suites {
         // Whatever the suite does without a fault says nothing about one.
-        if let Some(what) = judge(suite, "")?.0.name() {
+        let (verdict, took) = judge(&suite, "", CLEAN_LIMIT)?;
+        if let Some(what) = verdict.name() {
             return Err(format!("without any fault already: {what}"));
         }
+        limits.insert(suite, took * 3 + HANG);
     }
     println!("{:<44} {:>8}  caught by", "fault", "seconds");
     let mut missed = Vec::new();
     for name in &names {
-        let (verdict, took) = judge(&suite_of(name)?, name)?;
+        let suite = suite_of(name)?;
+        let (verdict, took) = judge(&suite, name, limits[&suite])?;
         let caught = verdict.name().unwrap_or_else(|| {
             missed.push(name.as_str());
             "NOTHING".to_owned()
@@ -184,10 +195,10 @@ fn build(flags: &str, target: &str, files: &[String]) -> Result<Vec<(String, Pat
 }
 
 /// Runs test programs with a fault planted until one test fails.
-fn judge(suite: &[PathBuf], fault: &str) -> Result<(Verdict, Duration), String> {
+fn judge(suite: &[PathBuf], fault: &str, limit: Duration) -> Result<(Verdict, Duration), String> {
     let start = Instant::now();
     for program in suite {
-        let verdict = judge_one(program, fault, start)?;
+        let verdict = judge_one(program, fault, limit.saturating_sub(start.elapsed()))?;
         if !matches!(verdict, Verdict::Nothing) {
             return Ok((verdict, start.elapsed()));
         }
@@ -195,7 +206,8 @@ fn judge(suite: &[PathBuf], fault: &str) -> Result<(Verdict, Duration), String> 
     Ok((Verdict::Nothing, start.elapsed()))
 }
 
-fn judge_one(program: &Path, fault: &str, start: Instant) -> Result<Verdict, String> {
+fn judge_one(program: &Path, fault: &str, limit: Duration) -> Result<Verdict, String> {
+    let start = Instant::now();
     let mut child = Command::new(program)
         .env("ORDNA_FAULT", fault)
         .current_dir(root().join("crates/ordna"))
@@ -212,7 +224,7 @@ fn judge_one(program: &Path, fault: &str, start: Instant) -> Result<Verdict, Str
         });
     });
     let verdict = loop {
-        let left = LIMIT.saturating_sub(start.elapsed());
+        let left = limit.saturating_sub(start.elapsed());
         match incoming.recv_timeout(left) {
             Ok(line) => {
                 if let Some(test) =

@@ -1,5 +1,6 @@
 //! The developers' own commands: `cargo xtask <command>`.
 
+mod asan;
 mod faults;
 mod licences;
 mod porcupine;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 const HELP: &str = "\
+cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask loom              run the loom models as they are
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
@@ -20,6 +22,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        ["asan"] => asan::run(""),
+        ["asan", part] => asan::run(part),
         ["faults"] => faults::run(""),
         ["faults", part] => faults::run(part),
         ["loom"] => faults::loom_clean(),

@@ -1,0 +1,18 @@
+//! The library's tests under AddressSanitizer: use after free, double free, and what is never freed.
+
+use crate::{Outcome, cargo, must};
+
+/// The sanitizer needs a target of its own, or build scripts would be built with it too.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+pub fn run(part: &str) -> Outcome {
+    must(
+        cargo()
+            .args(["test", "-p", "ordna", "--lib", "--tests", "--no-fail-fast", "--locked"])
+            .args(["--target", TARGET, "--target-dir", "target/asan"])
+            .arg(part)
+            // The flag is an unstable one; this lets the stable compiler take it.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", "-Zsanitizer=address"),
+    )
+}
