@@ -89,7 +89,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     #[inline]
     pub fn perform(
         &mut self,
-        session: &mut impl Session<K>,
+        session: &mut dyn Session<K>,
         operation: Operation,
         version: u64,
     ) -> Result<(), String> {
@@ -151,7 +151,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     /// may not appear.
     fn scan(
         &mut self,
-        session: &mut impl Session<K>,
+        session: &mut dyn Session<K>,
         from: &K,
         start: usize,
         limit: usize,
@@ -202,7 +202,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     /// Runs of reads and of inserts go through the group calls; everything else singly.
     pub fn in_groups(
         &mut self,
-        session: &mut impl Session<K>,
+        session: &mut dyn Session<K>,
         operations: &[Operation],
         batch: usize,
     ) -> Result<(), String> {
@@ -220,7 +220,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     /// One group of operations of the same action.
     pub fn group(
         &mut self,
-        session: &mut impl Session<K>,
+        session: &mut dyn Session<K>,
         group: &[Operation],
     ) -> Result<(), String> {
         match group.first().map(|operation| operation.action) {
@@ -267,7 +267,7 @@ const STRETCH: usize = 100_000;
 /// After the load, off the clock: a sample of keys.
 pub fn check_points<K: Key + ?Sized>(
     job: &Job<'_, K>,
-    session: &mut impl Session<K>,
+    session: &mut dyn Session<K>,
 ) -> Result<(), String> {
     let step = (job.loaded / 100_000).max(1);
     for position in (0..job.loaded).step_by(step) {
@@ -285,7 +285,7 @@ pub fn check_points<K: Key + ?Sized>(
 /// value, above the one before; and there must be as many as the key set has in that stretch.
 pub fn check_stretch<K: Key + ?Sized>(
     job: &Job<'_, K>,
-    session: &mut impl Session<K>,
+    session: &mut dyn Session<K>,
 ) -> Result<(), String> {
     if job.loaded == 0 {
         return Ok(());

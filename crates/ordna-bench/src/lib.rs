@@ -9,11 +9,14 @@
 //! | [`registry`] | the indexes by name: one line each; their switches |
 //! | [`plugin`] | indexes from shared libraries behind a C interface |
 //! | [`check`] | the values that are stored, and the checks of every answer |
-//! | [`run`] | one build of one index: load and workloads, timed |
+//! | [`run`] | one instance of one index: load and workloads, timed |
+//! | [`isolate`] | child processes; [`host`]: an instance in one, or here |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
 //! | [`paper`] | the papers' experiments as a table of runs |
 //! | [`dram`] | the machine's memory latency |
 //! | [`memory`] | bytes as the allocator and the system count them |
+//! | [`info`] | where, when and on what a run was |
+//! | [`noise`] | how far its figures can be relied on |
 //! | [`table`] | the results for people and for programs |
 //! | [`page`] | `docs/benchmarks.md`, made from the results |
 //! | [`report`] | the results as plots on one HTML page |
@@ -25,8 +28,12 @@ pub mod check;
 pub mod cli;
 pub mod dram;
 pub mod driver;
+pub mod host;
+pub mod info;
+pub mod isolate;
 pub mod keys;
 pub mod memory;
+pub mod noise;
 pub mod page;
 pub mod paper;
 #[cfg(feature = "peers")]

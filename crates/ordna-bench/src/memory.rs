@@ -44,6 +44,11 @@ pub fn available() -> Option<usize> {
     field("/proc/meminfo", "MemAvailable:")
 }
 
+/// All memory of the machine, where it says so.
+pub fn total() -> Option<usize> {
+    field("/proc/meminfo", "MemTotal:")
+}
+
 /// A field in kB of a file below `/proc`, in bytes.
 fn field(path: &str, name: &str) -> Option<usize> {
     let text = std::fs::read_to_string(path).ok()?;

@@ -1,5 +1,6 @@
 //! `docs/benchmarks.md`, made from the results of one run.
 
+use crate::noise::{runs, told};
 use crate::registry::BASELINES;
 use crate::table::{Cell, render};
 
@@ -31,21 +32,46 @@ fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<L
     losses
 }
 
-fn list(losses: &[Loss<'_>], what: &str) -> String {
+/// `what` heads the factor; `spread` tells what more there is to say of a case.
+fn list(
+    losses: &[Loss<'_>],
+    what: &str,
+    more: &str,
+    spread: impl Fn(&Cell, &Cell) -> String,
+) -> String {
     if losses.is_empty() {
         return "In no case of this run.\n".to_owned();
     }
     let line = |Loss { peer, best, factor }: &Loss<'_>| {
         format!(
-            "| {} | {} | {} | {} | {} | {} | {factor:.2} |\n",
-            peer.keys, peer.workload, peer.threads, peer.batch, best.index, peer.index
+            "| {} | {} | {} | {} | {} | {} | {factor:.2} |{}\n",
+            peer.keys,
+            peer.workload,
+            peer.threads,
+            peer.batch,
+            best.index,
+            peer.index,
+            spread(peer, best),
         )
     };
     let lines: String = losses.iter().map(line).collect();
     format!(
-        "| keys | workload | threads | batch | our best | peer | {what} |\n\
-         |---|---|---|---|---|---|---|\n{lines}"
+        "| keys | workload | threads | batch | our best | peer | {what} |{more}\n\
+         |---|---|---|---|---|---|---|{}\n{lines}",
+        if more.is_empty() { "" } else { "---|" }
     )
+}
+
+/// Whether the peer's slowest round is ahead of our fastest.
+fn clear(peer: &Cell, best: &Cell) -> String {
+    let Some((theirs, ours)) = peer.mops.zip(best.mops) else { return " |".to_owned() };
+    let known = peer.rounds > 1 && best.rounds > 1;
+    let clear = match theirs.min > ours.max {
+        _ if !known => "not known",
+        true => "yes",
+        false => "no",
+    };
+    format!(" {clear} |")
 }
 
 /// What was wrong in which cells, one line per index and complaint.
@@ -68,8 +94,8 @@ pub fn notes(cells: &[Cell]) -> Vec<String> {
     notes.into_iter().map(line).collect()
 }
 
-/// The page. `command` is what made the results.
-pub fn render_page(cells: &[Cell], baseline: &str, command: &str) -> String {
+/// The page.
+pub fn render_page(cells: &[Cell], baseline: &str) -> String {
     let Some(first) = cells.first() else {
         return "# Benchmarks\n\nNothing was measured.\n".to_owned();
     };
@@ -77,33 +103,40 @@ pub fn render_page(cells: &[Cell], baseline: &str, command: &str) -> String {
     // Fewer bytes are better. One load serves all workloads: its own cell stands for it.
     let loads: Vec<Cell> = cells.iter().filter(|cell| cell.workload == "load").cloned().collect();
     let memory = losses(&loads, |cell| cell.bytes_per_key.filter(|b| *b > 0.0).map(f64::recip));
-    let dram = cells.iter().find_map(|cell| cell.dram);
+    let dram = cells.iter().find_map(|cell| cell.info.dram);
     let dram = dram.map(|dram| format!("- DRAM: {dram}.\n")).unwrap_or_default();
+    let runs = runs(cells);
+    let commands: String = runs.iter().map(|run| format!("{}\n", run.command)).collect();
+    let version = |run: &&crate::info::RunInfo| format!("- {}: {}.\n", run.started, run.version);
+    let versions: String = runs.iter().filter(|run| !run.started.is_empty()).map(version).collect();
+    let noise: String = told(cells, baseline).iter().map(|text| format!("- {text}\n")).collect();
     format!(
         "# Benchmarks\n\n\
          Made by `ordna bench docs` from the results of\n\n\
-         ```text\n{command}\n```\n\n\
+         ```text\n{commands}```\n\n\
+         {versions}\
          - Machine: {}.\n\
          - Allocator of the whole program: {}; bytes per key are from its statistics, RSS per key is \
          by how much the load made the resident set of the process grow.\n{dram}\
-         - Seed {}; {} rounds, interleaved over the indexes; each builds the index anew. Median with \
-         lowest and highest; ratios against `{baseline}`.\n\
+         - Seed {}; {} rounds, interleaved over the indexes. Median with lowest and highest; ratios \
+         against `{baseline}`.\n\
          - Every answer was checked; an index that answered wrongly has no figure.\n\n\
-         Compare figures within this page only: they are of one run on one machine.\n\n\
+         Compare figures within this page only: they are of one machine.\n\n\
+         ## How far to rely on it\n\n{noise}\n\
          ## Where we lose\n\n\
          Cases in which a peer is ahead of the best of our indexes, from the figures below. \
          `locked` (a B-tree behind one lock) and `btree` (the same without a lock, on one thread) \
          count as peers; `dashmap` keeps no order.\n\n\
-         Throughput:\n\n{}\n\
+         Throughput; beyond the spread: the peer's slowest round is ahead of our fastest.\n\n{}\n\
          Memory after the load:\n\n{}\n\
          ## What was wrong, and what cannot be\n\n{}\n\
          ## Results\n\n```text\n{}```\n",
-        first.machine,
-        first.allocator,
+        first.info.machine,
+        first.info.allocator,
         first.seed,
-        first.rounds,
-        list(&speed, "times as fast"),
-        list(&memory, "times as small"),
+        cells.iter().map(|cell| cell.rounds).max().unwrap_or(0),
+        list(&speed, "times as fast", " beyond the spread |", clear),
+        list(&memory, "times as small", "", |_, _| String::new()),
         faults(cells),
         render(cells, baseline),
     )
@@ -160,9 +193,9 @@ mod tests {
         let names: Vec<_> = speed.iter().map(|l| (&*l.best.index, &*l.peer.index)).collect();
         assert_eq!(names, [("skiplist", "faster")]);
         assert!((speed[0].factor - 2.5).abs() < 1e-9);
-        let page = render_page(&cells, "locked", "ordna bench run");
-        assert!(page.contains("| skiplist | locked | 1.33 |"), "{page}");
-        assert!(page.contains("| skiplist | faster | 2.50 |"), "{page}");
+        let page = render_page(&cells, "locked");
+        assert!(page.contains("| skiplist | locked | 1.33 |\n"), "{page}");
+        assert!(page.contains("| skiplist | faster | 2.50 | yes |"), "{page}");
         assert!(page.contains("Seed 7; 3 rounds") && page.contains("a machine"), "{page}");
         assert!(!page.contains("| liar |"), "{page}");
         assert!(page.contains("Every index answered rightly"), "{page}");
@@ -180,14 +213,14 @@ mod tests {
             notes(&cells),
             ["crossbeam-skiplist (int mix:5, int mix:6, int mix:7): a read of 5: None"]
         );
-        let page = render_page(&cells, "locked", "ordna bench run");
+        let page = render_page(&cells, "locked");
         assert!(page.contains("removes the entry and then inserts"), "{page}");
     }
 
     #[test]
     fn a_run_without_losses_says_so() {
         let cells = [cell("skiplist", true, 2.0, 40.0), cell("slower", false, 1.0, 50.0)];
-        assert_eq!(render_page(&cells, "skiplist", "").matches("In no case").count(), 2);
-        assert!(render_page(&[], "skiplist", "").contains("Nothing was measured"));
+        assert_eq!(render_page(&cells, "skiplist").matches("In no case").count(), 2);
+        assert!(render_page(&[], "skiplist").contains("Nothing was measured"));
     }
 }

@@ -34,12 +34,11 @@ use ordna::{
     WormholeFaithful, WormholeUnsafe,
 };
 
-use crate::run::{Built, Job, measure};
 use crate::suggest::unknown;
-use crate::target::{Alone, Ours, Shared};
+use crate::target::{Alone, Counting, Ours, Shared, Target};
 
-/// Measures one job on a fresh instance of the index.
-pub type Runner<K> = Box<dyn Fn(&Job<'_, K>, &Switches) -> Built>;
+/// Makes an empty index for so many threads; the reason if that cannot be.
+pub type Maker<K> = Box<dyn Fn(&Switches, usize) -> Result<Box<dyn Target<K>>, String>>;
 
 /// A part of an index that can be turned off, or an option of it.
 #[derive(Debug, Clone, Copy)]
@@ -98,9 +97,9 @@ pub struct Entry {
     /// What can be switched.
     pub switches: &'static [Switch],
     /// For integers; the reason if it takes none.
-    pub integers: Result<Runner<u64>, String>,
+    pub integers: Result<Maker<u64>, String>,
     /// For byte strings.
-    pub bytes: Result<Runner<[u8]>, String>,
+    pub bytes: Result<Maker<[u8]>, String>,
 }
 
 /// An index of the workspace that takes both kinds of keys; with switches and the function that
@@ -111,10 +110,8 @@ macro_rules! ours {
             name: $name.to_owned(),
             ours: true,
             switches: &[],
-            integers: Ok(Box::new(|job, _| {
-                measure(job, || Shared(Ours($index::<u64, u64>::new())))
-            })),
-            bytes: Ok(Box::new(|job, _| measure(job, || Shared(Ours($index::<[u8], u64>::new()))))),
+            integers: Ok(Box::new(|_, _| Ok(Box::new(Shared(Ours($index::<u64, u64>::new())))))),
+            bytes: Ok(Box::new(|_, _| Ok(Box::new(Shared(Ours($index::<[u8], u64>::new())))))),
         }
     };
     ($name:literal, $index:ident, $switches:expr, $make:ident) => {
@@ -122,11 +119,11 @@ macro_rules! ours {
             name: $name.to_owned(),
             ours: true,
             switches: $switches,
-            integers: Ok(Box::new(|job, switches| {
-                measure(job, || Shared(Ours::<$index<u64, u64>>($make(switches))))
+            integers: Ok(Box::new(|switches, _| {
+                Ok(Box::new(Shared(Ours::<$index<u64, u64>>($make(switches)))))
             })),
-            bytes: Ok(Box::new(|job, switches| {
-                measure(job, || Shared(Ours::<$index<[u8], u64>>($make(switches))))
+            bytes: Ok(Box::new(|switches, _| {
+                Ok(Box::new(Shared(Ours::<$index<[u8], u64>>($make(switches)))))
             })),
         }
     };
@@ -140,8 +137,8 @@ macro_rules! alone {
             name: $name.to_owned(),
             ours: true,
             switches: &[],
-            integers: Ok(Box::new(|job, _| measure(job, || Alone::new($make::<u64>())))),
-            bytes: Ok(Box::new(|job, _| measure(job, || Alone::new($make::<[u8]>())))),
+            integers: Ok(Box::new(|_, _| Ok(Box::new(Alone::new($make::<u64>()))))),
+            bytes: Ok(Box::new(|_, _| Ok(Box::new(Alone::new($make::<[u8]>()))))),
         }
     };
 }
@@ -171,8 +168,35 @@ const HYDRALIST: &[Switch] = &[
     Switch { name: "backoff", values: &["on", "off"], what: "waiting before another try" },
 ];
 
-fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
-    HydraList::with(&HydraOptions {
+fn hydralist() -> Entry {
+    fn maker<K: Key + ?Sized>() -> Maker<K> {
+        Box::new(|switches, _| {
+            let index = Shared(Ours(HydraList::with(&hydralist_options(switches))));
+            Ok(Box::new(Counting { index, counts: jumps::<K> }))
+        })
+    }
+    Entry {
+        name: "hydralist".to_owned(),
+        ours: true,
+        switches: HYDRALIST,
+        integers: Ok(maker()),
+        bytes: Ok(maker()),
+    }
+}
+
+/// HydraList's Figure 13: how far the search layer was behind the data layer, as writers saw it.
+fn jumps<K: Key + ?Sized>(index: &HydraList<K, u64>) -> String {
+    let jumps = index.statistics().jumps;
+    let all = jumps.iter().sum::<usize>().max(1) as f64;
+    let shares = ["0", "1", "2-3", "4-7", "8+"].into_iter().zip(jumps);
+    let shares: Vec<String> = shares
+        .map(|(nodes, count)| format!("{nodes}: {:.3} %", count as f64 / all * 1e2))
+        .collect();
+    format!("writes by nodes from jump node to target node: {}", shares.join(", "))
+}
+
+fn hydralist_options(switches: &Switches) -> HydraOptions {
+    HydraOptions {
         sorted: switches.get("leaf") == "sorted",
         simd: switches.get("simd") == "on",
         update: match switches.get("update") {
@@ -182,7 +206,7 @@ fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
         topology: Topology::declared(switches.get("replicas").parse().unwrap_or(1)),
         backoff: switches.get("backoff") == "on",
         ..HydraOptions::default()
-    })
+    }
 }
 
 /// The optimizations of PI's Figure 15, its pool and its threshold.
@@ -273,7 +297,7 @@ pub fn all() -> Vec<Entry> {
         ours!("locked", Locked),
         alone!("btree", btree),
         ours!("skiplist", SkipList),
-        ours!("hydralist", HydraList, HYDRALIST, hydralist),
+        hydralist(),
         ours!("pi", Pi, PI, pi),
         ours!("nitro", Store),
         alone!("art-none", art_none),
@@ -307,7 +331,7 @@ const PLANNED: [&str; 10] = [
 ];
 
 /// The peers, measured in builds with the feature.
-const PEERS: [&str; 7] =
+pub const PEERS: [&str; 7] =
     ["crossbeam-skiplist", "scc", "congee", "arctic", "masstree", "concurrent-map", "dashmap"];
 
 /// Names that the command line knows and this build has not, and why.
@@ -408,6 +432,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Job, measure};
 
     fn switched<K: Key + ?Sized>(switches: &Switches) -> Locked<K, u64> {
         // The switch reaches the constructor; a value that is not listed never does.
@@ -437,9 +462,10 @@ mod tests {
         let keys = vec![3, 1, 2];
         let job =
             Job { keys: &keys, loaded: 3, threads: 1, batch: 1, phases: &phases, ranks: None };
-        let run = chosen.entry.integers.as_ref().ok().unwrap();
-        assert!(run(&job, &chosen.switches).load.is_ok());
-        let wrong = run(&job, &registry().find("switched").unwrap().switches).load.unwrap_err();
+        let make = chosen.entry.integers.as_ref().ok().unwrap();
+        assert!(measure(&job, &|| make(&chosen.switches, 1)).load.is_ok());
+        let default = registry().find("switched").unwrap().switches;
+        let wrong = measure(&job, &|| make(&default, 1)).load.unwrap_err();
         assert!(
             format!("{wrong:?}").contains("Failed"),
             "levels=2 must have reached it: {wrong:?}"

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use ordna::Key;
+use serde::{Deserialize, Serialize};
 
 use crate::check::{Checker, check_points, check_stretch};
 use crate::memory;
@@ -21,9 +22,9 @@ pub struct Job<'a, K: Key + ?Sized> {
     pub loaded: usize,
     /// Threads that load.
     pub threads: usize,
-    /// Keys per call; 1: single operations.
+    /// Keys per call of the load; 1: single operations.
     pub batch: usize,
-    /// The workloads, one after the other on the same instance.
+    /// The workloads that can be asked for, in any order, on the same instance.
     pub phases: &'a [Phase],
     /// The loaded keys' places in key order; there if a workload scans.
     pub ranks: Option<&'a [u32]>,
@@ -33,6 +34,8 @@ pub struct Job<'a, K: Key + ?Sized> {
 pub struct Phase {
     /// Which.
     pub workload: Workload,
+    /// Keys per call.
+    pub batch: usize,
     /// The operations of each thread; none for [`Workload::Load`].
     pub written: Written,
     /// Times every operation by itself instead of all together.
@@ -55,17 +58,20 @@ impl Phase {
 }
 
 /// Why there is no figure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Problem {
     /// An answer was wrong.
     Wrong(String),
     /// It panicked.
     Failed(String),
+    /// It ended its process, or hung.
+    Crashed(String),
     /// The index cannot do this.
     NotApplicable(String),
 }
 
 /// The figures of one build, or why there are none.
+#[cfg(test)]
 #[derive(Debug)]
 pub struct Built {
     /// Of the load.
@@ -74,27 +80,8 @@ pub struct Built {
     pub phases: Vec<Result<Measured, Problem>>,
 }
 
-impl Built {
-    /// Nothing, and why for each phase.
-    fn not_applicable(reasons: Vec<String>) -> Self {
-        let why = reasons.first().cloned().unwrap_or_default();
-        Self {
-            load: Err(Problem::NotApplicable(why)),
-            phases: reasons.into_iter().map(|why| Err(Problem::NotApplicable(why))).collect(),
-        }
-    }
-
-    /// The same problem everywhere.
-    pub fn nothing(phases: usize, problem: &Problem) -> Self {
-        Self {
-            load: Err(problem.clone()),
-            phases: (0..phases).map(|_| Err(problem.clone())).collect(),
-        }
-    }
-}
-
 /// Figures of a load.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Load {
     /// Million inserts per second.
     pub mops: f64,
@@ -108,15 +95,42 @@ pub struct Load {
 }
 
 /// Figures of a workload.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
     /// Million operations per second, of all threads together.
     pub mops: f64,
     /// The same of each role, where threads do different things.
     pub roles: Vec<f64>,
-    /// Nanoseconds per operation, if they were timed one by one. An operation in a group takes as
-    /// long as the group.
-    pub latency: Option<Histogram<u64>>,
+    /// What the index has counted about itself since it was made, if it does.
+    pub counts: Option<String>,
+    /// Of the operations, if they were timed one by one. An operation in a group takes as long as the
+    /// group.
+    pub latency: Option<Latency>,
+}
+
+/// How long operations took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Latency {
+    /// Share of the operations and the nanoseconds within which they were done.
+    pub curve: Vec<(f64, u64)>,
+    /// The slowest, in nanoseconds.
+    pub max_ns: u64,
+}
+
+/// The shares of the curve.
+const SHARES: [f64; 10] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999, 0.9999];
+
+impl Latency {
+    fn of(all: &Histogram<u64>) -> Self {
+        let curve = SHARES.map(|share| (share, all.value_at_quantile(share))).to_vec();
+        Self { curve, max_ns: all.max() }
+    }
+
+    /// The nanoseconds within which this share of the operations was done.
+    pub fn at(&self, share: f64) -> Option<u64> {
+        let found = self.curve.iter().find(|(known, _)| (known - share).abs() < 1e-9);
+        found.map(|(_, nanoseconds)| *nanoseconds)
+    }
 }
 
 /// Runs `f`; a panic in it becomes an error that tells its message.
@@ -133,81 +147,130 @@ fn during(when: &str) -> impl Fn(Problem) -> Problem {
     move |problem| match problem {
         Problem::Wrong(what) => Problem::Wrong(format!("{when}: {what}")),
         Problem::Failed(what) => Problem::Failed(format!("{when}: {what}")),
-        Problem::NotApplicable(why) => Problem::NotApplicable(why),
+        other => other,
     }
 }
 
-/// Builds an index with `new`, loads it and runs the workloads on it. A panic anywhere, the drop
-/// included, is a [`Problem::Failed`] and not the end of the run.
-pub fn measure<K, T>(job: &Job<'_, K>, new: impl FnOnce() -> T) -> Built
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
-    let phases = job.phases.len();
-    let before = (memory::allocated(), memory::resident());
-    let target = match guarded(new) {
-        Ok(target) => target,
-        Err(problem) => return Built::nothing(phases, &during("while being made")(problem)),
-    };
-    let mut built = match guarded(|| target.refuses(job)) {
-        Ok(None) => on(job, &target, before),
-        Ok(Some(why)) => Built::nothing(phases, &Problem::NotApplicable(why)),
-        Err(problem) => Built::nothing(phases, &problem),
-    };
-    let failed = |problem: Option<&Problem>| matches!(problem, Some(Problem::Failed(_)));
-    let panicked = failed(built.load.as_ref().err())
-        || built.phases.iter().any(|phase| failed(phase.as_ref().err()));
-    if panicked {
-        // Its state is unknown: a drop could hang or worse.
-        std::mem::forget(target);
-    } else if let Err(problem) = guarded(|| drop(target)) {
-        built = Built::nothing(phases, &during("while being dropped")(problem));
-    }
-    built
+/// Makes an empty index; the reason if that cannot be.
+pub type Make<'m, K> = &'m dyn Fn() -> Result<Box<dyn Target<K>>, String>;
+
+/// One instance of an index, under measurement. A panic anywhere, the drop included, is a
+/// [`Problem::Failed`] and not the end of the run.
+pub struct Instance<'j, 'a, K: Key + ?Sized> {
+    job: &'j Job<'a, K>,
+    target: Option<Box<dyn Target<K>>>,
+    /// Bytes that were allocated and resident before it was made.
+    before: (usize, Option<usize>),
+    /// Why nothing can be measured on it any more.
+    problem: Option<Problem>,
+    /// What was wrong with the scan after the load.
+    wrong_scan: Option<String>,
 }
 
-fn on<K, T>(job: &Job<'_, K>, target: &T, before: (usize, Option<usize>)) -> Built
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
-    let reasons: Vec<Option<String>> =
-        job.phases.iter().map(|phase| unable(target, phase)).collect();
-    if !reasons.is_empty()
-        && let Some(reasons) = reasons.iter().cloned().collect::<Option<Vec<String>>>()
-    {
-        return Built::not_applicable(reasons);
+impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
+    /// Makes it. If that fails, everything that is asked of it tells why.
+    pub fn new(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
+        let before = (memory::allocated(), memory::resident());
+        let mut new = Self { job, target: None, before, problem: None, wrong_scan: None };
+        let refused = |why: Option<String>| why.map(Problem::NotApplicable);
+        match guarded(make) {
+            Ok(Ok(target)) => {
+                new.problem = guarded(|| target.refuses(job)).map_or_else(Some, refused);
+                new.target = Some(target);
+            }
+            Ok(Err(why)) => new.problem = Some(Problem::NotApplicable(why)),
+            Err(problem) => new.problem = Some(during("while being made")(problem)),
+        }
+        new
     }
-    let load = match load(job, target, before) {
-        Ok(load) => load,
-        Err(problem) => return Built::nothing(job.phases.len(), &problem),
-    };
-    let mut phases: Vec<Result<Measured, Problem>> = Vec::new();
-    for (phase, reason) in job.phases.iter().zip(reasons) {
-        let before = phases.iter().find_map(|phase| match phase {
-            Err(Problem::Failed(what)) => Some(what.clone()),
-            _ => None,
-        });
-        phases.push(if let Some(what) = before {
-            Err(Problem::Failed(what))
-        } else if let Some(why) = reason {
-            Err(Problem::NotApplicable(why))
-        } else if let Some(wrong) = load.wrong_scan.as_ref().filter(|_| judged(phase)) {
-            Err(Problem::Wrong(wrong.clone()))
-        } else {
-            one_phase(job, target, phase)
-        });
+
+    /// Keeps a problem after which the instance is of no use.
+    fn keep<R>(&mut self, result: Result<R, Problem>, always: bool) -> Result<R, Problem> {
+        if let Err(problem) = &result
+            && (always || matches!(problem, Problem::Failed(_)))
+        {
+            self.problem = Some(problem.clone());
+        }
+        result
     }
-    Built { load: Ok(load), phases }
+
+    fn target(&self) -> Result<&dyn Target<K>, Problem> {
+        match (&self.problem, &self.target) {
+            (Some(problem), _) => Err(problem.clone()),
+            (None, Some(target)) => Ok(&**target),
+            (None, None) => Err(Problem::Failed("it was not made".to_owned())),
+        }
+    }
+
+    /// Loads the keys and checks what it holds then. Nothing is loaded if no phase could follow.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn load(&mut self) -> Result<Load, Problem> {
+        let target = self.target()?;
+        let mut reasons = self.job.phases.iter().map(|phase| unable(target, phase));
+        let first = reasons.next().flatten();
+        let loaded = match first.filter(|_| reasons.all(|reason| reason.is_some())) {
+            Some(why) => Err(Problem::NotApplicable(why)),
+            None => load(self.job, target, self.before),
+        };
+        let loaded = self.keep(loaded, true)?;
+        self.wrong_scan.clone_from(&loaded.wrong_scan);
+        Ok(loaded)
+    }
+
+    /// Runs a phase of the job, and brings back what is missing then.
+    ///
+    /// # Errors
+    /// What was wrong.
+    pub fn phase(&mut self, at: usize) -> Result<Measured, Problem> {
+        let Some(phase) = self.job.phases.get(at) else {
+            return Err(Problem::Failed(format!("there is no phase {at}")));
+        };
+        // What it can never do is a better reason than what went wrong before.
+        if let Some(why) = self.target.as_ref().and_then(|target| unable(&**target, phase)) {
+            return Err(Problem::NotApplicable(why));
+        }
+        let target = self.target()?;
+        if let Some(wrong) = self.wrong_scan.as_ref().filter(|_| judged(phase)) {
+            return Err(Problem::Wrong(wrong.clone()));
+        }
+        let measured = one_phase(self.job, target, phase);
+        self.keep(measured, false)
+    }
+
+    /// Drops it.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub fn finish(self) -> Result<(), Problem> {
+        let Some(target) = self.target else { return Ok(()) };
+        if matches!(self.problem, Some(Problem::Failed(_))) {
+            // Its state is unknown: a drop could hang or worse.
+            std::mem::forget(target);
+            return Ok(());
+        }
+        guarded(|| drop(target)).map_err(during("while being dropped"))
+    }
+}
+
+/// Makes an instance, loads it and runs all phases on it.
+#[cfg(test)]
+pub fn measure<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) -> Built {
+    let mut instance = Instance::new(job, make);
+    let load = instance.load();
+    let phases = (0..job.phases.len()).map(|at| instance.phase(at)).collect();
+    match instance.finish() {
+        Ok(()) => Built { load, phases },
+        Err(problem) => Built {
+            load: Err(problem.clone()),
+            phases: job.phases.iter().map(|_| Err(problem.clone())).collect(),
+        },
+    }
 }
 
 /// Why the index cannot do this; `None` if it can.
-fn unable<K, T>(target: &T, phase: &Phase) -> Option<String>
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
+fn unable<K: Key + ?Sized>(target: &dyn Target<K>, phase: &Phase) -> Option<String> {
     if target.most_threads().is_some_and(|most| most < phase.written.operations.len()) {
         return Some("one thread only: it has no synchronization".to_owned());
     }
@@ -215,15 +278,17 @@ where
 }
 
 /// Runs a phase, and brings back what is missing then.
-fn one_phase<K, T>(job: &Job<'_, K>, target: &T, phase: &Phase) -> Result<Measured, Problem>
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
+fn one_phase<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    target: &dyn Target<K>,
+    phase: &Phase,
+) -> Result<Measured, Problem> {
     let Written { operations, restore } = &phase.written;
-    let measured = timed(job, target, operations, phase.workload.roles(), phase.latency)?;
+    let mut measured =
+        timed(job, target, operations, phase.batch, phase.workload.roles(), phase.latency)?;
+    measured.counts = guarded(|| target.counts())?;
     if restore.iter().any(|operations| !operations.is_empty()) {
-        timed(job, target, restore, &[], false)
+        timed(job, target, restore, 1, &[], false)
             .map_err(|problem| during("while keys were put back")(problem))?;
     }
     Ok(measured)
@@ -234,11 +299,11 @@ fn judged(phase: &Phase) -> bool {
     phase.workload == Workload::Load || phase.workload.scans()
 }
 
-fn load<K, T>(job: &Job<'_, K>, target: &T, before: (usize, Option<usize>)) -> Result<Load, Problem>
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
+fn load<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    target: &dyn Target<K>,
+    before: (usize, Option<usize>),
+) -> Result<Load, Problem> {
     let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
     let operations: Vec<Vec<Operation>> = (0..threads)
         .map(|thread| {
@@ -251,17 +316,17 @@ where
     if let Some(why) = [Action::Insert, Action::Read].into_iter().find_map(|a| target.lacks(a)) {
         return Err(Problem::NotApplicable(why));
     }
-    let timed =
-        timed(job, target, &operations, &[], false).map_err(|p| during("while loading")(p))?;
+    let timed = timed(job, target, &operations, job.batch, &[], false)
+        .map_err(|p| during("while loading")(p))?;
     drop(operations);
     let grown = memory::allocated().saturating_sub(before.0) as f64 / job.loaded.max(1) as f64;
     let resident = before.1.zip(memory::resident());
     let mut wrong_scan = None;
     let checked = guarded(|| {
         let mut session = target.session(0, 1);
-        check_points(job, &mut session)?;
+        check_points(job, &mut *session)?;
         if target.lacks(Action::Scan(1)).is_none() {
-            wrong_scan = check_stretch(job, &mut session).err();
+            wrong_scan = check_stretch(job, &mut *session).err();
         }
         Ok(())
     });
@@ -289,17 +354,14 @@ struct Ran {
 
 /// Runs every thread's operations, pinned, from one starting shot. Threads with roles stop when the
 /// first of them is done: no role is measured while another rests.
-fn timed<K, T>(
+fn timed<K: Key + ?Sized>(
     job: &Job<'_, K>,
-    target: &T,
+    target: &dyn Target<K>,
     operations: &[Vec<Operation>],
+    batch: usize,
     roles: &[&str],
     latency: bool,
-) -> Result<Measured, Problem>
-where
-    K: Key + ?Sized,
-    T: Target<K>,
-{
+) -> Result<Measured, Problem> {
     let count = operations.len();
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let start = Barrier::new(operations.len());
@@ -321,7 +383,7 @@ where
                     let mut session = session?;
                     let run = guarded(|| {
                         let stop = stop_together.then_some(stop);
-                        one_thread(job, &mut session, operations, latency, stop)
+                        one_thread(job, &mut *session, operations, batch, latency, stop)
                     });
                     stop.store(true, Ordering::Relaxed);
                     let run = match run {
@@ -356,13 +418,19 @@ where
             Some(all) => drop(all.add(histogram)),
         }
     }
-    Ok(Measured { mops: done as f64 / seconds.max(1e-9) / 1e6, roles, latency: all })
+    Ok(Measured {
+        mops: done as f64 / seconds.max(1e-9) / 1e6,
+        roles,
+        counts: None,
+        latency: all.as_ref().map(Latency::of),
+    })
 }
 
 fn one_thread<'a, K: Key + ?Sized>(
     job: &Job<'a, K>,
-    session: &mut impl crate::target::Session<K>,
+    session: &mut dyn crate::target::Session<K>,
     operations: &[Operation],
+    batch: usize,
     latency: bool,
     stop: Option<&AtomicBool>,
 ) -> Result<Ran, String> {
@@ -376,10 +444,10 @@ fn one_thread<'a, K: Key + ?Sized>(
             let mut at = 0;
             while at < operations.len() {
                 let action = operations[at].action;
-                let same = operations[at..].iter().take(job.batch);
+                let same = operations[at..].iter().take(batch);
                 let run = same.take_while(|operation| operation.action == action).count();
                 let begin = Instant::now();
-                if job.batch > 1 {
+                if batch > 1 {
                     checker.group(session, &operations[at..at + run])?;
                 } else {
                     checker.perform(session, operations[at], at as u64)?;
@@ -395,7 +463,7 @@ fn one_thread<'a, K: Key + ?Sized>(
                 }
             }
         }
-        None if job.batch > 1 => checker.in_groups(session, operations, job.batch)?,
+        None if batch > 1 => checker.in_groups(session, operations, batch)?,
         None => {
             let stopped = |stop: &AtomicBool| stop.load(Ordering::Relaxed);
             let mut version = 0;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dram::Dram;
+use crate::info::RunInfo;
 
 /// Lowest, middle and highest of several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -48,6 +48,11 @@ impl Cell {
     pub fn ns_per_operation(&self) -> Option<f64> {
         self.mops.map(|mops| self.threads as f64 * 1e3 / mops.median)
     }
+
+    /// How far the rounds lie apart, as a share of the middle one; of one round nothing is known.
+    pub fn noise(&self) -> Option<f64> {
+        self.mops.filter(|_| self.rounds > 1).map(|mops| (mops.max - mops.min) / mops.median)
+    }
 }
 
 /// One cell of the results: an index on a key set under a workload.
@@ -72,6 +77,9 @@ pub struct Cell {
     pub ops: usize,
     /// Million operations per second.
     pub mops: Option<Spread>,
+    /// The same of every round, in order.
+    #[serde(default)]
+    pub each: Vec<f64>,
     /// The same of each role, where threads do different things.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Role>,
@@ -98,19 +106,18 @@ pub struct Cell {
     /// What was wrong; beside a figure, what is wrong with the index elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// What the index has counted about itself since it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<String>,
     /// Whether the index is of this workspace, and not a peer.
     pub ours: bool,
     /// Rounds behind `mops`.
     pub rounds: usize,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// The machine's memory latency, where it was measured.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dram: Option<Dram>,
-    /// The processor and its cores.
-    pub machine: String,
-    /// The allocator of the whole program.
-    pub allocator: String,
+    /// The run that it is of.
+    #[serde(flatten)]
+    pub info: RunInfo,
 }
 
 /// Columns that name the case; the rest are figures.
@@ -231,6 +238,7 @@ pub fn sample(index: &str) -> Cell {
         n: 10,
         ops: 10,
         mops: Spread::of(&[1.0]),
+        each: vec![1.0],
         roles: Vec::new(),
         p50_ns: None,
         p99_ns: None,
@@ -242,12 +250,16 @@ pub fn sample(index: &str) -> Cell {
         checked: true,
         note: None,
         detail: None,
+        counts: None,
         ours: true,
         rounds: 3,
         seed: 7,
-        dram: None,
-        machine: "a machine".to_owned(),
-        allocator: "jemalloc".to_owned(),
+        info: RunInfo {
+            machine: "a machine".to_owned(),
+            allocator: "jemalloc".to_owned(),
+            command: "ordna bench run".to_owned(),
+            ..RunInfo::default()
+        },
     }
 }
 

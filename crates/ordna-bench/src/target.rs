@@ -1,6 +1,8 @@
 //! What an index must offer to be measured, and how those of this workspace do.
 //!
-//! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. Most
+//! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. The run
+//! calls both through pointers: it is compiled once per kind of keys and not once per index, and the
+//! indirect call costs every index the same. Most
 //! indexes are used by reference: implement [`Session`] for `&Index` and wrap the index in
 //! [`Shared`]. An index without synchronization implements [`Session`] itself and is wrapped in
 //! [`Alone`], which refuses more than one thread.
@@ -51,26 +53,27 @@ pub trait Session<K: Key + ?Sized> {
 
 /// One built index under measurement.
 pub trait Target<K: Key + ?Sized>: Sync {
-    /// What one thread uses.
-    type Session<'a>: Session<K>
-    where
-        Self: 'a;
-
-    /// Called on each of so many threads before its clock starts; dropped after it stopped.
-    fn session(&self, thread: usize, threads: usize) -> Self::Session<'_>;
+    /// What one thread uses. Called on each of so many threads before its clock starts; dropped
+    /// after it stopped.
+    fn session(&self, thread: usize, threads: usize) -> Box<dyn Session<K> + '_>;
 
     /// Why the index cannot do the job at all; `None` if it can.
-    fn refuses(&self, job: &Job<'_, K>) -> Option<String> {
-        <Self::Session<'_> as Session<K>>::refuses(job)
+    fn refuses(&self, _: &Job<'_, K>) -> Option<String> {
+        None
     }
 
     /// Why the index has no such operation; `None` if it has.
-    fn lacks(&self, action: Action) -> Option<String> {
-        <Self::Session<'_> as Session<K>>::lacks(action)
+    fn lacks(&self, _: Action) -> Option<String> {
+        None
     }
 
     /// How many threads it bears; `None` if any number.
     fn most_threads(&self) -> Option<usize> {
+        None
+    }
+
+    /// What the index has counted about itself so far, if it does.
+    fn counts(&self) -> Option<String> {
         None
     }
 
@@ -89,10 +92,37 @@ where
     T: Sync + 'static,
     for<'a> &'a T: Session<K>,
 {
-    type Session<'a> = &'a T;
+    fn session(&self, _: usize, _: usize) -> Box<dyn Session<K> + '_> {
+        Box::new(&self.0)
+    }
 
-    fn session(&self, _: usize, _: usize) -> &T {
-        &self.0
+    fn refuses(&self, job: &Job<'_, K>) -> Option<String> {
+        <&T>::refuses(job)
+    }
+
+    fn lacks(&self, action: Action) -> Option<String> {
+        <&T>::lacks(action)
+    }
+}
+
+/// An index of ours that counts what it does.
+pub struct Counting<I> {
+    /// The index.
+    pub index: Shared<Ours<I>>,
+    /// Tells its counts.
+    pub counts: fn(&I) -> String,
+}
+
+impl<I> Target<I::Key> for Counting<I>
+where
+    I: OrderedIndex<Value = u64> + Sync + 'static,
+{
+    fn session(&self, thread: usize, threads: usize) -> Box<dyn Session<I::Key> + '_> {
+        self.index.session(thread, threads)
+    }
+
+    fn counts(&self) -> Option<String> {
+        Some((self.counts)(&self.index.0.0))
     }
 }
 
@@ -112,16 +142,11 @@ pub struct Only<'a, T>(MutexGuard<'a, T>);
 impl<K, T> Target<K> for Alone<T>
 where
     K: Key + ?Sized,
-    T: Session<K> + Send,
+    T: Session<K> + Send + 'static,
 {
-    type Session<'a>
-        = Only<'a, T>
-    where
-        T: 'a;
-
-    fn session(&self, _: usize, _: usize) -> Only<'_, T> {
+    fn session(&self, _: usize, _: usize) -> Box<dyn Session<K> + '_> {
         // A panic with the lock held ends the measurement of this instance.
-        Only(self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Box::new(Only(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     fn most_threads(&self) -> Option<usize> {

@@ -40,7 +40,7 @@ pub enum Workload {
 }
 
 /// What `--workload` takes.
-pub const KNOWN: [&str; 15] = [
+pub const KNOWN: [&str; 16] = [
     "load",
     "a",
     "b",
@@ -56,7 +56,11 @@ pub const KNOWN: [&str; 15] = [
     "skew:THETA",
     "contend",
     "contend:THETA",
+    "all",
 ];
+
+/// What `all` stands for.
+pub const STANDARD: [&str; 9] = ["load", "c-uniform", "a", "b", "c", "d", "e", "f", "delmix"];
 
 /// The thetas of plain `contend`: from uniform to one key in 83 % of all operations.
 const CONTENDED: [f64; 6] = [0.0, 0.6, 0.99, 1.2, 2.0, 3.0];
@@ -69,8 +73,13 @@ impl FromStr for Series {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "contend" {
-            return Ok(Self(CONTENDED.map(Workload::Contend).to_vec()));
+        match text {
+            "contend" => return Ok(Self(CONTENDED.map(Workload::Contend).to_vec())),
+            "all" => {
+                let all = STANDARD.iter().map(|name| name.parse());
+                return all.collect::<Result<_, _>>().map(Self);
+            }
+            _ => {}
         }
         text.parse().map(|workload| Self(vec![workload]))
     }

@@ -1,8 +1,10 @@
 /* An index for `ordna bench --peer-lib` in a few lines: a sorted array of numbers behind a lock. */
 #include "ordna_peer.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct ordna_peer {
     pthread_mutex_t lock;
@@ -85,6 +87,11 @@ int ordna_peer_scan(ordna_peer *peer, ordna_peer_thread *thread, const void *fro
     uint64_t number;
     size_t at = enter(peer, thread, from, &number);
     (void)len;
+    if (limit == 10) {
+        if (CRASH == 1) abort();
+        if (CRASH == 2) raise(SIGSEGV);
+        if (CRASH == 3) _exit(3);
+    }
     for (limit += TOO_MANY; limit > 0 && at < peer->count; at++, limit--)
         if (!visit(context, &peer->entries[at].key, 8, peer->entries[at].value) && !TOO_MANY) break;
     return leave(peer, ORDNA_PEER_OK);

@@ -1,30 +1,17 @@
 //! Plug-in peers: a library built from a few lines of C runs like every other index.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod library;
+
+use std::path::Path;
 
 use ordna_bench::driver::Plan;
+use ordna_bench::info::RunInfo;
 use ordna_bench::plugin;
 use ordna_bench::progress::Progress;
 use ordna_bench::registry::Registry;
 use ordna_bench::table::Cell;
 
-/// Compiles `peer.c` with these definitions.
-fn build(name: &str, definitions: &[&str]) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{name}.so"));
-    let set = |name: &str| definitions.iter().any(|definition| definition.starts_with(name));
-    let mut command = Command::new("cc");
-    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]);
-    for default in ["VERSION_OFF", "WRONG", "TOO_MANY"].iter().filter(|name| !set(name)) {
-        command.arg(format!("-D{default}=0"));
-    }
-    command.args(definitions.iter().map(|definition| format!("-D{definition}")));
-    command.arg("-I").arg(root.join("../../include")).arg("-o").arg(&library);
-    let done = command.arg(root.join("tests/peer.c")).status().expect("a C compiler is needed");
-    assert!(done.success());
-    library
-}
+use library::build;
 
 fn run(library: &Path, keys: &str, workloads: &[&str]) -> Vec<Cell> {
     let registry = Registry::with(vec![plugin::load(library).unwrap()]).unwrap();
@@ -41,9 +28,10 @@ fn run(library: &Path, keys: &str, workloads: &[&str]) -> Vec<Cell> {
         latency: false,
         seed: 1,
         quick: false,
-        dram: None,
+        apart: false,
+        info: RunInfo::now(),
     };
-    let cells = plan.run(&Progress::hidden()).unwrap();
+    let cells = plan.run(&Progress::hidden(), &mut |_| ()).unwrap();
     assert!(cells.iter().filter(|cell| cell.index == "locked").all(|cell| cell.checked));
     cells.into_iter().filter(|cell| cell.index == "array").collect()
 }

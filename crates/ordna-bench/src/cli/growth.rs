@@ -5,6 +5,7 @@ use clap::Args;
 use super::{BenchError, Common};
 use crate::dram;
 use crate::driver::Plan;
+use crate::info::RunInfo;
 use crate::keys::KeySet;
 use crate::memory;
 use crate::workload::Workload;
@@ -38,6 +39,8 @@ impl Growth {
             let text = format!("--from {} is not between 1 and --to {}", self.from, self.to);
             return Err(BenchError::Request(text));
         }
+        // Before the measurements: its load average is of others.
+        let info = RunInfo::now();
         let table = memory::available().map_or(1 << 29, |free| (free / 4).min(1 << 30));
         let dram = dram::measure(table);
         println!("DRAM: {dram}");
@@ -52,11 +55,12 @@ impl Growth {
                 ops: self.ops,
                 threads: vec![1],
                 batches: self.batch.clone(),
-                rounds: self.common.rounds(),
+                rounds: self.common.rounds,
                 latency: false,
                 seed: self.common.seed,
                 quick: self.common.quick,
-                dram: Some(dram),
+                apart: !self.common.in_process,
+                info: RunInfo { dram: Some(dram), ..info.clone() },
             };
             let most = plan(self.from).largest_n(self.to);
             if most < self.to {

@@ -3,17 +3,20 @@
 mod growth;
 mod paper;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::driver::{ALLOCATOR, Plan, machine};
+use crate::driver::Plan;
+use crate::info::RunInfo;
 use crate::keys::KeySet;
+use crate::noise::told;
 use crate::progress::Progress;
-use crate::registry::{Chosen, Registry};
+use crate::registry::{Chosen, Entry, Registry};
 use crate::report::render_report;
 use crate::table::{Cell, render};
-use crate::workload::{Series, Workload};
+use crate::workload::{STANDARD, Series, Workload};
 
 /// `ordna bench …`
 #[derive(Debug, Args)]
@@ -51,9 +54,6 @@ pub struct Docs {
     /// Ratios are against this index.
     #[arg(long, default_value = "locked")]
     baseline: String,
-    /// The command that made the results, for the page.
-    #[arg(long)]
-    command: String,
 }
 
 impl Docs {
@@ -68,7 +68,7 @@ impl Docs {
                 serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
             cells.extend(read);
         }
-        write(&self.out, &crate::page::render_page(&cells, &self.baseline, &self.command))?;
+        write(&self.out, &crate::page::render_page(&cells, &self.baseline))?;
         self.report.as_ref().map_or(Ok(()), |folder| report(folder, &cells, &self.baseline))
     }
 }
@@ -81,13 +81,13 @@ pub struct Run {
     /// Key sets.
     #[arg(long, value_delimiter = ',', default_value = "int")]
     keys: Vec<KeySet>,
-    /// Workloads; `load` is always measured. `contend` is a series.
+    /// Workloads; `contend` is a series, `all` the standard ones.
     #[arg(long, value_delimiter = ',', default_value = "load,c-uniform")]
     workload: Vec<Series>,
     /// Keys to load.
     #[arg(long, default_value_t = 1_000_000)]
     n: usize,
-    /// Operations to measure per workload and round.
+    /// Operations to measure per workload and round; with --quick, in all rounds together.
     #[arg(long, default_value_t = 1_000_000)]
     ops: usize,
     /// Numbers of threads.
@@ -104,8 +104,8 @@ pub struct Run {
 /// What every measuring command takes.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch. Without it:
-    /// all of the workspace, or those of the paper's figure.
+    /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch; `ours`, `peers`
+    /// and `all` stand for many. Without it: ours, or those of the paper's figure.
     #[arg(long, value_delimiter = ',')]
     index: Option<Vec<String>>,
     /// Shared libraries that hold an index behind include/ordna_peer.h; measured by their names.
@@ -117,9 +117,13 @@ pub struct Common {
     /// Ratios are against this index.
     #[arg(long, default_value = "locked")]
     baseline: String,
-    /// One round; one build for all workloads and threads; a tenth of the scans.
+    /// Load every index once and run all workloads, threads and rounds on it; the rounds share the
+    /// operations; a tenth of the scans.
     #[arg(long)]
     quick: bool,
+    /// Measure in this process, for a debugger or a profiler. An index that crashes ends the run.
+    #[arg(long)]
+    in_process: bool,
     /// Seed of keys and operations.
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -180,8 +184,12 @@ fn list() {
             println!("    +{}={}: {}", switch.name, switch.values.join("|"), switch.what);
         }
     }
+    for name in crate::registry::PEERS.iter().filter(|_| !cfg!(feature = "peers")) {
+        println!("  {name} (peer): needs a build with --features peers");
+    }
     println!("key sets:  {}", crate::keys::KNOWN.join(", "));
     println!("workloads: {}", crate::workload::KNOWN.join(", "));
+    println!("all workloads: {}", STANDARD.join(", "));
 }
 
 impl Run {
@@ -189,6 +197,7 @@ impl Run {
         let indexes = self.common.indexes()?;
         let workloads: Vec<Workload> =
             self.workload.iter().flat_map(|series| series.0.clone()).collect();
+        let info = RunInfo::now();
         let plan = |keys: &KeySet| Plan {
             experiment: None,
             indexes: indexes.clone(),
@@ -198,11 +207,12 @@ impl Run {
             ops: self.ops,
             threads: self.threads.clone(),
             batches: self.batch.clone(),
-            rounds: self.common.rounds(),
+            rounds: self.common.rounds,
             latency: self.latency,
             seed: self.common.seed,
             quick: self.common.quick,
-            dram: None,
+            apart: !self.common.in_process,
+            info: info.clone(),
         };
         let plans: Vec<Plan> = self.keys.iter().map(plan).collect();
         self.common.measure(&plans)
@@ -210,10 +220,6 @@ impl Run {
 }
 
 impl Common {
-    fn rounds(&self) -> usize {
-        if self.quick { 1 } else { self.rounds }
-    }
-
     /// What this run can measure.
     fn registry(&self) -> Result<Registry, BenchError> {
         let plugins = self.peer_lib.iter().map(|path| crate::plugin::load(path));
@@ -224,8 +230,22 @@ impl Common {
     /// The chosen indexes.
     fn indexes(&self) -> Result<Vec<Chosen>, BenchError> {
         let registry = self.registry()?;
-        let ours = || registry.entries().filter(|e| e.ours).map(|e| e.name.clone()).collect();
-        let names: Vec<String> = self.index.clone().unwrap_or_else(ours);
+        let several = |wanted: &dyn Fn(&Entry) -> bool| {
+            registry.entries().filter(|entry| wanted(entry)).map(|e| e.name.clone()).collect()
+        };
+        let ours = || several(&|entry| entry.ours);
+        let named = |text: &String| -> Vec<String> {
+            match text.as_str() {
+                "ours" => ours(),
+                "peers" => several(&|entry| !entry.ours),
+                "all" => several(&|_| true),
+                _ => vec![text.clone()],
+            }
+        };
+        let names = self.index.as_ref().map(|all| all.iter().flat_map(named).collect());
+        let mut names: Vec<String> = names.unwrap_or_else(ours);
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
         let chosen = names.iter().map(|text| registry.find(text)).collect::<Result<_, _>>();
         chosen.map_err(BenchError::Request)
     }
@@ -237,22 +257,41 @@ impl Common {
         let progress = Progress::new(plans.iter().map(Plan::steps).sum());
         let mut cells = Vec::new();
         for plan in plans {
-            cells.extend(plan.run(&progress).map_err(BenchError::Request)?);
-            // After every key set: a run that is cut short leaves what it has.
-            if let Some(path) = &self.json {
-                let text = serde_json::to_string_pretty(&cells).unwrap_or_default();
-                write(path, &(text + "\n"))?;
-            }
+            let before = cells.len();
+            // A run that is cut short leaves what it has.
+            let mut written = Ok(());
+            let mut keep = |more: &[Cell]| {
+                cells.truncate(before);
+                cells.extend_from_slice(more);
+                if let Some(path) = self.json.as_ref().filter(|_| written.is_ok()) {
+                    let text = serde_json::to_string_pretty(&cells).unwrap_or_default();
+                    written = write(path, &(text + "\n"));
+                }
+            };
+            plan.run(&progress, &mut keep).map_err(BenchError::Request)?;
+            written?;
         }
         progress.finish();
-        println!(
-            "{}; {ALLOCATOR}; seed {}; {} rounds, interleaved; medians, ratios against {}",
-            machine(),
-            self.seed,
-            self.rounds(),
-            self.baseline
-        );
+        if let Some(Cell { info, seed, .. }) = cells.first() {
+            println!(
+                "{}; {}; {}; {}; seed {seed}; {} rounds, interleaved; medians, ratios against {}",
+                info.started,
+                info.version,
+                info.machine,
+                info.allocator,
+                self.rounds,
+                self.baseline
+            );
+        }
+        told(&cells, &self.baseline).iter().for_each(|text| println!("{text}"));
         println!("{}", render(&cells, &self.baseline));
+        for cell in &cells {
+            let Some(counts) = cell.counts.as_ref().filter(|_| cell.experiment.is_some()) else {
+                continue;
+            };
+            let Cell { index, keys, workload, threads, .. } = cell;
+            println!("{index}, {keys}, {workload} x{threads}: {counts}");
+        }
         if let Some(folder) = &self.report {
             report(folder, &cells, &self.baseline)?;
         }

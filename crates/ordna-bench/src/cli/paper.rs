@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::{BenchError, Common};
 use crate::driver::Plan;
+use crate::info::RunInfo;
 use crate::paper::{Figure, PAPERS, Paper};
 use crate::registry::{Chosen, Registry};
 use crate::suggest::unknown;
@@ -104,6 +105,7 @@ impl Papers {
         for workload in runs.workloads {
             workloads.extend(workload.parse::<Series>()?.0);
         }
+        let info = RunInfo::now();
         let mut plans = Vec::new();
         for keys in runs.keys {
             for n in &sizes {
@@ -116,11 +118,12 @@ impl Papers {
                     ops: self.ops,
                     threads: runs.threads.on(cores),
                     batches: runs.batches.to_vec(),
-                    rounds: self.common.rounds(),
+                    rounds: self.common.rounds,
                     latency: false,
                     seed: self.common.seed,
                     quick: self.common.quick,
-                    dram: None,
+                    apart: !self.common.in_process,
+                    info: info.clone(),
                 });
             }
         }

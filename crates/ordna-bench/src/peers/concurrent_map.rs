@@ -35,11 +35,10 @@ impl<K: Key<Owned: Minimum> + ?Sized> Own<'_, K> {
 }
 
 impl<K: Key<Owned: Minimum> + ?Sized> Target<K> for Map<K> {
-    type Session<'a> = Own<'a, K>;
-
-    fn session(&self, _: usize, threads: usize) -> Own<'_, K> {
+    fn session(&self, _: usize, threads: usize) -> Box<dyn Session<K> + '_> {
         let map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if threads == 1 { Own::Original(map) } else { Own::Clone(Box::new(map.clone())) }
+        let own = if threads == 1 { Own::Original(map) } else { Own::Clone(Box::new(map.clone())) };
+        Box::new(own)
     }
 }
 

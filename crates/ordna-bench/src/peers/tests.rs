@@ -4,11 +4,11 @@ use super::*;
 use crate::check::ranks;
 use crate::keys::KeySet;
 use crate::registry::Switches;
-use crate::run::{Built, Job, Phase, Problem};
+use crate::run::{Built, Job, Phase, Problem, measure};
 use crate::target::Session;
 use crate::workload::Workload;
 
-fn run<K: Key + ?Sized>(run: &Runner<K>, keys: &K::Sequence, threads: usize) -> Built {
+fn run<K: Key + ?Sized>(make: &Maker<K>, keys: &K::Sequence, threads: usize) -> Built {
     use ordna::entries::Sequence;
     let loaded = keys.len() / 2;
     let mut fresh = loaded;
@@ -19,14 +19,14 @@ fn run<K: Key + ?Sized>(run: &Runner<K>, keys: &K::Sequence, threads: usize) -> 
             let extra = workload.extra_keys(3000);
             let written = workload.operations(loaded, fresh, extra, 3000, threads, 1);
             fresh += extra;
-            Phase { workload, written, latency: false }
+            Phase { workload, batch: 1, written, latency: false }
         })
         .collect();
     assert!(fresh <= keys.len());
     let ranks = ranks::<K>(keys, loaded);
     let ranks = Some(ranks.as_slice());
     let job = Job { keys, loaded, threads, batch: 1, phases: &phases, ranks };
-    run(&job, &Switches::default())
+    measure(&job, &|| make(&Switches::default(), threads))
 }
 
 /// The adapters are right: on one thread every peer gives right answers to everything that it

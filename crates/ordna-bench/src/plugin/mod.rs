@@ -4,8 +4,7 @@ mod raw;
 
 use std::path::Path;
 
-use crate::registry::{Entry, Runner};
-use crate::run::{Built, Job, Problem, measure};
+use crate::registry::{Entry, Maker};
 use crate::target::{Session, Target};
 use crate::workload::Action;
 use raw::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};
@@ -20,23 +19,21 @@ pub fn load(path: &Path) -> Result<Entry, String> {
         name,
         ours: false,
         switches: &[],
-        integers: Ok(runner::<u64>(plugin.clone())),
-        bytes: Ok(runner::<[u8]>(plugin)),
+        integers: Ok(maker::<u64>(plugin.clone())),
+        bytes: Ok(maker::<[u8]>(plugin)),
     })
 }
 
-fn runner<K: Kind + Example + ?Sized>(plugin: Plugin) -> Runner<K> {
-    Box::new(move |job: &Job<'_, K>, _| {
+fn maker<K: Kind + Example + ?Sized>(plugin: Plugin) -> Maker<K> {
+    Box::new(move |_, threads| {
         // Sessions of the checks are opened while no other is.
-        let threads = job.threads as u32;
-        let Some(probe) = plugin.create::<K>(threads) else {
-            let why = format!("does not take these keys on {threads} threads");
-            return Built::nothing(job.phases.len(), &Problem::NotApplicable(why));
-        };
+        let threads = threads as u32;
+        let probe = plugin.create::<K>(threads);
+        let probe =
+            probe.ok_or_else(|| format!("does not take these keys on {threads} threads"))?;
         let lacks = Lacks::of(&probe);
         drop(probe);
-        let new = || Peer { index: create(&plugin, threads), lacks };
-        measure(job, new)
+        Ok(Box::new(Peer { index: create(&plugin, threads), lacks }))
     })
 }
 
@@ -90,10 +87,8 @@ struct Peer<K: Kind + ?Sized> {
 }
 
 impl<K: Kind + ?Sized> Target<K> for Peer<K> {
-    type Session<'a> = Thread<'a, K>;
-
-    fn session(&self, _: usize, _: usize) -> Thread<'_, K> {
-        self.index.thread()
+    fn session(&self, _: usize, _: usize) -> Box<dyn Session<K> + '_> {
+        Box::new(self.index.thread())
     }
 
     fn lacks(&self, action: Action) -> Option<String> {

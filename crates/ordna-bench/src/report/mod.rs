@@ -4,6 +4,7 @@ mod svg;
 
 use std::collections::BTreeSet;
 
+use crate::noise::{runs, told};
 use crate::page::notes;
 use crate::registry::BASELINES;
 use crate::table::{Cell, render};
@@ -36,17 +37,25 @@ fn head(cells: &[Cell], baseline: &str) -> String {
     let Some(first) = cells.first() else {
         return "<p>Nothing was measured.</p>".to_owned();
     };
-    let dram = cells.iter().find_map(|cell| cell.dram);
+    let dram = cells.iter().find_map(|cell| cell.info.dram);
     let dram = dram.map(|dram| format!("<dt>DRAM</dt><dd>{dram}</dd>")).unwrap_or_default();
+    let noise = told(cells, baseline);
+    let noise: String = noise.iter().map(|text| format!("<li>{}</li>", escape(text))).collect();
+    let runs = runs(cells).into_iter().map(|run| {
+        let [command, started, version] =
+            [&run.command, &run.started, &run.version].map(|text| escape(text));
+        format!("<dt>Run</dt><dd>{started}, {version}: <code>{command}</code></dd>")
+    });
+    let runs: String = runs.collect();
     format!(
-        "<dl><dt>Machine</dt><dd>{}</dd><dt>Allocator</dt><dd>{}, of the whole program</dd>{dram}\
+        "<dl>{runs}<dt>Machine</dt><dd>{}</dd><dt>Allocator</dt><dd>{}, of the whole program</dd>{dram}\
          <dt>Rounds</dt><dd>{}, interleaved over the indexes; medians, with lowest and highest</dd>\
          <dt>Seed</dt><dd>{}</dd><dt>Baseline</dt><dd>{}</dd><dt>Colours</dt><dd><i class=\"key ours\">\
          </i> Ordna's indexes &nbsp; <i class=\"key peer\"></i> peers and plain B-trees</dd></dl>\
-         <p>Every answer was checked; an index that answered wrongly has no figure.</p>",
-        escape(&first.machine),
-        escape(&first.allocator),
-        first.rounds,
+         <p>Every answer was checked; an index that answered wrongly has no figure.</p><ul>{noise}</ul>",
+        escape(&first.info.machine),
+        escape(&first.info.allocator),
+        cells.iter().map(|cell| cell.rounds).max().unwrap_or(0),
         first.seed,
         escape(baseline),
     )
@@ -245,7 +254,9 @@ fn growth(cells: &[Cell]) -> String {
         let bytes = series(cells, &chosen, |cell| Some((cell.n as f64, cell.bytes_per_key?)));
         let mut plots = Vec::new();
         if !speed.is_empty() {
-            if let Some((dram, (low, high))) = cells.iter().find_map(|cell| cell.dram).zip(ends) {
+            if let Some((dram, (low, high))) =
+                cells.iter().find_map(|cell| cell.info.dram).zip(ends)
+            {
                 let level = |label: &str, ns: f64| Line {
                     label: label.to_owned(),
                     class: "mark".to_owned(),
@@ -339,7 +350,7 @@ mod tests {
                     cell.workload = "c".to_owned();
                     cell.mops = Spread::of(&[1.0, threads as f64]);
                     cell.latency = vec![(0.5, 100), (0.999, 4000)];
-                    cell.dram = Some(Dram { dependent_ns: 160.0, in_flight_16_ns: 11.0 });
+                    cell.info.dram = Some(Dram { dependent_ns: 160.0, in_flight_16_ns: 11.0 });
                     cells.push(cell);
                 }
             }

@@ -8,21 +8,21 @@ use crate::keys::KeySet;
 use crate::target::{Alone, Ours, Session, Shared};
 
 /// Runs the workloads one after the other on one instance; the first problem.
-fn outcome<T: Target<u64>>(
+fn outcome<T: Target<u64> + 'static>(
     workloads: &[&str],
     batch: usize,
     threads: usize,
-    new: impl FnOnce() -> T,
+    new: impl Fn() -> T,
 ) -> Result<Vec<Measured>, Problem> {
     of_operations(6000, workloads, batch, threads, new)
 }
 
-fn of_operations<T: Target<u64>>(
+fn of_operations<T: Target<u64> + 'static>(
     total: usize,
     workloads: &[&str],
     batch: usize,
     threads: usize,
-    new: impl FnOnce() -> T,
+    new: impl Fn() -> T,
 ) -> Result<Vec<Measured>, Problem> {
     let loaded = 2000;
     let mut fresh = loaded;
@@ -34,14 +34,14 @@ fn of_operations<T: Target<u64>>(
             let total = if workload == Workload::Load { 0 } else { total };
             let written = workload.operations(loaded, fresh, extra, total, threads, 1);
             fresh += extra;
-            Phase { workload, written, latency: false }
+            Phase { workload, batch, written, latency: false }
         })
         .collect();
     let keys = KeySet::Int.integers(fresh, 1);
     let ranks = ranks::<u64>(&keys, loaded);
     let ranks = Some(ranks.as_slice());
     let job = Job { keys: &keys, loaded, threads, batch, phases: &phases, ranks };
-    let built = measure(&job, new);
+    let built = measure(&job, &|| Ok(Box::new(new())));
     built.load?;
     built.phases.into_iter().collect()
 }
@@ -200,7 +200,7 @@ fn a_wrong_scan_is_told_with_every_figure() {
         let workload: Workload = name.parse().unwrap();
         let total = if workload == Workload::Load { 0 } else { 100 };
         let written = workload.operations(2000, 2000, 0, total, 1, 1);
-        Phase { workload, written, latency: false }
+        Phase { workload, batch: 1, written, latency: false }
     });
     let ranks = ranks::<u64>(&keys, 2000);
     let job = Job {
@@ -211,7 +211,7 @@ fn a_wrong_scan_is_told_with_every_figure() {
         phases: &phases,
         ranks: Some(&ranks),
     };
-    let built = measure(&job, || Shared(Broken(Locked::new(), "skips always")));
+    let built = measure(&job, &|| Ok(Box::new(Shared(Broken(Locked::new(), "skips always")))));
     assert!(built.load.unwrap().wrong_scan.unwrap().contains("the scan after loading"));
     assert!(matches!(built.phases[0], Err(Problem::Wrong(_))));
     assert!(built.phases[1].is_ok());
@@ -240,8 +240,7 @@ fn a_panic_anywhere_is_told_and_does_not_end_the_run() {
 struct Locks;
 
 impl Target<u64> for Locks {
-    type Session<'a> = &'a Broken;
-    fn session(&self, thread: usize, _: usize) -> &Broken {
+    fn session(&self, thread: usize, _: usize) -> Box<dyn Session<u64> + '_> {
         panic!("thread {thread} as planned");
     }
 }

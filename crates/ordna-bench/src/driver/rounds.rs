@@ -1,0 +1,68 @@
+//! The rounds of one index under one workload.
+
+use crate::run::{Latency, Load, Measured, Problem};
+use crate::table::{Role, Spread};
+use crate::workload::Workload;
+
+/// What its rounds brought so far.
+#[derive(Default)]
+pub struct Rounds {
+    pub load: Vec<f64>,
+    pub mops: Vec<f64>,
+    roles: Vec<Vec<f64>>,
+    pub bytes_per_key: Vec<f64>,
+    pub rss_per_key: Vec<f64>,
+    pub latency: Option<Latency>,
+    /// What the index has counted about itself in the last round.
+    pub counts: Option<String>,
+    /// Why there is no figure.
+    pub problem: Option<Problem>,
+    /// Scans were wrong, and this is not about scans.
+    pub wrong_scan: Option<String>,
+}
+
+impl Rounds {
+    /// A problem of the load is told by the phases too, or something better.
+    pub fn take_load(&mut self, load: &Result<Load, Problem>) {
+        let Ok(load) = load else { return };
+        if self.wrong_scan.is_none() {
+            self.wrong_scan.clone_from(&load.wrong_scan);
+        }
+        self.load.push(load.mops);
+        self.bytes_per_key.extend(load.bytes_per_key);
+        self.rss_per_key.extend(load.rss_per_key);
+    }
+
+    /// The pass with the clock in every operation counts for latency only.
+    pub fn take(&mut self, latency: bool, phase: Result<Measured, Problem>) {
+        match phase {
+            Ok(measured) if latency => self.latency = measured.latency,
+            Ok(measured) => {
+                self.mops.push(measured.mops);
+                self.counts = measured.counts;
+                self.roles.push(measured.roles);
+            }
+            Err(problem) => self.fail(&problem),
+        }
+    }
+
+    /// There is no figure, if this is the first problem for this reason.
+    pub fn fail(&mut self, problem: &Problem) {
+        self.problem.get_or_insert_with(|| problem.clone());
+    }
+
+    /// The figures of each role, where threads do different things.
+    pub fn of_roles(&self, workload: &Workload) -> Vec<Role> {
+        let roles = workload.roles().iter().enumerate().filter_map(|(at, role)| {
+            let of = |round: &Vec<f64>| round.get(at).copied();
+            let figures: Vec<f64> = self.roles.iter().filter_map(of).collect();
+            Some(Role { name: (*role).to_owned(), mops: Spread::of(&figures)? })
+        });
+        roles.collect()
+    }
+
+    /// The middle one.
+    pub fn median(figures: &[f64]) -> Option<f64> {
+        Spread::of(figures).map(|spread| spread.median)
+    }
+}

@@ -1,0 +1,126 @@
+//! Where an index lives while it is measured: in a child process, or here.
+
+use std::time::Duration;
+
+use ordna::Key;
+use serde::{Deserialize, Serialize};
+
+use crate::isolate::Child;
+use crate::run::{Instance, Job, Load, Make, Measured, Problem};
+
+/// What a child is asked.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Request {
+    Load,
+    Phase(usize),
+    Finish,
+}
+
+/// An instance of an index.
+pub enum Host<'j, 'a, K: Key + ?Sized> {
+    /// In this process.
+    Here(Box<Instance<'j, 'a, K>>),
+    /// In a child.
+    Apart(Child, &'j Job<'a, K>),
+    /// It ended its child.
+    Ended(Problem),
+}
+
+impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
+    /// Makes an instance, in a child if `apart`: then no other thread may run in this process.
+    pub fn start(job: &'j Job<'a, K>, make: Make<'j, K>, apart: bool) -> Self {
+        if !apart {
+            return Self::Here(Box::new(Instance::new(job, make)));
+        }
+        let child = Child::start(move || {
+            let mut instance = Some(Instance::new(job, make));
+            move |request: &str| serve(&mut instance, request)
+        });
+        match child {
+            Ok(child) => Self::Apart(child, job),
+            Err(error) => Self::Ended(Problem::Failed(format!("no process for it: {error}"))),
+        }
+    }
+
+    /// See [`Instance::load`].
+    pub fn load(&mut self) -> Result<Load, Problem> {
+        match self {
+            Self::Here(instance) => instance.load(),
+            Self::Apart(_, job) => {
+                let limit = limit(job.loaded);
+                self.ask(Request::Load, limit, "while loading")
+            }
+            Self::Ended(problem) => Err(problem.clone()),
+        }
+    }
+
+    /// See [`Instance::phase`].
+    pub fn phase(&mut self, at: usize) -> Result<Measured, Problem> {
+        match self {
+            Self::Here(instance) => instance.phase(at),
+            Self::Apart(_, job) => {
+                let job = *job;
+                let Some(phase) = job.phases.get(at) else {
+                    return Err(Problem::Failed(format!("there is no phase {at}")));
+                };
+                let limit = limit(phase.written.operations.iter().map(Vec::len).sum());
+                let when = format!("during {}", phase.workload);
+                self.ask(Request::Phase(at), limit, &when)
+            }
+            Self::Ended(problem) => Err(problem.clone()),
+        }
+    }
+
+    /// See [`Instance::finish`].
+    pub fn finish(mut self) -> Result<(), Problem> {
+        match self {
+            Self::Here(instance) => instance.finish(),
+            Self::Apart(_, job) => {
+                let limit = limit(job.loaded);
+                self.ask(Request::Finish, limit, "while being dropped")
+            }
+            // Told already.
+            Self::Ended(_) => Ok(()),
+        }
+    }
+
+    fn ask<T: for<'d> Deserialize<'d>>(
+        &mut self,
+        request: Request,
+        limit: Duration,
+        when: &str,
+    ) -> Result<T, Problem> {
+        let Self::Apart(child, _) = self else {
+            return Err(Problem::Failed("it is not apart".to_owned()));
+        };
+        let request = serde_json::to_string(&request).unwrap_or_default();
+        match child.ask(&request, limit) {
+            Ok(reply) => serde_json::from_str(&reply)
+                .unwrap_or_else(|error| Err(Problem::Failed(format!("its answer: {error}")))),
+            Err(death) => {
+                let problem = Problem::Crashed(format!("{when}: {death}"));
+                *self = Self::Ended(problem.clone());
+                Err(problem)
+            }
+        }
+    }
+}
+
+/// How long so many operations may take: more than the slowest index needs for the longest scans.
+fn limit(operations: usize) -> Duration {
+    Duration::from_secs(60) + Duration::from_micros(50).saturating_mul(operations as u32)
+}
+
+fn serve<K: Key + ?Sized>(instance: &mut Option<Instance<'_, '_, K>>, request: &str) -> String {
+    fn told<T: Serialize>(result: Result<T, Problem>) -> String {
+        serde_json::to_string(&result).unwrap_or_default()
+    }
+    let gone = || Problem::Failed("it is gone".to_owned());
+    match (serde_json::from_str(request), instance.as_mut()) {
+        (Ok(Request::Load), Some(instance)) => told(instance.load()),
+        (Ok(Request::Phase(at)), Some(instance)) => told(instance.phase(at)),
+        (Ok(Request::Finish), Some(_)) => told(instance.take().map_or(Ok(()), Instance::finish)),
+        (Ok(_), None) => told::<()>(Err(gone())),
+        (Err(error), _) => told::<()>(Err(Problem::Failed(error.to_string()))),
+    }
+}

@@ -1,0 +1,172 @@
+//! A child process that begins with all that this one has in memory.
+//!
+//! An index is measured in a child of its own: one that aborts, faults or hangs ends its child and
+//! not the run, and what it allocates is counted apart from all others. The keys and operations,
+//! made before, are shared copy on write.
+//!
+//! # Contract
+//! `fork` gives the child the calling thread only. A lock that another thread of the parent holds
+//! at that moment stays locked in the child for ever, so [`Child::start`] is called while no other
+//! thread works. If one does, the child may hang, which [`Child::ask`] ends. (The allocator has
+//! handlers of its own for this.)
+
+#![expect(unsafe_code, reason = "fork and what belongs to it")]
+
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// A running child that answers requests, one line each. Dropped, it is killed.
+pub struct Child {
+    pid: libc::pid_t,
+    requests: PipeWriter,
+    replies: BufReader<PipeReader>,
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// By a signal.
+    Signal(i32),
+    /// With an exit code.
+    Exit(i32),
+    /// It gave no answer for so long, and was killed.
+    Silent(Duration),
+}
+
+impl std::fmt::Display for Death {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Signal(libc::SIGSEGV) => f.write_str("it ended by a segmentation fault"),
+            Self::Signal(libc::SIGABRT) => f.write_str("it aborted"),
+            Self::Signal(libc::SIGKILL) => f.write_str("it was killed, perhaps for want of memory"),
+            Self::Signal(signal) => write!(f, "it ended by signal {signal}"),
+            Self::Exit(code) => write!(f, "it left the program with code {code}"),
+            Self::Silent(limit) => write!(f, "it gave no answer within {} s", limit.as_secs()),
+        }
+    }
+}
+
+impl Child {
+    /// Starts a child that calls `begin` once and then answers every request with what it returned.
+    ///
+    /// # Errors
+    /// The system gives no pipe or no process.
+    pub fn start<S>(begin: impl FnOnce() -> S) -> std::io::Result<Self>
+    where
+        S: FnMut(&str) -> String,
+    {
+        let (their_requests, requests) = std::io::pipe()?;
+        let (replies, their_replies) = std::io::pipe()?;
+        // SAFETY: the child's memory is a copy, consistent for its one thread. That other threads are
+        // gone can at worst leave a lock locked, see the contract.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => Err(std::io::Error::last_os_error()),
+            0 => {
+                drop((requests, replies));
+                let served = catch_unwind(AssertUnwindSafe(|| {
+                    answer(begin, BufReader::new(their_requests), their_replies);
+                }));
+                // SAFETY: ends the process at once: neither its buffers nor its exit handlers,
+                // which are copies of the parent's, must run.
+                unsafe { libc::_exit(i32::from(served.is_err())) }
+            }
+            pid => Ok(Self { pid, requests, replies: BufReader::new(replies) }),
+        }
+    }
+
+    /// The answer to a request, if it comes in time.
+    ///
+    /// # Errors
+    /// How the child ended instead.
+    pub fn ask(&mut self, request: &str, limit: Duration) -> Result<String, Death> {
+        let mut reply = String::new();
+        let sent = writeln!(self.requests, "{request}");
+        if sent.is_ok() {
+            if !self.answers_within(limit) {
+                self.kill();
+                return Err(Death::Silent(limit));
+            }
+            // A child that ends closes its end: the line is empty then, or not complete.
+            if self.replies.read_line(&mut reply).is_ok() && reply.ends_with('\n') {
+                return Ok(reply);
+            }
+        }
+        Err(self.end())
+    }
+
+    /// Waits until there is something to read, or the end.
+    fn answers_within(&self, limit: Duration) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.replies.get_ref().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let end = std::time::Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            let milliseconds = left.as_millis().min(i32::MAX as u128) as i32;
+            // SAFETY: one entry, which lives through the call.
+            match unsafe { libc::poll(&raw mut poll, 1, milliseconds) } {
+                0 => return false,
+                // Interrupted by a signal, as when the terminal changes its size.
+                -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
+                }
+                _ => return true,
+            }
+        }
+    }
+
+    fn kill(&self) {
+        // SAFETY: the child is not waited for yet, so the number is still its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
+
+    /// Waits for a child that has ended or is about to.
+    fn end(&mut self) -> Death {
+        let mut status = 0;
+        // SAFETY: `status` lives through the call.
+        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        if waited != self.pid {
+            return Death::Exit(-1);
+        }
+        self.pid = 0;
+        if libc::WIFSIGNALED(status) {
+            Death::Signal(libc::WTERMSIG(status))
+        } else {
+            Death::Exit(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.pid > 0 {
+            self.kill();
+            self.end();
+        }
+    }
+}
+
+/// The child's life.
+fn answer<S>(begin: impl FnOnce() -> S, mut requests: impl BufRead, mut replies: impl Write)
+where
+    S: FnMut(&str) -> String,
+{
+    #[cfg(target_os = "linux")]
+    // SAFETY: no pointer; asks to be killed when the parent ends, however it does.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
+    };
+    let mut serve = begin();
+    let mut line = String::new();
+    while requests.read_line(&mut line).is_ok_and(|read| read > 0) {
+        let reply = serve(line.trim_end());
+        if writeln!(replies, "{reply}").is_err() {
+            return;
+        }
+        line.clear();
+    }
+}

@@ -1,0 +1,127 @@
+//! How far the figures of a run can be relied on: said from the figures, not by hand.
+
+use crate::info::RunInfo;
+use crate::table::Cell;
+
+/// The runs that the cells are of, each once.
+pub fn runs(cells: &[Cell]) -> Vec<&RunInfo> {
+    let mut runs: Vec<&RunInfo> = Vec::new();
+    for cell in cells {
+        if !runs.contains(&&cell.info) {
+            runs.push(&cell.info);
+        }
+    }
+    runs
+}
+
+/// The middle, the ninth tenth and the largest.
+struct Shares {
+    median: f64,
+    ninth: f64,
+    most: f64,
+}
+
+fn shares(mut all: Vec<f64>) -> Option<Shares> {
+    all.sort_by(f64::total_cmp);
+    let last = all.len().checked_sub(1)?;
+    let at = |tenths: usize| all[last * tenths / 10];
+    Some(Shares { median: at(5), ninth: at(9), most: at(10) })
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// What the runs were like, a sentence each: load of the machine, spread of the rounds, drift of
+/// the baseline.
+pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
+    let mut told = Vec::new();
+    for run in runs(cells) {
+        let (Some(load), Some(busy)) = (run.load_average, run.was_busy()) else { continue };
+        told.push(if busy {
+            format!(
+                "The machine was BUSY when the run of {} began (load average {load:.2}): do not rely \
+                 on its figures.",
+                run.started
+            )
+        } else {
+            format!(
+                "The machine was quiet when the run of {} began (load average {load:.2}).",
+                run.started
+            )
+        });
+    }
+    let figures = cells.iter().filter(|cell| cell.mops.is_some()).count();
+    let known: Vec<&Cell> = cells.iter().filter(|cell| cell.noise().is_some()).collect();
+    let once = figures - known.len();
+    if let Some(all) = shares(known.iter().filter_map(|cell| cell.noise()).collect()) {
+        told.push(format!(
+            "Between the slowest and the fastest round lie {} of the median in the middle cell, {} in \
+             nine of ten, {} at most. Smaller differences between indexes are noise.",
+            percent(all.median),
+            percent(all.ninth),
+            percent(all.most)
+        ));
+    }
+    if once > 0 && !known.is_empty() {
+        told.push(format!(
+            "{once} of {figures} figures are of one round (a quick run loads once): their spread is \
+             not known."
+        ));
+    } else if once > 0 {
+        told.push(
+            "One round only: the spread is not known, and interleaving does not even out a machine \
+             that drifts. Do not rely on small ratios."
+                .to_owned(),
+        );
+    }
+    let drift = |cell: &&&Cell| cell.index == baseline;
+    let drift = known.iter().filter(drift).filter_map(|cell| {
+        let (first, last) = (cell.each.first()?, cell.each.last()?);
+        Some(last / first - 1.0)
+    });
+    let drift: Vec<f64> = drift.collect();
+    if let Some(all) = shares(drift.clone()) {
+        let least = drift.iter().copied().fold(f64::INFINITY, f64::min);
+        told.push(format!(
+            "From its first round to its last the baseline `{baseline}` changed by {:+.0} % in the middle \
+             case ({:+.0} % to {:+.0} %): so much did the machine drift.",
+            all.median * 100.0,
+            least * 100.0,
+            all.most * 100.0
+        ));
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Spread, sample};
+
+    fn cell(each: &[f64]) -> Cell {
+        Cell { each: each.to_vec(), mops: Spread::of(each), rounds: each.len(), ..sample("locked") }
+    }
+
+    #[test]
+    fn spread_drift_and_load_are_told() {
+        let mut cells = vec![cell(&[1.0, 1.1, 0.9]), cell(&[2.0, 2.0, 1.0])];
+        cells[0].info.load_average = Some(3.0);
+        cells[1].info.load_average = Some(0.1);
+        let text = told(&cells, "locked").join("\n");
+        assert!(text.contains("BUSY") && text.contains("quiet"), "{text}");
+        assert!(text.contains("20 % of the median in the middle cell, 20 % in"), "{text}");
+        assert!(text.contains("50 % at most"), "{text}");
+        assert!(text.contains("-50 % to -10 %"), "{text}");
+        assert!(!told(&cells, "skiplist").iter().any(|line| line.contains("baseline")));
+    }
+
+    #[test]
+    fn one_round_is_told() {
+        let text = told(&[cell(&[1.0])], "locked").join("\n");
+        assert!(text.contains("One round only") && !text.contains("baseline"), "{text}");
+        let text = told(&[cell(&[1.0]), cell(&[1.0, 1.0])], "locked").join("\n");
+        assert!(text.contains("1 of 2 figures are of one round"), "{text}");
+        assert_eq!(told(&[], "locked"), [""; 0]);
+    }
+}

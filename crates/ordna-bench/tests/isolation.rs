@@ -1,0 +1,89 @@
+//! An index that ends its process does not end the run. One test alone in its program: children are
+//! forked, and no other thread may work meanwhile.
+
+mod library;
+
+use std::time::Duration;
+
+use ordna_bench::driver::Plan;
+use ordna_bench::info::RunInfo;
+use ordna_bench::isolate::{Child, Death};
+use ordna_bench::plugin;
+use ordna_bench::progress::Progress;
+use ordna_bench::registry::Registry;
+
+use library::build;
+
+#[test]
+fn one_that_crashes_or_hangs_ends_alone() {
+    crashes("aborts", "CRASH=1", "it aborted");
+    crashes("faults", "CRASH=2", "segmentation fault");
+    leaves("leaves", "CRASH=3");
+
+    let second = Duration::from_secs(1);
+    let start = || {
+        Child::start(|| {
+            |request: &str| match request {
+                "hang" => loop {
+                    std::thread::park();
+                },
+                "leave" => std::process::exit(7),
+                "panic" => panic!("as planned"),
+                text => text.to_uppercase(),
+            }
+        })
+        .unwrap()
+    };
+    let mut child = start();
+    assert_eq!(child.ask("hello", 60 * second).unwrap(), "HELLO\n");
+    assert_eq!(child.ask("hang", second).unwrap_err(), Death::Silent(second));
+    assert_eq!(start().ask("leave", 60 * second).unwrap_err(), Death::Exit(7));
+    assert_eq!(start().ask("panic", 60 * second).unwrap_err(), Death::Exit(1));
+}
+
+fn plan(library: &str, definition: &str, quick: bool) -> Plan {
+    let library = build(library, &[definition]);
+    let registry = Registry::with(vec![plugin::load(&library).unwrap()]).unwrap();
+    Plan {
+        experiment: None,
+        indexes: ["array", "locked"].map(|name| registry.find(name).unwrap()).to_vec(),
+        keys: "int".parse().unwrap(),
+        workloads: ["load", "c", "scan:10"].map(|name| name.parse().unwrap()).to_vec(),
+        n: 5000,
+        ops: 2000,
+        threads: vec![2],
+        batches: vec![1],
+        rounds: 2,
+        latency: false,
+        seed: 1,
+        quick,
+        apart: true,
+        info: RunInfo::now(),
+    }
+}
+
+fn crashes(library: &str, definition: &str, how: &str) {
+    for quick in [true, false] {
+        let cells = plan(library, definition, quick).run(&Progress::hidden(), &mut |_| ()).unwrap();
+        assert_eq!(cells.len(), 6);
+        for cell in cells {
+            let crashed = cell.index == "array"
+                // The instance of a quick run is gone for all that follows.
+                && (cell.workload == "scan:10" || quick && cell.workload == "c");
+            if crashed {
+                assert_eq!(cell.note.as_deref(), Some("crashed"), "{cell:?}");
+                let detail = cell.detail.unwrap();
+                assert!(detail.contains("during scan:10") && detail.contains(how), "{detail}");
+            } else if !(quick && cell.index == "array") {
+                assert!(cell.checked && cell.mops.is_some(), "{cell:?}");
+                assert!(cell.rss_per_key.is_some());
+            }
+        }
+    }
+}
+
+fn leaves(library: &str, definition: &str) {
+    let cells = plan(library, definition, true).run(&Progress::hidden(), &mut |_| ()).unwrap();
+    let detail = cells.iter().find_map(|cell| cell.detail.clone()).unwrap();
+    assert!(detail.contains("left the program with code 3"), "{detail}");
+}
