@@ -25,6 +25,9 @@ pub struct RunInfo {
     /// Threads that wanted to run in the minute before it began.
     #[serde(default)]
     pub load_average: Option<f64>,
+    /// What the run and others took of the processors while it ran; known at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Shares>,
     /// As it was called.
     #[serde(default)]
     pub command: String,
@@ -43,14 +46,66 @@ impl RunInfo {
             started: date(since.as_secs()),
             version: version(),
             load_average: load_average(),
+            shares: None,
             command: command(std::env::args()),
             dram: None,
         }
     }
 
-    /// Whether something else ran on the machine just before.
+    /// Whether something else ran meanwhile; if that is not known, just before.
     pub fn was_busy(&self) -> Option<bool> {
-        self.load_average.map(|load| load > 0.5)
+        let shares = self.shares.map(|shares| shares.others + shares.stolen > 0.03);
+        shares.or(self.load_average.map(|load| load > 0.5))
+    }
+}
+
+/// Shares of the processors' time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// Of other processes and the system.
+    pub others: f64,
+    /// Of other machines on the same host.
+    pub stolen: f64,
+}
+
+/// Clock ticks since the machine began, and since this process did.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticks {
+    all: u64,
+    idle: u64,
+    stolen: u64,
+    own: u64,
+}
+
+impl Ticks {
+    /// Until now, where the system says so. Children count once they are waited for.
+    pub fn now() -> Option<Self> {
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split_whitespace().map_while(|field| field.parse().ok()).collect()
+        };
+        // user nice system idle iowait irq softirq steal; guests are in user.
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let machine = numbers(stat.lines().next()?.strip_prefix("cpu ")?);
+        // Behind the name in brackets and ten fields more: utime stime cutime cstime.
+        let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+        let fields: Vec<&str> = own.rsplit_once(") ")?.1.split(' ').collect();
+        let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
+        let machine = machine.get(..8)?;
+        Some(Self {
+            all: machine.iter().sum(),
+            idle: machine[3] + machine[4],
+            stolen: machine[7],
+            own,
+        })
+    }
+
+    /// What was taken between then and now; nothing if no time has passed.
+    pub fn since(&self, then: &Self) -> Option<Shares> {
+        let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
+        let stolen = self.stolen.saturating_sub(then.stolen);
+        let used = (self.all - self.idle).saturating_sub(then.all - then.idle + stolen);
+        let others = used.saturating_sub(self.own - then.own);
+        Some(Shares { others: others as f64 / all, stolen: stolen as f64 / all })
     }
 }
 
@@ -129,6 +184,21 @@ mod tests {
         assert!(info.machine.contains("cores") && info.version.starts_with(char::is_numeric));
         let arguments = ["/a/b/ordna", "bench", "run"].map(str::to_owned);
         assert_eq!(command(arguments.into_iter()), "ordna bench run");
-        assert_eq!(RunInfo { load_average: Some(2.0), ..info }.was_busy(), Some(true));
+        let loaded = RunInfo { load_average: Some(2.0), ..info };
+        assert_eq!(loaded.was_busy(), Some(true));
+        // What was taken while it ran decides, if it is known.
+        let shares = Some(Shares { others: 0.01, stolen: 0.0 });
+        assert_eq!(RunInfo { shares, ..loaded }.was_busy(), Some(false));
+    }
+
+    #[test]
+    fn what_others_took_is_what_is_left() {
+        let then = Ticks { all: 1000, idle: 400, stolen: 10, own: 100 };
+        let now = Ticks { all: 1200, idle: 450, stolen: 20, own: 200 };
+        // Of 200: 50 idle, 10 stolen, 100 its own.
+        assert_eq!(now.since(&then), Some(Shares { others: 0.2, stolen: 0.05 }));
+        assert_eq!(then.since(&then), None);
+        let ticks = Ticks::now().unwrap();
+        assert!(ticks.all >= ticks.idle && ticks.all > 0, "{ticks:?}");
     }
 }

@@ -37,19 +37,18 @@ fn percent(share: f64) -> String {
 pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
     let mut told = Vec::new();
     for run in runs(cells) {
-        let (Some(load), Some(busy)) = (run.load_average, run.was_busy()) else { continue };
-        told.push(if busy {
+        let Some(busy) = run.was_busy() else { continue };
+        let load = run.load_average.map(|load| format!("load average {load:.2} at its start"));
+        let shares = run.shares.map(|shares| {
+            let (others, stolen) = (shares.others * 100.0, shares.stolen * 100.0);
             format!(
-                "The machine was BUSY when the run of {} began (load average {load:.2}): do not rely \
-                 on its figures.",
-                run.started
-            )
-        } else {
-            format!(
-                "The machine was quiet when the run of {} began (load average {load:.2}).",
-                run.started
+                "other processes and the system took {others:.1} % of the processors, the host {stolen:.1} %"
             )
         });
+        let figures: Vec<String> = load.into_iter().chain(shares).collect();
+        let verdict = if busy { "BUSY: do not rely on its figures" } else { "quiet" };
+        let (run, figures) = (&run.started, figures.join("; "));
+        told.push(format!("In the run of {run} the machine was {verdict} ({figures})."));
     }
     let figures = cells.iter().filter(|cell| cell.mops.is_some()).count();
     let known: Vec<&Cell> = cells.iter().filter(|cell| cell.noise().is_some()).collect();

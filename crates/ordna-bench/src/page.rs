@@ -1,7 +1,7 @@
 //! `docs/benchmarks.md`, made from the results of one run.
 
 use crate::noise::{runs, told};
-use crate::registry::BASELINES;
+use crate::registry::{BASELINES, UNORDERED};
 use crate::table::{Cell, render};
 
 /// A case in which a peer beats every index of the workspace.
@@ -30,6 +30,63 @@ fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<L
     }
     losses.sort_by(|a, b| b.factor.total_cmp(&a.factor));
     losses
+}
+
+/// How an index of ours stands beside the best peer that keeps order.
+struct Standing<'a> {
+    index: &'a str,
+    cases: usize,
+    behind: usize,
+    /// Times as fast as it: the peer of its worst case, and the case.
+    worst: Option<Loss<'a>>,
+}
+
+/// All of ours, those that are behind most often first.
+fn standings(cells: &[Cell]) -> Vec<Standing<'_>> {
+    let mops = |cell: &Cell| cell.mops.filter(|_| cell.checked).map(|mops| mops.median);
+    let is_ours = |cell: &Cell| cell.ours && !BASELINES.contains(&cell.index.as_str());
+    let mut standings: Vec<Standing<'_>> = Vec::new();
+    for cell in cells.iter().filter(|cell| is_ours(cell)) {
+        let rivals = cells.iter().filter(|rival| {
+            !is_ours(rival)
+                && !UNORDERED.contains(&rival.index.as_str())
+                && rival.case() == cell.case()
+        });
+        let best = rivals.filter_map(|rival| Some((rival, mops(rival)?)));
+        let best = best.max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let (Some(have), Some((peer, theirs))) = (mops(cell), best) else { continue };
+        let at = standings.iter().position(|standing| standing.index == cell.index);
+        let at = at.unwrap_or_else(|| {
+            standings.push(Standing { index: &cell.index, cases: 0, behind: 0, worst: None });
+            standings.len() - 1
+        });
+        let standing = &mut standings[at];
+        standing.cases += 1;
+        let factor = theirs / have;
+        if factor > 1.0 {
+            standing.behind += 1;
+            if standing.worst.as_ref().is_none_or(|worst| worst.factor < factor) {
+                standing.worst = Some(Loss { peer, best: cell, factor });
+            }
+        }
+    }
+    let share = |standing: &Standing<'_>| standing.behind as f64 / standing.cases as f64;
+    standings.sort_by(|a, b| share(b).total_cmp(&share(a)));
+    standings
+}
+
+fn list_standings(standings: &[Standing<'_>]) -> String {
+    let line = |standing: &Standing<'_>| {
+        let Standing { index, cases, behind, worst } = standing;
+        let worst = worst.as_ref().map(|Loss { peer, factor, .. }| {
+            let Cell { index, keys, workload, threads, batch, .. } = peer;
+            let groups = if *batch > 1 { format!(" in groups of {batch}") } else { String::new() };
+            format!("{index} is {factor:.2} times as fast at {keys} {workload} x{threads}{groups}")
+        });
+        format!("| {index} | {behind} of {cases} | {} |\n", worst.unwrap_or_default())
+    };
+    let lines: String = standings.iter().map(line).collect();
+    format!("| index | behind in | worst |\n|---|---|---|\n{lines}")
 }
 
 /// `what` heads the factor; `spread` tells what more there is to say of a case.
@@ -129,6 +186,7 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
          count as peers; `dashmap` keeps no order.\n\n\
          Throughput; beyond the spread: the peer's slowest round is ahead of our fastest.\n\n{}\n\
          Memory after the load:\n\n{}\n\
+         Every index of ours against the fastest peer that keeps order, cases of throughput:\n\n{}\n\
          ## What was wrong, and what cannot be\n\n{}\n\
          ## Results\n\n```text\n{}```\n",
         first.info.machine,
@@ -137,6 +195,7 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
         cells.iter().map(|cell| cell.rounds).max().unwrap_or(0),
         list(&speed, "times as fast", " beyond the spread |", clear),
         list(&memory, "times as small", "", |_, _| String::new()),
+        list_standings(&standings(cells)),
         faults(cells),
         render(cells, baseline),
     )
@@ -195,6 +254,8 @@ mod tests {
         assert!((speed[0].factor - 2.5).abs() < 1e-9);
         let page = render_page(&cells, "locked");
         assert!(page.contains("| skiplist | locked | 1.33 |\n"), "{page}");
+        let behind = "| skiplist | 1 of 1 | faster is 2.50 times as fast at int load x1 |";
+        assert!(page.contains(behind), "{page}");
         assert!(page.contains("| skiplist | faster | 2.50 | yes |"), "{page}");
         assert!(page.contains("Seed 7; 3 rounds") && page.contains("a machine"), "{page}");
         assert!(!page.contains("| liar |"), "{page}");

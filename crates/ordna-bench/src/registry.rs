@@ -316,6 +316,9 @@ pub fn all() -> Vec<Entry> {
 /// The baselines among our indexes: what the others have to beat.
 pub const BASELINES: [&str; 2] = ["locked", "btree"];
 
+/// Peers that keep no order: an upper bound, no rivals.
+pub const UNORDERED: [&str; 1] = ["dashmap"];
+
 /// Indexes that are planned; those that [`all`] lists are there.
 const PLANNED: [&str; 10] = [
     "art-none",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use crate::driver::Plan;
-use crate::info::RunInfo;
+use crate::info::{RunInfo, Ticks};
 use crate::keys::KeySet;
 use crate::noise::told;
 use crate::progress::Progress;
@@ -250,10 +250,17 @@ impl Common {
         chosen.map_err(BenchError::Request)
     }
 
+    fn write_json(&self, cells: &[Cell]) -> Result<(), BenchError> {
+        let Some(path) = &self.json else { return Ok(()) };
+        let text = serde_json::to_string_pretty(cells).unwrap_or_default();
+        write(path, &(text + "\n"))
+    }
+
     /// Runs the plans, shows and writes the results; fails if one of ours was wrong.
     fn measure(&self, plans: &[Plan]) -> Result<(), BenchError> {
         // All of them before the first begins.
         plans.iter().try_for_each(Plan::check).map_err(BenchError::Request)?;
+        let then = Ticks::now();
         let progress = Progress::new(plans.iter().map(Plan::steps).sum());
         let mut cells = Vec::new();
         for plan in plans {
@@ -263,15 +270,17 @@ impl Common {
             let mut keep = |more: &[Cell]| {
                 cells.truncate(before);
                 cells.extend_from_slice(more);
-                if let Some(path) = self.json.as_ref().filter(|_| written.is_ok()) {
-                    let text = serde_json::to_string_pretty(&cells).unwrap_or_default();
-                    written = write(path, &(text + "\n"));
+                if written.is_ok() {
+                    written = self.write_json(&cells);
                 }
             };
             plan.run(&progress, &mut keep).map_err(BenchError::Request)?;
             written?;
         }
         progress.finish();
+        let shares = Ticks::now().zip(then).and_then(|(now, then)| now.since(&then));
+        cells.iter_mut().for_each(|cell| cell.info.shares = shares);
+        self.write_json(&cells)?;
         if let Some(Cell { info, seed, .. }) = cells.first() {
             println!(
                 "{}; {}; {}; {}; seed {seed}; {} rounds, interleaved; medians, ratios against {}",
