@@ -7,7 +7,9 @@
 //! child's slot is below the child. Seeking compares prefixes, for which the depth has to be right, and
 //! validates the parent after the child was entered, as a lookup does. Whenever a validation
 //! fails, the walk seeks anew, behind the last key it took. Records are gathered in *runs*: fetched
-//! while they are gathered, and handed to the caller when no lock is held.
+//! while they are gathered, and handed to the caller when no lock is held. The record in the very slot
+//! of the start is compared with it only then, with others under way from memory already. When a walk
+//! takes the last chunk of a node it has the next large one fetched as a whole.
 //!
 //! # Why each key that stays is returned once
 //! Entries are taken in the order of keys, and what stands below a slot shares the bytes that lead to
@@ -24,7 +26,7 @@
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
 
-use super::node::{CHUNK, Chunk, NodeRef, Position, TERMINAL, position};
+use super::node::{CHUNK, Chunk, Kind, NodeRef, Position, TERMINAL, position};
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
 use super::tree::{Attempts, Keep, Tree};
 use super::word::{Child, Leaf, Word, prefetch};
@@ -33,8 +35,11 @@ use crate::index::{Direction, is_above, is_below};
 use crate::sync::{fault, point};
 use crate::{Key, Value};
 
-/// How many records a walk is ahead of the caller, so that they are there when it comes to them.
-const AHEAD: usize = 16;
+/// The most records that a walk fetches ahead of the caller, so that they are there when it comes to
+/// them.
+const AHEAD: usize = 24;
+/// The fewest, but at the end.
+const STAYING: usize = 16;
 /// The most records that are gathered with locks held.
 const LAST_RUN: usize = 128;
 
@@ -53,6 +58,38 @@ struct Cursor<'g, P: Protocol, M: Mode<P::Lock>> {
     /// How many entries it takes from a node at once.
     step: usize,
     stack: Vec<Frame<'g, P, M>>,
+}
+
+impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
+    /// Fetches the node that comes after the last on the stack, if it is a large one, so that it is
+    /// there when the walk is through with that.
+    fn prefetch_next_large(&mut self) -> Result<(), Restart> {
+        let Some(above) = self.stack.len().checked_sub(2) else { return Ok(()) };
+        let frame = &mut self.stack[above];
+        if frame.chunk.words().is_empty()
+            && let Some(from) = frame.next
+        {
+            frame.next = frame.node.collect(from, self.direction, self.step, &mut frame.chunk);
+            if !fault!("art.walk.validate_chunk") && !M::holds(&frame.token) {
+                return Err(Restart);
+            }
+        }
+        if let Some(Child::Node(node)) = frame.chunk.words().first().map(|word| word.child())
+            && !node.is_small()
+        {
+            node.prefetch_whole(self.direction);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a walk from `start` on comes to this key.
+fn is_ahead<K: Key + ?Sized>(key: &K, start: &K, inclusive: bool, direction: Direction) -> bool {
+    match (direction, key.cmp(start)) {
+        (_, Order::Equal) => inclusive,
+        (Direction::Ascending, order) => order == Order::Greater,
+        (Direction::Descending, order) => order == Order::Less,
+    }
 }
 
 /// Where a walk starts: at this key, or behind it.
@@ -84,11 +121,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let step = want.map_or(CHUNK, |want| want.clamp(2, CHUNK));
         let mut cursor = Cursor::<P, P::Read> { direction, step, stack: Vec::new() };
         let mut seek = true;
+        let mut left = want.unwrap_or(usize::MAX);
         loop {
-            let more = self.gather(&mut cursor, &mut seek, start, &mut run, size, keep);
-            // Half of a run stays behind, on its way from memory while the other is visited.
-            let visited = if more && !seek { run.len() / 2 } else { run.len() };
-            let visited = visited.max(run.len().min(1));
+            let was_empty = run.is_empty();
+            let more = self.gather(&mut cursor, &mut seek, start, &mut run, size.min(left), keep);
+            if was_empty
+                && let Some((key, inclusive)) = start
+                && let Some(first) = run.first()
+                && !is_ahead(Self::key(*first), key, inclusive, direction)
+            {
+                run.remove(0);
+            }
+            // The others stay behind, on their way from memory while these are visited.
+            let are_some_left = more && !seek && run.len() < left;
+            let staying = if are_some_left { STAYING.min(run.len() * 2 / 3) } else { 0 };
+            let visited = (run.len() - staying).max(run.len().min(1));
             for leaf in &run[..visited] {
                 let key = Self::key(*leaf);
                 let beyond = match direction {
@@ -102,6 +149,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             let (Some(last), true) = (visited.checked_sub(1), more) else { return };
             start = Some((Self::key(run[last]), false));
             run.drain(..visited);
+            left = left.saturating_sub(visited).max(1);
             if seek {
                 // Each run is a seek of its own: longer ones, the longer the walk.
                 size = (size * 2).min(LAST_RUN);
@@ -154,8 +202,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         keep: &'g impl Keep,
     ) -> Result<bool, Restart> {
         if seek {
+            // An entry that was taken unseen may stand before the start; others may by now stand between.
+            if let (Some(last), Some((key, inclusive))) = (run.last(), start)
+                && !is_ahead(Self::key(*last), key, inclusive, cursor.direction)
+                && !fault!("art.walk.seek_behind_start")
+            {
+                run.clear();
+            }
             let behind = run.last().map(|last| (Self::key(*last), false));
-            self.seek(cursor, behind.or(start), keep)?;
+            let is_lazy = run.is_empty() && size > 1;
+            self.seek(cursor, behind.or(start), is_lazy, keep)?;
         }
         while run.len() < size {
             let Some(top) = cursor.stack.last_mut() else { return Ok(false) };
@@ -168,15 +224,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 if !fault!("art.walk.validate_chunk") && !M::holds(&top.token) {
                     return Err(Restart);
                 }
-                top.chunk.words().iter().for_each(|word| prefetch(word.untagged()));
-                if let Some(from) = top.next.filter(|_| cursor.step == CHUNK) {
-                    top.node.prefetch_chunk(from, cursor.direction, true);
+                top.chunk.words().iter().for_each(|word| word.prefetch_small());
+                if cursor.step == CHUNK {
+                    match top.next {
+                        Some(from) => top.node.prefetch_chunk(from, cursor.direction),
+                        None => cursor.prefetch_next_large()?,
+                    }
                 }
                 continue;
             };
             match word.child() {
                 Child::Empty => {}
-                Child::Leaf(leaf) => run.push(leaf),
+                Child::Leaf(leaf) => {
+                    prefetch(leaf.as_ptr());
+                    run.push(leaf);
+                }
                 Child::Node(child) => {
                     let token = M::enter(child.lock())?;
                     point("art.walk.before_inner_chunk");
@@ -187,11 +249,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                         return Err(Restart);
                     }
                     let words = chunk.words();
-                    words.iter().for_each(|word| prefetch(word.untagged()));
                     // Most nodes are small ones at the bottom: they need no place on the stack.
                     if next.is_none() && words.iter().all(|word| word.is_leaf()) {
-                        run.extend(words.iter().filter_map(|word| leaf_of(*word)));
+                        let leaves = words.iter().filter_map(|word| leaf_of(*word));
+                        run.extend(leaves.inspect(|leaf| prefetch(leaf.as_ptr())));
                     } else {
+                        words.iter().for_each(|word| word.prefetch_small());
+                        if let Some(from) = next {
+                            child.prefetch_chunk(from, cursor.direction);
+                        }
                         cursor.stack.push(Frame { node: child, token, chunk, next });
                     }
                 }
@@ -200,11 +266,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok(true)
     }
 
-    /// Puts the cursor in front of the first entry at `start`, in its direction.
+    /// Puts the cursor in front of the first entry at `start`, in its direction. With `is_lazy` the
+    /// entry in the very slot of the start is taken unseen: the caller compares its key.
     fn seek<'g, M: Mode<P::Lock>>(
         &'g self,
         cursor: &mut Cursor<'g, P, M>,
         start: Start<'_, K>,
+        is_lazy: bool,
         keep: &'g impl Keep,
     ) -> Result<(), Restart> {
         cursor.stack.clear();
@@ -224,9 +292,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             let bytes = bytes.as_ref();
             let side = self.side(node, depth, level, bytes)?;
             if side != Order::Equal {
-                if !fault!("art.walk.validate_prefix") && !M::holds(&frame.token) {
-                    return Err(Restart);
-                }
+                // Not validated here. If the node is walked through, its chunks are. If it is passed
+                // over, the next chunk is one of the node above, and whatever changes a prefix changes
+                // that one too.
                 let ahead = match direction {
                     Direction::Ascending => side == Order::Less,
                     Direction::Descending => side == Order::Greater,
@@ -242,11 +310,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 Direction::Descending => at.checked_sub(1),
             };
             if let Some(from) = frame.next {
-                node.prefetch_chunk(from, direction, false);
+                node.prefetch_slots(from, direction);
             }
             match node.at(at).child() {
                 Child::Node(child) => {
                     child.prefetch(bytes.get(level + 1));
+                    if cursor.step == CHUNK && child.kind() == Kind::Node48 {
+                        child.prefetch_whole(direction);
+                    }
                     point("art.walk.before_child");
                     token = M::enter(child.lock())?;
                     if !fault!("art.walk.validate_parent") && !M::holds(&frame.token) {
@@ -258,11 +329,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     continue;
                 }
                 Child::Leaf(leaf) => {
-                    let ahead = match (direction, Self::key(leaf).cmp(key)) {
-                        (_, Order::Equal) => inclusive,
-                        (Direction::Ascending, order) => order == Order::Greater,
-                        (Direction::Descending, order) => order == Order::Less,
-                    };
+                    prefetch(leaf.as_ptr());
+                    let ahead = is_lazy || is_ahead(Self::key(leaf), key, inclusive, direction);
                     if ahead {
                         frame.chunk.push(Word::leaf(leaf));
                     }

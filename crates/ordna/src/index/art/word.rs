@@ -16,6 +16,7 @@ use std::ptr::{self, NonNull};
 
 use super::node::{Kind, NodeRef};
 use super::protocol::Protocol;
+use crate::index::Direction;
 use crate::sync::atomic::{AtomicPtr, Ordering};
 
 const LEAF: usize = 1;
@@ -90,12 +91,6 @@ impl<'g, P> Word<'g, P> {
         self.0.addr() & LEAF != 0
     }
 
-    /// The address of whatever it is, for fetching.
-    #[inline]
-    pub fn untagged(self) -> *const u8 {
-        if self.is_leaf() { self.0.map_addr(|address| address & !LEAF) } else { self.address() }
-    }
-
     #[inline]
     pub fn address(self) -> *mut u8 {
         self.0.map_addr(|address| address & !((3 << KIND_SHIFT) | LEAF))
@@ -127,6 +122,18 @@ impl<'g, P: Protocol> Word<'g, P> {
         // SAFETY: a word that is neither empty nor a leaf was made by `Word::node`; what it points
         // to is alive for 'g, as the top of this file argues.
         Child::Node(unsafe { NodeRef::from_word(self) })
+    }
+}
+
+impl<P: Protocol> Word<'_, P> {
+    /// Fetches the node, if it is a small one.
+    #[inline]
+    pub fn prefetch_small(self) {
+        if let Child::Node(node) = self.child()
+            && node.is_small()
+        {
+            node.prefetch_whole(Direction::Ascending);
+        }
     }
 }
 

@@ -324,6 +324,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             }
             Spot::Slot(at, Some(other)) => {
                 let _held = inner.upgrade(fault!("art.upgrade.expand"))?;
+                point("art.expand.locked");
                 let other_key = Self::key(other).radix();
                 let other_key = other_key.as_ref();
                 let level = first_difference(bytes, other_key).ok_or(Restart)?;

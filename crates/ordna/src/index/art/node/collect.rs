@@ -1,6 +1,8 @@
 //! Entries of a node in the order of keys, a chunk at a time.
 
-use super::{Kind, LAST, Linear, NodeRef, Position, TERMINAL, View, byte_at, position};
+use super::{
+    Kind, LAST, LINE, Linear, Node48, Node256, NodeRef, Position, TERMINAL, View, byte_at, position,
+};
 use crate::index::Direction;
 use crate::index::art::protocol::Protocol;
 use crate::index::art::word::{Slot, Word, prefetch};
@@ -25,6 +27,14 @@ impl<'g, P: Protocol> Chunk<'g, P> {
     pub fn push(&mut self, word: Word<'g, P>) {
         self.words[usize::from(self.len)] = word;
         self.len += 1;
+    }
+
+    /// Takes the word if it is not empty; whether the chunk has as many as it is to have.
+    fn offer(&mut self, word: Word<'g, P>, limit: usize) -> bool {
+        if !word.is_empty() {
+            self.push(word);
+        }
+        usize::from(self.len) == limit
     }
 
     pub fn next(&mut self) -> Option<Word<'g, P>> {
@@ -52,24 +62,24 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         (chunk.at, chunk.len) = (0, 0);
         let limit = limit.min(CHUNK);
         match self.view() {
-            View::Linear(linear) => self.collect_linear(linear, from, direction, limit, chunk),
-            View::Node48(node) => self.collect_wide(from, direction, limit, chunk, |byte| {
-                let slot = node.index[byte].load(Ordering::Relaxed);
-                let child = node.children.get(usize::from(slot).wrapping_sub(1));
-                child.map_or(Word::EMPTY, Slot::load)
-            }),
-            View::Node256(node) => {
-                self.collect_wide(from, direction, limit, chunk, |byte| node.children[byte].load())
+            View::Linear(linear) if linear.children.len() == 4 => {
+                self.collect_linear::<5>(linear, from, direction, limit, chunk)
             }
+            View::Linear(linear) => {
+                self.collect_linear::<17>(linear, from, direction, limit, chunk)
+            }
+            View::Node48(node) => self.collect48(node, from, direction, limit, chunk),
+            View::Node256(node) => self.collect256(node, from, direction, limit, chunk),
         }
     }
 
-    /// Fetches what the chunks behind the next position are likely to need: with `deep`, the children in
-    /// the next slots of a Node256; and the lines of the slots behind them.
+    /// Fetches what the chunks behind the next position are likely to need: the small nodes in the next
+    /// slots of a Node256, and the lines of the slots behind them. Records are fetched when they are
+    /// taken, and large nodes one at a time.
     #[inline]
-    pub fn prefetch_chunk(self, from: Position, direction: Direction, deep: bool) {
-        const LINE: usize = 64 / size_of::<Slot>();
-        const NEXT: usize = 4 * LINE;
+    pub fn prefetch_chunk(self, from: Position, direction: Direction) {
+        const SLOTS: usize = LINE / size_of::<Slot>();
+        const NEXT: usize = 4 * SLOTS;
         if self.kind() != Kind::Node256 {
             return;
         }
@@ -79,15 +89,32 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             Direction::Ascending => children.get(first + slots),
             Direction::Descending => children.get(first.wrapping_sub(slots)),
         };
-        if deep {
-            let words = (0..NEXT).filter_map(ahead).map(Slot::load::<P>);
-            words.filter(|word| !word.is_empty()).for_each(|word| prefetch(word.untagged()));
+        for slot in (0..NEXT).filter_map(ahead) {
+            slot.load::<P>().prefetch_small();
         }
-        let lines = (0..NEXT).step_by(LINE).map(|slots| slots + if deep { NEXT } else { 0 });
+        let lines = (NEXT..2 * NEXT).step_by(SLOTS);
         lines.filter_map(ahead).for_each(|slot| prefetch(std::ptr::from_ref(slot).cast()));
     }
 
-    fn collect_linear(
+    /// Fetches the lines of the slots at the next position.
+    #[inline]
+    pub fn prefetch_slots(self, from: Position, direction: Direction) {
+        if self.kind() != Kind::Node256 {
+            return;
+        }
+        let first = std::ptr::from_ref(&self.node256().children).cast::<u8>();
+        let at = usize::from(from).saturating_sub(1) * size_of::<Slot>();
+        for line in 0..4 {
+            let offset = match direction {
+                Direction::Ascending => at.wrapping_add(line * LINE),
+                Direction::Descending => at.wrapping_sub(line * LINE),
+            };
+            prefetch(first.wrapping_add(offset));
+        }
+    }
+
+    /// `WORDS` is the number of slots, the terminal one included.
+    fn collect_linear<const WORDS: usize>(
         self,
         linear: Linear<'g>,
         from: Position,
@@ -98,7 +125,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         let keys_first = linear.keys.load();
         point("art.collect.before_slots");
         // Slots before keys: a slot that is seen filled has its byte.
-        let mut words = [Word::EMPTY; 17];
+        let mut words = [Word::EMPTY; WORDS];
         words[0] = self.terminal();
         for (word, child) in words[1..].iter_mut().zip(linear.children) {
             *word = child.load();
@@ -107,9 +134,9 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         let keys = if in_order { linear.keys.load() } else { keys_first };
         // Position above, index in `words` below.
         const INDEX_BITS: u32 = 5;
-        let mut found = [0_u16; 17];
+        let mut found = [0_u16; WORDS];
         let mut len = 0;
-        for (index, word) in words[..=linear.children.len()].iter().enumerate() {
+        for (index, word) in words.iter().enumerate() {
             let at = index.checked_sub(1).map_or(TERMINAL, |slot| position(byte_at(keys, slot)));
             let ahead = match direction {
                 Direction::Ascending => at >= from,
@@ -137,40 +164,91 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         found.get(limit).map(|entry| entry >> INDEX_BITS)
     }
 
-    fn collect_wide(
+    fn collect48(
         self,
+        node: &'g Node48<P::Lock>,
         from: Position,
         direction: Direction,
         limit: usize,
         chunk: &mut Chunk<'g, P>,
-        child: impl Fn(usize) -> Word<'g, P>,
     ) -> Option<Position> {
-        let mut left = limit;
-        let mut offer = |word: Word<'g, P>| {
-            if !word.is_empty() {
-                chunk.push(word);
-                left -= 1;
-            }
-            left == 0
+        const BYTES: usize = 8;
+        let child = |slot: u64| {
+            let child = node.children.get((slot as usize & 0xFF).wrapping_sub(1));
+            child.map_or(Word::EMPTY, Slot::load)
         };
         match direction {
             Direction::Ascending => {
-                if from == TERMINAL && offer(self.terminal()) {
+                if from == TERMINAL && chunk.offer(self.terminal(), limit) {
                     return Some(TERMINAL + 1);
                 }
-                for at in from.max(1)..=LAST {
-                    if offer(child(usize::from(at) - 1)) {
-                        return (at < LAST).then_some(at + 1);
+                let first = usize::from(from.max(1)) - 1;
+                let mut mask = u64::MAX << (first % BYTES * 8);
+                for (at, word) in node.index.iter().enumerate().skip(first / BYTES) {
+                    let mut slots = word.load(Ordering::Relaxed) & mask;
+                    mask = u64::MAX;
+                    while slots != 0 {
+                        let byte = slots.trailing_zeros() as usize / 8;
+                        let slot = slots >> (byte * 8);
+                        slots &= !(0xFF << (byte * 8));
+                        if chunk.offer(child(slot), limit) {
+                            let next = (at * BYTES + byte) as Position + 2;
+                            return (next <= LAST).then_some(next);
+                        }
                     }
                 }
             }
             Direction::Descending => {
-                for at in (1..=from).rev() {
-                    if offer(child(usize::from(at) - 1)) {
-                        return Some(at - 1);
+                if let Some(first) = usize::from(from).checked_sub(1) {
+                    let mut mask = u64::MAX >> ((BYTES - 1 - first % BYTES) * 8);
+                    for (at, word) in node.index[..=first / BYTES].iter().enumerate().rev() {
+                        let mut slots = word.load(Ordering::Relaxed) & mask;
+                        mask = u64::MAX;
+                        while slots != 0 {
+                            let byte = BYTES - 1 - slots.leading_zeros() as usize / 8;
+                            let slot = slots >> (byte * 8);
+                            slots &= !(0xFF << (byte * 8));
+                            if chunk.offer(child(slot), limit) {
+                                return Some((at * BYTES + byte) as Position);
+                            }
+                        }
                     }
                 }
-                offer(self.terminal());
+                chunk.offer(self.terminal(), limit);
+            }
+        }
+        None
+    }
+
+    fn collect256(
+        self,
+        node: &'g Node256<P::Lock>,
+        from: Position,
+        direction: Direction,
+        limit: usize,
+        chunk: &mut Chunk<'g, P>,
+    ) -> Option<Position> {
+        match direction {
+            Direction::Ascending => {
+                if from == TERMINAL && chunk.offer(self.terminal(), limit) {
+                    return Some(TERMINAL + 1);
+                }
+                let first = usize::from(from.max(1)) - 1;
+                for (byte, child) in node.children.iter().enumerate().skip(first) {
+                    if chunk.offer(child.load(), limit) {
+                        let next = byte as Position + 2;
+                        return (next <= LAST).then_some(next);
+                    }
+                }
+            }
+            Direction::Descending => {
+                let children = &node.children[..usize::from(from).min(node.children.len())];
+                for (byte, child) in children.iter().enumerate().rev() {
+                    if chunk.offer(child.load(), limit) {
+                        return Some(byte as Position);
+                    }
+                }
+                chunk.offer(self.terminal(), limit);
             }
         }
         None

@@ -36,7 +36,7 @@ use super::search;
 use super::word::{Child, Leaf, Slot, Word, prefetch};
 use crate::index::Direction;
 use crate::reclaim::Retire;
-use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{fault, point};
 
 /// Which of the four layouts.
@@ -102,9 +102,28 @@ struct Node16<L> {
 #[repr(C)]
 struct Node48<L> {
     header: Header<L>,
-    /// Slot of each byte, plus one.
-    index: [AtomicU8; 256],
+    /// Slot of each byte, plus one; eight bytes to a word, that of the lowest byte lowest, so that a
+    /// walk passes eight unused ones at once.
+    index: [AtomicU64; 32],
     children: [Slot; 48],
+}
+
+impl<L> Node48<L> {
+    /// Slot of the byte, plus one.
+    #[inline]
+    fn slot_of(&self, byte: u8) -> usize {
+        // Relaxed: a slot that is not seen filled yet is empty for this reader.
+        let word = self.index[usize::from(byte) / 8].load(Ordering::Relaxed);
+        usize::from((word >> (byte % 8 * 8)) as u8)
+    }
+
+    /// Sets the slot of the byte, plus one. The caller holds the lock.
+    fn set_slot_of(&self, byte: u8, slot: usize) {
+        let word = &self.index[usize::from(byte) / 8];
+        let shift = byte % 8 * 8;
+        let others = word.load(Ordering::Relaxed) & !(0xFF << shift);
+        word.store(others | (slot as u64) << shift, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -192,10 +211,16 @@ impl Linear<'_> {
             self.children[slot].store(self.children[slot + 1].load::<P>());
         }
         self.children[used - 1].store(Word::<P>::EMPTY);
+        point("art.remove.shifted");
         let (_, behind) = split_at(high, at + 1);
         self.keys.store(low | behind >> 8);
     }
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// How many bytes of a Node256 are fetched before a walk comes to it.
+const AHEAD: usize = 5 * LINE;
 
 /// A node that is alive for `'g`: a guard keeps it, or nobody else knows it.
 pub struct NodeRef<'g, P> {
@@ -252,7 +277,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                 leak(Node16 { header: header(), keys, children: slots() })
             }
             Kind::Node48 => {
-                let index = std::array::from_fn(|_| AtomicU8::new(0));
+                let index = std::array::from_fn(|_| AtomicU64::new(0));
                 leak(Node48 { header: header(), index, children: slots() })
             }
             Kind::Node256 => leak(Node256 { header: header(), children: slots() }),
@@ -387,10 +412,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             }
             Kind::Node48 => {
                 let node = self.node48();
-                // Relaxed: a slot that is not seen filled yet is empty for this reader.
-                let slot = node.index[usize::from(byte)].load(Ordering::Relaxed);
                 // Slot 0 minus one is beyond the end.
-                let child = node.children.get(usize::from(slot).wrapping_sub(1));
+                let child = node.children.get(node.slot_of(byte).wrapping_sub(1));
                 child.map_or(Word::EMPTY, Slot::load)
             }
             Kind::Node256 => self.node256().children[usize::from(byte)].load(),
@@ -431,6 +454,31 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         prefetch(start.wrapping_add(offset));
     }
 
+    /// Whether the node is one of the two small kinds.
+    #[inline]
+    pub fn is_small(self) -> bool {
+        self.kind() <= Kind::Node16
+    }
+
+    /// Fetches all that a walk through the node reads; of a Node256 the header and the lines of the
+    /// slots that come first.
+    #[inline]
+    pub fn prefetch_whole(self, direction: Direction) {
+        let start = self.word.address();
+        let lines = |from: usize, to: usize| {
+            (from..to).step_by(LINE).for_each(|offset| prefetch(start.wrapping_add(offset)));
+        };
+        let size = self.size();
+        match (self.kind(), direction) {
+            (Kind::Node256, Direction::Ascending) => lines(0, AHEAD),
+            (Kind::Node256, Direction::Descending) => {
+                lines(0, 1);
+                lines((size - AHEAD) / LINE * LINE, size);
+            }
+            _ => lines(0, size),
+        }
+    }
+
     fn counts(self) -> (usize, usize) {
         let counts = self.header().counts.load(Ordering::Relaxed);
         (usize::from(counts & ((1 << ALIVE_BITS) - 1)), usize::from(counts >> ALIVE_BITS))
@@ -463,9 +511,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             View::Node256(_) => true,
             _ if P::READERS_NOTICE => alive < capacity,
             View::Linear(linear) => used < capacity || linear.find(byte, used).is_some(),
-            View::Node48(node) => {
-                used < capacity || node.index[usize::from(byte)].load(Ordering::Relaxed) != 0
-            }
+            View::Node48(node) => used < capacity || node.slot_of(byte) != 0,
         }
     }
 
@@ -493,14 +539,13 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                 used + usize::from(own.is_none())
             }
             View::Node48(node) => {
-                let index = &node.index[usize::from(byte)];
-                let own = usize::from(index.load(Ordering::Relaxed)).checked_sub(1);
+                let own = node.slot_of(byte).checked_sub(1);
                 let is_free = |slot: &usize| node.children[*slot].load::<P>().is_empty();
                 let slot = own.unwrap_or_else(|| {
                     if P::READERS_NOTICE { (0..48).find(is_free).unwrap_or(used) } else { used }
                 });
                 node.children[slot].store(word);
-                index.store(slot as u8 + 1, Ordering::Relaxed);
+                node.set_slot_of(byte, slot + 1);
                 used + usize::from(own.is_none())
             }
         };
@@ -519,8 +564,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                 }
             }
             View::Node48(node) => {
-                let slot = usize::from(node.index[byte].load(Ordering::Relaxed));
-                if let Some(child) = node.children.get(slot.wrapping_sub(1)) {
+                if let Some(child) = node.children.get(node.slot_of(byte as u8).wrapping_sub(1)) {
                     child.store(word);
                 }
             }
@@ -548,7 +592,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             }
             View::Node48(node) => {
                 self.replace(position, Word::EMPTY);
-                node.index[byte].store(0, Ordering::Relaxed);
+                node.set_slot_of(byte as u8, 0);
                 used - 1
             }
             View::Node256(node) => {
