@@ -22,6 +22,7 @@
 //! `ORDNA_SOAK=seconds` makes each concurrent test run that long instead of a fraction of a second.
 
 pub mod adversarial;
+mod alone;
 pub mod concurrent;
 pub mod history;
 pub mod kinds;
