@@ -199,6 +199,50 @@ mod pitfall_1_a_level_is_skipped {
         check::<Rowex>();
     }
 
+    /// What a removal returns is what it removed.
+    #[test]
+    fn a_removal_returns_the_value_it_removed() {
+        fn check<P: Concurrent>() {
+            // Enough entries that the node stays.
+            let index = with::<P>(&[b"ab", b"abc", b"abd", b"abe"]);
+            let removed = interleave(
+                "art.modify.decided",
+                || index.remove(b"abd"),
+                || assert_eq!(index.insert(b"abd", &9), Ok(Some(2))),
+            );
+            assert_eq!(removed, Some(9));
+            index.validate().unwrap();
+        }
+        check::<Olc>();
+        check::<Rowex>();
+    }
+
+    /// A merge waits for the writer that is inside the node whose prefix it makes longer.
+    #[test]
+    fn a_merge_waits_for_a_writer_below() {
+        fn check<P: Concurrent>() {
+            let index = with::<P>(&[b"abc1", b"abc2", b"ax"]);
+            let schedule = Schedule::new();
+            schedule.hold("writer", "art.expand.locked");
+            std::thread::scope(|scope| {
+                let writer =
+                    scope.spawn(|| schedule.enroll("writer", || index.insert(b"abc1z", &9)));
+                schedule.wait_held("writer", "art.expand.locked");
+                let merger = scope.spawn(|| index.remove(b"ax"));
+                // Time for the merger to go on where it should not.
+                std::thread::sleep(Duration::from_millis(50));
+                schedule.release("writer", "art.expand.locked");
+                assert_eq!(writer.join().unwrap(), Ok(None));
+                assert_eq!(merger.join().unwrap(), Some(2));
+            });
+            let all = walk(&index, b"", Direction::Ascending);
+            assert_eq!(keys(&all), [b"abc1".as_slice(), b"abc1z", b"abc2"]);
+            index.validate().unwrap();
+        }
+        check::<Olc>();
+        check::<Rowex>();
+    }
+
     /// A change that keeps the value is as of one moment too.
     #[test]
     fn a_value_that_is_kept_is_the_current_one() {
@@ -248,8 +292,8 @@ mod pitfall_2_second_validation_of_the_parent {
 
     #[test]
     fn a_walk_starts_at_its_bound() {
-        let index = with::<Olc>(&FORK);
-        let from = b"abc2".as_slice();
+        let index = with::<Olc>(&[b"abc1", b"abc2", b"abc3"]);
+        let from = b"abc3".as_slice();
         let walked = || walk(&index, from, Direction::Ascending);
         let found = interleave("art.walk.before_child", walked, || split(&index));
         assert!(keys(&found).starts_with(&[from]), "{found:?}");
@@ -267,51 +311,97 @@ mod pitfall_2_second_validation_of_the_parent {
         assert_eq!(found, Some(0));
     }
 
-    /// A node is read while a writer moves its entries.
-    #[test]
-    fn a_node_read_while_entries_move_is_read_again() {
-        fn reads(read: impl Fn(&Bytes<Olc>) -> bool + Sync, point: &'static str) {
-            let index = with::<Olc>(&[b"ab", b"ac"]);
-            let schedule = Schedule::new();
-            schedule.hold("reader", point);
-            schedule.hold("writer", "art.add.shifted");
-            std::thread::scope(|scope| {
-                let reader = scope.spawn(|| schedule.enroll("reader", || read(&index)));
-                schedule.wait_held("reader", point);
-                let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(b"aa", &9)));
-                schedule.wait_held("writer", "art.add.shifted");
-                schedule.release("reader", point);
-                // Time for the reader to answer from what it saw; a right one waits for the writer.
-                std::thread::sleep(Duration::from_millis(50));
-                schedule.release("writer", "art.add.shifted");
-                writer.join().unwrap().unwrap();
-                assert!(reader.join().unwrap(), "read a node in the middle of a change");
-            });
-        }
-        reads(|index| index.get(b"ac") == Some(1), "art.descend.entered_child");
-        reads(|index| index.insert(b"ac", &7) == Ok(Some(1)), "art.locate.entered_child");
-        reads(
-            |index| {
-                let all = walk(index, b"", Direction::Ascending);
-                all.windows(2).all(|pair| pair[0].0 < pair[1].0) && all.len() >= 2
-            },
-            "art.walk.before_inner_chunk",
-        );
-        reads(
-            |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac"],
-            "art.walk.entered_child",
-        );
+    /// Runs `write` until it stands with half of a node's entries moved, and meanwhile lets `read` go
+    /// on from `point`, at which it has entered the node.
+    fn reads_while_entries_move(
+        keys: &[&[u8]],
+        (write, moved): (fn(&Bytes<Olc>), &'static str),
+        (read, point): (fn(&Bytes<Olc>) -> bool, &'static str),
+    ) {
+        let index = with::<Olc>(keys);
+        let schedule = Schedule::new();
+        schedule.hold("reader", point);
+        schedule.hold("writer", moved);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| schedule.enroll("reader", || read(&index)));
+            schedule.wait_held("reader", point);
+            let writer = scope.spawn(|| schedule.enroll("writer", || write(&index)));
+            schedule.wait_held("writer", moved);
+            schedule.release("reader", point);
+            // Time for the reader to answer from what it saw; a right one waits for the writer.
+            std::thread::sleep(Duration::from_millis(50));
+            schedule.release("writer", moved);
+            writer.join().unwrap();
+            assert!(reader.join().unwrap(), "read a node in the middle of a change: {point}");
+        });
+        index.validate().unwrap();
     }
 
-    /// A seek compares its bound with a prefix that is being cut.
+    #[test]
+    fn a_node_read_while_entries_move_up_is_read_again() {
+        type Read = (fn(&Bytes<Olc>) -> bool, &'static str);
+        let reads: [Read; 5] = [
+            (|index| index.get(b"ac") == Some(1), "art.descend.entered_child"),
+            (|index| index.insert(b"ac", &7) == Ok(Some(1)), "art.locate.entered_child"),
+            (|index| index.remove(b"ac") == Some(1), "art.locate.entered_child"),
+            (
+                |index| {
+                    let all = walk(index, b"", Direction::Ascending);
+                    all.windows(2).all(|pair| pair[0].0 < pair[1].0) && all.len() >= 2
+                },
+                "art.walk.before_inner_chunk",
+            ),
+            (
+                |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac"],
+                "art.walk.entered_child",
+            ),
+        ];
+        for read in reads {
+            let insert = |index: &Bytes<Olc>| assert_eq!(index.insert(b"aa", &9), Ok(None));
+            reads_while_entries_move(&[b"ab", b"ac"], (insert, "art.add.shifted"), read);
+        }
+    }
+
+    #[test]
+    fn a_node_read_while_entries_move_down_is_read_again() {
+        type Read = (fn(&Bytes<Olc>) -> bool, &'static str);
+        let reads: [Read; 2] = [
+            (|index| index.get(b"ac") == Some(1), "art.descend.entered_child"),
+            (
+                |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac", b"ad"],
+                "art.walk.entered_child",
+            ),
+        ];
+        for read in reads {
+            let remove = |index: &Bytes<Olc>| assert_eq!(index.remove(b"ab"), Some(0));
+            reads_while_entries_move(&[b"ab", b"ac", b"ad"], (remove, "art.remove.shifted"), read);
+        }
+    }
+
+    /// The record in the slot of the bound stands before the bound; while the walk goes on, others come
+    /// in between.
+    #[test]
+    fn a_walk_that_restarts_stays_behind_its_bound() {
+        let index = with::<Olc>(&[b"ab1", b"ac"]);
+        let found = interleave(
+            "art.collect.before_slots",
+            || walk(&index, b"ab5", Direction::Ascending),
+            || assert_eq!(index.insert(b"ab3", &9), Ok(None)),
+        );
+        assert_eq!(keys(&found), [b"ac"]);
+    }
+
+    /// A seek compares its bound with a prefix that is being cut: what is left of it is smaller than
+    /// the bound in one case, larger in the other.
     #[test]
     fn a_seek_compares_with_a_prefix_of_one_moment() {
-        let index = with::<Olc>(&FORK);
-        // Above "abc…" by the byte at which the cut prefix starts.
-        let from = b"abc".as_slice();
-        let walked = || walk(&index, from, Direction::Ascending);
-        let found = interleave("art.walk.entered_child", walked, || split(&index));
-        assert!(keys(&found).starts_with(&FORK), "{found:?}");
+        let cases: [([&[u8]; 2], &[u8]); 2] = [(FORK, b"abc"), ([b"aca1", b"aca2"], b"aca")];
+        for (fork, from) in cases {
+            let index = with::<Olc>(&fork);
+            let walked = || walk(&index, from, Direction::Ascending);
+            let found = interleave("art.walk.entered_child", walked, || split(&index));
+            assert!(keys(&found).starts_with(&fork), "{found:?}");
+        }
     }
 
     /// Another writer of the same node foils each optimistic attempt; behind the last one it waits.
