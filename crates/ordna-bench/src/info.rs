@@ -54,7 +54,7 @@ impl RunInfo {
 
     /// Whether something else ran meanwhile; if that is not known, just before.
     pub fn was_busy(&self) -> Option<bool> {
-        let shares = self.shares.map(|shares| shares.others + shares.stolen > 0.03);
+        let shares = self.shares.map(|shares| shares.others + shares.stolen > 0.05);
         shares.or(self.load_average.map(|load| load > 0.5))
     }
 }

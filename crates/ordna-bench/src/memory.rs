@@ -33,10 +33,10 @@ fn purge() {
 }
 
 /// Resident bytes of the process, after unused pages were given back; `None` where the system does
-/// not say.
+/// not say. Without the program's own pages: a forked child maps those anew as it comes to them.
 pub fn resident() -> Option<usize> {
     purge();
-    field("/proc/self/status", "VmRSS:")
+    field("/proc/self/status", "RssAnon:")
 }
 
 /// Memory that the system can give, where it says so.
