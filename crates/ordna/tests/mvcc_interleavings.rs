@@ -29,11 +29,19 @@ fn clear(store: &Words, keys: impl Iterator<Item = u64>) {
 }
 
 fn walked(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
+    walked_in(snapshot, Direction::Ascending)
+}
+
+/// In ascending order, whichever way it was walked.
+fn walked_in(snapshot: &Snapshot<u64, u64>, direction: Direction) -> Vec<(u64, u64)> {
     let mut walked = Vec::new();
-    snapshot.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
+    snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
         walked.push((*key, *value));
         ControlFlow::Continue(())
     });
+    if matches!(direction, Direction::Descending) {
+        walked.reverse();
+    }
     walked
 }
 
@@ -47,6 +55,11 @@ fn a_moment() {
 /// whatever became of that meanwhile.
 #[test]
 fn n1_a_refreshed_walk_neither_repeats_nor_loses_nor_shows_what_is_dead() {
+    refreshed_walk(Direction::Ascending);
+    refreshed_walk(Direction::Descending);
+}
+
+fn refreshed_walk(direction: Direction) {
     const KEYS: u64 = 1500;
     let store = words();
     fill(&store, 0..KEYS, 0);
@@ -63,8 +76,9 @@ fn n1_a_refreshed_walk_neither_repeats_nor_loses_nor_shows_what_is_dead() {
     let schedule = Schedule::new();
     schedule.hold("walker", "mvcc.walk.refreshes");
     std::thread::scope(|scope| {
-        let walker = scope
-            .spawn(|| schedule.enroll("walker", || [walked(&now), walked(&old), walked(&now)]));
+        let walker = scope.spawn(|| {
+            schedule.enroll("walker", || [&now, &old, &now].map(|of| walked_in(of, direction)))
+        });
         schedule.wait_held("walker", "mvcc.walk.refreshes");
         // Everything around the place changes, and what only the present state needs is collected.
         for key in 0..KEYS {

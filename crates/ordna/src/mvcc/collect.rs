@@ -49,6 +49,8 @@ use crate::{Key, Value};
 const STRIPES: usize = 64;
 /// A writer hands its list over when it is so long.
 const LIST: usize = 512;
+/// What a snapshot kept is queued in batches of so many.
+const BATCH: usize = 2048;
 /// So many versions in the queue make writers help.
 const LONG_QUEUE: usize = 64 << 10;
 /// A collector leaves its reading section after so many versions.
@@ -200,7 +202,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Examines what a snapshot kept that has ended, and all else.
     pub fn examine_again(&self, kept: Vec<Batch<K, V>>) {
-        kept.into_iter().for_each(|batch| self.graves.enqueue(batch));
+        let mut kept: Batch<K, V> = kept.into_iter().flatten().collect();
+        // Neighbours are unlinked one after the other; see `unlink_all`.
+        kept.sort_unstable_by_key(|corpse| corpse.head);
+        while !kept.is_empty() {
+            let rest = kept.split_off(kept.len().min(BATCH));
+            self.graves.enqueue(std::mem::replace(&mut kept, rest));
+        }
         self.hand_over();
     }
 
@@ -255,22 +263,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             point("mvcc.collect.examined");
             while !unseen.is_empty() {
                 let guard = self.collector.pin();
-                let section = unseen.split_off(unseen.len().saturating_sub(SECTION));
-                self.unlink_all(section, &guard);
+                let rest = unseen.split_off(unseen.len().min(SECTION));
+                self.unlink_all(std::mem::replace(&mut unseen, rest), &guard);
             }
             batch = self.keep(kept);
         }
     }
 
-    /// Unlinks versions that no snapshot sees. Their searches go to places far apart: a group of them
-    /// is fetched with overlapping misses first, so that each finds its way in the cache.
+    /// Unlinks versions that no snapshot sees, in the order of their keys. A group of them is looked
+    /// up with overlapping misses first; then the place of each is found from that of the one before,
+    /// and the nodes on the way are in the cache.
     fn unlink_all(&self, section: Batch<K, V>, guard: &Guard<'_>) {
         let mut section = section.into_iter();
+        let mut near = None;
         while section.len() > 0 {
             let group: Batch<K, V> = section.by_ref().take(GROUP).collect();
             let keys: Vec<&K> = group.iter().map(|corpse| corpse.key(guard)).collect();
             self.versions.any_of_many(keys.into_iter(), guard, |_, _| {});
-            group.into_iter().for_each(|corpse| self.unlink(corpse, guard));
+            group.into_iter().for_each(|corpse| self.unlink(corpse, &mut near, guard));
         }
     }
 

@@ -35,7 +35,7 @@ use super::structure::Structure;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
 use crate::index::skiplist::item::Item;
-use crate::index::skiplist::raw::List;
+use crate::index::skiplist::raw::{LANES, List};
 use crate::index::{Direction, is_above, is_below};
 use crate::reclaim::{Collector, Guard};
 use crate::sync::{StripedCounter, fault, point};
@@ -45,8 +45,8 @@ use crate::{Key, Value, Violation};
 const REFRESH: usize = 512;
 /// The first section of a walk: many end in it.
 const FIRST_SECTION: usize = 64;
-/// Lanes of the later ones, of some 32 versions each.
-const LANES: usize = 16;
+/// A thread hands over so many unlinked versions at once for freeing.
+const RETIRED: usize = 256;
 /// Announcements of writers are spread over so many cache lines.
 const WRITER_STRIPES: usize = 32;
 
@@ -100,7 +100,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn new(options: Options, versions: Versions<K, V>, me: Weak<Self>) -> Self {
         Self {
             versions,
-            collector: Collector::new(),
+            collector: Collector::with_batches_of(RETIRED),
             terms: Terms::new(WRITER_STRIPES),
             graves: Graves::new(options.collectors, options.order),
             budget: Budget::new(options.memory_limit.unwrap_or(usize::MAX)),
@@ -320,40 +320,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         guard: &Guard<'_>,
         pass: &mut impl FnMut(Node<K, V>, bool) -> ControlFlow<()>,
     ) -> Option<(Node<K, V>, u64)> {
-        let mut ends = self.versions.spread(first.rank_under(guard), LANES, guard);
-        let within = ends.iter().take_while(|end| !is_above(end.key(guard), upper)).count();
-        ends.truncate(within);
-        let Some(last) = ends.last().copied() else {
+        let (count, spacing) = LANES[LANES.len() - 1];
+        let mut row = self.versions.row_behind(first.rank_under(guard), spacing, count, guard);
+        row.truncate(row.iter().take_while(|next| !is_above(next.key(guard), upper)).count());
+        let Some(last) = row.pop() else {
             return self.pass_section(view, first, REFRESH, guard, pass);
         };
-        lanes.resize_with(ends.len(), Vec::new);
-        let starts = std::iter::once(first).chain(ends.iter().copied());
-        let mut running: Vec<_> = starts
-            .zip(ends.iter().copied())
-            .zip(lanes.iter_mut())
-            .map(|((start, end), lane)| (start, end, lane))
-            .collect();
-        while !running.is_empty() {
-            running.retain_mut(|(at, end, lane)| {
-                let (node, end) = (*at, *end);
-                if node == end || Version::<K, V>::compare(node.rank(), end.rank()).is_ge() {
-                    return false;
-                }
-                if self.shows(view, node, guard) || fault!("mvcc.walk.filters") {
-                    lane.push(node);
-                }
-                self.versions.fetch_behind(node, guard).is_some_and(|next| {
-                    *at = next;
-                    true
-                })
-            });
-        }
+        row.insert(0, first);
+        let shows = |node| self.shows(view, node, guard) || fault!("mvcc.walk.filters");
+        let beyond = |node: Node<K, V>| Version::<K, V>::compare(node.rank(), last.rank()).is_ge();
+        self.versions.gather(&row, beyond, lanes, guard, shows);
         let ended = lanes.iter().flatten().any(|node| pass(*node, true).is_break());
-        lanes.iter_mut().for_each(Vec::clear);
         (!ended).then_some((last, 0))
     }
 
-    /// Goes back by stretches, each walked forwards. A stretch ends between two keys.
+    /// Goes back by sections, each walked forwards in lanes. A section begins behind the versions of
+    /// a key, which are the last ones of the next section.
     fn descend(
         &self,
         view: View,
@@ -361,52 +343,47 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         upper: Bound<&K>,
         each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
     ) {
-        let mut stretch: Vec<Node<K, V>> = Vec::new();
-        // Where the last stretch began: all keys above it were visited.
+        let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
+        // Behind which key the last section began: all keys above it were visited.
         let mut resume: Option<K::Owned> = None;
-        loop {
+        for section in 0.. {
             let guard = self.collector.pin();
-            let mut left = REFRESH;
-            let mut upper = resume.as_ref().map_or(upper, |key| Bound::Included(key.borrow()));
-            resume = loop {
-                let bound = match upper {
-                    Bound::Unbounded => None,
-                    Bound::Included(key) | Bound::Excluded(key) => Some(Rank { key, born: 0 }),
-                };
-                let start = self.versions.some_before(bound, &guard);
-                let mut at = start.or_else(|| self.versions.first_from(None, &guard));
-                while let Some(node) = at {
-                    let key = node.key(&guard);
-                    if is_above(key, upper) {
-                        break;
-                    }
-                    let repeated = stretch.last().is_some_and(|last| last.key(&guard) == key);
-                    let in_stretch = start.is_none_or(|start| key > start.key(&guard));
-                    if in_stretch
-                        && !is_below(key, lower)
-                        && !repeated
-                        && self.shows(view, node, &guard)
-                    {
-                        stretch.push(node);
-                    }
-                    left = left.saturating_sub(1);
-                    at = self.versions.behind(node, &guard);
+            let upper = resume.as_ref().map_or(upper, |key| Bound::Included(key.borrow()));
+            let to = match upper {
+                Bound::Unbounded => None,
+                Bound::Included(key) | Bound::Excluded(key) => Some(Rank { key, born: 0 }),
+            };
+            let (count, spacing) = LANES[section.min(LANES.len() - 1)];
+            let mut row = self.versions.row_before(to, spacing, count, &guard);
+            // All of the row but the first that are below the bound are of no use.
+            let below = row.iter().take_while(|node| is_below(node.key(&guard), lower)).count();
+            row.drain(..below.saturating_sub(1));
+            let start = row.first().copied();
+            if start.is_none() {
+                row.extend(self.versions.first_from(None, &guard));
+            }
+            let begins_behind = start.map(|start| start.key(&guard));
+            let beyond = |node: Node<K, V>| is_above(node.key(&guard), upper);
+            let shows = |node| self.shows(view, node, &guard) || fault!("mvcc.walk.filters");
+            self.versions.gather(&row, beyond, &mut lanes, &guard, shows);
+            let mut last: Option<&K> = None;
+            for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
+                let key = node.key(&guard);
+                if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
+                    break;
                 }
-                for node in stretch.drain(..).rev() {
-                    if each(node, node.key(&guard)).is_break() {
-                        return;
-                    }
-                }
-                let Some(start) = start else { return };
-                let key = start.key(&guard);
-                if is_below(key, lower) {
+                // Of a key that was overwritten meanwhile two versions may have been met.
+                if last != Some(key) && each(*node, key).is_break() {
                     return;
                 }
-                if left == 0 {
-                    break Some(key.to_owned());
-                }
-                upper = Bound::Included(key);
-            };
+                last = Some(key);
+            }
+            match begins_behind {
+                Some(start) if !is_below(start, lower) => resume = Some(start.to_owned()),
+                _ => return,
+            }
+            drop(guard);
+            point("mvcc.walk.refreshes");
         }
     }
 

@@ -188,6 +188,8 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Kept<K, V> {}
 /// A version that died and awaits its unlinking.
 pub struct Corpse<K: Key + ?Sized, V: Value + ?Sized> {
     node: Node<K, V>,
+    /// The head of its key: so that corpses are sorted without a look at what they are of.
+    pub head: u64,
     pub born: u64,
     pub dead: u64,
 }
@@ -202,7 +204,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Corpse<K, V> {
     /// there is one corpse of it. Only who consumes the corpse unlinks it, and a linked node is
     /// alive: until then no guard is needed to keep it.
     pub fn new(node: Node<K, V>, dead: u64) -> Self {
-        Self { node, born: node.born(), dead }
+        Self { node, head: node.rank().key.head(), born: node.born(), dead }
     }
 
     /// Its key. The node is linked, and so alive at the time of the guard.

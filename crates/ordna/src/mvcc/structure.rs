@@ -9,16 +9,9 @@
 use std::ops::ControlFlow;
 
 use super::raw::{ANY, NewVersion, Node, Rank, Version};
-use crate::index::skiplist::item::Item;
 use crate::index::skiplist::raw::{List, MAX_HEIGHT, Place};
 use crate::reclaim::Guard;
 use crate::{Key, Value, Violation};
-
-/// Walks backwards go back by nodes with towers above this level: 2^4 nodes on average.
-const STRETCH_LEVEL: usize = 4;
-
-/// Lanes of a walk begin at nodes with towers above this level: 2^5 nodes apart on average.
-const SPREAD_LEVEL: usize = 5;
 
 /// An ordered structure of versions.
 pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
@@ -27,6 +20,8 @@ pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
 
     /// Where the version of `key` born in `term` belongs.
     fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place;
+    /// The same, given another place, found under this guard: faster if that is a short way before.
+    fn place_on(&self, place: &mut Self::Place, key: &K, term: u64, guard: &Guard<'_>);
     /// The linked version of exactly that key and term.
     fn found(place: &Self::Place) -> Option<Node<K, V>>;
     /// The last linked version in front of the place.
@@ -60,18 +55,39 @@ pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
     );
     /// The last linked version below `bound`.
     fn last_before(&self, bound: Rank<'_, K>, guard: &Guard<'_>) -> Option<Node<K, V>>;
-    /// A linked version some short way below `bound`; `None` is the beginning.
-    fn some_before(&self, bound: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>>;
     /// The first version not below `from`, perhaps unlinked meanwhile. O(log n).
     fn first_from(&self, from: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>>;
     /// The version behind, perhaps unlinked meanwhile. O(1).
     fn behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>>;
 
-    /// As [`behind`](Self::behind); to be called again only after some work on other versions, while
-    /// the one returned is fetched.
-    fn fetch_behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>>;
-    /// Up to `limit` linked versions above `from`, in order, some thirty versions apart.
-    fn spread(&self, from: Rank<'_, K>, limit: usize, guard: &Guard<'_>) -> Vec<Node<K, V>>;
+    /// Up to `limit` linked versions, in order, about 2^`spacing` versions apart: the first ones
+    /// above `from`.
+    fn row_behind(
+        &self,
+        from: Rank<'_, K>,
+        spacing: usize,
+        limit: usize,
+        guard: &Guard<'_>,
+    ) -> Vec<Node<K, V>>;
+    /// The same, a short way below `to`; `None` is the end. Some, if there are any below it.
+    fn row_before(
+        &self,
+        to: Option<Rank<'_, K>>,
+        spacing: usize,
+        limit: usize,
+        guard: &Guard<'_>,
+    ) -> Vec<Node<K, V>>;
+    /// Walks from each of the versions `starts`, which are in order, to the next of them, and from
+    /// the last one to the first version that is `beyond`, all at once. Each lane gets its versions
+    /// for which `keep` held when they were passed.
+    fn gather(
+        &self,
+        starts: &[Node<K, V>],
+        beyond: impl Fn(Node<K, V>) -> bool,
+        lanes: &mut Vec<Vec<Node<K, V>>>,
+        guard: &Guard<'_>,
+        keep: impl FnMut(Node<K, V>) -> bool,
+    );
 
     /// Linked versions, in order, that divide the structure evenly: at least `wanted` of them if there are as
     /// many. O(their number).
@@ -86,6 +102,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
 
     fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place {
         self.find(Rank { key, born: term }, guard)
+    }
+
+    fn place_on(&self, place: &mut Self::Place, key: &K, term: u64, guard: &Guard<'_>) {
+        self.find_on(place, Rank { key, born: term }, guard);
     }
 
     fn found(place: &Self::Place) -> Option<Node<K, V>> {
@@ -136,10 +156,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
         self.stretch_before(Some(bound), 0, guard)
     }
 
-    fn some_before(&self, bound: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>> {
-        self.stretch_before(bound, STRETCH_LEVEL, guard)
-    }
-
     fn first_from(&self, from: Option<Rank<'_, K>>, guard: &Guard<'_>) -> Option<Node<K, V>> {
         self.locate(from.map(|rank| (rank, true)), guard)
     }
@@ -149,16 +165,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
         List::next(self, version, guard)
     }
 
-    #[inline]
-    fn fetch_behind(&self, version: Node<K, V>, guard: &Guard<'_>) -> Option<Node<K, V>> {
-        self.fetch_next(version, guard)
+    fn row_behind(
+        &self,
+        from: Rank<'_, K>,
+        spacing: usize,
+        limit: usize,
+        guard: &Guard<'_>,
+    ) -> Vec<Node<K, V>> {
+        self.tall_behind(from, spacing, limit, guard)
     }
 
-    fn spread(&self, from: Rank<'_, K>, limit: usize, guard: &Guard<'_>) -> Vec<Node<K, V>> {
-        let mut tall = self.tall_from(from, SPREAD_LEVEL, limit + 1, guard);
-        tall.retain(|node| Version::<K, V>::compare(node.rank(), from).is_gt());
-        tall.truncate(limit);
-        tall
+    fn row_before(
+        &self,
+        to: Option<Rank<'_, K>>,
+        spacing: usize,
+        limit: usize,
+        guard: &Guard<'_>,
+    ) -> Vec<Node<K, V>> {
+        self.tall_before(to, spacing, limit, guard)
+    }
+
+    fn gather(
+        &self,
+        starts: &[Node<K, V>],
+        beyond: impl Fn(Node<K, V>) -> bool,
+        lanes: &mut Vec<Vec<Node<K, V>>>,
+        guard: &Guard<'_>,
+        keep: impl FnMut(Node<K, V>) -> bool,
+    ) {
+        self.walk_lanes(starts, beyond, lanes, guard, keep);
     }
 
     fn sample(&self, wanted: usize, guard: &Guard<'_>) -> Vec<Node<K, V>> {

@@ -51,6 +51,13 @@ impl Collector {
         Self(seize::Collector::new())
     }
 
+    /// The same, for an index that retires often: a thread hands over what it retired when that are
+    /// so many (by itself the library does at 32). On Linux each time is a `membarrier`, an
+    /// interrupt of every processor that runs a thread of this process.
+    pub fn with_batches_of(retired: usize) -> Self {
+        Self(seize::Collector::new().batch_size(retired))
+    }
+
     /// Enters a reading section: nothing retired from now on is freed before the guard is dropped.
     ///
     /// Wait-free. Nested guards are cheap.

@@ -1,8 +1,8 @@
 //! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
 //!
-//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Ascending
-//! walks follow level 0; descending walks search for a predecessor a stretch of some sixteen nodes
-//! back and walk it forwards. Nodes are immutable: a new value comes with a new node, put in the
+//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Walks follow
+//! level 0, long ones in several lanes at once; descending ones go back by sections of up to some
+//! five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a new node, put in the
 //! old one's place in one step. 32 bytes per `u64` pair on average, before the allocator's rounding.
 //!
 //! Source: the Nitro paper (VLDB 2016), §2.
@@ -14,7 +14,7 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 use self::item::Pair;
-use self::raw::{List, NodeRef};
+use self::raw::{LANES, List, NodeRef};
 use super::{
     Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, is_above, is_below,
 };
@@ -22,8 +22,8 @@ use crate::reclaim::{Collector, Guard};
 use crate::sync::StripedCounter;
 use crate::{Error, Key, Value, Violation};
 
-/// Descending walks go back by nodes with towers above this level: 2^4 nodes on average.
-const STRETCH_LEVEL: usize = 4;
+/// The first section of an ascending walk: many end in it.
+const SECTION: usize = 64;
 
 /// A lock-free ordered map; see the [module](self).
 pub struct SkipList<K: Key + ?Sized, V: Value + ?Sized> {
@@ -65,22 +65,43 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
             Bound::Included(key) => Some((key, true)),
             Bound::Excluded(key) => Some((key, false)),
         };
-        let mut at = self.list.locate(from, guard);
+        let Some(mut at) = self.list.locate(from, guard) else { return };
         let mut last: Option<NodeRef<Pair<K, V>>> = None;
-        while let Some(node) = at {
+        let mut pass = |node: NodeRef<Pair<K, V>>, is_live: bool| {
             if is_above(node.key(), upper) {
-                return;
+                return ControlFlow::Break(());
             }
             // A removed node hands on to its successor, which after a replacement has the same
             // key. If that comes after the old node was already visited, the key has been returned.
             let repeated = last.is_some_and(|last| last.key() == node.key());
-            if node.is_live() && !repeated && !is_below(node.key(), lower) {
+            if is_live && !repeated && !is_below(node.key(), lower) {
                 last = Some(node);
-                if node.with_value(|value| visit(node.key(), value)).is_break() {
+                node.with_value(|value| visit(node.key(), value))?;
+            }
+            ControlFlow::Continue(())
+        };
+        let mut lanes = Vec::new();
+        let (count, level) = LANES[LANES.len() - 1];
+        loop {
+            for _ in 0..SECTION {
+                if pass(at, at.is_live()).is_break() {
                     return;
                 }
+                let Some(next) = self.list.next(at, guard) else { return };
+                at = next;
             }
-            at = self.list.next(node, guard);
+            loop {
+                let mut row = self.list.tall_behind(at.rank(), level, count, guard);
+                row.truncate(row.iter().take_while(|node| !is_above(node.key(), upper)).count());
+                let Some(end) = row.pop() else { break };
+                row.insert(0, at);
+                let beyond = |node: NodeRef<Pair<K, V>>| node.key() >= end.key();
+                self.list.walk_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
+                if lanes.iter().flatten().any(|node| pass(*node, true).is_break()) {
+                    return;
+                }
+                at = end;
+            }
         }
     }
 
@@ -91,35 +112,40 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
         guard: &Guard<'_>,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        let mut stretch: Vec<NodeRef<Pair<K, V>>> = Vec::new();
+        let mut lanes = Vec::new();
         let mut upper = upper;
-        let mut start;
-        loop {
-            let key = match upper {
+        for section in 0.. {
+            let to = match upper {
                 Bound::Unbounded => None,
                 Bound::Included(key) | Bound::Excluded(key) => Some(key),
             };
-            start = self.list.stretch_before(key, STRETCH_LEVEL, guard);
-            let mut at = match start {
-                Some(node) => Some(node),
-                None => self.list.locate(None, guard),
-            };
-            while let Some(node) = at.filter(|node| !is_above(node.key(), upper)) {
-                let repeated = stretch.last().is_some_and(|last| last.key() == node.key());
-                if node.is_live() && !repeated && !is_below(node.key(), lower) {
-                    stretch.push(node);
-                }
-                at = self.list.next(node, guard);
+            let (count, level) = LANES[section.min(LANES.len() - 1)];
+            let mut row = self.list.tall_before(to, level, count, guard);
+            // All of the row but the first that are below the bound are of no use.
+            let below = row.iter().take_while(|node| is_below(node.key(), lower)).count();
+            row.drain(..below.saturating_sub(1));
+            let start = row.first().copied();
+            if start.is_none() {
+                row.extend(self.list.locate(None, guard));
             }
-            for node in stretch.drain(..).rev() {
-                if node.with_value(|value| visit(node.key(), value)).is_break() {
+            let beyond = |node: NodeRef<Pair<K, V>>| is_above(node.key(), upper);
+            self.list.walk_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
+            let begins_behind = start.map(|start| start.rank_under(guard));
+            let mut last: Option<NodeRef<Pair<K, V>>> = None;
+            for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
+                let key = node.key();
+                if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
+                    break;
+                }
+                // Of a node that was replaced meanwhile both may have been met.
+                let repeated = last.is_some_and(|last| last.key() == key);
+                if !repeated && node.with_value(|value| visit(key, value)).is_break() {
                     return;
                 }
+                last = Some(*node);
             }
-            match &start {
-                Some(node) if !is_below(node.key(), lower) => {
-                    upper = Bound::Excluded(node.rank_under(guard));
-                }
+            match begins_behind {
+                Some(start) if !is_below(start, lower) => upper = Bound::Included(start),
                 _ => return,
             }
         }

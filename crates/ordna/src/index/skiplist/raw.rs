@@ -43,11 +43,11 @@
 
 mod build;
 mod node;
+mod walk;
 
 use std::cell::Cell;
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::ptr::{self, NonNull};
 
 pub use self::build::Segment;
@@ -61,6 +61,11 @@ use crate::sync::{fault, point};
 
 /// Highest tower: levels for 2^24 entries, beyond which searches grow slowly.
 pub const MAX_HEIGHT: usize = 24;
+
+/// The steps in which a walk goes on: how many lanes, and that their starts have towers above which
+/// level, so that they are about 2^level nodes apart. Short walks are over before many lanes run; in
+/// long ones the misses of sixteen lanes overlap.
+pub const LANES: [(usize, usize); 4] = [(1, 3), (1, 5), (4, 5), (16, 5)];
 
 /// How many levels down a search fetches ahead.
 const FETCHED_LEVELS: usize = 3;
@@ -142,50 +147,80 @@ impl<I: Item> List<I> {
 
     /// Where `key` belongs. Unlinks every marked node on its way. O(log n).
     pub fn find(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Place<I> {
-        'again: loop {
-            let mut place = Place {
-                before: [self.head(); MAX_HEIGHT],
-                after: [ptr::null_mut(); MAX_HEIGHT],
-                last: None,
-                found: None,
-            };
-            let mut before = self.head();
-            for level in (0..self.height()).rev() {
-                let mut at = before.load(level);
-                if is_marked(at) {
-                    // `before` was removed since it was seen unmarked one level up.
-                    continue 'again;
-                }
-                while let Some(node) = NonNull::new(at).map(NodeRef) {
-                    let next = node.tower().load(level);
-                    prefetch_ways(next, before, level);
-                    if is_marked(next) {
-                        if !before.swing(level, at, unmarked(next)) {
-                            continue 'again;
-                        }
-                        at = unmarked(next);
-                        continue;
-                    }
-                    match I::compare(node.rank(), rank) {
-                        Order::Less => {
-                            before = node.tower();
-                            place.last = Some(node);
-                            at = next;
-                        }
-                        order => {
-                            if level == 0 && order == Order::Equal {
-                                place.found = Some(node);
-                            }
-                            break;
-                        }
-                    }
-                }
-                place.before[level] = before;
-                place.after[level] = at;
-                point("skiplist.find.below");
-            }
-            return place;
+        let mut place = Place {
+            before: [self.head(); MAX_HEIGHT],
+            after: [ptr::null_mut(); MAX_HEIGHT],
+            last: None,
+            found: None,
+        };
+        while !self.descend(&mut place, self.height(), rank) {
+            place.before = [self.head(); MAX_HEIGHT];
         }
+        place
+    }
+
+    /// The same, given another place that was found under this guard: O(log d) if that is d nodes
+    /// before the place, whatever became of it since.
+    pub fn find_on(&self, place: &mut Place<I>, rank: I::Rank<'_>, guard: &Guard<'_>) {
+        let is_before = |node: NodeRef<I>| I::compare(node.rank(), rank).is_lt();
+        if place.last.is_none_or(is_before) {
+            for level in 0..self.height() {
+                let after = place.before[level].load(level);
+                if is_marked(after) {
+                    break;
+                }
+                // Nothing stands between them at this level, nor then at those above.
+                if !NonNull::new(after).map(NodeRef).is_some_and(is_before) {
+                    if self.descend(place, level + 1, rank) {
+                        return;
+                    }
+                    break;
+                }
+            }
+        }
+        *place = self.find(rank, guard);
+    }
+
+    /// Finds the place at so many levels, starting from the predecessor that it names at the highest
+    /// of them. `false` if the list has changed on the way.
+    fn descend(&self, place: &mut Place<I>, levels: usize, rank: I::Rank<'_>) -> bool {
+        let mut before = place.before[levels - 1];
+        place.found = None;
+        for level in (0..levels).rev() {
+            let mut at = before.load(level);
+            if is_marked(at) {
+                // `before` was removed since it was seen unmarked one level up.
+                return false;
+            }
+            while let Some(node) = NonNull::new(at).map(NodeRef) {
+                let next = node.tower().load(level);
+                prefetch_ways(next, before, level);
+                if is_marked(next) {
+                    if !before.swing(level, at, unmarked(next)) {
+                        return false;
+                    }
+                    at = unmarked(next);
+                    continue;
+                }
+                match I::compare(node.rank(), rank) {
+                    Order::Less => {
+                        before = node.tower();
+                        at = next;
+                    }
+                    order => {
+                        if level == 0 && order == Order::Equal {
+                            place.found = Some(node);
+                        }
+                        break;
+                    }
+                }
+            }
+            place.before[level] = before;
+            place.after[level] = at;
+            point("skiplist.find.below");
+        }
+        place.last = (before != self.head()).then(|| before.node());
+        true
     }
 
     /// The live node with `key`. Writes nothing, never restarts. O(log n).
@@ -245,122 +280,6 @@ impl<I: Item> List<I> {
                 each(lane.at, found);
             }
         }
-    }
-
-    /// The first node at level 0 whose key is not below the bound (`inclusive`) or above it. It may
-    /// have been removed: callers check [`NodeRef::is_live`].
-    pub fn locate(
-        &self,
-        from: Option<(I::Rank<'_>, bool)>,
-        _guard: &Guard<'_>,
-    ) -> Option<NodeRef<I>> {
-        let mut before = self.head();
-        if let Some((rank, inclusive)) = from {
-            let is_before = |node: &NodeRef<I>| match I::compare(node.rank(), rank) {
-                Order::Less => true,
-                Order::Equal => !inclusive,
-                Order::Greater => false,
-            };
-            before = self.last_before(0, is_before).map_or(before, |node| node.tower());
-        }
-        NonNull::new(unmarked(before.load(0))).map(NodeRef)
-    }
-
-    /// A live node some way in front of `key`, for walking backwards in stretches: the last one
-    /// with a tower above `level`. `None`: the head is.
-    pub fn stretch_before(
-        &self,
-        rank: Option<I::Rank<'_>>,
-        level: usize,
-        _guard: &Guard<'_>,
-    ) -> Option<NodeRef<I>> {
-        self.last_before(level, |node| {
-            rank.is_none_or(|rank| I::compare(node.rank(), rank).is_lt())
-        })
-    }
-
-    /// The last node reachable at `level` or above for which `is_before` holds.
-    fn last_before(
-        &self,
-        level: usize,
-        is_before: impl Fn(&NodeRef<I>) -> bool,
-    ) -> Option<NodeRef<I>> {
-        let mut last = None;
-        let mut before = self.head();
-        for level in (level..self.height().max(level + 1)).rev() {
-            let mut at = unmarked(before.load(level));
-            while let Some(node) = NonNull::new(at).map(NodeRef) {
-                let next = node.tower().load(level);
-                if is_marked(next) {
-                    at = unmarked(next);
-                    continue;
-                }
-                if !is_before(&node) {
-                    break;
-                }
-                last = Some(node);
-                before = node.tower();
-                at = next;
-            }
-        }
-        last
-    }
-
-    /// Visits the live nodes with towers above `level`, in order, until `visit` breaks.
-    pub fn visit_level(
-        &self,
-        level: usize,
-        _guard: &Guard<'_>,
-        mut visit: impl FnMut(NodeRef<I>) -> ControlFlow<()>,
-    ) {
-        let mut at = self.head().load(level);
-        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
-            at = node.tower().load(level);
-            if !is_marked(at) && visit(node).is_break() {
-                return;
-            }
-        }
-    }
-
-    /// Up to `limit` live nodes with towers above `level`, in order, behind those below `rank`.
-    pub fn tall_from(
-        &self,
-        rank: I::Rank<'_>,
-        level: usize,
-        limit: usize,
-        _guard: &Guard<'_>,
-    ) -> Vec<NodeRef<I>> {
-        let before = self.last_before(level, |node| I::compare(node.rank(), rank).is_lt());
-        let mut at = before.map_or(self.head(), |node| node.tower()).load(level);
-        let mut tall = Vec::with_capacity(limit);
-        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
-            if tall.len() == limit {
-                break;
-            }
-            at = node.tower().load(level);
-            if !is_marked(at) {
-                tall.push(node);
-            }
-        }
-        tall
-    }
-
-    /// As [`next`](Self::next), but does not look at the node behind: only fetches it.
-    #[inline]
-    pub fn fetch_next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
-        let next = unmarked(node.tower().load(0));
-        prefetch(next);
-        NonNull::new(next).map(NodeRef)
-    }
-
-    /// The node behind at level 0, removed or not.
-    #[inline]
-    pub fn next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
-        let next = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
-        if let Some(next) = next {
-            prefetch(next.tower().load(0));
-        }
-        next
     }
 
     /// Links a new node at `place`, which says that the key is absent. `false` if the list has

@@ -213,8 +213,18 @@ impl<I: Item> Clone for Tower<I> {
     }
 }
 impl<I: Item> Copy for Tower<I> {}
+impl<I: Item> PartialEq for Tower<I> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
 
 impl<I: Item> Tower<I> {
+    /// The node that the links are of, if they are not the head's.
+    pub(super) fn node(self) -> NodeRef<I> {
+        NodeRef(self.0.cast())
+    }
+
     #[inline]
     pub(super) fn link(&self, level: usize) -> &Link<I> {
         // SAFETY: towers are reached at levels below their height only (a node is linked at a

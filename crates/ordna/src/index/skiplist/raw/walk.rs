@@ -1,0 +1,194 @@
+//! Walks: where they begin, and how they go on.
+//!
+//! Walks write nothing and never restart. What they come to may have been removed; its frozen links
+//! lead on to all that stood behind it, and to what replaced it.
+
+use std::cmp::Ordering as Order;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::ptr::NonNull;
+
+use super::node::{is_marked, unmarked};
+use super::{List, MAX_HEIGHT, NodeRef, prefetch};
+use crate::index::skiplist::item::Item;
+use crate::reclaim::Guard;
+
+impl<I: Item> List<I> {
+    /// The first node at level 0 whose key is not below the bound (`inclusive`) or above it. It may
+    /// have been removed: callers check [`NodeRef::is_live`].
+    pub fn locate(
+        &self,
+        from: Option<(I::Rank<'_>, bool)>,
+        _guard: &Guard<'_>,
+    ) -> Option<NodeRef<I>> {
+        let mut before = self.head();
+        if let Some((rank, inclusive)) = from {
+            let is_before = |node: &NodeRef<I>| match I::compare(node.rank(), rank) {
+                Order::Less => true,
+                Order::Equal => !inclusive,
+                Order::Greater => false,
+            };
+            before = self.last_before(0, is_before).map_or(before, |node| node.tower());
+        }
+        NonNull::new(unmarked(before.load(0))).map(NodeRef)
+    }
+
+    /// A live node some way in front of `key`, for walking backwards in stretches: the last one
+    /// with a tower above `level`. `None`: the head is.
+    pub fn stretch_before(
+        &self,
+        rank: Option<I::Rank<'_>>,
+        level: usize,
+        _guard: &Guard<'_>,
+    ) -> Option<NodeRef<I>> {
+        self.last_before(level, |node| {
+            rank.is_none_or(|rank| I::compare(node.rank(), rank).is_lt())
+        })
+    }
+
+    /// The last node reachable at `level` or above for which `is_before` holds.
+    fn last_before(
+        &self,
+        level: usize,
+        is_before: impl Fn(&NodeRef<I>) -> bool,
+    ) -> Option<NodeRef<I>> {
+        let mut last = None;
+        let mut before = self.head();
+        for level in (level..self.height().max(level + 1)).rev() {
+            let mut at = unmarked(before.load(level));
+            while let Some(node) = NonNull::new(at).map(NodeRef) {
+                let next = node.tower().load(level);
+                if is_marked(next) {
+                    at = unmarked(next);
+                    continue;
+                }
+                if !is_before(&node) {
+                    break;
+                }
+                last = Some(node);
+                before = node.tower();
+                at = next;
+            }
+        }
+        last
+    }
+
+    /// Visits the live nodes with towers above `level`, in order, until `visit` breaks.
+    pub fn visit_level(
+        &self,
+        level: usize,
+        _guard: &Guard<'_>,
+        mut visit: impl FnMut(NodeRef<I>) -> ControlFlow<()>,
+    ) {
+        let mut at = self.head().load(level);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
+            at = node.tower().load(level);
+            if !is_marked(at) && visit(node).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// The node behind at level 0, removed or not.
+    #[inline]
+    pub fn next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
+        let next = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
+        if let Some(next) = next {
+            prefetch(next.tower().load(0));
+        }
+        next
+    }
+
+    /// Up to `limit` live nodes with towers above `level`, in order: the first ones above `from`.
+    pub fn tall_behind(
+        &self,
+        from: I::Rank<'_>,
+        level: usize,
+        limit: usize,
+        _guard: &Guard<'_>,
+    ) -> Vec<NodeRef<I>> {
+        let before = self.last_before(level, |node| I::compare(node.rank(), from).is_le());
+        let mut at = before.map_or(self.head(), |node| node.tower()).load(level);
+        let mut row = Vec::with_capacity(limit);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
+            if row.len() == limit {
+                break;
+            }
+            at = node.tower().load(level);
+            // One not above may have come behind `before` meanwhile.
+            if !is_marked(at) && I::compare(node.rank(), from).is_gt() {
+                row.push(node);
+            }
+        }
+        row
+    }
+
+    /// Up to `limit` live nodes with towers above `level`, in order: some of the last ones below
+    /// `to`, if there are any.
+    pub fn tall_before(
+        &self,
+        to: Option<I::Rank<'_>>,
+        level: usize,
+        limit: usize,
+        _guard: &Guard<'_>,
+    ) -> Vec<NodeRef<I>> {
+        let is_before = |node: &NodeRef<I>| to.is_none_or(|to| I::compare(node.rank(), to).is_lt());
+        // So many levels higher stands one node for twice as many as are wanted: the row begins there.
+        let higher = level + limit.next_power_of_two().trailing_zeros() as usize + 1;
+        let higher = if limit == 1 { level } else { higher.min(MAX_HEIGHT - 1) };
+        let first = self.last_before(higher, is_before);
+        let mut row = VecDeque::with_capacity(limit + 1);
+        row.extend(first);
+        let mut at = first.map_or(self.head(), |node| node.tower()).load(level);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef).filter(is_before) {
+            at = node.tower().load(level);
+            if !is_marked(at) {
+                row.push_back(node);
+                if row.len() > limit {
+                    row.pop_front();
+                }
+            }
+        }
+        row.into()
+    }
+
+    /// Walks from each of the nodes `starts`, which are in order, to the next of them, and from the last
+    /// one to the first node that is `beyond`. Each lane gets its nodes for which `keep` held when they
+    /// were passed.
+    ///
+    /// The lanes take a step in turns, so that their cache misses overlap.
+    pub fn walk_lanes(
+        &self,
+        starts: &[NodeRef<I>],
+        beyond: impl Fn(NodeRef<I>) -> bool,
+        lanes: &mut Vec<Vec<NodeRef<I>>>,
+        _guard: &Guard<'_>,
+        mut keep: impl FnMut(NodeRef<I>) -> bool,
+    ) {
+        lanes.iter_mut().for_each(Vec::clear);
+        if lanes.len() < starts.len() {
+            lanes.resize_with(starts.len(), Vec::new);
+        }
+        let mut running: Vec<(usize, NodeRef<I>)> = starts.iter().copied().enumerate().collect();
+        while !running.is_empty() {
+            running.retain_mut(|(lane, node)| {
+                let is_over = match starts.get(*lane + 1) {
+                    Some(next) => node == next || I::compare(node.rank(), next.rank()).is_ge(),
+                    None => beyond(*node),
+                };
+                if is_over {
+                    return false;
+                }
+                if keep(*node) {
+                    lanes[*lane].push(*node);
+                }
+                let next = unmarked(node.tower().load(0));
+                prefetch(next);
+                NonNull::new(next).map(NodeRef).is_some_and(|next| {
+                    *node = next;
+                    true
+                })
+            });
+        }
+    }
+}
