@@ -21,6 +21,7 @@ pub mod request;
 mod snapshots;
 mod state;
 mod walk;
+mod watches;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

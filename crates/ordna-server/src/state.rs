@@ -14,6 +14,7 @@ use crate::Config;
 use crate::clients::Clients;
 use crate::cursors::Cursors;
 use crate::snapshots::Snapshots;
+use crate::watches::Watches;
 
 /// The keys and values.
 pub(crate) type Keyspace = Store<[u8], [u8]>;
@@ -36,6 +37,7 @@ pub(crate) struct State {
     pub clients: Clients,
     pub cursors: Arc<Cursors>,
     pub snapshots: Arc<Snapshots>,
+    pub watches: Arc<Watches>,
     pub started: Instant,
     pub commands: StripedCounter,
     pub connections: AtomicU64,
@@ -54,6 +56,7 @@ impl State {
             address,
             clients: Clients::default(),
             snapshots: Arc::default(),
+            watches: Arc::default(),
             started: Instant::now(),
             commands: StripedCounter::new(),
             connections: AtomicU64::new(0),

@@ -219,6 +219,48 @@ fn a_transaction_is_one_step_or_nothing() {
     );
 }
 
+/// A watched key that was absent, came and went has changed; one that was only looked at has not.
+#[test]
+fn a_watched_key_that_came_and_went_has_changed() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    let mut outcome = |between: &[&str]| {
+        converse(&mut client, &[("WATCH w", r"+OK\r\n"), ("MULTI", r"+OK\r\n")]);
+        client.say("PING");
+        between.iter().for_each(|command| drop(other.say(command)));
+        client.say("EXEC")
+    };
+    let (done, refused) = (r"*1\r\n+PONG\r\n", r"*-1\r\n");
+    for created in ["SET w 1", "INCR w", "APPEND w x", "MSET a 1 w 2", "SETEX w 9 1", "SETNX w 1"] {
+        assert_eq!(outcome(&[created, "DEL w"]), refused, "{created}");
+    }
+    assert_eq!(outcome(&["MULTI", "SET w 1", "DEL w", "EXEC"]), refused);
+    for harmless in ["DEL w", "EXPIRE w 9", "GETEX w", "GETDEL w", "MSET a w b w", "FLUSHALL"] {
+        assert_eq!(outcome(&[harmless]), done, "{harmless}");
+    }
+    assert_eq!(outcome(&[]), done);
+}
+
+/// All replies of a transaction together are bounded as each of them is.
+#[test]
+fn a_transaction_cannot_gather_large_replies_without_end() {
+    let server = start(Config { max_reply: 1_000_000, ..Config::default() });
+    let mut client = Client::new(server.address);
+    assert_eq!(client.ask(&[b"SET", b"k", &[b'v'; 300_000]]), r"+OK\r\n");
+    client.say("MULTI");
+    for _ in 0..3 {
+        client.say("GET k");
+    }
+    client.say("GETDEL k");
+    client.say("EXISTS k");
+    let replies = client.say("EXEC");
+    assert!(replies.starts_with(r"*5\r\n$300000\r\nvvv"));
+    let error = r"-ERR the replies of the transaction would exceed 1000000 bytes; this command was executed\r\n";
+    let end = &replies[replies.len() - error.len() - 6..];
+    assert_eq!(end, format!(r"{error}:0\r\n"));
+    assert_eq!(client.say("PING"), r"+PONG\r\n");
+}
+
 /// Two clients move an amount between two keys; nobody ever sees it in neither or in both.
 #[test]
 fn nobody_sees_half_a_transaction() {

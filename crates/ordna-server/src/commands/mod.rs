@@ -63,6 +63,25 @@ impl Command {
     const fn at_once(self) -> Self {
         Self { at_once: true, ..self }
     }
+
+    /// Runs it, and reports the keys that it may have created to those who watch them.
+    fn execute(
+        &self,
+        context: &mut Context<'_>,
+        arguments: Arguments<'_>,
+        out: &mut Replies,
+    ) -> Result {
+        let result = (self.execute)(context, arguments, out);
+        if self.flags.contains(&CREATES) {
+            // In the table all keys of such commands are at 1, 1 + step and so on, or at 1 only.
+            let (_, last, step) = self.keys;
+            let count = if last < 0 { usize::MAX } else { 1 };
+            let keys = arguments.iter_from(1).step_by(step as usize).take(count);
+            // The context still holds the keyspace: no EXEC comes between.
+            context.state.watches.written(keys);
+        }
+        result
+    }
 }
 
 const fn command(
@@ -78,7 +97,10 @@ const fn command(
 
 const READ: &[&str] = &["readonly", "fast"];
 const WALK: &[&str] = &["readonly"];
-const WRITE: &[&str] = &["write", "denyoom", "fast"];
+/// Redis' flag of commands that may need memory: only these create keys.
+const CREATES: &str = "denyoom";
+const WRITE: &[&str] = &["write", CREATES, "fast"];
+const CHANGE: &[&str] = &["write", "fast"];
 const REMOVE: &[&str] = &["write"];
 const ADMIN: &[&str] = &["loading", "stale", "fast"];
 const BEFORE_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
@@ -150,7 +172,7 @@ pub static TABLE: &[Command] = &[
     command(
         "expire",
         -3,
-        WRITE,
+        CHANGE,
         ONE,
         "Has a key expire in some seconds; NX, XX, GT and LT as in Redis.",
         expiry::expire,
@@ -158,7 +180,7 @@ pub static TABLE: &[Command] = &[
     command(
         "expireat",
         -3,
-        WRITE,
+        CHANGE,
         ONE,
         "Has a key expire at a second since 1970.",
         expiry::expireat,
@@ -174,11 +196,18 @@ pub static TABLE: &[Command] = &[
     command("flushall", -1, REMOVE, NONE, "Removes all keys.", keys::flush).alone(),
     command("flushdb", -1, REMOVE, NONE, "Removes all keys.", keys::flush).alone(),
     command("get", 2, READ, ONE, "Returns the value of a key.", strings::get),
-    command("getdel", 2, WRITE, ONE, "Returns the value of a key and removes it.", strings::getdel),
+    command(
+        "getdel",
+        2,
+        CHANGE,
+        ONE,
+        "Returns the value of a key and removes it.",
+        strings::getdel,
+    ),
     command(
         "getex",
         -2,
-        WRITE,
+        CHANGE,
         ONE,
         "Returns the value of a key and sets or lifts its expiry.",
         expiry::getex,
@@ -274,12 +303,12 @@ pub static TABLE: &[Command] = &[
         "A stable state that several commands read: CREATE, GET, RANGE, DROP, LIST.",
         snapshots::snapshot,
     ),
-    command("persist", 2, WRITE, ONE, "Lifts the expiry of a key.", expiry::persist),
-    command("pexpire", -3, WRITE, ONE, "Has a key expire in some milliseconds.", expiry::pexpire),
+    command("persist", 2, CHANGE, ONE, "Lifts the expiry of a key.", expiry::persist),
+    command("pexpire", -3, CHANGE, ONE, "Has a key expire in some milliseconds.", expiry::pexpire),
     command(
         "pexpireat",
         -3,
-        WRITE,
+        CHANGE,
         ONE,
         "Has a key expire at a millisecond since 1970.",
         expiry::pexpireat,
@@ -392,7 +421,7 @@ pub fn execute(
             }),
             None => {
                 let keys = if command.alone { state.keys_alone() } else { state.keys() };
-                (command.execute)(&mut Context { state, session, keys }, arguments, out)
+                command.execute(&mut Context { state, session, keys }, arguments, out)
             }
         },
         Err(error) if arguments.get(0).eq_ignore_ascii_case(b"exec") => {

@@ -6,6 +6,7 @@ use super::{Command, Context, Outcome, Result, refused};
 use crate::reply::Replies;
 use crate::request::{Arguments, Command as Request};
 use crate::state::{Keys, State};
+use crate::watches::Watch;
 
 /// Bytes of commands that one client may have queued: Redis' `client-query-buffer-limit`.
 const MOST: usize = 1 << 30;
@@ -37,22 +38,36 @@ impl Transaction {
     }
 }
 
-/// A key as it was when it was watched: which of the keyspaces since the start, and which version.
+/// A key as it was when it was watched.
 pub struct Watched {
     key: Vec<u8>,
+    /// Which of the keyspaces since the start.
     flushes: u64,
-    version: Option<u64>,
+    before: Before,
+}
+
+enum Before {
+    Present { version: u64 },
+    Absent(Watch),
 }
 
 impl Watched {
-    fn now(key: &[u8], state: &State, keys: &Keys<'_>) -> Self {
-        let version = keys.get_versioned(key).map(|(_, version)| version);
-        Self { key: key.to_owned(), flushes: state.flushes(), version }
+    fn new(key: &[u8], state: &State, keys: &Keys<'_>) -> Self {
+        // First, so that no write between the look and the watch is missed.
+        let watch = state.watches.watch(key);
+        let before = match keys.get_versioned(key) {
+            Some((_, version)) => Before::Present { version },
+            None => Before::Absent(watch),
+        };
+        Self { key: key.to_owned(), flushes: state.flushes(), before }
     }
 
     fn is_unchanged(&self, state: &State, keys: &Keys<'_>) -> bool {
-        let now = Self::now(&self.key, state, keys);
-        now.version == self.version && (now.flushes == self.flushes || now.version.is_none())
+        let now = keys.get_versioned(&self.key).map(|(_, version)| version);
+        match &self.before {
+            Before::Present { version } => now == Some(*version) && self.flushes == state.flushes(),
+            Before::Absent(watch) => now.is_none() && !watch.was_written(),
+        }
     }
 }
 
@@ -80,7 +95,7 @@ pub fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     }
     for key in arguments.iter_from(1) {
         if context.session.watched.iter().all(|watched| watched.key != key) {
-            let watched = Watched::now(key, context.state, &context.keys);
+            let watched = Watched::new(key, context.state, &context.keys);
             context.session.watched.push(watched);
         }
     }
@@ -106,12 +121,22 @@ pub fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
         out.null_array();
         return Ok(Outcome::Done);
     }
+    let most = context.state.config.max_reply;
+    let start = out.bytes.len();
     out.array(transaction.queued.len());
     for (command, request) in &transaction.queued {
-        let outcome = (command.execute)(context, request.arguments(), out);
+        let before = out.bytes.len();
+        let outcome = command.execute(context, request.arguments(), out);
         let outcome = outcome.and_then(|outcome| finish(context, outcome, out));
         if let Err(error) = outcome {
             out.error(&error);
+        }
+        let is_error = out.bytes.get(before) == Some(&b'-');
+        if out.bytes.len() - start > most && !is_error {
+            out.bytes.truncate(before);
+            out.error(&format!(
+                "ERR the replies of the transaction would exceed {most} bytes; this command was executed"
+            ));
         }
     }
     Ok(Outcome::Done)
