@@ -14,6 +14,15 @@ const KEYS: u64 = 400;
 /// Keys of a batch.
 const BATCH: u64 = 5;
 
+/// Ends the other threads when this one ends, by a panic too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Each writer goes through the rounds 1, 2, 3 …; in round r it writes r to its key number r mod
 /// KEYS, or removes it if r is a multiple of 3. After r rounds the state of its keys is known.
 fn value_after(rounds: u64, key: u64) -> Option<u64> {
@@ -74,6 +83,7 @@ fn cuts(options: Options) {
         counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect()
     };
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         for writer in 0..WRITERS {
             let (store, begun, ended, done) = (&store, &begun, &ended, &done);
             scope.spawn(move || {
@@ -105,7 +115,6 @@ fn cuts(options: Options) {
                 assert_eq!(check(&snapshot, &cut, &cut, snapshots % 2 == 1), cut);
             }
         }
-        done.store(true, Ordering::Relaxed);
         for (snapshot, cut) in &live {
             assert_eq!(check(snapshot, cut, cut, true), *cut);
         }
@@ -141,6 +150,7 @@ fn no_snapshot_holds_a_part_of_a_batch() {
     };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         for writer in 0..WRITERS {
             let (store, done) = (&store, &done);
             scope.spawn(move || {
@@ -167,7 +177,6 @@ fn no_snapshot_holds_a_part_of_a_batch() {
             }
             assert!(snapshot.len().is_multiple_of(BATCH as usize));
         }
-        done.store(true, Ordering::Relaxed);
     });
     store.validate().unwrap();
 }
@@ -186,6 +195,7 @@ fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
     };
     store.write_batch(&[Write::put(&0, &SUM), Write::put(&1, &0)]).unwrap();
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         scope.spawn(|| {
             let mut random = Random::new(4);
             while !done.load(Ordering::Relaxed) {
@@ -207,7 +217,6 @@ fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
             let within = snapshot.range(100..130).count();
             assert!(within == 0 || within == 30, "{within} of 30");
         }
-        done.store(true, Ordering::Relaxed);
     });
     store.validate().unwrap();
 }

@@ -439,6 +439,21 @@ fn a_store_from_sorted_parts() {
     assert_eq!(empty.unwrap().validate().unwrap().nodes, 0);
 }
 
+/// What a snapshot is given to carry stays with it and its clones.
+#[test]
+fn a_snapshot_carries_what_its_taker_gave_it() {
+    let store: Store<u64, u64> = Store::new();
+    store.insert(&1, &10).unwrap();
+    let plain = store.snapshot();
+    let marked = store.snapshot_with(b"position 7".as_slice());
+    store.insert(&1, &11).unwrap();
+    let clone = marked.clone();
+    drop(marked);
+    assert_eq!((plain.metadata(), clone.metadata()), (b"".as_slice(), b"position 7".as_slice()));
+    assert_eq!(clone.get(&1), Some(10));
+    assert!(plain.taken() <= clone.taken());
+}
+
 /// Handles read and remove without a search, and know when they are no longer the latest.
 #[test]
 fn handles_remove_the_latest_version_and_no_other() {
