@@ -27,6 +27,8 @@ const WIPE: u64 = 3 * KEYS;
 const ALIVE: usize = 10;
 
 type Words = Store<u64, u64>;
+/// A snapshot, and after which round of each writer it was taken.
+type Cut = (Snapshot<u64, u64>, Vec<u64>);
 
 /// Ends the other threads when this one ends, by a panic too.
 struct Ends<'a>(&'a AtomicBool);
@@ -108,7 +110,7 @@ fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
         counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect()
     };
     let done = AtomicBool::new(false);
-    let alive: Mutex<VecDeque<(Snapshot<u64, u64>, Vec<u64>)>> = Mutex::default();
+    let alive: Mutex<VecDeque<Cut>> = Mutex::default();
     let end = Instant::now() + ordna_testkit::budget();
     let (taken, read_again) = std::thread::scope(|scope| {
         let ends = Ends(&done);
