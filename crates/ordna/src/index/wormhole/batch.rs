@@ -51,23 +51,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         if !self.switches.tag_matching {
             return keys.map(|key| key.map(|key| self.search(key, section)));
         }
-        let mut searches = keys.map(|key| {
-            key.map(|key| {
-                let search = table.begin(key);
-                table.fetch(&search);
-                (key, search)
-            })
-        });
-        let mut goes_on = true;
-        while goes_on {
-            goes_on = false;
-            for (key, search) in searches.iter_mut().flatten() {
-                goes_on |= table.advance(search, key);
-            }
-        }
-        let targets = searches.map(|search| {
-            let (key, search) = search?;
-            let target = self.target(table, search.found(), key);
+        let found = table.search_many(keys);
+        let mut pairs = keys.into_iter().zip(found);
+        let targets: [Option<Target<K, V, S, LEAF>>; GROUP] = std::array::from_fn(|_| {
+            let (key, found) = pairs.next()?;
+            let target = self.target(table, found, key?);
             target.prefetch_anchor();
             Some(target)
         });

@@ -15,8 +15,9 @@
 //!
 //! # A reader's way
 //! Through the table to a leaf. If the leaf's last split is in the table, the leaf has all that the table
-//! said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves, along the list by the anchors ([`List::settle`]). All
-//! of it under a ticket of the leaf that stays valid to the end of the reading, or else again.
+//! said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves, along the list
+//! by the anchors ([`List::settle`]). All of it under a ticket of the leaf that stays valid to the end of
+//! the reading, or else again.
 //!
 //! # Progress
 //! Readers retry when a writer comes between, [`RETRIES`] times; then they take the lock.
@@ -317,7 +318,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
     }
 
     /// Adds an entry to a leaf that is locked and covers the key; splits it first if it is full.
-    pub fn insert(&self, leaf: Leaf<K, V, S, LEAF>, key: &[u8], tag: u16, words: Words) {
+    pub fn insert(
+        &self,
+        leaf: Leaf<K, V, S, LEAF>,
+        key: &[u8],
+        target: &Target<K, V, S, LEAF>,
+        words: Words,
+    ) {
+        let tag = target.tag;
         if leaf.len() < LEAF {
             leaf.insert(tag, words);
             if !self.switches.sort_by_tag {
@@ -356,7 +364,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 next.set_prev(Some(right));
             }
             leaf.set_next(Some(right));
-            Step { place: right, came: true, left: leaf, right: next, outer: leaf.prev() }
+            let (outer, matched) = (leaf.prev(), target.found.matched());
+            Step { place: right, came: true, left: leaf, right: next, outer, matched }
         });
     }
 
@@ -392,14 +401,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
 
     /// Merges a leaf that has become small, and is locked, with a neighbour, if that is free and both
     /// fit. Drops the lock.
-    pub fn merge(&self, leaf: Leaf<K, V, S, LEAF>, held: S::Held<'_>) {
+    pub fn merge(
+        &self,
+        leaf: Leaf<K, V, S, LEAF>,
+        held: S::Held<'_>,
+        target: &Target<K, V, S, LEAF>,
+    ) {
+        let matched = target.found.matched();
         let fits = |other: Leaf<K, V, S, LEAF>| leaf.len() + other.len() <= LEAF / 4 * 3;
         if let Some(right) = leaf.next().filter(|right| fits(*right)) {
             // Our lock keeps it the next, and alive.
             point("wormhole.merge.before_right");
             let still = || fault!("wormhole.merge.unrechecked") || fits(right);
             if let Some(right_held) = S::try_lock(right.lock()).filter(|_| still()) {
-                self.absorb(leaf, right, right_held);
+                self.absorb((leaf, right), right_held, matched);
                 drop(held);
                 return;
             }
@@ -410,7 +425,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             point("wormhole.merge.before_left");
             let left_held = S::try_lock(left.lock());
             if let Some(left_held) = left_held.filter(|_| fits(left) && adjacent()) {
-                self.absorb(left, leaf, held);
+                self.absorb((left, leaf), held, matched);
                 drop(left_held);
             }
         }
@@ -418,7 +433,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
 
     /// Moves all entries of `gone` into the leaf before it and takes it out of the list. Both locks
     /// are held; that of `gone` ends.
-    fn absorb(&self, left: Leaf<K, V, S, LEAF>, gone: Leaf<K, V, S, LEAF>, held: S::Held<'_>) {
+    fn absorb(
+        &self,
+        (left, gone): (Leaf<K, V, S, LEAF>, Leaf<K, V, S, LEAF>),
+        held: S::Held<'_>,
+        matched: usize,
+    ) {
         gone.move_all(left);
         if !self.switches.sort_by_tag {
             // SAFETY: the lock is held, by the caller within a section.
@@ -430,7 +450,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             if let Some(next) = next {
                 next.set_prev(Some(left));
             }
-            Step { place: gone, came: false, left, right: next, outer: left.prev() }
+            Step { place: gone, came: false, left, right: next, outer: left.prev(), matched }
         });
         S::unlock_obsolete(held);
     }

@@ -23,9 +23,6 @@
 //! | `leaf`, `mode` | a leaf, and how it is shared |
 //! | `list` | search, split, merge |
 //!
-//! As a search layer of its own, [`table::Table`] needs a [`table::Place`] (what has an anchor) and the
-//! [`table::Step`]s in order.
-//!
 //! Source: "Wormhole: A Fast Ordered Index for In-memory Data Management" (Wu, Ni, Jiang, EuroSys
 //! 2019), §2 and §3. What departs from it is told at the top of each file.
 
@@ -162,13 +159,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         let radix = key.radix();
         let bytes = radix.as_ref();
         let target = self.list.search(bytes, &section);
+        target.leaf.prefetch_order();
         let (leaf, held) = self.list.lock(&target, key, bytes, &section);
         let found = self.list.find(leaf, key, target.tag, || true).ok().flatten();
         let Some(entry) = found else {
             if let Change::Put(value) = change(None) {
                 value.borrow().check()?;
                 let words = Leaf::<K, V, S, LEAF>::entry(key, value.borrow());
-                self.list.insert(leaf, bytes, target.tag, words);
+                self.list.insert(leaf, bytes, &target, words);
                 drop(held);
                 self.len.add(1);
                 self.list.maintain(&section);
@@ -185,7 +183,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
                 self.list.remove(leaf, entry, &section);
                 self.len.add(-1);
                 if leaf.len() <= LEAF / 4 {
-                    self.list.merge(leaf, held);
+                    self.list.merge(leaf, held, &target);
                     self.list.maintain(&section);
                 }
             }

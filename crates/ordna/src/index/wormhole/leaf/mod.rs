@@ -119,7 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     const GROUPS: usize = if LEAF < 8 { 2 } else { LEAF * 39 / 128 };
     const SLOTS: usize = Self::GROUPS * LANES;
     const TAGS: usize = size_of::<Header<S>>();
-    const ORDER: usize = Self::TAGS + Self::GROUPS * 8;
+    const ORDER: usize = (Self::TAGS + Self::GROUPS * 8).next_multiple_of(64);
     /// On a cache line: the four entries of a group are one, or half of one.
     const ENTRIES: usize = (Self::ORDER + LEAF.div_ceil(8) * 8).next_multiple_of(64);
     const ANCHOR: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;

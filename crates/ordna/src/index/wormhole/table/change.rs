@@ -6,6 +6,9 @@
 
 use super::{Bucket, ENDS, ITEM, Item, POINTER, Place, SLOTS, Step, Table, common_length, hash};
 
+/// How many steps the mean of where searches ended goes back.
+const SAMPLES: usize = 32;
+
 impl<P: Place> Table<P> {
     /// Takes a change of the list into the table: step number `version`.
     pub fn apply(&mut self, step: &Step<P>, version: u64) {
@@ -15,7 +18,7 @@ impl<P: Place> Table<P> {
         } else {
             self.drop_anchor(step)
         }
-        self.likely = (self.total_length / self.anchors).saturating_sub(1);
+        self.typical = (self.typical * (SAMPLES - 1) + step.matched * 256) / SAMPLES;
     }
 
     /// Runs `change` on the items of the prefixes of `key` with these lengths.
@@ -123,7 +126,6 @@ impl<P: Place> Table<P> {
             self.lengths.resize(anchor.len() + 1, 0);
         }
         self.lengths[anchor.len()] += 1;
-        self.total_length += anchor.len();
         self.anchors += 1;
     }
 
@@ -157,7 +159,6 @@ impl<P: Place> Table<P> {
             self.set(prefix, hash, leaf.word());
         }
         self.anchors -= 1;
-        self.total_length -= anchor.len();
         self.lengths[anchor.len()] -= 1;
         while self.lengths.len() > 1 && self.lengths.last() == Some(&0) {
             self.lengths.pop();
@@ -297,8 +298,7 @@ impl<P: Place> Table<P> {
             }
         }
         let counted = self.buckets.iter().flat_map(|b| b.0).filter(|slot| *slot != 0).count();
-        let total: usize = leaves.iter().map(|leaf| leaf.anchor().len()).sum();
-        if (counted, self.used, self.total_length) != (slots, slots, total) {
+        if (counted, self.used) != (slots, slots) {
             return Err(format!("{slots} prefixes, {counted} slots, {} counted", self.used));
         }
         if self.items.len() - self.vacant_items.len() != items || self.anchors != leaves.len() {

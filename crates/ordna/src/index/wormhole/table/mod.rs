@@ -8,10 +8,12 @@
 //! which; eight slots are a cache line.
 //!
 //! A search finds the longest prefix of the key in the trie by binary search on its length (trusting
-//! tags), and from that node, in constant time, the leaf whose range holds the key. It begins at the
-//! mean length of the anchors, not in the middle, and looks at the item of each prefix that it finds: if
-//! that has no child for the key's next byte it is the longest, whatever lengths are left. [`Found::agrees`]
-//! compares the prefix with an anchor: if a tag has lied, [`Table::search_by_comparing`] starts over.
+//! tags), and from that node, in constant time, the leaf whose range holds the key. It begins where
+//! searches of late have ended (steps tell), not in the middle, and goes on from there by one byte, two,
+//! four…, so at most twice the steps of the binary search. It looks at the item of each prefix that it
+//! finds: if that has no child for the key's next byte it is the longest, whatever lengths are left.
+//! [`Found::agrees`] compares the prefix with an anchor: if a tag has lied,
+//! [`Table::search_by_comparing`] starts over.
 //!
 //! # Thread safety
 //! None of its own: a plain structure, changed by its only owner or read by many (`twin`). Changes
@@ -61,6 +63,9 @@ pub struct Step<P> {
     pub right: Option<P>,
     /// What stood before `left`.
     pub outer: Option<P>,
+    /// How long the prefix was that the search of the key that caused the change has found: a sample
+    /// of where searches end.
+    pub matched: usize,
 }
 
 const SLOTS: usize = 8;
@@ -179,6 +184,12 @@ pub struct Found<P> {
 }
 
 impl<P: Place> Found<P> {
+    /// How long the prefix is that was matched.
+    #[inline]
+    pub fn matched(&self) -> usize {
+        self.matched
+    }
+
     /// The leaf whose anchor [`Found::agrees`] looks at.
     #[inline]
     pub fn witness(&self) -> P {
@@ -211,26 +222,38 @@ impl<P: Place> Found<P> {
     }
 }
 
-/// A search under way, so that many can take turns ([`Table::advance`]).
+/// A search under way, so that many can take turns.
 #[derive(Debug, Clone, Copy)]
-pub struct Search<P> {
+struct Search<P> {
     /// The prefix of this length is in the trie, with this hash and slot.
     matched: usize,
     hash: u32,
     slot: u64,
     /// The prefix of this length is not.
     missing: usize,
-    /// The next prefix to look for, and its hash: the one in the middle, or the sibling.
+    /// The next prefix to look for, and its hash: of one of the lengths between, or the sibling.
     next: usize,
     next_hash: u32,
+    pace: Pace,
     stage: Stage<P>,
+}
+
+/// How the next length is chosen.
+#[derive(Debug, Clone, Copy)]
+enum Pace {
+    First,
+    /// All prefixes looked for were there: so much further.
+    Longer(usize),
+    /// None was: so much less far.
+    Shorter(usize),
+    Halves,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Stage<P> {
     /// Looks for the prefix of length `next`; that of length `matched` + 1 is known to be there.
     Length,
-    /// Has a prefix, an item. What to look for next, if it is not the longest, is chosen.
+    /// Has a prefix, an item.
     Item,
     /// Looks for the child `.0` of that item.
     Sibling(u8),
@@ -242,7 +265,7 @@ enum Stage<P> {
 impl<P: Place> Search<P> {
     /// Where it ended; `None` if a tag was found to lie.
     #[inline]
-    pub fn found(&self) -> Option<Found<P>> {
+    fn found(&self) -> Option<Found<P>> {
         if let Stage::Done(found) = self.stage { found } else { None }
     }
 
@@ -267,9 +290,8 @@ pub struct Table<P> {
     /// How many anchors there are of each length.
     lengths: Vec<u32>,
     anchors: usize,
-    /// Length of all anchors together, and where a search looks first: one byte less than their mean.
-    total_length: usize,
-    likely: usize,
+    /// Where a search looks first: the moving mean of where searches ended, in bytes, times 256.
+    typical: usize,
     /// Number of the last step in it.
     version: u64,
     switches: Switches,
@@ -289,8 +311,7 @@ impl<P: Place> Table<P> {
             vacant_items: Vec::new(),
             lengths: vec![1],
             anchors: 1,
-            total_length: 0,
-            likely: 0,
+            typical: 0,
             version: 0,
             switches,
         }
@@ -423,9 +444,31 @@ impl<P: Place> Table<P> {
         }
     }
 
-    /// Begins a search that is carried on by [`Table::advance`].
+    /// As [`Table::search`], for each of some keys at once: they take turns, one slot or item each, and
+    /// fetch what their next turn needs.
+    pub fn search_many<const N: usize>(&self, keys: [Option<&[u8]>; N]) -> [Option<Found<P>>; N] {
+        let mut searches = keys.map(|key| {
+            let key = key?;
+            let search = self.begin(key);
+            self.fetch(&search);
+            Some((key, search))
+        });
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            for (key, search) in searches.iter_mut().flatten() {
+                if !matches!(search.stage, Stage::Done(_)) {
+                    self.step(search, key, !self.switches.tag_matching);
+                    self.fetch(search);
+                    goes_on = true;
+                }
+            }
+        }
+        searches.map(|search| search?.1.found())
+    }
+
     #[inline]
-    pub fn begin(&self, key: &[u8]) -> Search<P> {
+    fn begin(&self, key: &[u8]) -> Search<P> {
         let mut search = Search {
             matched: 0,
             hash: hash::EMPTY,
@@ -433,40 +476,24 @@ impl<P: Place> Table<P> {
             missing: (self.lengths.len() - 1).min(key.len()) + 1,
             next: 0,
             next_hash: hash::EMPTY,
+            pace: Pace::First,
             stage: Stage::Item,
         };
         self.arrive(&mut search);
-        if search.missing > 1 {
-            let first = self.likely.clamp(1, search.missing - 1);
-            self.look_for(&mut search, key, first);
-        }
         search
-    }
-
-    /// One step of a search, by tags; fetches what the next step needs. Returns whether it goes on.
-    #[inline]
-    pub fn advance(&self, search: &mut Search<P>, key: &[u8]) -> bool {
-        if let Stage::Done(_) = search.stage {
-            return false;
-        }
-        self.step(search, key, false);
-        self.fetch(search);
-        true
     }
 
     /// Fetches what the next step needs.
     #[inline]
-    pub fn fetch(&self, search: &Search<P>) {
+    fn fetch(&self, search: &Search<P>) {
         match search.stage {
-            // Its bucket was asked for when it was chosen.
-            Stage::Length => {}
-            Stage::Sibling(_) => prefetch(&raw const self.buckets[self.home(search.next_hash)]),
+            // Their bucket was asked for when they were chosen.
+            Stage::Length | Stage::Sibling(_) | Stage::Done(_) => {}
             Stage::Item | Stage::SiblingItem(_) => {
                 if let Some(item) = self.item(search.slot) {
                     prefetch(item);
                 }
             }
-            Stage::Done(_) => {}
         }
     }
 
@@ -483,12 +510,17 @@ impl<P: Place> Table<P> {
     }
 
     /// Chooses the next length to look for, between what is known to be there and what is not: the
-    /// middle, for a child of the matched item is known to be.
+    /// likely one, then one byte off, two, four… in the same direction; from the first turn on the middle.
     #[inline]
-    fn halve(&self, search: &mut Search<P>, key: &[u8]) {
-        if search.missing > search.matched + 1 {
-            self.look_for(search, key, (search.matched + 1).midpoint(search.missing));
-        }
+    fn narrow(&self, search: &mut Search<P>, key: &[u8]) {
+        let Search { matched, missing, .. } = *search;
+        let length = match search.pace {
+            Pace::First => (self.typical + 128) / 256,
+            Pace::Longer(stride) => matched + stride,
+            Pace::Shorter(stride) => missing.saturating_sub(stride),
+            Pace::Halves => (matched + 1).midpoint(missing),
+        };
+        self.look_for(search, key, length.clamp(matched + 1, missing - 1));
     }
 
     #[inline]
@@ -515,14 +547,23 @@ impl<P: Place> Table<P> {
                     Some(slot) => {
                         (search.matched, search.hash) = (search.next, search.next_hash);
                         search.slot = slot;
+                        search.pace = match search.pace {
+                            Pace::First => Pace::Longer(1),
+                            Pace::Longer(stride) => Pace::Longer(stride * 2),
+                            Pace::Shorter(_) | Pace::Halves => Pace::Halves,
+                        };
                         self.arrive(search);
-                        // Its bucket comes while the item is looked at, which may make it needless.
-                        self.halve(search, key);
                     }
+                    // The matched item has a child there.
                     None if search.next == search.matched + 1 => search.stage = Stage::Done(None),
                     None => {
                         search.missing = search.next;
-                        self.halve(search, key);
+                        search.pace = match search.pace {
+                            Pace::First => Pace::Shorter(1),
+                            Pace::Shorter(stride) => Pace::Shorter(stride * 2),
+                            Pace::Longer(_) | Pace::Halves => Pace::Halves,
+                        };
+                        self.narrow(search, key);
                     }
                 }
             }
@@ -568,8 +609,12 @@ impl<P: Place> Table<P> {
         if let Some(byte) = missing {
             if item.has_child(byte) {
                 // The longest prefix is longer; unless that is known to be missing: a tag has lied.
-                let longer = search.missing > search.matched + 1;
-                search.stage = if longer { Stage::Length } else { Stage::Done(None) };
+                if search.missing > search.matched + 1 {
+                    search.stage = Stage::Length;
+                    self.narrow(search, key);
+                } else {
+                    search.stage = Stage::Done(None);
+                }
                 return;
             }
             if item.none_from(byte) {
@@ -578,6 +623,7 @@ impl<P: Place> Table<P> {
             }
             if let Some(sibling) = item.child_below(byte) {
                 search.next_hash = hash::extend(search.hash, &[sibling]);
+                prefetch(&raw const self.buckets[self.home(search.next_hash)]);
                 search.stage = Stage::Sibling(sibling);
                 return;
             }
