@@ -12,8 +12,14 @@ use svg::{Axis, Bar, Line, Scale, bars, escape, lines, number};
 
 /// The page.
 pub fn render_report(cells: &[Cell], baseline: &str) -> String {
-    let sections =
-        [throughput(cells), memory(cells), scaling(cells), growth(cells), latency(cells)];
+    let sections = [
+        throughput(cells),
+        memory(cells),
+        scaling(cells),
+        growth(cells),
+        lengths(cells),
+        latency(cells),
+    ];
     let wrong = notes(cells);
     let wrong: String = wrong.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
     let wrong = if wrong.is_empty() {
@@ -278,6 +284,37 @@ fn growth(cells: &[Cell]) -> String {
     section("Growth with n", "Lower is better.", vec![(String::new(), plots.collect())])
 }
 
+/// Cost against the length of the keys, where key sets of one kind differ in nothing else.
+fn lengths(cells: &[Cell]) -> String {
+    let length = |cell: &Cell| -> Option<usize> { cell.keys.split_once(':')?.1.parse().ok() };
+    let all: Vec<&Cell> = cells.iter().filter(|cell| length(cell).is_some()).collect();
+    let of = |cell: &Cell| {
+        let kind = cell.keys.split(':').next().unwrap_or_default().to_owned();
+        (kind, cell.n, cell.workload.clone(), cell.threads, cell.batch)
+    };
+    let plots = distinct(&all, of).into_iter().map(|case| {
+        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
+        let found =
+            series(cells, &chosen, |cell| Some((length(cell)? as f64, cell.ns_per_operation()?)));
+        if found.is_empty() {
+            return String::new();
+        }
+        let bytes = Axis {
+            title: "bytes of a key",
+            scale: Scale::Log,
+            marks: whole(chosen.iter().filter_map(|cell| length(cell))),
+        };
+        let ns =
+            Axis { title: "ns per operation and thread", scale: Scale::Linear, marks: Vec::new() };
+        let (kind, n, workload, threads, batch) = case;
+        let batch = if batch > 1 { format!(", {batch} per call") } else { String::new() };
+        let title = format!("{kind}, {} keys, {workload}, x{threads}{batch}", number(n as f64));
+        lines(&title, &bytes, &ns, &found)
+    });
+    let text = "Lower is better. What grows with the logarithm of the length is a straight line.";
+    section("Length of the keys", text, vec![(String::new(), plots.collect())])
+}
+
 fn latency(cells: &[Cell]) -> String {
     let all: Vec<&Cell> = cells.iter().filter(|cell| !cell.latency.is_empty()).collect();
     let marks =
@@ -368,6 +405,13 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         assert!(!page.contains("NaN") && !page.contains("inf"));
+        assert!(!page.contains("bytes of a key"));
+        for (cell, keys) in cells.iter_mut().zip(["fixed:8", "fixed:8", "fixed:64", "fixed:64"]) {
+            (cell.keys, cell.n, cell.threads) = (keys.to_owned(), 1000, 1);
+        }
+        let page = render_report(&cells, "locked");
+        assert_well_formed(&page);
+        assert!(page.contains("<h2>Length of the keys") && page.contains("bytes of a key"));
         assert_well_formed(&render_report(&[], "locked"));
         assert_well_formed(&render_report(&cells[..1], "locked"));
     }
