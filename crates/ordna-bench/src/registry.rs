@@ -24,8 +24,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ordna::index::hydralist::layer::{ArtLayer, SearchLayer};
 use ordna::index::hydralist::{Options as HydraOptions, Update};
 use ordna::index::pi::Options as PiOptions;
+use ordna::index::wormhole::layer::TableLayer;
 use ordna::mvcc::Store;
 use ordna::simd::InstructionSet;
 use ordna::topology::Topology;
@@ -165,14 +167,26 @@ const HYDRALIST: &[Switch] = &[
         what: "when the search layer follows splits and merges",
     },
     Switch { name: "replicas", values: &["1", "2", "4"], what: "search layers" },
+    Switch {
+        name: "layer",
+        values: &["art", "table"],
+        what: "search layer: ART, or Wormhole's hash-encoded trie",
+    },
     Switch { name: "backoff", values: &["on", "off"], what: "waiting before another try" },
 ];
 
 fn hydralist() -> Entry {
+    fn over<K: Key + ?Sized, L: SearchLayer<K>>(options: &HydraOptions) -> Box<dyn Target<K>> {
+        let index = Shared(Ours(HydraList::<K, u64, L>::with(options)));
+        Box::new(Counting { index, counts: jumps::<K, L> })
+    }
     fn maker<K: Key + ?Sized>() -> Maker<K> {
         Box::new(|switches, _| {
-            let index = Shared(Ours(HydraList::with(&hydralist_options(switches))));
-            Ok(Box::new(Counting { index, counts: jumps::<K> }))
+            let options = hydralist_options(switches);
+            Ok(match switches.get("layer") {
+                "table" => over::<K, TableLayer<K>>(&options),
+                _ => over::<K, ArtLayer<K>>(&options),
+            })
         })
     }
     Entry {
@@ -185,7 +199,7 @@ fn hydralist() -> Entry {
 }
 
 /// HydraList's Figure 13: how far the search layer was behind the data layer, as writers saw it.
-fn jumps<K: Key + ?Sized>(index: &HydraList<K, u64>) -> String {
+fn jumps<K: Key + ?Sized, L: SearchLayer<K>>(index: &HydraList<K, u64, L>) -> String {
     let jumps = index.statistics().jumps;
     let all = jumps.iter().sum::<usize>().max(1) as f64;
     let shares = ["0", "1", "2-3", "4-7", "8+"].into_iter().zip(jumps);

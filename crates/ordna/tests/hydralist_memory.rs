@@ -2,6 +2,8 @@
 //! file has one test.
 
 use ordna::index::hydralist::Options;
+use ordna::index::hydralist::layer::{ArtLayer, SearchLayer};
+use ordna::index::wormhole::layer::TableLayer;
 use ordna::topology::Topology;
 use ordna::{HydraList, OrderedIndex};
 use ordna_testkit::memory::{Counting, live_everywhere};
@@ -12,10 +14,9 @@ static ALLOCATOR: Counting = Counting;
 /// What threads may hold back for a batch of frees: data nodes have 1,280 bytes.
 const SLACK: i64 = 1 << 20;
 
-#[test]
-fn nodes_and_records_come_back_in_the_background_and_on_drop() {
+fn check<L: SearchLayer<[u8]>>() {
     const KEYS: u64 = 30_000;
-    let cycle = |index: &HydraList<[u8], [u8]>| {
+    let cycle = |index: &HydraList<[u8], [u8], L>| {
         for n in 0..KEYS {
             index.insert(&n.to_be_bytes(), &[7; 50]).unwrap();
         }
@@ -40,4 +41,10 @@ fn nodes_and_records_come_back_in_the_background_and_on_drop() {
     drop((index, full));
     let left = live_everywhere() - before;
     assert!(left.abs() < 4096, "{left} bytes are left after the drop");
+}
+
+#[test]
+fn nodes_and_records_come_back_in_the_background_and_on_drop() {
+    check::<ArtLayer<[u8]>>();
+    check::<TableLayer<[u8]>>();
 }

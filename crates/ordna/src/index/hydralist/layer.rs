@@ -2,9 +2,13 @@
 //!
 //! # Contract
 //! A search layer maps anchors to *places*, the addresses of the nodes that have them. To it a place is
-//! a number. [`SearchLayer::jump`] runs beside everything; [`SearchLayer::apply`] has one caller at a
-//! time. A jump may answer with any place that is in the layer at some moment of the call, or none: the
-//! list is walked from there. How near it is decides how fast an operation is, never what it finds.
+//! a number. [`SearchLayer::jump`] runs beside everything; [`SearchLayer::apply`] and
+//! [`SearchLayer::publish`], which ends a run of steps, have one caller at a time. A jump may answer with
+//! any place that is in the layer at some moment of the call, or none: the list is walked from there.
+//! How near it is decides how fast an operation is, never what it finds.
+//!
+//! Layers here: [`ArtLayer`], the default, and [`LockedLayer`]. Wormhole's table is a third
+//! ([`TableLayer`](crate::index::wormhole::layer::TableLayer)).
 //!
 //! Source: HydraList §4.2.1, §4.6.1.
 
@@ -41,8 +45,15 @@ pub trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
         }
     }
 
-    /// Carries out one step; returns the place that the layer no longer leads to because of it.
+    /// Carries out one step; returns the place that the layer no longer leads to because of it. A layer
+    /// that gathers steps leaves both to [`SearchLayer::publish`].
     fn apply(&self, anchor: &K, step: Step) -> Option<Place>;
+
+    /// Ends a run of steps: jumps see them all. Calls `left` with the places that the layer no longer
+    /// leads to because of them, if [`SearchLayer::apply`] has not returned them. Called by who applies.
+    fn publish(&self, left: impl FnMut(Place)) {
+        let _ = left;
+    }
 
     /// Calls `each` with all anchors and places, while nothing is applied.
     fn for_each(&self, each: impl FnMut(&K, Place));
@@ -133,13 +144,19 @@ impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::index::wormhole::layer::TableLayer;
 
     fn check<L: SearchLayer<[u8]>>() {
         let layer = L::default();
+        let apply = |anchor: &[u8], step| {
+            let mut left = layer.apply(anchor, step);
+            layer.publish(|place| assert_eq!(left.replace(place), None, "two places left"));
+            left
+        };
         assert_eq!(layer.jump(b"x"), None);
-        assert_eq!(layer.apply(b"m", Step::Insert(1)), None);
-        assert_eq!(layer.apply(b"", Step::Insert(2)), None);
-        assert_eq!(layer.apply(b"mm\0", Step::Insert(3)), None);
+        assert_eq!(apply(b"m", Step::Insert(1)), None);
+        assert_eq!(apply(b"", Step::Insert(2)), None);
+        assert_eq!(apply(b"mm\0", Step::Insert(3)), None);
         // The anchor itself, or one of its neighbours.
         let jumps: [(&[u8], [Place; 2]); 5] =
             [(b"", [2, 2]), (b"a", [2, 1]), (b"m", [1, 1]), (b"mm", [1, 3]), (b"zz", [3, 3])];
@@ -147,11 +164,11 @@ mod tests {
             assert!(layer.jump(key).is_some_and(|place| near.contains(&place)), "{key:?}");
         }
         // A later node of the same anchor; then the late removal of the earlier one.
-        assert_eq!(layer.apply(b"m", Step::Insert(4)), Some(1));
-        assert_eq!(layer.apply(b"m", Step::Remove(1)), None);
+        assert_eq!(apply(b"m", Step::Insert(4)), Some(1));
+        assert_eq!(apply(b"m", Step::Remove(1)), None);
         assert_eq!(layer.jump(b"m"), Some(4));
-        assert_eq!(layer.apply(b"m", Step::Remove(4)), Some(4));
-        assert_eq!(layer.apply(b"m", Step::Remove(4)), None);
+        assert_eq!(apply(b"m", Step::Remove(4)), Some(4));
+        assert_eq!(apply(b"m", Step::Remove(4)), None);
         let mut left = Vec::new();
         layer.for_each(|anchor, place| left.push((anchor.to_vec(), place)));
         assert_eq!(left, [(b"".to_vec(), 2), (b"mm\0".to_vec(), 3)]);
@@ -162,5 +179,6 @@ mod tests {
     fn every_layer_keeps_the_contract() {
         check::<LockedLayer<[u8]>>();
         check::<ArtLayer<[u8]>>();
+        check::<TableLayer<[u8]>>();
     }
 }

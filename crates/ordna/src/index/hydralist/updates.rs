@@ -251,6 +251,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
                 // SAFETY: the line has a reference for this replica.
                 unsafe { Self::carry_out(&replica.layer, *line, guard) };
             }
+            // SAFETY: what leaves the layer leaves the layer's reference behind.
+            replica.layer.publish(|left| unsafe { Self::node_at(left).release(1, guard) });
             // SeqCst: see `wait_for`.
             replica.applied.fetch_add(merged.len(), Ordering::SeqCst);
             if self.waiting.load(Ordering::SeqCst) > 0 {

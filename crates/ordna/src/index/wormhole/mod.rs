@@ -22,12 +22,14 @@
 //! | `twin`, `upkeep` | two tables, and how steps of the list get into them |
 //! | `leaf`, `mode` | a leaf, and how it is shared |
 //! | `list` | search, split, merge |
+//! | [`layer`] | the table as a search layer of HydraList |
 //!
 //! Source: "Wormhole: A Fast Ordered Index for In-memory Data Management" (Wu, Ni, Jiang, EuroSys
 //! 2019), §2 and §3. What departs from it is told at the top of each file.
 
 mod batch;
 mod hash;
+pub mod layer;
 mod leaf;
 mod list;
 mod mode;
