@@ -16,6 +16,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
         Self { keys: Default::default(), values: Default::default() }
     }
 
+    /// An empty buffer with room for the words of so many pairs.
+    pub fn with_room(pairs: usize) -> Self {
+        let mut room = Self::new();
+        room.keys.reserve(pairs);
+        room.values.reserve(pairs);
+        room
+    }
+
     /// Number of pairs.
     pub fn len(&self) -> usize {
         self.keys.len()
@@ -81,6 +89,8 @@ pub trait Sequence<T: ?Sized>: Default + Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Makes room for so many more, as far as their size is known.
+    fn reserve(&mut self, more: usize);
     /// Appends a copy.
     fn push(&mut self, item: &T);
     /// Drops the elements from position `len` on.
@@ -92,6 +102,9 @@ pub trait Sequence<T: ?Sized>: Default + Send + Sync {
 impl Sequence<u64> for Vec<u64> {
     fn len(&self) -> usize {
         self.len()
+    }
+    fn reserve(&mut self, more: usize) {
+        self.reserve(more);
     }
     #[inline]
     fn push(&mut self, item: &u64) {
@@ -116,6 +129,9 @@ pub struct FlatBytes {
 impl Sequence<[u8]> for FlatBytes {
     fn len(&self) -> usize {
         self.ends.len()
+    }
+    fn reserve(&mut self, more: usize) {
+        self.ends.reserve(more);
     }
     #[inline]
     fn push(&mut self, item: &[u8]) {

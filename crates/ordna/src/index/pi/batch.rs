@@ -6,22 +6,17 @@
 //! batch and no other write comes between two queries of one. Single reads do not wait for batches,
 //! and may see some of a batch's writes before others.
 //!
-//! # Ranges
-//! A range query is split at the borders between pieces; each piece's owner answers its part and the
-//! parts are joined (§3.2.5). An owner answers the parts before it executes its point queries, and
-//! lays over what it finds in the list those inserts and deletes of the batch that lie in the
-//! range and were submitted earlier: the sorted batch itself is the overlay. So a range sees what
-//! was submitted before it and nothing of what came after, with no barrier between threads.
+//! All range queries of a batch are answered before the first of its writes ([`super::ranges`]),
+//! then its point queries are executed, piece by piece.
 
-use std::ops::{Bound, ControlFlow};
-use std::sync::{Mutex, PoisonError};
+use std::ops::Bound;
 
 use super::Pi;
-use super::execute::Piece;
+use super::execute::Admitted;
+use super::ranges;
 use super::sort::{Item, sorted};
 use super::storage::Owner;
-use crate::index::{Change, bounds_cross, is_above, is_below};
-use crate::sync::fault;
+use crate::index::Change;
 use crate::{Entries, Error, Key, Value};
 
 /// One query of a batch.
@@ -75,7 +70,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Query<'_, K, V> {
 }
 
 /// By what a query is sorted: its key, or where its range begins.
-fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
+pub(super) fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
     batch: &[Query<'q, K, V>],
     at: u32,
     least: &'q K,
@@ -87,15 +82,6 @@ fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
             Bound::Unbounded => least,
         },
     }
-}
-
-/// What a piece answered: to queries by position, and parts of ranges in the order of the pieces.
-type Answers<K, V> = Mutex<Vec<(u32, Answer<K, V>)>>;
-
-/// A part of a range query: its position, and the piece whose stretch it is in.
-struct Part {
-    query: u32,
-    piece: usize,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
@@ -117,184 +103,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         let least = self.shared.storage.least();
         let key = |at: u32| key_of(batch, at, least);
         let items = sorted(batch.len(), |at| key(at as u32));
-        let mut answers: Vec<Option<Answer<K, V>>> = Vec::new();
-        answers.resize_with(batch.len(), || None);
-        self.in_turn(
-            &items,
-            key,
-            |pieces| {
-                let parts = parts(batch, &items, pieces);
-                let done: Vec<Answers<K, V>> = pieces.iter().map(|_| Mutex::default()).collect();
-                (done, parts)
-            },
-            |(done, parts), piece, number, owner| {
-                let mut found = Vec::with_capacity(piece.to - piece.from);
+        let mut answers: Vec<Answer<K, V>> = Vec::new();
+        answers.resize_with(batch.len(), || Answer::Value(None));
+        self.in_turn(&items, key, |admitted| {
+            let ranges = ranges::answer(admitted, batch, &items);
+            if ranges.len() == batch.len() {
+                return ranges.into_iter().for_each(|(at, all)| answers[at] = Answer::Entries(all));
+            }
+            let points = admitted.each_piece(|piece, owner| {
                 let items = &items[piece.from..piece.to];
-                let own = parts.partition_point(|part| part.piece < number)
-                    ..parts.partition_point(|part| part.piece <= number);
-                for part in &parts[own] {
-                    found.push((part.query, self.answer_part(batch, part.query, piece, items)));
-                }
+                let mut found = Vec::with_capacity(items.len());
                 self.in_groups(owner, items, key, |owner, at, place| {
-                    if let Some(value) = answer_point(&batch[at as usize], owner, place) {
-                        found.push((at, Answer::Value(value)));
-                    }
+                    found.extend(answer_point(&batch[at as usize], owner, place).map(|v| (at, v)));
                 });
-                *done[number].lock().unwrap_or_else(PoisonError::into_inner) = found;
-            },
-            |(done, _)| {
-                for (at, answer) in done
-                    .into_iter()
-                    .flat_map(|done| done.into_inner().unwrap_or_else(PoisonError::into_inner))
-                {
-                    join(&mut answers[at as usize], answer, &batch[at as usize]);
-                }
-            },
-        );
-        let empty = |query: &Query<'_, K, V>| match query {
-            Query::Range { .. } => Answer::Entries(Entries::new()),
-            _ => Answer::Value(None),
-        };
-        Ok(answers
-            .into_iter()
-            .zip(batch)
-            .map(|(a, query)| a.unwrap_or_else(|| empty(query)))
-            .collect())
-    }
-
-    /// The part of a range query that lies in a piece's stretch, as of the query's turn in the batch.
-    fn answer_part(
-        &self,
-        batch: &[Query<'_, K, V>],
-        query: u32,
-        piece: &Piece<'_, K>,
-        items: &[Item],
-    ) -> Answer<K, V> {
-        let mut out = Entries::new();
-        let Query::Range { lower, upper, limit } = &batch[query as usize] else {
-            return Answer::Entries(out);
-        };
-        // Within the stretch of this piece.
-        let from = match piece.lower {
-            Some(first) if is_below(first, *lower) => *lower,
-            Some(first) => Bound::Included(first),
-            None => *lower,
-        };
-        let to = match piece.upper {
-            Some(end) if is_above(end, *upper) => *upper,
-            Some(end) => Bound::Excluded(end),
-            None => *upper,
-        };
-        if *limit == 0 || bounds_cross(from, to) {
-            return Answer::Entries(out);
-        }
-        let storage = &self.shared.storage;
-        let least = storage.least();
-        let next = items.partition_point(|item| is_below(key_of(batch, item.at, least), from));
-        let mut writes = Writes { batch, items, query, next };
-        let guard = storage.collector.pin();
-        storage.ascend(from, to, &guard, |key, value| {
-            // Keys of the batch in front of this one that are not in the list.
-            while let Some((written, put)) = writes.peek(to).filter(|(w, _)| *w < key) {
-                writes.skip(written);
-                if let Some(put) = put {
-                    out.push(written, put);
-                }
-                if out.len() == *limit {
-                    return ControlFlow::Break(());
-                }
-            }
-            match writes.peek(to).filter(|(written, _)| *written == key) {
-                Some((written, put)) => {
-                    writes.skip(written);
-                    if let Some(put) = put {
-                        out.push(key, put);
-                    }
-                }
-                None => out.push(key, value),
-            }
-            if out.len() == *limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                found
+            });
+            points
+                .into_iter()
+                .flatten()
+                .for_each(|(at, value)| answers[at as usize] = Answer::Value(value));
+            ranges.into_iter().for_each(|(at, all)| answers[at] = Answer::Entries(all));
         });
-        while let Some((written, put)) = writes.peek(to).filter(|_| out.len() < *limit) {
-            writes.skip(written);
-            if let Some(put) = put {
-                out.push(written, put);
-            }
-        }
-        Answer::Entries(out)
+        Ok(answers)
     }
-}
-
-/// The writes of a sorted batch that were submitted before a query, by key: the last one of each
-/// key, in ascending order.
-struct Writes<'b, 'q, K: Key + ?Sized, V: Value + ?Sized> {
-    batch: &'b [Query<'q, K, V>],
-    items: &'b [Item],
-    query: u32,
-    next: usize,
-}
-
-impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
-    /// The key of the next point query, and what it is set to if this is a write that counts.
-    fn point(&self, at: usize) -> Option<(&'q K, Option<Option<&'q V>>)> {
-        self.items.get(at..)?.iter().find_map(|item| {
-            let counts = item.at < self.query || fault!("pi.range.sees_later_writes");
-            Some(match &self.batch[item.at as usize] {
-                Query::Insert(key, value) => (*key, counts.then_some(Some(*value))),
-                Query::Delete(key) => (*key, counts.then_some(None)),
-                Query::Search(key) => (*key, None),
-                Query::Range { .. } => return None,
-            })
-        })
-    }
-
-    /// The next key up to `to` that was written, and what it was set to last.
-    fn peek(&mut self, to: Bound<&K>) -> Option<(&'q K, Option<&'q V>)> {
-        while let Some((key, written)) = self.point(self.next) {
-            if is_above(key, to) {
-                return None;
-            }
-            let Some(mut put) = written else {
-                self.next += 1;
-                continue;
-            };
-            let mut at = self.next + 1;
-            while let Some((_, again)) = self.point(at).filter(|(other, _)| *other == key) {
-                put = again.unwrap_or(put);
-                at += 1;
-            }
-            return Some((key, put));
-        }
-        None
-    }
-
-    /// Goes past a key.
-    fn skip(&mut self, key: &K) {
-        while self.point(self.next).is_some_and(|(other, _)| other <= key) {
-            self.next += 1;
-        }
-    }
-}
-
-/// The parts of all ranges, by piece.
-fn parts<K: Key + ?Sized, V: Value + ?Sized>(
-    batch: &[Query<'_, K, V>],
-    items: &[Item],
-    pieces: &[Piece<'_, K>],
-) -> Vec<Part> {
-    let mut parts = Vec::new();
-    for (number, piece) in pieces.iter().enumerate() {
-        for item in &items[piece.from..piece.to] {
-            let Query::Range { upper, .. } = &batch[item.at as usize] else { continue };
-            let reaches =
-                |piece: &Piece<'_, K>| piece.lower.is_none_or(|lower| !is_above(lower, *upper));
-            let others = (number + 1..pieces.len()).take_while(|other| reaches(&pieces[*other]));
-            let all = std::iter::once(number).chain(others);
-            parts.extend(all.map(|piece| Part { query: item.at, piece }));
-        }
-    }
-    parts.sort_by_key(|part| part.piece);
-    parts
 }
 
 /// Answers a point query; `None` if it is a range.
@@ -325,45 +156,24 @@ fn answer_point<K: Key + ?Sized, V: Value + ?Sized>(
     Some(old)
 }
 
-/// Takes an answer, or one more part of a range's.
-fn join<K: Key + ?Sized, V: Value + ?Sized>(
-    to: &mut Option<Answer<K, V>>,
-    answer: Answer<K, V>,
-    query: &Query<'_, K, V>,
-) {
-    let limit = if let Query::Range { limit, .. } = query { *limit } else { 0 };
-    match (to, answer) {
-        (Some(Answer::Entries(all)), Answer::Entries(more)) => {
-            all.extend(more.iter().take(limit - all.len()));
-        }
-        (to, answer) => *to = Some(answer),
-    }
-}
-
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
-    /// Takes the turn, cuts the sorted queries, and does the pieces. `prepare` sees the pieces,
-    /// `work` does one of them, and `finish` gets what was prepared back.
-    pub(super) fn in_turn<'k, P: Sync>(
+    /// Takes the turn, cuts the sorted queries at interceptions, and lets `body` have the pieces done.
+    fn in_turn<'k>(
         &self,
         items: &[Item],
-        key: impl Fn(u32) -> &'k K + Sync + Copy,
-        prepare: impl FnOnce(&[Piece<'_, K>]) -> P,
-        work: impl Fn(&P, &Piece<'_, K>, usize, &mut Owner<'_, K, V>) + Sync,
-        finish: impl FnOnce(P),
+        key: impl Fn(u32) -> &'k K,
+        body: impl FnOnce(&Admitted<'_, K, V>),
     ) {
         let storage = &self.shared.storage;
         let turn = self.crew.enter();
-        let guard = storage.collector.pin();
-        let layer = storage.layer(&guard);
-        let pieces =
-            storage.cut(layer, items, (self.how.pieces(items.len()), self.crew.nodes()), key);
-        let prepared = prepare(&pieces);
-        storage.in_pieces(&turn, layer, &pieces, &|number, owner| {
-            work(&prepared, &pieces[number], number, owner);
-        });
+        {
+            let guard = storage.collector.pin();
+            let layer = storage.layer(&guard);
+            let sizes = (self.how.pieces(items.len()), self.crew.nodes());
+            let pieces = storage.cut(layer, items, sizes, key);
+            body(&Admitted { storage, how: self.how, turn: &turn, layer, pieces });
+        }
         drop(turn);
-        drop(guard);
-        finish(prepared);
         self.shared.rebuild_if_due();
     }
 
@@ -392,11 +202,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     ) -> usize {
         let items = sorted(count, |at| key(at as u32));
         let mut all = 0;
-        self.in_turn(
-            &items,
-            key,
-            |pieces| pieces.iter().map(|_| Mutex::new(0_usize)).collect::<Vec<_>>(),
-            |counted, piece, number, owner| {
+        self.in_turn(&items, key, |admitted| {
+            let counted = admitted.each_piece(|piece, owner| {
                 let mut here = 0;
                 self.in_groups(owner, &items[piece.from..piece.to], key, |owner, at, place| {
                     let mut present = false;
@@ -406,13 +213,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
                     });
                     here += usize::from(done.is_ok() && counts(present));
                 });
-                *counted[number].lock().unwrap_or_else(PoisonError::into_inner) = here;
-            },
-            |counted| {
-                let counted = counted.into_iter().map(Mutex::into_inner);
-                all = counted.map(|count| count.unwrap_or_else(PoisonError::into_inner)).sum();
-            },
-        );
+                here
+            });
+            all = counted.into_iter().sum();
+        });
         all
     }
 }

@@ -18,6 +18,7 @@
 #![expect(unsafe_code, reason = "ownership is what `Owner` asks for, and it is made here")]
 
 use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
 
 use super::crew::Turn;
 use super::layer::Layer;
@@ -54,6 +55,8 @@ impl Traversal {
 
 /// A stretch of the sorted batch, and of the list.
 pub struct Piece<'a, K: Key + ?Sized> {
+    /// Its number, from the lowest keys on.
+    pub number: usize,
     /// Where its queries begin and end.
     pub from: usize,
     pub to: usize,
@@ -129,7 +132,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
         let home = |place: usize| borders.partition_point(|border| *border <= place);
         let mut pieces: Vec<Piece<'g, K>> =
-            vec![Piece { from: 0, to: items.len(), lower: None, upper: None, home: 0 }];
+            vec![Piece { number: 0, from: 0, to: items.len(), lower: None, upper: None, home: 0 }];
         for (place, from) in cuts.into_iter().filter(|(place, _)| *place > 0) {
             let anchor = anchor_of(layer, place);
             let Some(last) = pieces.last_mut() else { continue };
@@ -137,40 +140,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 last.home = home(place);
             } else if last.from < from && from < items.len() {
                 (last.to, last.upper) = (from, Some(anchor));
-                let (lower, home) = (Some(anchor), home(place));
-                pieces.push(Piece { from, to: items.len(), lower, upper: None, home });
+                let (number, lower, home) = (last.number + 1, Some(anchor), home(place));
+                pieces.push(Piece { number, from, to: items.len(), lower, upper: None, home });
             }
         }
         pieces
-    }
-
-    /// Does a sorted batch in pieces, each by one thread: `work` gets the number of the piece, and the
-    /// owner of its stretch.
-    pub fn in_pieces<'g>(
-        &self,
-        turn: &Turn<'_>,
-        layer: &'g Layer<K, V>,
-        pieces: &[Piece<'g, K>],
-        work: &(dyn Fn(usize, &mut Owner<'_, K, V>) + Sync),
-    ) {
-        let one = |piece: usize| {
-            let guard = self.collector.pin();
-            let stretch = (pieces[piece].lower, pieces[piece].upper);
-            // SAFETY: the turn is ours, so all owners are of this batch; its pieces' stretches are
-            // apart. They begin at nodes that were alive when the batch was cut, and which only
-            // the owner of the node in front could absorb, who leaves them alone.
-            let mut owner = unsafe { Owner::new(self, layer, &guard, stretch) };
-            work(piece, &mut owner);
-        };
-        if let [_] = pieces {
-            return one(0);
-        }
-        let mut homes: Vec<VecDeque<usize>> = Vec::new();
-        for (number, piece) in pieces.iter().enumerate() {
-            homes.resize_with(homes.len().max(piece.home + 1), VecDeque::new);
-            homes[piece.home].push_back(number);
-        }
-        turn.run(homes, &one);
     }
 
     /// Goes through the queries of a piece in groups: `each` gets a query's position and the place
@@ -190,6 +164,60 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             self.route_group(layer, how, places, |at| key(group[at].at));
             group.iter().zip(places).for_each(|(item, place)| each(item.at, *place));
         }
+    }
+}
+
+/// A sorted batch that has the turn, cut into pieces.
+pub struct Admitted<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    pub storage: &'a Storage<K, V>,
+    pub how: Traversal,
+    pub turn: &'a Turn<'a>,
+    pub layer: &'a Layer<K, V>,
+    pub pieces: Vec<Piece<'a, K>>,
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
+    /// Does `work` for each piece, each on one thread that owns its stretch; returns the results by
+    /// piece.
+    pub fn each_piece<R: Send>(
+        &self,
+        work: impl Fn(&Piece<'a, K>, &mut Owner<'_, K, V>) -> R + Sync,
+    ) -> Vec<R> {
+        self.do_pieces(self.pieces.iter(), work)
+    }
+
+    /// The same for some of the pieces.
+    pub fn do_pieces<'p, R: Send>(
+        &self,
+        pieces: impl Iterator<Item = &'p Piece<'a, K>>,
+        work: impl Fn(&Piece<'a, K>, &mut Owner<'_, K, V>) -> R + Sync,
+    ) -> Vec<R>
+    where
+        'a: 'p,
+    {
+        let done: Vec<_> = pieces.map(|piece| (piece, Mutex::new(None))).collect();
+        let one = |number: usize| {
+            let (piece, result) = &done[number];
+            let guard = self.storage.collector.pin();
+            let stretch = (piece.lower, piece.upper);
+            // SAFETY: the turn is ours, so all owners are of this batch; its pieces' stretches are
+            // apart. They begin at nodes that were alive when the batch was cut, and which only
+            // the owner of the node in front could absorb, who leaves them alone.
+            let mut owner = unsafe { Owner::new(self.storage, self.layer, &guard, stretch) };
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(work(piece, &mut owner));
+        };
+        if let [_] = &done[..] {
+            one(0);
+        } else {
+            let mut homes: Vec<VecDeque<usize>> = Vec::new();
+            for (number, (piece, _)) in done.iter().enumerate() {
+                homes.resize_with(homes.len().max(piece.home + 1), VecDeque::new);
+                homes[piece.home].push_back(number);
+            }
+            self.turn.run(homes, &one);
+        }
+        let results = done.into_iter().map(|(_, result)| result.into_inner());
+        results.filter_map(|result| result.unwrap_or_else(PoisonError::into_inner)).collect()
     }
 }
 

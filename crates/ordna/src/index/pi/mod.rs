@@ -10,7 +10,8 @@
 //! | `node` | data nodes: up to 32 entries behind a version |
 //! | `storage`, `walk` | the list: how readers go along it, how owners change it |
 //! | `layer` | the index layer: one cache line of keys compared at once, level by level |
-//! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups; ranges |
+//! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups |
+//! | `ranges` | range queries of a batch: split between pieces, joined |
 //! | `crew` | turns among writers; the worker pool |
 //! | `gather` | single queries of concurrent callers, in batches |
 //! | [`cost`] | the paper's cost model |
@@ -32,6 +33,7 @@ mod execute;
 mod gather;
 mod layer;
 mod node;
+mod ranges;
 mod rebuild;
 mod sort;
 mod storage;

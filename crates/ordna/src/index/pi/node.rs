@@ -29,6 +29,7 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
 use super::bytes::{common, head_beyond, starts_alike};
@@ -131,6 +132,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
     #[inline]
     pub fn prefetch(self) {
         prefetch(self.0.as_ptr().cast_const());
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
+    /// Fetches what a walk over about so many entries reads.
+    #[inline]
+    pub fn prefetch_all(self, entries: usize) {
+        self.prefetch();
+        let node = self.0.as_ptr().cast_const().cast::<u8>();
+        for block in 0..entries.div_ceil(LANES).min(BLOCKS) {
+            for lines in [offset_of!(Node<K, V>, heads), offset_of!(Node<K, V>, slots)] {
+                prefetch(node.wrapping_add(lines + block * size_of::<Line>()));
+            }
+        }
     }
 }
 

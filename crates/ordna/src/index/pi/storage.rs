@@ -28,10 +28,11 @@
 #![expect(unsafe_code, reason = "entries of validated nodes, and retiring")]
 
 use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, PoisonError};
 
 use super::layer::Layer;
-use super::node::{Entry, NodeRef};
+use super::node::{CAPACITY, Entry, NodeRef};
 use crate::index::{Audit, Change};
 use crate::reclaim::{Collector, Guard};
 use crate::simd::InstructionSet;
@@ -41,6 +42,9 @@ use crate::{Error, Key, Value, Violation};
 
 /// Failed validations after which a reader takes a turn.
 const RETRIES: usize = 256;
+
+/// Nodes that a scan fetches ahead.
+const AHEAD: usize = 2;
 
 /// The reader was overtaken by writers too often.
 #[derive(Debug)]
@@ -270,6 +274,52 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         let at = node.find(key, self.storage.set).ok()?;
         // SAFETY: this owner alone removes entries.
         Some(unsafe { node.entry(at).with_value(read) })
+    }
+
+    /// Visits the entries from a bound on, up to the end of the stretch, while nobody writes there.
+    /// `place`: where the layer routes the bound; `hint`: how many entries are wanted, about.
+    pub fn scan(
+        &mut self,
+        from: Bound<&K>,
+        place: usize,
+        hint: usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let least = self.least();
+        let (key, past) = match from {
+            Bound::Included(key) => (key, 0),
+            Bound::Excluded(key) => (key, 1),
+            Bound::Unbounded => (least, 0),
+        };
+        let mut node = self.locate(key, place);
+        let mut at = node.find(key, self.storage.set).map_or_else(|at| at, |at| at + past);
+        // The layer knows most of the nodes that come: fetched before the walk comes to them.
+        let places = hint.saturating_sub(1) / (self.storage.limit / 2) + 1;
+        let mut ahead = self.layer.nodes()[place + 1..].iter().take(places.min(self.layer.len()));
+        ahead.by_ref().take(AHEAD).for_each(|node| node.prefetch_all(CAPACITY));
+        loop {
+            for at in at..node.len() {
+                let entry = node.entry(at);
+                // SAFETY: nobody writes: see above.
+                let flow = unsafe { entry.with_key(|key| entry.with_value(|v| visit(key, v))) };
+                if flow.is_break() {
+                    return;
+                }
+            }
+            match node.next() {
+                Some(next) if self.end.is_none_or(|end| next.anchor() < end) => node = next,
+                _ => return,
+            }
+            at = 0;
+            if let Some(node) = ahead.next() {
+                node.prefetch_all(CAPACITY);
+            }
+        }
+    }
+
+    /// The smallest key of the kind.
+    pub fn least(&self) -> &'a K {
+        self.storage.least()
     }
 
     /// Reads, lets `change` decide, and does what it says, as one step for all readers.
