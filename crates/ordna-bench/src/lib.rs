@@ -13,6 +13,7 @@
 //! | [`isolate`] | child processes; [`host`]: an instance in one, or here |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
 //! | [`paper`] | the papers' experiments as a table of runs |
+//! | [`batches`] | PI's batches beside single operations |
 //! | [`dram`] | the machine's memory latency |
 //! | [`memory`] | bytes as the allocator and the system count them |
 //! | [`info`] | where, when and on what a run was |
@@ -24,6 +25,7 @@
 //!
 //! The binary must use jemalloc: bytes per key come from its statistics.
 
+pub mod batches;
 pub mod check;
 pub mod cli;
 pub mod dram;

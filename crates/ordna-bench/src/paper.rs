@@ -358,7 +358,8 @@ pub const PAPERS: [Paper; 5] = [
                     &[1],
                     Threads::All,
                 ),
-                note: "ranges are single calls, the paper's come in batches of 8192",
+                note: "ranges are single calls; in batches of 8192, as the paper's: ordna bench pi \
+                       --part ranges",
             },
             Figure {
                 name: "15",

@@ -1,5 +1,6 @@
 //! The command line of `ordna bench`.
 
+mod batches;
 mod growth;
 mod paper;
 
@@ -31,6 +32,8 @@ enum Command {
     Run(Box<Run>),
     /// Measure ns per lookup and bytes per key from 10^4 keys to as many as fit.
     Growth(Box<growth::Growth>),
+    /// Measure PI's batches beside single operations of other indexes.
+    Pi(Box<batches::Batches>),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
     /// List the indexes, key sets and workloads.
@@ -171,6 +174,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
         }
         Command::Run(run) => run.run(),
         Command::Growth(growth) => growth.run(),
+        Command::Pi(batches) => batches.run(),
         Command::Paper(papers) => papers.run(),
         Command::Docs(docs) => docs.run(),
     }
