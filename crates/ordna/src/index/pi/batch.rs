@@ -92,7 +92,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     /// no other write comes between two queries of one, so a range query sees one moment. Single
     /// reads do not wait for batches, and may see some of a batch's writes before others.
     ///
-    /// O(n log n) for the sort, O(log N) for each query, overlapped. Linearization point of each write:
+    /// O(n log n) for the sort, O(log N) for each query, overlapped, and the entries of ranges.
+    /// Linearization point of each write:
     /// the end of the write section of its data node, or the store of its value. Source: the PI
     /// paper, §3.2.
     ///

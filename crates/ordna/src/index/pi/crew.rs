@@ -24,9 +24,10 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::sync::lock::{Condvar, Mutex, MutexGuard};
 use crate::sync::point;
 use crate::topology::Topology;
 

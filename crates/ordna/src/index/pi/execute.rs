@@ -18,7 +18,7 @@
 #![expect(unsafe_code, reason = "ownership is what `Owner` asks for, and it is made here")]
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use super::crew::Turn;
 use super::layer::Layer;
@@ -26,6 +26,7 @@ use super::node::NodeRef;
 use super::sort::Item;
 use super::storage::{Owner, Storage};
 use crate::sync::fault;
+use crate::sync::lock::Mutex;
 use crate::{Key, Value};
 
 /// Keys that go down the layer together.

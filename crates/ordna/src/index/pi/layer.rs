@@ -24,7 +24,6 @@
 
 use super::bytes::{common, head_beyond};
 use super::node::NodeRef;
-use crate::reclaim::Retire;
 use crate::simd::{InstructionSet, LANES, Line, prefetch};
 use crate::{Key, Value};
 
@@ -47,14 +46,6 @@ pub struct Layer<K: Key + ?Sized, V: Value + ?Sized> {
     /// Bytes shared by the keys between a node's anchor and the next one's when this was built;
     /// empty for `u64` keys.
     shared: Box<[u32]>,
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Layer<K, V> {
-    #[expect(unsafe_code, reason = "gives back a box")]
-    unsafe fn free(memory: *mut Self) {
-        // SAFETY: layers are boxed, and this one is exclusively the caller's.
-        drop(unsafe { Box::from_raw(memory) });
-    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {

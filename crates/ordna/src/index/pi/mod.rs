@@ -79,8 +79,10 @@ pub struct Options {
     /// threads of their own node first. Threads are not pinned and memory is not moved.
     pub topology: Topology,
     /// Whether single gets, inserts and removes of concurrent callers are gathered into batches, and
-    /// how long the first waits for others. `None`: each is a batch of its own, and gets are
-    /// optimistic reads.
+    /// how long the first waits for others: a call then takes up to the delay, the batch in front
+    /// and its own batch, and a lone caller's takes the delay in full. With a delay of zero nobody
+    /// waits for company; what queues up behind a batch is the next one. `None`: each write is a
+    /// batch of its own, and gets are optimistic reads that wait for nobody.
     pub gather: Option<Duration>,
     /// Fewest queries of a batch that are worth a thread of their own.
     pub piece: usize,

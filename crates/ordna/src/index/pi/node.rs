@@ -33,7 +33,6 @@ use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
 use super::bytes::{common, head_beyond, starts_alike};
-use crate::reclaim::{Guard, Retire};
 use crate::record::Record;
 use crate::simd::{InstructionSet, LANES, Line, prefetch};
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -88,13 +87,6 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for NodeRef<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for NodeRef<K, V> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Node<K, V> {
-    unsafe fn free(memory: *mut Self) {
-        // SAFETY: made by `NodeRef::new`, exclusively the caller's.
-        drop(unsafe { Box::from_raw(memory) });
-    }
-}
-
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
     /// An empty node that nobody else knows.
     pub fn new(anchor: K::Owned) -> Self {
@@ -117,15 +109,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
     /// Nobody else can reach the node, nobody uses it afterwards, and its records are gone or have
     /// moved to another node.
     pub unsafe fn free(self) {
-        // SAFETY: handed on from the caller.
-        unsafe { Node::free(self.0.as_ptr()) }
-    }
-
-    /// # Safety
-    /// As for [`Guard::retire`]; the records have moved to another node.
-    pub unsafe fn retire(self, guard: &Guard<'_>) {
-        // SAFETY: handed on from the caller.
-        unsafe { guard.retire(self.0.as_ptr()) }
+        // SAFETY: made by `NodeRef::new`, and exclusively the caller's.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
     /// Fetches the line that every visit begins with.

@@ -8,25 +8,30 @@
 //!    on writing: what is split off behind the scan is found by walking, and what is absorbed behind
 //!    it stays in the new layer as a dead place, and in the next list of dead nodes;
 //! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes
-//!    the new. The old layer and the dead nodes of step 1, which only it may name, are retired:
-//!    freed when the last batch or reader that pinned before the swap has ended.
+//!    the new. The old layer and the dead nodes of step 1, which only it may name, are retired
+//!    together, and given back when the last batch or reader that pinned before the swap has ended.
+//!    That one may be a writer, whom freeing many nodes would hold up: it leaves them to the daemon.
 //!
 //! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
 //! (15 % by default, §4.3.5), or when the steps that queries had to walk because the layer is stale
 //! are more than its nodes: walking has then cost what rebuilding costs.
 //!
-//! The daemon thread starts with the first rebuild that is due, parks when none is, and ends with the
-//! index.
+//! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends with
+//! the index. Without it who leaves last frees.
 //!
 //! Source: the PI paper, §4.1 and §4.3.5.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+#![expect(unsafe_code, reason = "retires old layers and dead nodes")]
+
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use super::layer::Layer;
 use super::node::NodeRef;
 use super::storage::Storage;
+use crate::reclaim::Retire;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::lock::{Condvar, Mutex, MutexGuard};
 use crate::sync::{fault, point};
 use crate::{Key, Value};
 
@@ -49,55 +54,118 @@ pub struct Plan {
 }
 
 /// What the daemon is told.
-#[derive(Default)]
-struct Orders {
+struct Orders<K: Key + ?Sized, V: Value + ?Sized> {
     stop: bool,
     thread: Option<JoinHandle<()>>,
+    gone: Vec<Garbage<K, V>>,
+}
+
+/// Where the daemon gets its orders.
+struct Desk<K: Key + ?Sized, V: Value + ?Sized> {
+    orders: Mutex<Orders<K, V>>,
+    told: Condvar,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Desk<K, V> {
+    fn orders(&self) -> MutexGuard<'_, Orders<K, V>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A layer that nobody uses any more and the nodes that only it named; freed on drop.
+struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
+    /// Held for its drop.
+    _layer: Box<Layer<K, V>>,
+    dead: Vec<NodeRef<K, V>>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Garbage<K, V> {
+    fn drop(&mut self) {
+        // SAFETY: made in `Old::free` only, when no guard is left under which a layer that names
+        // these nodes was in use. They are linked nowhere, and their records have moved.
+        self.dead.drain(..).for_each(|node| unsafe { node.free() });
+    }
+}
+
+/// What a rebuild has put out of use, as it is retired.
+struct Old<K: Key + ?Sized, V: Value + ?Sized> {
+    layer: *mut Layer<K, V>,
+    dead: Vec<NodeRef<K, V>>,
+    desk: Arc<Desk<K, V>>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Old<K, V> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: boxed by `rebuild`, exclusively the caller's.
+        let Self { layer, dead, desk } = *unsafe { Box::from_raw(memory) };
+        // SAFETY: boxed by whoever put it into use, and nobody is left who does.
+        let garbage = Garbage { _layer: unsafe { Box::from_raw(layer) }, dead };
+        let mut orders = desk.orders();
+        if orders.thread.is_some() {
+            orders.gone.push(garbage);
+            drop(orders);
+            desk.told.notify_all();
+        } else {
+            drop(orders);
+            drop(garbage);
+        }
+    }
 }
 
 /// Who rebuilds, and when.
-pub struct Rebuilder {
+pub struct Rebuilder<K: Key + ?Sized, V: Value + ?Sized> {
     pub plan: Plan,
     /// Held during a rebuild.
     lock: Mutex<()>,
     /// Whether a rebuild is asked for.
     due: AtomicBool,
-    orders: Mutex<Orders>,
-    told: Condvar,
+    desk: Arc<Desk<K, V>>,
 }
 
-impl Rebuilder {
+impl<K: Key + ?Sized, V: Value + ?Sized> Rebuilder<K, V> {
     pub fn new(plan: Plan) -> Self {
-        Self {
-            plan,
-            lock: Mutex::new(()),
-            due: AtomicBool::new(false),
-            orders: Mutex::default(),
-            told: Condvar::new(),
-        }
+        let orders = Orders { stop: false, thread: None, gone: Vec::new() };
+        let desk = Arc::new(Desk { orders: Mutex::new(orders), told: Condvar::new() });
+        Self { plan, lock: Mutex::new(()), due: AtomicBool::new(false), desk }
     }
 
     /// The rebuild lock.
     pub fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn orders(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What the index and its daemon share.
 pub struct Shared<K: Key + ?Sized, V: Value + ?Sized> {
     pub storage: Storage<K, V>,
-    pub rebuilder: Rebuilder,
+    pub rebuilder: Rebuilder<K, V>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
     /// Rebuilds the layer now; waits for a rebuild under way.
-    pub fn rebuild(&self) {
+    pub fn rebuild(self: &Arc<Self>) {
+        if self.rebuilder.plan.in_background {
+            // For what it leaves to be freed; if there is no thread to be had, others free it.
+            self.employ();
+        }
+        self.rebuild_here();
+    }
+
+    fn rebuild_here(&self) {
         let _lock = self.rebuilder.lock();
-        self.storage.rebuild(self.rebuilder.plan.threads);
+        self.storage.rebuild(&self.rebuilder);
+    }
+
+    /// Whether there is a daemon; starts it if there is none yet.
+    fn employ(self: &Arc<Self>) -> bool {
+        let mut orders = self.rebuilder.desk.orders();
+        if orders.thread.is_none() && !orders.stop {
+            let shared = self.clone();
+            let name = "ordna-pi-rebuild".to_owned();
+            let thread = std::thread::Builder::new().name(name).spawn(move || shared.serve());
+            orders.thread = thread.ok();
+        }
+        orders.thread.is_some()
     }
 
     /// Has the layer rebuilt if that is due. Called after writes, by nobody's turn.
@@ -114,54 +182,57 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             return;
         }
         if !rebuilder.plan.in_background {
-            // Who holds the lock is rebuilding: one is enough.
-            if let Ok(_lock) = rebuilder.lock.try_lock() {
-                storage.rebuild(rebuilder.plan.threads);
+            // Who holds the lock is rebuilding: one is enough, and no query waits for it.
+            let lock = if fault!("pi.due.waits") {
+                Some(rebuilder.lock())
+            } else {
+                rebuilder.lock.try_lock().ok()
+            };
+            if lock.is_some() {
+                storage.rebuild(rebuilder);
             }
             return;
         }
         if rebuilder.due.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut orders = rebuilder.orders();
-        if orders.thread.is_none() && !orders.stop {
-            let shared = self.clone();
-            let name = "ordna-pi-rebuild".to_owned();
-            let thread = std::thread::Builder::new().name(name).spawn(move || shared.serve());
-            orders.thread = thread.ok();
-            if orders.thread.is_none() {
-                // No thread to be had: the next write that finds it due tries again.
-                rebuilder.due.store(false, Ordering::Release);
-            }
+        if self.employ() {
+            rebuilder.desk.told.notify_all();
+        } else {
+            // No thread to be had: the next write that finds it due tries again.
+            rebuilder.due.store(false, Ordering::Release);
         }
-        drop(orders);
-        rebuilder.told.notify_all();
     }
 
     /// The daemon.
     fn serve(&self) {
+        let (desk, due) = (&self.rebuilder.desk, &self.rebuilder.due);
         loop {
-            let mut orders = self.rebuilder.orders();
-            while !orders.stop && !self.rebuilder.due.load(Ordering::Acquire) {
-                orders = self.rebuilder.told.wait(orders).unwrap_or_else(PoisonError::into_inner);
+            let mut orders = desk.orders();
+            while !orders.stop && !due.load(Ordering::Acquire) && orders.gone.is_empty() {
+                orders = desk.told.wait(orders).unwrap_or_else(PoisonError::into_inner);
             }
             if orders.stop {
                 return;
             }
+            let gone = std::mem::take(&mut orders.gone);
             drop(orders);
-            self.rebuild();
-            self.rebuilder.due.store(false, Ordering::Release);
+            drop(gone);
+            if due.load(Ordering::Acquire) {
+                self.rebuild_here();
+                due.store(false, Ordering::Release);
+            }
         }
     }
 
     /// Ends the daemon. A rebuild under way is finished first.
     pub fn stop(&self) {
         let thread = {
-            let mut orders = self.rebuilder.orders();
+            let mut orders = self.rebuilder.desk.orders();
             orders.stop = true;
             orders.thread.take()
         };
-        self.rebuilder.told.notify_all();
+        self.rebuilder.desk.told.notify_all();
         if let Some(thread) = thread {
             // If it panicked, the layer is an old one, which is slow and right.
             let _ = thread.join();
@@ -171,7 +242,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
     /// Builds a layer from the list and puts it into use. One call at a time.
-    fn rebuild(&self, threads: usize) {
+    fn rebuild(&self, rebuilder: &Rebuilder<K, V>) {
+        let threads = rebuilder.plan.threads;
         let early = !fault!("pi.rebuild.dead_after_scan");
         let mut dead = if early { self.take_dead() } else { Vec::new() };
         self.changed.store(0, Ordering::Relaxed);
@@ -200,7 +272,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         if !early {
             dead = self.take_dead();
         }
-        self.replace_layer(Layer::build(nodes), dead, &guard);
+        let layer = self.replace_layer(Layer::build(nodes));
+        let desk = rebuilder.desk.clone();
+        let old = Box::into_raw(Box::new(Old { layer, dead, desk }));
+        // SAFETY: the layer is out of use for who pins from now on. The dead nodes are linked
+        // nowhere: not in the list, and not in the new layer, whose building began after they were
+        // unlinked; each was pushed once.
+        unsafe { guard.retire(old) };
     }
 
     /// The live nodes from one place of a layer up to another, and what was split off between.

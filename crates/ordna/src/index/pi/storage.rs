@@ -29,7 +29,7 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use super::layer::Layer;
 use super::node::{CAPACITY, Entry, NodeRef};
@@ -37,6 +37,7 @@ use crate::index::{Audit, Change};
 use crate::reclaim::{Collector, Guard};
 use crate::simd::InstructionSet;
 use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::lock::Mutex;
 use crate::sync::{Backoff, StripedCounter, Version, fault, point};
 use crate::{Error, Key, Value, Violation};
 
@@ -108,19 +109,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a layer into use and retires the old one with the nodes that only it named: `dead` was
-    /// taken before the new layer's building began.
-    pub fn replace_layer(&self, layer: Layer<K, V>, dead: Vec<NodeRef<K, V>>, guard: &Guard<'_>) {
+    /// Puts a layer into use; returns the one before, which was made by [`Box::into_raw`] and is the
+    /// caller's to give back once nobody uses it any more.
+    pub fn replace_layer(&self, layer: Layer<K, V>) -> *mut Layer<K, V> {
         let new = Box::into_raw(Box::new(layer));
         let old = self.layer.swap(new, Ordering::AcqRel);
         point("pi.rebuild.after_swap");
-        // SAFETY: the old layer was made by `Box::into_raw`, is out of use for who pins from now
-        // on, and is swapped out once. The dead nodes are linked nowhere: not in the list, and not
-        // in the new layer, whose building began after they were unlinked; each was pushed once.
-        unsafe {
-            guard.retire(old);
-            dead.into_iter().for_each(|node| node.retire(guard));
-        }
+        old
     }
 
     /// Calls `read` with the node whose range holds the key as of a version, until it gives an

@@ -14,7 +14,7 @@ use super::node::{CAPACITY, Entry, NodeRef};
 use super::storage::{Contended, Storage};
 use crate::index::{is_above, is_below};
 use crate::reclaim::Guard;
-use crate::sync::{Backoff, fault, point};
+use crate::sync::{Backoff, fault, point, yield_now};
 use crate::{Key, Value};
 
 /// The entries of a node at one moment, and its successor then.
@@ -185,7 +185,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 Ok(node) => return node,
                 // Writers move on: their sections are short, and there is no turn to take here that
                 // a walk's closure could not be holding up.
-                Err(Contended) => std::thread::yield_now(),
+                Err(Contended) => yield_now(),
             }
         }
     }
