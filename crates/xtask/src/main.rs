@@ -12,6 +12,7 @@ const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask loom              run the loom models as they are
+cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
 cargo xtask licences          check the licences of all dependencies, and the arrows between the crates";
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         ["faults"] => faults::run(""),
         ["faults", part] => faults::run(part),
         ["loom"] => faults::loom_clean(),
+        ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),
         ["licences"] => licences::run(),
         _ => Err(HELP.to_owned()),
@@ -38,6 +40,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the tests whose threads are shuttle's.
+fn shuttle() -> Outcome {
+    must(
+        cargo()
+            .args(["test", "--release", "-p", "ordna", "--test", "shuttle_pi"])
+            .args(["--target-dir", "target/shuttle"])
+            .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
+    )
 }
 
 /// The top of the checkout.
