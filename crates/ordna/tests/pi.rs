@@ -1,5 +1,7 @@
 //! PI: the contract.
 
+use std::time::Duration;
+
 use ordna::Pi;
 use ordna::index::pi::Options;
 
@@ -7,6 +9,11 @@ use ordna::index::pi::Options;
 /// on every run, and no thread but the test's own.
 fn small() -> Options {
     Options { node_entries: 4, rebuild_in_background: false, ..Options::default() }
+}
+
+/// Single queries go through batches; the one caller does not wait for company.
+fn gathered() -> Options {
+    Options { gather: Some(Duration::ZERO), ..small() }
 }
 
 fn alone() -> Options {
@@ -20,4 +27,5 @@ ordna_testkit::conformance! {
     mod bytes_words: Pi<[u8], u64> = Pi::with(&alone());
     mod bytes_words_small: Pi<[u8], u64> = Pi::with(&small());
     mod bytes_bytes_small: Pi<[u8], [u8]> = Pi::with(&small());
+    mod bytes_bytes_gathered: Pi<[u8], [u8]> = Pi::with(&gathered());
 }

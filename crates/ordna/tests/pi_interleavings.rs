@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use ordna::index::pi::{Options, Query};
 use ordna::sync::schedule::Schedule;
+use ordna::topology::Topology;
 use ordna::{Direction, OrderedIndex, Pi};
 
 type Words = Pi<u64, u64>;
@@ -270,4 +271,76 @@ fn an_owner_does_not_absorb_the_next_ones_node() {
     index.validate().unwrap();
     assert!(new.iter().all(|key| index.get(key) == Some(*key)));
     assert!(gone.iter().all(|key| index.get(key).is_none()));
+}
+
+/// Runs `body` on a thread of a NUMA node, as declared: threads belong to nodes in turn.
+fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R + Send) -> R {
+    let mut body = Some(body);
+    loop {
+        let done = std::thread::scope(|scope| {
+            let run = || {
+                let is_there = topology.node_of_this_thread() == node;
+                is_there.then(|| body.take().map(|body| body())).flatten()
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        if let Some(done) = done {
+            return done;
+        }
+    }
+}
+
+/// Has a batch of inserts done by a leader of node 0, held in its first piece, and a helper of node 1,
+/// who does all the rest; returns the pieces done by threads of their node, and by others.
+fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
+    let topology = Topology::declared(2);
+    let index = Words::with(&Options {
+        node_entries: 4,
+        piece: 2,
+        rebuild_threshold: usize::MAX / 1000,
+        rebuild_in_background: false,
+        topology: topology.clone(),
+        ..Options::default()
+    });
+    // 32 full data nodes: the first 16 are of NUMA node 0.
+    (0..128).for_each(|n| assert_eq!(index.insert(&(n * 10), &n), Ok(None)));
+    index.rebuild();
+    assert_eq!((index.places(), index.pieces_done()), (32, (0, 0)));
+    let keys: Vec<u64> = nodes.into_iter().map(|node| node * 40 + 1).collect();
+    let batch: Vec<_> = keys.iter().map(|key| Query::<u64, u64>::Insert(key, key)).collect();
+    let schedule = Schedule::new();
+    schedule.hold("leader", "pi.modify.before_insert");
+    schedule.hold("helper", "pi.enter.before_park");
+    std::thread::scope(|scope| {
+        let (schedule, index, topology) = (&schedule, &index, &topology);
+        let leader = scope.spawn(|| {
+            on_node(topology, 0, || schedule.enroll("leader", || index.execute(&batch).map(drop)))
+        });
+        schedule.wait_held("leader", "pi.modify.before_insert");
+        let helper = scope.spawn(move || {
+            on_node(topology, 1, || schedule.enroll("helper", || index.insert(&100_000, &1)))
+        });
+        schedule.wait_held("helper", "pi.enter.before_park");
+        let done = index.pieces_done();
+        schedule.release("helper", "pi.enter.before_park");
+        schedule.release("leader", "pi.modify.before_insert");
+        assert_eq!((leader.join().unwrap(), helper.join().unwrap()), (Ok(()), Ok(None)));
+        assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
+        assert_eq!(index.validate().unwrap().entries, 129 + keys.len());
+        done
+    })
+}
+
+/// Each piece is done by a thread of the NUMA node that holds its part of the keys, as long as that
+/// node's threads have not run out of work.
+#[test]
+fn pieces_are_done_by_threads_of_their_numa_node() {
+    assert_eq!(pieces_of([0, 1].into_iter().chain(16..24)), (1 + 4, 0));
+}
+
+/// A node whose threads are used up has its work done by those of others, after their own.
+#[test]
+fn work_of_a_numa_node_whose_threads_are_used_up_is_offloaded() {
+    assert_eq!(pieces_of(0..10), (1, 4));
+    assert_eq!(pieces_of((0..4).chain(20..24)), (1 + 2, 1));
 }
