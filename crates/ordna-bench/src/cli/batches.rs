@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 
 use super::BenchError;
 use crate::batches::{Experiment, Settings, factors};
-use crate::driver::{ALLOCATOR, machine};
+use crate::info::RunInfo;
 
 /// What is measured.
 #[derive(Debug, Args)]
@@ -73,14 +73,9 @@ impl Batches {
             batch: self.batch,
             seed: self.seed,
         };
-        println!(
-            "{}; {ALLOCATOR}; {} keys; {} operations a round; {} rounds, interleaved; seed {}",
-            machine(),
-            self.n,
-            self.ops,
-            self.rounds,
-            self.seed
-        );
+        let info = RunInfo::now();
+        println!("{}; {}; {}; begun {}", info.machine, info.allocator, info.version, info.started);
+        println!("{}", info.command);
         self.measure(&settings).map_err(BenchError::Wrong)
     }
 
