@@ -32,7 +32,7 @@ use super::storage::Storage;
 use crate::reclaim::Retire;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::lock::{Condvar, Mutex, MutexGuard};
-use crate::sync::{fault, point};
+use crate::sync::{Shared as Watched, fault, point};
 use crate::{Key, Value};
 
 /// Fewest changed nodes that are worth a rebuild.
@@ -279,6 +279,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         // nowhere: not in the list, and not in the new layer, whose building began after they were
         // unlinked; each was pushed once.
         unsafe { guard.retire(old) };
+        // One entry would wait for a batch of them, however large it is: a watch hands over all that
+        // this thread has retired.
+        guard.watch(Watched::new(AtomicBool::new(false)));
     }
 
     /// The live nodes from one place of a layer up to another, and what was split off between.
