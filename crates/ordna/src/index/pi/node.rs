@@ -332,7 +332,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
 
     /// Sets the length, and the splits that depend on it.
     fn set_len(&self, len: usize) {
-        // Release: see `len`.
+        // Release, as every store of a length that readers can see: see `len`. Behind the last entry
+        // slots keep addresses of freed records. Who reads this length without what was written to
+        // the slots before it could find such an address in one of them, and follow it.
         self.len.store(len as u32, Ordering::Release);
         for (block, split) in self.splits.iter().enumerate() {
             let first = (block + 1) * LANES;
@@ -341,15 +343,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         }
     }
 
-    /// Sets what depends on the node's range, which ends at `next`'s anchor.
-    fn set_range(&self, next: Option<NodeRef<K, V>>) {
+    /// Sets what depends on the node's range, which ends at `next`'s anchor, for its `len` entries.
+    fn set_range(&self, next: Option<NodeRef<K, V>>, len: usize) {
         let (mut skip, mut upper) = (0, 0);
         if let Some(next) = next {
             skip = common(self.anchor(), next.anchor());
             upper = head_beyond(next.anchor(), skip);
         }
         if skip != self.skip() {
-            for at in 0..self.len() {
+            for at in 0..len {
                 let head = self.key_at(at, |key| head_beyond(key, skip));
                 self.heads[at / LANES].set(at % LANES, head);
             }
@@ -375,12 +377,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         for at in from..len {
             right.write(at - from, self.head(at), self.slot(at));
         }
-        right.len.store((len - from) as u32, Ordering::Relaxed);
-        right.set_range(self.next());
+        right.set_range(self.next(), len - from);
         right.set_len(len - from);
         let _section = (!fault!("pi.split.unversioned")).then(|| self.lock.enter_owned());
-        self.len.store(from as u32, Ordering::Relaxed);
-        self.set_range(Some(right));
+        self.set_range(Some(right), from);
         self.set_len(from);
         right
     }
@@ -394,12 +394,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         for at in 0..other {
             self.write(own + at, next.head(at), next.slot(at));
         }
-        self.len.store((own + other) as u32, Ordering::Relaxed);
         if !K::HEAD_IS_KEY {
             // The two nodes' heads are for different prefixes: all are written anew.
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
-        self.set_range(next.next());
+        self.set_range(next.next(), own + other);
         self.set_len(own + other);
         // Both at once: a reader of the absorbed node finds it obsolete, and its entries here.
         if fault!("pi.absorb.not_obsolete") {
