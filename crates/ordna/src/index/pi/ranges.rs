@@ -9,8 +9,8 @@
 //! A piece's owner answers the parts of ranges in its stretch. The pieces are asked in order: first
 //! that in which the range begins; where it ends there, or has as many entries as its limit, no
 //! other is. The ranges that are left go on in the next two pieces at once, then in four, and so
-//! on. So what is read beyond a limit is less than what was read before it, and a range over the
-//! whole index is done by all threads after a few rounds.
+//! on. So fewer pieces are asked beyond the one that fills a limit than up to it, and a range over
+//! the whole index is done by all threads after a few rounds.
 //!
 //! Source: the PI paper, §3.2.5; the rounds and the overlay are ours.
 
@@ -173,14 +173,14 @@ fn part<K: Key + ?Sized, V: Value + ?Sized>(
     }
     let least = owner.least();
     let next = items.partition_point(|item| is_below(key_of(batch, item.at, least), from));
-    let mut writes = Writes { batch, items, query: range.query, next };
+    let mut writes = Writes { batch, items, query: range.query, next, ahead: None };
     owner.scan(from, place, limit, |key, value| {
         if is_above(key, to) {
             return ControlFlow::Break(());
         }
         // Keys of the batch in front of this one that are not in the list.
         while let Some((written, put)) = writes.peek(to).filter(|(written, _)| *written < key) {
-            writes.skip(written);
+            writes.skip();
             if let Some(put) = put {
                 out.push(written, put);
             }
@@ -189,8 +189,8 @@ fn part<K: Key + ?Sized, V: Value + ?Sized>(
             }
         }
         match writes.peek(to).filter(|(written, _)| *written == key) {
-            Some((written, put)) => {
-                writes.skip(written);
+            Some((_, put)) => {
+                writes.skip();
                 if let Some(put) = put {
                     out.push(key, put);
                 }
@@ -200,7 +200,7 @@ fn part<K: Key + ?Sized, V: Value + ?Sized>(
         if out.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     while let Some((written, put)) = writes.peek(to).filter(|_| out.len() < limit) {
-        writes.skip(written);
+        writes.skip();
         if let Some(put) = put {
             out.push(written, put);
         }
@@ -215,7 +215,10 @@ struct Writes<'b, 'q, K: Key + ?Sized, V: Value + ?Sized> {
     /// Inserts and deletes.
     items: &'b [Item],
     query: u32,
+    /// The first item not yet looked at.
     next: usize,
+    /// The key in front of it, and what it was set to: each key's writes are looked at once.
+    ahead: Option<(&'q K, Option<&'q V>)>,
 }
 
 impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
@@ -234,28 +237,20 @@ impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
     /// The next key up to `to` that was written, and what it was set to last.
     #[inline]
     fn peek(&mut self, to: Bound<&K>) -> Option<(&'q K, Option<&'q V>)> {
-        while let Some((key, written)) = self.point(self.next) {
-            if is_above(key, to) {
-                return None;
-            }
-            let Some(mut put) = written else {
+        while self.ahead.is_none() {
+            let (key, mut put) = self.point(self.next).filter(|(key, _)| !is_above(*key, to))?;
+            self.next += 1;
+            while let Some((_, again)) = self.point(self.next).filter(|(other, _)| *other == key) {
+                put = again.or(put);
                 self.next += 1;
-                continue;
-            };
-            let mut at = self.next + 1;
-            while let Some((_, again)) = self.point(at).filter(|(other, _)| *other == key) {
-                put = again.unwrap_or(put);
-                at += 1;
             }
-            return Some((key, put));
+            self.ahead = put.map(|put| (key, put));
         }
-        None
+        self.ahead
     }
 
-    /// Goes past a key.
-    fn skip(&mut self, key: &K) {
-        while self.point(self.next).is_some_and(|(other, _)| other <= key) {
-            self.next += 1;
-        }
+    /// Goes past the key that was peeked at.
+    fn skip(&mut self) {
+        self.ahead = None;
     }
 }
