@@ -5,6 +5,8 @@
 //! queries that are queued by then, its own among them unless a leader before took it, executes
 //! them as one batch and writes the answers. While one leads, others queue up; so under contention
 //! batches form by themselves. A delay makes a leader wait for company first, at most that long.
+//! If a leader panics, so do the callers whose queries it took: whether those have been executed is
+//! not known.
 //!
 //! Each query takes effect while its caller waits for it, so it is linearizable. A caller never waits
 //! for more than the batch in front, the delay, and its own batch.
@@ -12,7 +14,6 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Pi;
 use super::batch::{Answer, Query};
 use crate::{Key, Value};
 
@@ -29,9 +30,23 @@ pub enum Single<K: Key + ?Sized, V: Value + ?Sized> {
     Remove(K::Owned),
 }
 
+/// The leader panicked.
+#[derive(Clone, Copy, Debug)]
+struct Lost;
+
 struct Waiting<K: Key + ?Sized, V: Value + ?Sized> {
     query: Single<K, V>,
-    answer: OnceLock<Option<V::Owned>>,
+    answer: OnceLock<Result<Option<V::Owned>, Lost>>,
+}
+
+/// Queries taken from the queue. Those not answered when it is dropped are lost.
+struct Batch<K: Key + ?Sized, V: Value + ?Sized>(Vec<Arc<Waiting<K, V>>>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Batch<K, V> {
+    fn drop(&mut self) {
+        // Refused by those that have their answer.
+        self.0.iter().for_each(|waiting| drop(waiting.answer.set(Err(Lost))));
+    }
 }
 
 /// The queue and the lead.
@@ -52,9 +67,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Gatherer<K, V> {
         Self { delay, queue, enough, lead }
     }
 
-    /// Answers a query, in a batch with those of other callers: the value before it. Its key and
-    /// value have passed their checks.
-    pub fn answer(&self, index: &Pi<K, V>, query: Single<K, V>) -> Option<V::Owned> {
+    /// Answers a query, in a batch with those of other callers: the value before it. `execute`: the
+    /// answers to a batch, in its order.
+    ///
+    /// # Panics
+    /// If `execute` does, called here or by the leader who took the query.
+    pub fn answer(
+        &self,
+        query: Single<K, V>,
+        execute: impl FnOnce(&[Query<'_, K, V>]) -> Vec<Answer<K, V>>,
+    ) -> Option<V::Owned> {
         let own = Arc::new(Waiting { query, answer: OnceLock::new() });
         {
             let mut queue = locked(&self.queue);
@@ -67,32 +89,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Gatherer<K, V> {
         if own.answer.get().is_none() {
             let batch = self.company();
             let queries: Vec<Query<'_, K, V>> =
-                batch.iter().map(|waiting| waiting.query()).collect();
-            // All have passed their checks: there is nothing to refuse.
-            let answers = index.execute(&queries).unwrap_or_default();
-            for (waiting, answer) in batch.iter().zip(answers) {
+                batch.0.iter().map(|waiting| waiting.query()).collect();
+            for (waiting, answer) in batch.0.iter().zip(execute(&queries)) {
                 let Answer::Value(value) = answer else { continue };
                 // Each is taken from the queue once, so it is answered once.
-                let _ = waiting.answer.set(value);
+                let _ = waiting.answer.set(Ok(value));
             }
         }
         drop(lead);
-        own.answer.get().cloned().flatten()
+        let answer = own.answer.get().cloned().unwrap_or(Err(Lost));
+        answer.expect("the batch with this query in it was executed")
     }
 
     /// All that are queued, after the delay.
-    fn company(&self) -> Vec<Arc<Waiting<K, V>>> {
-        let end = Instant::now() + self.delay;
+    fn company(&self) -> Batch<K, V> {
+        let begin = Instant::now();
         let mut queue = locked(&self.queue);
         while queue.len() < ENOUGH && !self.delay.is_zero() {
-            let left = end.saturating_duration_since(Instant::now());
+            // Not the moment of its end, which may lie beyond what the clock can tell.
+            let left = self.delay.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 break;
             }
             let waited = self.enough.wait_timeout(queue, left);
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        std::mem::take(&mut *queue)
+        Batch(std::mem::take(&mut *queue))
     }
 }
 
@@ -104,5 +126,41 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Waiting<K, V> {
             Single::Insert(key, value) => Query::Insert(key.borrow(), value.borrow()),
             Single::Remove(key) => Query::Delete(key.borrow()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Of two queries in one batch whose leader panics neither is answered as if it was executed.
+    #[test]
+    fn who_waits_for_a_leader_that_panics_panics() {
+        let gatherer = Gatherer::<u64, u64>::new(Duration::ZERO);
+        let calls = AtomicUsize::new(0);
+        let answer = || {
+            gatherer.answer(Single::Insert(1, 1), |queries| {
+                assert!(calls.fetch_add(1, Ordering::Relaxed) > 0, "the first batch panics");
+                queries.iter().map(|_| Answer::Value(None)).collect()
+            })
+        };
+        std::thread::scope(|scope| {
+            let lead = locked(&gatherer.lead);
+            let caller = || catch_unwind(AssertUnwindSafe(answer));
+            let callers = [scope.spawn(caller), scope.spawn(caller)];
+            while locked(&gatherer.queue).len() < 2 {
+                std::thread::yield_now();
+            }
+            drop(lead);
+            assert!(
+                callers.into_iter().all(|caller| caller.join().is_ok_and(|done| done.is_err()))
+            );
+        });
+        assert_eq!(calls.into_inner(), 1);
+        // And the next batch is none the worse for it.
+        let answer = gatherer.answer(Single::Get(1), |_| vec![Answer::Value(Some(7))]);
+        assert_eq!(answer, Some(7));
     }
 }

@@ -63,7 +63,8 @@ pub use batch::{Answer, Query};
 pub struct Options {
     /// Threads of the pool that share the work of batches with the caller; 0: the callers only.
     pub workers: usize,
-    /// Nodes changed since the last rebuild, in percent of all, from which the next one is due.
+    /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It is
+    /// due as well when what writes have walked because the layer is stale is all nodes' worth.
     pub rebuild_threshold: usize,
     /// Threads that share a rebuild.
     pub rebuild_threads: usize,
@@ -187,6 +188,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         &self.shared.storage
     }
 
+    /// Answers a single query in a batch with those of other callers.
+    fn gathered(&self, gatherer: &Gatherer<K, V>, query: Single<K, V>) -> Option<V::Owned> {
+        // All have passed their checks: there is nothing to refuse.
+        gatherer.answer(query, |queries| self.execute(queries).unwrap_or_default())
+    }
+
     /// The entry of a key.
     #[inline]
     fn find(&self, key: &K, guard: &Guard<'_>) -> Option<Entry<K, V>> {
@@ -214,7 +221,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     ) -> Option<Entry<K, V>> {
         let _turn = self.crew.enter();
         loop {
-            // At most the places of the layer that died are gone through.
+            // Nobody writes, so the first try validates.
             if let Ok(found) = self.storage().get(key, layer, place) {
                 return found;
             }
@@ -305,7 +312,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
 
     fn get(&self, key: &K) -> Option<V::Owned> {
         match &self.gatherer {
-            Some(gatherer) => gatherer.answer(self, Single::Get(key.to_owned())),
+            Some(gatherer) => self.gathered(gatherer, Single::Get(key.to_owned())),
             None => self.get_with(key, ToOwned::to_owned),
         }
     }
@@ -315,7 +322,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
             key.check()?;
             value.check()?;
             let query = Single::Insert(key.to_owned(), value.to_owned());
-            return Ok(gatherer.answer(self, query));
+            return Ok(self.gathered(gatherer, query));
         }
         let mut old = None;
         self.modify(key, |current| {
@@ -328,7 +335,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
     fn remove(&self, key: &K) -> Option<V::Owned> {
         if let Some(gatherer) = &self.gatherer {
             key.check().ok()?;
-            return gatherer.answer(self, Single::Remove(key.to_owned()));
+            return self.gathered(gatherer, Single::Remove(key.to_owned()));
         }
         let mut old = None;
         let done = self.modify::<&V, _>(key, |current| {
