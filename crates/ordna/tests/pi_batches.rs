@@ -2,12 +2,12 @@
 
 use std::borrow::Borrow;
 use std::fmt::Write as _;
-use std::ops::Bound;
-use std::sync::mpsc;
+use std::ops::{Bound, ControlFlow};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ordna::index::pi::{Answer, Options, Query};
-use ordna::{Entries, Error, Key, Locked, OrderedIndex, Pi, Value};
+use ordna::{Direction, Entries, Error, Key, Locked, OrderedIndex, Pi, Value};
 use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
 
@@ -48,7 +48,7 @@ fn expected<K: TestKey + ?Sized, V: TestValue + ?Sized>(
                 oracle.collect(
                     lower.as_ref().map(Borrow::borrow),
                     upper.as_ref().map(Borrow::borrow),
-                    ordna::Direction::Ascending,
+                    Direction::Ascending,
                     *limit,
                     &mut entries,
                 );
@@ -376,4 +376,68 @@ fn pieces_go_to_their_numa_node_and_are_offloaded() {
     let done = own + offloaded - before.0 - before.1;
     assert!((3 * 32..=3 * 65).contains(&done), "{done} pieces");
     assert_eq!(index.validate().unwrap().entries, 4000);
+}
+
+/// 750 full nodes that the layer names; the keys are those below 3000.
+fn full_nodes(options: &Options) -> Pi<u64, u64> {
+    let index = Pi::with(options);
+    (0..3000).for_each(|key| assert_eq!(index.insert(&key, &key), Ok(None)));
+    index.rebuild();
+    assert_eq!((index.places(), index.validate().unwrap().nodes), (750, 750));
+    index
+}
+
+/// Behind more dead places than a reader retries: going back over them is no retry.
+#[test]
+fn a_reader_goes_back_over_any_number_of_dead_places() {
+    let index = Arc::new(full_nodes(&small()));
+    // One by one: the owner's stretch is the whole list, and one node absorbs all that become empty.
+    index.while_rebuild_is_locked(|| {
+        (300..1900).for_each(|key| assert_eq!(index.remove(&key), Some(key)));
+    });
+    assert_eq!((index.places(), index.validate().unwrap().nodes), (750, 350));
+    let (done, ended) = mpsc::channel();
+    let reader = index.clone();
+    // Not joined if it hangs.
+    let reading = std::thread::spawn(move || {
+        done.send(reader.get(&1899)).unwrap();
+        let mut first = None;
+        let from = Bound::Included(&1899);
+        reader.visit(from, Bound::Unbounded, Direction::Ascending, |key, _| {
+            first = Some(*key);
+            ControlFlow::Break(())
+        });
+        done.send(first).unwrap();
+        done.send(reader.floor(&1899).map(|(key, _)| key)).unwrap();
+    });
+    for expected in [None, Some(1900), Some(299)] {
+        assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(expected));
+    }
+    reading.join().unwrap();
+}
+
+/// Steps back over dead places are what a stale layer costs: they make a rebuild due, long before
+/// the share of changed nodes does.
+#[test]
+fn dead_places_side_by_side_make_a_rebuild_due() {
+    let index = full_nodes(&Options { rebuild_threshold: usize::MAX, ..small() });
+    let mut most = 0;
+    for key in 300..1900 {
+        assert_eq!(index.remove(&key), Some(key));
+        most = most.max(index.places() - index.validate().unwrap().nodes);
+    }
+    assert!((8..100).contains(&most), "{most} dead places");
+}
+
+/// A delay beyond what the clock can tell: the leader waits until there is company enough.
+#[test]
+fn gathering_may_wait_without_end() {
+    let index = Pi::<u64, u64>::with(&Options { gather: Some(Duration::MAX), ..small() });
+    std::thread::scope(|scope| {
+        for key in 0..64 {
+            let index = &index;
+            scope.spawn(move || assert_eq!(index.insert(&key, &key), Ok(None)));
+        }
+    });
+    assert_eq!(index.validate().unwrap().entries, 64);
 }

@@ -11,11 +11,10 @@ type Words = Pi<u64, u64>;
 
 /// Nodes of four entries; the layer stays as it is until somebody says `rebuild`.
 fn index(keys: impl IntoIterator<Item = u64>) -> Words {
-    let never = usize::MAX / 1000;
     let index = Words::with(&Options {
         node_entries: 4,
         piece: 2,
-        rebuild_threshold: never,
+        rebuild_threshold: usize::MAX,
         rebuild_in_background: false,
         ..Options::default()
     });
@@ -297,7 +296,7 @@ fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
     let index = Words::with(&Options {
         node_entries: 4,
         piece: 2,
-        rebuild_threshold: usize::MAX / 1000,
+        rebuild_threshold: usize::MAX,
         rebuild_in_background: false,
         topology: topology.clone(),
         ..Options::default()

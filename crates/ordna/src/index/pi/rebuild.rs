@@ -13,8 +13,9 @@
 //!    That one may be a writer, whom freeing many nodes would hold up: it leaves them to the daemon.
 //!
 //! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
-//! (15 % by default, §4.3.5), or when the steps that queries had to walk because the layer is stale
-//! are more than its nodes: walking has then cost what rebuilding costs.
+//! (15 % by default, §4.3.5), or when the steps that writes had to walk because the layer is stale,
+//! on over split nodes and back over dead places, are as many as its nodes: walking has then cost
+//! what rebuilding costs.
 //!
 //! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends with
 //! the index. Without it who leaves last frees.
@@ -178,7 +179,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             return;
         }
         let nodes = storage.layer(&storage.collector.pin()).len();
-        if changed * 100 < nodes * rebuilder.plan.threshold && walked < nodes {
+        if changed * 100 < nodes.saturating_mul(rebuilder.plan.threshold) && walked < nodes {
             return;
         }
         if !rebuilder.plan.in_background {

@@ -41,7 +41,7 @@ use crate::sync::lock::Mutex;
 use crate::sync::{Backoff, StripedCounter, Version, fault, point};
 use crate::{Error, Key, Value, Violation};
 
-/// Failed validations after which a reader takes a turn.
+/// Failed validations after which a reader takes a turn. Going back over dead places is none.
 const RETRIES: usize = 256;
 
 /// Nodes that a scan fetches ahead.
@@ -59,7 +59,7 @@ pub struct Storage<K: Key + ?Sized, V: Value + ?Sized> {
     dead: Mutex<Vec<NodeRef<K, V>>>,
     /// Nodes split off and absorbed since the last rebuild began.
     pub changed: AtomicUsize,
-    /// Nodes walked over since then: what a stale layer costs.
+    /// Nodes walked over and dead places gone back over since then: what a stale layer costs.
     pub walked: AtomicUsize,
     pub len: StripedCounter,
     pub set: InstructionSet,
@@ -131,15 +131,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         let mut backoff = Backoff::new();
         let mut node = layer.node(place);
         let mut shared = layer.shared(place);
-        let mut walked = false;
         for _ in 0..RETRIES {
             let Ok(version) = node.lock.try_read() else {
                 // Absorbed: its keys are in a node before. A key routed to it may share less with
-                // that one's anchor.
-                if !walked {
-                    place = place.saturating_sub(1);
+                // that one's anchor. Any number of places side by side may have died since the layer
+                // was built, and while it is in use they stay dead: to count them as retries would
+                // end every try with the same layer alike.
+                while place > 0 && layer.node(place).lock.is_obsolete() {
+                    place -= 1;
                 }
-                (node, shared, walked) = (layer.node(place), 0, false);
+                (node, shared) = (layer.node(place), 0);
                 continue;
             };
             let Some(version) = version else {
@@ -154,7 +155,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 if !here.lock.validate(version) && !fault!("pi.walk_on.unvalidated") {
                     break None;
                 }
-                (node, shared, walked) = (next, 0, true);
+                (node, shared) = (next, 0);
                 match next.lock.try_read() {
                     Ok(Some(version)) => at = (next, version),
                     _ => break None,
@@ -251,6 +252,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
                 break;
             }
             start = start.saturating_sub(1);
+            self.walked += 1;
             (node, shared) = (self.layer.node(start), 0);
         }
         let behind = self.finger.map_or(start, |(behind, _)| behind.max(start));

@@ -177,9 +177,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
 
     /// The live node whose range holds the key, or did a moment ago.
     fn covering(&self, key: &K, guard: &Guard<'_>) -> NodeRef<K, V> {
-        let layer = self.layer(guard);
-        let place = layer.route(key, self.set);
         loop {
+            // The layer of now: a newer one has less to walk.
+            let layer = self.layer(guard);
+            let place = layer.route(key, self.set);
             // No validation: a walk may begin at any live node whose anchor is not above the key.
             match self.read_at(key, layer, place, |node, _| Some(node)) {
                 Ok(node) => return node,
