@@ -436,6 +436,63 @@ mod interleavings {
         }
     }
 
+    /// The visitor reads the leaf that it is shown, whose lock a writer awaits. (A lock that is shared
+    /// lets no reader in once a writer waits, not even one that holds it already.)
+    #[test]
+    fn a_visitor_reads_while_a_writer_waits() {
+        use std::ops::{Bound, ControlFlow};
+        use std::sync::Arc;
+        use std::time::Duration;
+        for direction in [ordna::Direction::Ascending, ordna::Direction::Descending] {
+            let index = Arc::new(ordna::WormholeFaithful::<u64, u64>::new());
+            for key in 0..5 {
+                index.insert(&key, &key).unwrap();
+            }
+            let (tell, told) = mpsc::channel();
+            // Not a scope: that would wait for threads that hang.
+            std::thread::spawn(move || {
+                let mut seen = 0;
+                index.visit(Bound::Unbounded, Bound::Unbounded, direction, |_, _| {
+                    if seen == 0 {
+                        let writer = Arc::clone(&index);
+                        std::thread::spawn(move || writer.insert(&3, &9).unwrap());
+                        // Time to come to the lock.
+                        std::thread::sleep(Duration::from_millis(200));
+                        assert_eq!(index.get(&1), Some(1));
+                    }
+                    seen += 1;
+                    ControlFlow::Continue(())
+                });
+                tell.send(seen).unwrap();
+            });
+            assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(5));
+        }
+    }
+
+    /// Leaves of all sizes have vacant positions.
+    #[test]
+    fn leaves_of_every_size_work() {
+        fn fill_and_empty<const LEAF: usize>() {
+            let index = Wormhole::<u64, u64, LEAF>::new();
+            for key in 0..2000_u64 {
+                assert_eq!(index.insert(&key.reverse_bits(), &key), Ok(None));
+            }
+            assert_eq!(index.validate().unwrap().entries, 2000);
+            for key in 0..2000_u64 {
+                assert_eq!(index.remove(&key.reverse_bits()), Some(key));
+            }
+            assert_eq!(index.validate().unwrap().entries, 0);
+        }
+        fill_and_empty::<4>();
+        fill_and_empty::<7>();
+        fill_and_empty::<8>();
+        fill_and_empty::<9>();
+        fill_and_empty::<12>();
+        fill_and_empty::<13>();
+        fill_and_empty::<16>();
+        fill_and_empty::<200>();
+    }
+
     /// The other mode has the same two tables.
     #[test]
     fn the_paper_s_locks_keep_the_same_contract_while_leaves_split() {

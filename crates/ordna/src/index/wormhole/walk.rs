@@ -186,7 +186,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             length = (length * 2).min(LAST_RUN);
             ranks(at, (left - run).min(length))
                 .for_each(|r| leaf.prefetch_entry(order.position(r)));
-            let kept = if run < left { right.keep() } else { None };
+            // Whatever holds others up ends here, after the last run of a leaf too: the visitor may read.
+            let kept = right.keep();
             for words in &words[..run] {
                 // SAFETY: they were read under a right found valid, within a section.
                 let flow = unsafe {

@@ -116,7 +116,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Whether key and value stand in the leaf themselves.
     pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
     const WORDS: usize = if Self::INLINE { 2 } else { 1 };
-    const GROUPS: usize = if LEAF < 8 { 2 } else { LEAF * 39 / 128 };
+    const GROUPS: usize = if LEAF < 8 { 2 } else { (LEAF * 39).div_ceil(128) };
     const SLOTS: usize = Self::GROUPS * LANES;
     const TAGS: usize = size_of::<Header<S>>();
     const ORDER: usize = (Self::TAGS + Self::GROUPS * 8).next_multiple_of(64);
