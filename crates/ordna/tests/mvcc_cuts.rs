@@ -351,11 +351,11 @@ fn the_hook_hears_of_every_removal() {
     }
     let snapshot = store.snapshot();
     let term = snapshot.term();
-    let heard: Arc<Mutex<BTreeMap<u64, u64>>> = Arc::default();
+    let heard: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
     let hears = Arc::clone(&heard);
     store.on_removal(Some(move |removed: &ordna::mvcc::Removed<'_, u64, u64>| {
         if removed.born <= term && removed.dead > term {
-            assert_eq!(hears.lock().unwrap().insert(*removed.key, *removed.value), None);
+            hears.lock().unwrap().push((*removed.key, *removed.value));
         }
     }));
     // It is let go while it is read, as a backup does that must not hold up collection.
@@ -376,9 +376,84 @@ fn the_hook_hears_of_every_removal() {
     });
     store.collect_garbage();
     store.on_removal(None::<fn(&ordna::mvcc::Removed<'_, u64, u64>)>);
-    seen.extend(heard.lock().unwrap().iter());
+    let heard = heard.lock().unwrap();
+    let distinct: BTreeMap<u64, u64> = heard.iter().copied().collect();
+    assert_eq!(distinct.len(), heard.len(), "each is told once");
+    seen.extend(distinct);
     assert_eq!(seen.len(), 1000, "the walk and the hook together miss nothing");
     assert!(seen.iter().all(|(key, value)| key == value));
+}
+
+/// A panic in the hook costs no version, and holds nobody up: neither in a writer nor in a collector.
+#[test]
+fn a_hook_that_panics_does_no_harm() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+    for collectors in [0, 1] {
+        let options = Options::new().collectors(collectors);
+        let store: Arc<Store<u64, u64>> = Arc::new(Store::with_options(options));
+        let called = Arc::new(AtomicUsize::new(0));
+        let calls = Arc::clone(&called);
+        store.on_removal(Some(move |_: &ordna::mvcc::Removed<'_, u64, u64>| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            // Not `panic!`, which would print each of them.
+            std::panic::resume_unwind(Box::new("in a hook"));
+        }));
+        let (tell, told) = mpsc::channel();
+        let worker = Arc::clone(&store);
+        std::thread::spawn(move || {
+            for key in 0..20 {
+                worker.insert(&key, &key).unwrap();
+            }
+            let snapshot = worker.snapshot();
+            for key in 0..10 {
+                worker.remove(&key);
+            }
+            drop(snapshot);
+            // No snapshot sees these: the writer removes them itself.
+            for key in 10..20 {
+                worker.remove(&key);
+            }
+            worker.collect_garbage();
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(Duration::from_secs(20)).expect("it came back from all that");
+        assert_eq!(called.load(Ordering::Relaxed), 20);
+        assert_eq!(store.validate().unwrap().nodes, 0);
+    }
+}
+
+/// A clock that panics in the collector ends that thread. Callers take its place.
+#[test]
+fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
+    use std::time::{Duration, Instant};
+    let panicked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let panics = std::sync::Arc::clone(&panicked);
+    let options = Options::new().collectors(1).clock(move || {
+        if std::thread::current().name() == Some("ordna collector") {
+            panics.store(true, std::sync::atomic::Ordering::SeqCst);
+            std::panic::resume_unwind(Box::new("in a clock"));
+        }
+        0
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    store.insert_until(&1, &1, 1_000_000).unwrap();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !panicked.load(std::sync::atomic::Ordering::SeqCst) {
+        assert!(Instant::now() < give_up, "the collector never looked at the clock");
+        std::thread::yield_now();
+    }
+    // It may take its last steps yet, so more than once.
+    while store.statistics().collected == 0 {
+        assert!(Instant::now() < give_up, "{:?}", store.statistics());
+        store.insert(&2, &2).unwrap();
+        let snapshot = store.snapshot();
+        store.remove(&2);
+        drop(snapshot);
+    }
+    store.collect_garbage();
+    assert_eq!(store.validate().unwrap().nodes, 1);
 }
 
 /// Partition points divide evenly, more or less, and in order.
@@ -402,5 +477,11 @@ fn partition_points_divide_the_store() {
         assert_eq!(sizes.iter().sum::<usize>(), 20_000);
         let largest = *sizes.iter().max().unwrap();
         assert!(largest < 4 * 20_000 / parts, "{parts} parts: {sizes:?}");
+    }
+    assert!(store.partition_points(0).is_empty());
+    // More parts than versions: one part for each.
+    for parts in [20_000, 1 << 40, usize::MAX] {
+        let points = store.partition_points(parts);
+        assert_eq!(points, (1..20_000).map(|key| key * 7).collect::<Vec<_>>());
     }
 }

@@ -411,6 +411,55 @@ fn a_claimed_version_with_one_behind_it_is_not_shown() {
     }
 }
 
+/// The version behind a claimed one comes before the walk, and goes before the walk looks there.
+#[test]
+fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
+    let store = words();
+    store.insert(&5, &0).unwrap();
+    let _snapshot = store.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "mvcc.put.inserted");
+    schedule.hold("walker", "mvcc.read.claimed");
+    std::thread::scope(|scope| {
+        scope.spawn(|| schedule.enroll("writer", || store.insert(&5, &1).unwrap()));
+        schedule.wait_held("writer", "mvcc.put.inserted");
+        assert_eq!(store.get(&5), Some(1), "the old value is gone before the walk begins");
+        let walker = scope.spawn(|| schedule.enroll("walker", || live_walk(&store)));
+        schedule.wait_held("walker", "mvcc.read.claimed");
+        assert_eq!(store.remove(&5), Some(1));
+        schedule.release("walker", "mvcc.read.claimed");
+        let walked = walker.join().unwrap();
+        schedule.release("writer", "mvcc.put.inserted");
+        assert!(walked.is_empty() || walked == [(5, 1)], "{walked:?}");
+    });
+    store.validate().unwrap();
+}
+
+/// A writer whose list of dead versions is long has them examined after its write, not within it.
+#[test]
+fn nobody_waits_for_a_writer_that_collects() {
+    let store = words();
+    fill(&store, 0..600, 0);
+    let _old = store.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "mvcc.collect.examined");
+    std::thread::scope(|scope| {
+        scope.spawn(|| schedule.enroll("writer", || fill(&store, 0..600, 1)));
+        schedule.wait_held("writer", "mvcc.collect.examined");
+        let (tell, told) = std::sync::mpsc::channel();
+        let store = &store;
+        scope.spawn(move || {
+            let snapshot = store.snapshot();
+            store.insert(&1000, &1).unwrap();
+            tell.send(snapshot.get(&0)).unwrap();
+        });
+        let read = told.recv_timeout(Duration::from_secs(5));
+        schedule.release("writer", "mvcc.collect.examined");
+        assert_eq!(read, Ok(Some(1)), "it waited for the collection");
+    });
+    store.validate().unwrap();
+}
+
 /// A key that is overwritten all the time is never absent: what was the last version when it was
 /// found may be dead when it is looked at.
 #[test]

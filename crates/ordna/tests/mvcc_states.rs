@@ -439,6 +439,43 @@ fn a_store_from_sorted_parts() {
     assert_eq!(empty.unwrap().validate().unwrap().nodes, 0);
 }
 
+/// Parts that hold more than the limit are not read to their ends.
+#[test]
+fn a_store_from_sorted_parts_stops_at_its_limit() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let read = AtomicU64::new(0);
+    let count = |key: u64| {
+        read.fetch_add(1, Ordering::Relaxed);
+        (key, key)
+    };
+    let parts = (0..8).map(|part| (part * 100_000..(part + 1) * 100_000).map(count)).collect();
+    let limit = Options::new().memory_limit(1 << 20);
+    let refused = Store::<u64, u64>::from_sorted(limit, parts).err();
+    assert_eq!(refused, Some(ordna::Error::MemoryLimit { limit: 1 << 20 }));
+    // A version takes 32 bytes at least.
+    let read = read.into_inner();
+    assert!(read < (1 << 20) / 32 + 1000, "{read} were read");
+}
+
+/// However many parts there are, they are built by no more threads than the machine runs at once.
+#[test]
+fn a_store_from_many_sorted_parts_starts_few_threads() {
+    use std::collections::HashSet;
+    use std::sync::Mutex;
+    let threads = Mutex::new(HashSet::new());
+    let note = |key: u64| {
+        threads.lock().unwrap().insert(std::thread::current().id());
+        (key, key)
+    };
+    let parts = (0..1000_u64).map(|part| (part * 10..(part + 1) * 10).map(note)).collect();
+    let store = Store::<u64, u64>::from_sorted(Options::new(), parts).unwrap();
+    assert_eq!(store.validate().unwrap().entries, 10_000);
+    assert!(store.range(..).map(|(key, _)| key).eq(0..10_000));
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.into_inner().unwrap().len();
+    assert!(threads <= most, "{threads} threads");
+}
+
 /// What a snapshot is given to carry stays with it and its clones.
 #[test]
 fn a_snapshot_carries_what_its_taker_gave_it() {

@@ -26,7 +26,8 @@
 //! # Who collects
 //! Threads of the store's own, started when there is something to do, as many as asked for. A
 //! writer that finds the queue long takes a batch itself, so garbage cannot outrun collection. With
-//! no threads, whoever fills the queue empties it.
+//! no threads, whoever fills the queue empties it, a writer after the end of its announcement: snapshot
+//! readers and writers of the next term wait for that.
 //!
 //! Source: the Nitro paper, §4. There lists are stitched when a snapshot is made; here when one ends,
 //! which is when there is something to decide. Collection by the live set is ours.
@@ -42,7 +43,7 @@ use super::structure::Structure;
 use super::write::Payment;
 use crate::index::Change;
 use crate::reclaim::Guard;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{StripedCounter, fault, point, stripe_of_this_thread};
 use crate::{Key, Value};
 
@@ -97,6 +98,8 @@ pub(super) struct Graves<K: Key + ?Sized, V: Value + ?Sized> {
     /// The queue is empty and nobody is at work.
     calm: Condvar,
     collectors: usize,
+    /// Callers collect: no threads are wanted, the system gave none, or one has panicked.
+    unattended: AtomicBool,
     order: Order,
     collected: StripedCounter,
 }
@@ -116,6 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
             wake: Condvar::new(),
             calm: Condvar::new(),
             collectors,
+            unattended: AtomicBool::new(collectors == 0),
             order,
             collected: StripedCounter::new(),
         }
@@ -184,6 +188,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
         self.queued.load(Ordering::Relaxed)
     }
 
+    fn is_unattended(&self) -> bool {
+        self.unattended.load(Ordering::Relaxed)
+    }
+
     /// Versions in lists and queue.
     pub fn waiting(&self) -> usize {
         let listed: usize = self.lists.iter().map(|list| lock(&list.0).len()).sum();
@@ -212,11 +220,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.hand_over();
     }
 
-    /// Takes part if the queue is long.
+    /// The same for a writer, whose announcement others wait for: what is left to callers is done in
+    /// [`help`](Self::help).
+    pub fn leave_to_collectors(&self) {
+        self.graves.stitch();
+        self.start_collectors();
+    }
+
+    /// After a write: takes part if the queue is long, or nobody else would.
     #[inline]
     pub fn help(&self) {
-        if self.graves.queued() > LONG_QUEUE {
-            self.work_off_one();
+        match self.graves.queued() {
+            0 => {}
+            _ if self.graves.is_unattended() => self.drain(),
+            queued if queued > LONG_QUEUE => drop(self.work_off_one()),
+            _ => {}
         }
     }
 
@@ -327,10 +345,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.graves.wake.notify_one();
     }
 
-    /// Starts the collectors if that was not done. Returns whether there are any: if none are wanted,
-    /// or the system gives no threads, callers collect.
+    /// Starts the collectors if that was not done. Returns whether they can be relied on.
     fn start_collectors(&self) -> bool {
-        if self.graves.collectors == 0 {
+        if self.graves.is_unattended() {
             return false;
         }
         let mut queue = self.graves.queue();
@@ -342,12 +359,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 let thread = thread::Builder::new().name("ordna collector".to_owned()).spawn(run);
                 queue.threads.extend(thread.ok());
             }
+            if queue.threads.is_empty() {
+                self.graves.unattended.store(true, Ordering::Relaxed);
+            }
         }
         !queue.threads.is_empty()
     }
 
     fn run_collector(&self) {
         let graves = &self.graves;
+        let _attendance = Attendance(&graves.unattended);
         let mut queue = graves.queue();
         while !queue.stop {
             if let Some(batch) = graves.take(&mut queue) {
@@ -387,9 +408,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         for thread in threads {
             // The last handle may be dropped by a collector itself, in a hook.
             if thread.thread().id() != thread::current().id() {
-                // A collector that panicked in a hook has said so.
+                // A collector that panicked in the caller's clock has said so.
                 let _ = thread.join();
             }
+        }
+    }
+}
+
+/// Of a collector. Its panic, in the caller's clock, leaves the work to others.
+struct Attendance<'a>(&'a AtomicBool);
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
         }
     }
 }

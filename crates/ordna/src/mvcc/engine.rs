@@ -15,9 +15,10 @@
 //! # Reading the latest state
 //! A search returns any version of the key. If it is live, that is the one (invariant 2). If not,
 //! the last one is looked for, and from there the walk goes on to the end of the key's versions
-//! (invariant 3). A claimed version is the latest state if nothing of the key stands behind it. At
-//! the end of the walk the last version passed was dead or unlinked and had none behind it: a moment
-//! within the call at which the key was absent.
+//! (invariant 3). A claimed version is the latest state if nothing of the key stands behind it and
+//! it is claimed even then: a successor that was removed has had it ended before. At the end of the
+//! walk the last version passed was dead or unlinked and had none behind it: a moment within the call
+//! at which the key was absent.
 //!
 //! # Reading at a term
 //! At most one version of a key was alive at the end of a settled term, and while a snapshot of the
@@ -25,6 +26,7 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock, Weak};
 
 use super::Options;
@@ -97,13 +99,13 @@ pub(super) enum View {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    pub fn new(options: Options, versions: Versions<K, V>, me: Weak<Self>) -> Self {
+    pub fn new(options: Options, budget: Budget, versions: Versions<K, V>, me: Weak<Self>) -> Self {
         Self {
             versions,
             collector: Collector::with_batches_of(RETIRED),
             terms: Terms::new(WRITER_STRIPES),
             graves: Graves::new(options.collectors, options.order),
-            budget: Budget::new(options.memory_limit.unwrap_or(usize::MAX)),
+            budget,
             time: Timekeeper::new(options.clock),
             deadlines: Deadlines::new(),
             hook: RwLock::new(None),
@@ -131,10 +133,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             }
             View::Latest => {
                 let dead = node.dead();
-                (dead == LIVE || (dead == CLAIMED && self.is_last(node, guard)))
+                (dead == LIVE || (dead == CLAIMED && self.is_unsucceeded(node, guard)))
                     && !self.is_expired(node)
             }
         }
+    }
+
+    /// Whether the next version of the key was not there yet, at some moment of this call, given that
+    /// this one was claimed when it began.
+    fn is_unsucceeded(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
+        point("mvcc.read.claimed");
+        // The next one may have come and gone. Who removes it ends this one first.
+        self.is_last(node, guard) && (node.dead() == CLAIMED || fault!("mvcc.read.still_claimed"))
     }
 
     /// Whether no version of the key stands behind this one.
@@ -445,12 +455,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         kept + self.graves.waiting()
     }
 
-    /// Calls the hook, if there is one.
+    /// Calls the hook, if there is one. A panic in it ends here: whoever removes a version, a
+    /// collector or a writer, has more to do, and others wait for that.
     pub fn announce_removal(&self, node: Node<K, V>, dead: u64, guard: &Guard<'_>) {
         let hook = self.hook.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(hook) = &*hook {
             let (key, born, expires_at) = (node.key(guard), node.born(), node.expires_at());
-            node.with_value(|value| hook(&Removed { key, value, born, dead, expires_at }));
+            // Nothing of ours is changed while the hook runs, so nothing is seen half done.
+            let _panic = catch_unwind(AssertUnwindSafe(|| {
+                node.with_value(|value| hook(&Removed { key, value, born, dead, expires_at }));
+            }));
         }
     }
 }

@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// The last term whose writes are in it. Grows from one snapshot to the next, but two with no
-    /// completed write between them may share it; then they hold the same versions.
+    /// write begun and completed between them may share it; then they hold the same versions.
     pub fn term(&self) -> u64 {
         self.0.term
     }

@@ -5,6 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use super::budget::Budget;
 use super::collect::Order;
 use super::engine::{Engine, Removed, Versions, View};
 use super::snapshot::{Handle, Snapshot};
@@ -63,10 +64,15 @@ impl Options {
     }
 
     /// Threads that collect in the background; best as many as write. They are started when there
-    /// is something to collect. With 0, whoever ends a snapshot collects, and expired keys are
-    /// removed by [`Store::collect_garbage`] only.
+    /// is something to collect. With 0, whoever ends a snapshot collects, and writers do when their
+    /// lists of dead versions are long, after their write; and expired keys are removed by
+    /// [`Store::collect_garbage`] only.
     pub fn collectors(self, threads: usize) -> Self {
         Self { collectors: threads, ..self }
+    }
+
+    pub(super) fn budget(&self) -> Budget {
+        Budget::new(self.memory_limit.unwrap_or(usize::MAX))
     }
 
     /// What keeps dead versions from being collected.
@@ -157,11 +163,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// An empty store.
     pub fn with_options(options: Options) -> Self {
-        Self::of(options, Versions::new())
+        let budget = options.budget();
+        Self::of(options, budget, Versions::new())
     }
 
-    pub(super) fn of(options: Options, versions: Versions<K, V>) -> Self {
-        let engine = Arc::new_cyclic(|me| Engine::new(options, versions, me.clone()));
+    /// A store of versions that were paid for from the budget.
+    pub(super) fn of(options: Options, budget: Budget, versions: Versions<K, V>) -> Self {
+        let engine = Arc::new_cyclic(|me| Engine::new(options, budget, versions, me.clone()));
         Self { owner: Arc::new(Owner(engine)) }
     }
 
@@ -374,7 +382,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// any more, by the thread that removes it; `None` ends that. When this returns, all removals
     /// that the former hook does not know of are told to the new one.
     ///
-    /// The hook must be short, must not use the store and must not panic.
+    /// The hook must be short and must not use the store. If it panics, the version is removed all
+    /// the same, and the panic goes no further.
     pub fn on_removal<F>(&self, hook: Option<F>)
     where
         F: Fn(&Removed<'_, K, V>) + Send + Sync + 'static,
@@ -384,12 +393,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// At most `parts - 1` keys, in order, that divide the store into parts of about the same
-    /// number of versions. O(parts).
+    /// number of versions. O(parts), and no more than O(n).
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
         let engine = self.engine();
         let guard = engine.collector.pin();
         // Eight in each part: levels are random, and their unevenness averages out.
         let sample = engine.versions.sample(parts.saturating_mul(8), &guard);
+        let parts = parts.min(sample.len());
         let points = (1..parts).filter_map(|part| sample.get(part * sample.len() / parts));
         let mut points: Vec<K::Owned> = points.map(|node| node.key(&guard).to_owned()).collect();
         points.dedup();

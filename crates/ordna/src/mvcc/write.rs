@@ -264,7 +264,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         point("mvcc.bury.seen");
         let long = self.graves.enlist(corpse);
         if long || (self.terms.is_unseen(born) && !fault!("mvcc.bury.second_look")) {
-            self.hand_over();
+            self.leave_to_collectors();
         }
     }
 
