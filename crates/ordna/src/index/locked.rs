@@ -60,16 +60,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
         let mut map = self.write();
         let Some(stored) = map.get_mut(key) else {
             if let Change::Put(value) = change(None) {
-                value.borrow().check()?;
-                map.insert(key.to_owned(), value.borrow().to_owned());
+                let value = value.borrow();
+                value.check()?;
+                map.insert(key.to_owned(), value.to_owned());
             }
             return Ok(());
         };
         match change(Some((*stored).borrow())) {
             Change::Keep => {}
             Change::Put(value) => {
-                value.borrow().check()?;
-                *stored = value.borrow().to_owned();
+                let value = value.borrow();
+                value.check()?;
+                *stored = value.to_owned();
             }
             Change::Remove => {
                 map.remove(key);

@@ -175,7 +175,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     *seek = <P::Read as Mode<P::Lock>>::HOLDS_LOCKS;
                     break more;
                 }
-                Err(Restart) => attempts.again(),
+                Err(Restart) => {
+                    // A failed seek may have left locks there: nobody waits while holding them.
+                    cursor.stack.clear();
+                    attempts.again();
+                }
             }
             *seek = true;
             if attempts.are_too_many() {

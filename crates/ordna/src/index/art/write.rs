@@ -140,8 +140,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             None => change(None),
         };
         point("art.modify.decided");
-        if let Change::Put(value) = &change
-            && let Err(error) = value.borrow().check()
+        // Borrowed once: what is checked is what is written.
+        let change = match &change {
+            Change::Keep => Change::Keep,
+            Change::Put(value) => Change::Put(value.borrow()),
+            Change::Remove => Change::Remove,
+        };
+        if let Change::Put(value) = change
+            && let Err(error) = V::check(value)
         {
             return Ok(Err(error));
         }
@@ -155,11 +161,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             }
             (Change::Keep | Change::Remove, None) => Effect::Same,
             (Change::Put(value), Some((at, leaf))) => {
-                self.set::<M>(place.inner, at, leaf, key, value.borrow(), keep)?;
+                self.set::<M>(place.inner, at, leaf, key, value, keep)?;
                 Effect::Same
             }
             (Change::Put(value), None) => {
-                let record = Prepared(Record::new(key, value.borrow()));
+                let record = Prepared(Record::new(key, value));
                 self.link::<M>(place, bytes, &record, keep)?;
                 record.linked();
                 Effect::Inserted

@@ -425,8 +425,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         let found = node.find(key, head, self.leaf);
         let Some((at, entry)) = found else {
             let Change::Put(value) = change(None) else { return Ok(false) };
-            value.borrow().check()?;
-            let entry = Entry::new(key, value.borrow());
+            let value = value.borrow();
+            value.check()?;
+            let entry = Entry::new(key, value);
             self.len.add(1);
             if node.is_full() {
                 self.split(node, entry, guard);
@@ -439,9 +440,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         match unsafe { entry.with_value(|value| change(Some(value))) } {
             Change::Keep => Ok(false),
             Change::Put(value) => {
-                value.borrow().check()?;
+                let value = value.borrow();
+                value.check()?;
                 // SAFETY: as above.
-                unsafe { entry.replace(node.slot(at), key, value.borrow(), guard) };
+                unsafe { entry.replace(node.slot(at), key, value, guard) };
                 Ok(false)
             }
             Change::Remove => {

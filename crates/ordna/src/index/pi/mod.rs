@@ -370,9 +370,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
-        check_pairs::<K, V, _, _>(pairs)?;
-        // References can be shared among threads whatever the pairs are.
+        // References can be shared among threads whatever the pairs are, and what is checked is what is
+        // written.
         let pairs: Vec<(&K, &V)> = pairs.iter().map(|(k, v)| (k.borrow(), v.borrow())).collect();
+        check_pairs::<K, V, _, _>(&pairs)?;
         let key = |at: u32| pairs[at as usize].0;
         Ok(self.change_many(pairs.len(), key, |at| Some(pairs[at as usize].1), |present| !present))
     }

@@ -330,17 +330,19 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         match node.find(key, self.storage.set) {
             Err(at) => {
                 let Change::Put(value) = change(None) else { return Ok(()) };
-                value.borrow().check()?;
+                let value = value.borrow();
+                value.check()?;
                 point("pi.modify.before_insert");
-                self.insert(node, at, key, value.borrow());
+                self.insert(node, at, key, value);
             }
             Ok(at) => {
                 // SAFETY: this owner alone removes entries.
                 match unsafe { node.entry(at).with_value(|value| change(Some(value))) } {
                     Change::Keep => {}
                     Change::Put(value) => {
-                        value.borrow().check()?;
-                        if let Some(old) = node.set(at, key, value.borrow()) {
+                        let value = value.borrow();
+                        value.check()?;
+                        if let Some(old) = node.set(at, key, value) {
                             // SAFETY: no slot holds the address any more; it was taken out once.
                             unsafe { old.retire(self.guard) };
                         }

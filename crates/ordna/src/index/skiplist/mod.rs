@@ -172,8 +172,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
             let mut place = self.list.find(key, &guard);
             let Some(node) = place.found else {
                 let Change::Put(value) = change(None) else { return Ok(()) };
-                value.borrow().check()?;
-                if self.list.insert(&mut place, &(key, value.borrow()), &guard) {
+                let value = value.borrow();
+                value.check()?;
+                if self.list.insert(&mut place, &(key, value), &guard) {
                     self.len.add(1);
                     return Ok(());
                 }
@@ -182,8 +183,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
             match node.with_value(|value| change(Some(value))) {
                 Change::Keep => return Ok(()),
                 Change::Put(value) => {
-                    value.borrow().check()?;
-                    if self.list.replace(&mut place, node, &(key, value.borrow()), &guard) {
+                    let value = value.borrow();
+                    value.check()?;
+                    if self.list.replace(&mut place, node, &(key, value), &guard) {
                         return Ok(());
                     }
                 }

@@ -21,7 +21,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             let mut radixes: [Option<K::Radix<'_>>; GROUP] = [None; GROUP];
             for (radix, key) in radixes.iter_mut().zip(group) {
                 // A key beyond the limit is nowhere.
-                *radix = key.borrow().check().ok().map(|()| key.borrow().radix());
+                let key = key.borrow();
+                *radix = key.check().ok().map(|()| key.radix());
             }
             let targets = self.targets(&radixes, &section);
             for (at, key) in group.iter().enumerate() {

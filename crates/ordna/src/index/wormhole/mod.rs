@@ -166,8 +166,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         let found = self.list.find(leaf, key, target.tag, || true).ok().flatten();
         let Some(entry) = found else {
             if let Change::Put(value) = change(None) {
-                value.borrow().check()?;
-                let words = Leaf::<K, V, S, LEAF>::entry(key, value.borrow());
+                let value = value.borrow();
+                value.check()?;
+                let words = Leaf::<K, V, S, LEAF>::entry(key, value);
                 self.list.insert(leaf, bytes, &target, words);
                 drop(held);
                 self.len.add(1);
@@ -178,8 +179,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         match Leaf::<K, V, S, LEAF>::read(entry.1, &section, |value| change(Some(value))) {
             Change::Keep => {}
             Change::Put(value) => {
-                value.borrow().check()?;
-                self.list.set_value(leaf, entry, key, value.borrow(), &section);
+                let value = value.borrow();
+                value.check()?;
+                self.list.set_value(leaf, entry, key, value, &section);
             }
             Change::Remove => {
                 self.list.remove(leaf, entry, &section);
