@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ordna::index::art::{Art, Concurrent, Coupling, Minimal, Olc, Rowex, restarts};
+use ordna::index::art::{Art, Concurrent, Coupling, Minimal, Olc, Rowex, restarts, steps};
 use ordna::sync::schedule::Schedule;
 use ordna::{ArtOlc, ArtRowex, Change, Direction, OrderedIndex};
 
@@ -492,6 +492,73 @@ mod pitfall_4_prefixes_longer_than_stored {
         check::<Coupling>();
     }
 
+    /// A chain of nodes, each with a prefix that is not stored in full: one record tells of all.
+    #[test]
+    fn a_chain_of_long_prefixes_costs_the_length_of_the_key() {
+        fn check<P: Concurrent>(len: usize) {
+            let index = Bytes::<P>::new();
+            let base = vec![b'a'; len];
+            index.insert(&base, &0).unwrap();
+            for end in (8..len).step_by(8) {
+                let mut key = base[..end].to_vec();
+                key[end - 1] = b'b';
+                index.insert(&key, &1).unwrap();
+            }
+            let steps_of = |act: &dyn Fn()| {
+                let before = steps::of_this_thread();
+                act();
+                steps::of_this_thread() - before
+            };
+            // Leaves a prefix where its bytes are not stored: near the top, in the middle, at the end.
+            for at in [len - len % 8 - 10, len / 2 / 8 * 8 + 6, 14] {
+                let mut key = base.clone();
+                key[at] = b'c';
+                let costs = [
+                    steps_of(&|| assert_eq!(index.ceiling(&base), Some((base.clone(), 0)))),
+                    steps_of(&|| assert!(index.floor(&key).is_some_and(|(key, _)| key > base))),
+                    steps_of(&|| assert_eq!(index.remove(&key), None)),
+                    steps_of(&|| assert_eq!(index.insert(&key, &7), Ok(None))),
+                    steps_of(&|| assert_eq!(index.insert(&key, &8), Ok(Some(7)))),
+                    steps_of(&|| assert_eq!(index.remove(&key), Some(8))),
+                ];
+                assert!(
+                    costs.iter().all(|steps| *steps <= 6 * len),
+                    "{len} bytes: {costs:?} steps"
+                );
+            }
+            index.validate().unwrap();
+        }
+        for len in [500, 4000] {
+            check::<Olc>(len);
+            check::<Rowex>(len);
+            check::<Coupling>(len);
+        }
+    }
+
+    /// A jump too.
+    #[test]
+    fn a_jump_along_long_prefixes_costs_the_length_of_the_key() {
+        let len = 4000;
+        let index = ArtRowex::<[u8], u64>::new();
+        let base = vec![b'a'; len];
+        index.insert(&base, &0).unwrap();
+        for end in (8..len).step_by(8) {
+            let mut key = base[..end].to_vec();
+            key[end - 1] = b'b';
+            index.insert(&key, &1).unwrap();
+        }
+        for at in [len - 10, len / 2 / 8 * 8 + 6, 14] {
+            let mut key = base.clone();
+            key[at] = b'c';
+            let above = index.floor(&key);
+            let before = steps::of_this_thread();
+            let found = index.jump(&key, |key, value| (key.to_vec(), *value));
+            let steps = steps::of_this_thread() - before;
+            assert_eq!(found, above);
+            assert!(steps <= 6 * len, "{steps} steps");
+        }
+    }
+
     /// The record from which a prefix is completed is removed meanwhile: it must outlive the reader.
     #[test]
     fn a_record_that_is_read_is_not_freed() {
@@ -670,7 +737,42 @@ mod rowex {
         assert!(keys(&found).starts_with(&[b"ab", b"ac"]), "{found:?}");
     }
 
-    /// Lookups, batches and walks never restart, whatever writers do; writers restart and finish.
+    /// Each slot is empty when the reader comes there: one behind it is filled, those ahead are emptied.
+    fn looks_again(index: &Bytes<Rowex>) {
+        for key in [b"abcdefghijk".as_slice(), b"abcdefghijka"] {
+            index.insert(key, &9).unwrap();
+        }
+        for key in [b"abcdefghijkb", b"abcdefghijkc"] {
+            assert!(index.remove(key.as_slice()).is_some());
+        }
+    }
+
+    /// What a jump or a seek meets nothing in has changed meanwhile: it looks once more, and that counts.
+    #[test]
+    fn a_node_in_which_nothing_was_met_is_looked_at_again() {
+        type Read = fn(&Bytes<Rowex>) -> Option<Vec<u8>>;
+        let reads: [(Read, &'static str); 2] = [
+            (|index| index.jump(b"abb", |key, _| key.to_vec()), "art.collect.slot"),
+            // The byte has no slot, so that any record has to tell of the prefix.
+            (|index| index.ceiling(b"abcdefghij0").map(|(key, _)| key), "art.some_leaf.empty_slot"),
+        ];
+        for (read, at) in reads {
+            let index = with::<Rowex>(&[b"abcdefghijkb", b"abcdefghijka", b"abcdefghijkc"]);
+            // In the first slot of the node: of two records the one that came later is put first.
+            assert!(index.remove(b"abcdefghijka").is_some());
+            let (found, looks) = interleave(
+                at,
+                || (read(&index), restarts::of_this_thread()),
+                || looks_again(&index),
+            );
+            assert_eq!(looks, 1, "{at}");
+            assert!(found.is_some_and(|key| key.starts_with(b"abcdefghijk")), "{at}");
+            index.validate().unwrap();
+        }
+    }
+
+    /// Lookups and batches never restart, whatever writers do, nor do walks where each prefix is stored
+    /// in full; writers restart and finish.
     #[test]
     fn reads_never_restart() {
         let index = Art::<u64, u64, Minimal<Rowex>>::new();

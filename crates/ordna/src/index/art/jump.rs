@@ -6,7 +6,10 @@ use std::cmp::Ordering as Order;
 
 use super::node::{Chunk, NodeRef, Position, TERMINAL, position};
 use super::protocol::{Free, Protocol};
+#[cfg(feature = "schedule")]
+use super::tree::restarts;
 use super::tree::{Keep, Tree};
+use super::walk::side_of_stored;
 use super::word::{Child, Leaf};
 use crate::index::Direction;
 use crate::{Key, Value};
@@ -20,30 +23,57 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         let bytes = bytes.as_ref();
         let mut node = self.root(keep);
         let mut depth = 0;
+        // The nodes whose prefixes were taken for equal, as in a seek.
+        let mut unsure = Vec::new();
         loop {
             let level = node.level();
-            // In mode `Free` nothing restarts.
-            match self.side(node, depth, level, bytes).unwrap_or(Order::Equal) {
-                Order::Less => return end_of(node, Direction::Ascending),
-                Order::Greater => return end_of(node, Direction::Descending),
-                Order::Equal => {}
+            let (side, in_full) = side_of_stored(node, depth, level, bytes);
+            if side != Order::Equal {
+                return Self::beside(&unsure, node, None, bytes).or_else(|| end_beside(node, side));
+            }
+            if !in_full {
+                unsure.push(node);
             }
             let at = bytes.get(level).map_or(TERMINAL, |byte| position(*byte));
             match node.at(at).child() {
-                Child::Leaf(leaf) => return Some(leaf),
+                Child::Leaf(leaf) => {
+                    return Self::beside(&unsure, node, Some(leaf), bytes).or(Some(leaf));
+                }
                 Child::Node(child) => {
                     child.prefetch(bytes.get(level + 1));
                     (node, depth) = (child, level + 1);
                 }
                 Child::Empty => {
                     let below = at.checked_sub(1);
-                    return below
-                        .and_then(|below| from(node, below, Direction::Descending))
+                    return Self::beside(&unsure, node, None, bytes)
+                        .or_else(|| below.and_then(|at| from(node, at, Direction::Descending)))
                         .or_else(|| from(node, at + 1, Direction::Ascending));
                 }
             }
         }
     }
+
+    /// The record next to the key at the first of the nodes in whose prefix it differs, if there is one.
+    /// `node` is the last on the way, `leaf` the record in its slot.
+    fn beside<'g>(
+        unsure: &[NodeRef<'g, P>],
+        node: NodeRef<'g, P>,
+        leaf: Option<Leaf<'g>>,
+        bytes: &[u8],
+    ) -> Option<Leaf<'g>> {
+        if unsure.is_empty() {
+            return None;
+        }
+        // In mode `Free` nothing restarts.
+        let (at, side) = Self::difference(node, leaf, bytes).ok()?;
+        end_beside(*unsure.iter().find(|node| node.level() > at)?, side)
+    }
+}
+
+/// The record of a node next to a key that is smaller or larger than all below.
+fn end_beside<'g, P: Protocol>(node: NodeRef<'g, P>, side: Order) -> Option<Leaf<'g>> {
+    let direction = if side == Order::Less { Direction::Ascending } else { Direction::Descending };
+    end_of(node, direction)
 }
 
 /// The first record of a node in a direction. A node below the root always has one; it is looked at
@@ -53,6 +83,8 @@ fn end_of<'g, P: Protocol>(node: NodeRef<'g, P>, direction: Direction) -> Option
         if let Some(leaf) = from(node, NodeRef::<P>::start(direction), direction) {
             return Some(leaf);
         }
+        #[cfg(feature = "schedule")]
+        restarts::note();
     }
 }
 
@@ -75,7 +107,10 @@ fn from<'g, P: Protocol>(
             Some(Child::Leaf(leaf)) => return Some(leaf),
             Some(Child::Node(child)) => node = child,
             // As in `end_of`.
-            Some(Child::Empty) | None => {}
+            Some(Child::Empty) | None => {
+                #[cfg(feature = "schedule")]
+                restarts::note();
+            }
         }
     }
 }

@@ -15,7 +15,8 @@
 //! child are compressed into the prefix of the node below; a subtree of one key is the key's record.
 //! Point operations are O(length of the key), whatever the number of entries, and linearizable: a
 //! change at its store under the node's lock, a lookup as its protocol says. Walks are live, as
-//! [`OrderedIndex`] defines. About 46 bytes per `u64` pair among ten million random ones.
+//! [`OrderedIndex`] defines, and start at O(length of the key). About 46 bytes per `u64` pair among ten
+//! million random ones.
 //!
 //! Records own keys and values; a slot of the tree points to a record. Keys may have any content: a key
 //! that is a prefix of another stands in a slot of its own, not under a terminator byte.
@@ -49,7 +50,7 @@ pub use self::protocol::{Concurrent, Coupling, Minimal, Olc, Protocol, Rowex, Un
 use self::tree::Tree;
 #[cfg(feature = "schedule")]
 #[doc(hidden)]
-pub use self::tree::restarts;
+pub use self::tree::{restarts, steps};
 use self::write::Effect;
 use super::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
 use crate::reclaim::{Collector, Guard};
@@ -117,7 +118,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> 
     /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
     /// keys. `None` if the index is empty.
     ///
-    /// One descent, O(length of the key); waits for nobody and never restarts. Meant for search layers
+    /// One descent, O(length of the key), which waits for no lock and never restarts. It looks at a node
+    /// again if each slot was empty when it came there: writers have then filled one behind it and
+    /// emptied one ahead, so at most once for each two changes of that node meanwhile. Meant for search layers
     /// that lead near a place from which a data layer goes on. While others write the entry is a
     /// neighbour among those that stay: none of these lies between it and the key.
     ///

@@ -306,7 +306,27 @@ impl Attempts {
     }
 }
 
-/// How often operations of a thread restarted. For tests.
+/// How many bytes a thread compared with those of records, and through how many nodes it looked for
+/// one. For tests.
+#[cfg(feature = "schedule")]
+pub mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(in crate::index::art) fn add(count: usize) {
+        STEPS.set(STEPS.get() + count);
+    }
+
+    /// By the calling thread, so far.
+    pub fn of_this_thread() -> usize {
+        STEPS.get()
+    }
+}
+
+/// How often operations of a thread restarted, or looked at a node again. For tests.
 #[cfg(feature = "schedule")]
 pub mod restarts {
     use std::cell::Cell;
@@ -315,7 +335,7 @@ pub mod restarts {
         static RESTARTS: Cell<u64> = const { Cell::new(0) };
     }
 
-    pub(super) fn note() {
+    pub(in crate::index::art) fn note() {
         RESTARTS.set(RESTARTS.get() + 1);
     }
 

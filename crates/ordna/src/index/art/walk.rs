@@ -4,8 +4,10 @@
 //! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes entries
 //! from a node in chunks, and the node is validated after each. It goes down to a child from a chunk
 //! if the child is still in the tree, be it below another node by now: what it has to return from the
-//! child's slot is below the child. Seeking compares prefixes, for which the depth has to be right, and
-//! validates the parent after the child was entered, as a lookup does. Whenever a validation
+//! child's slot is below the child. Seeking compares the stored bytes of prefixes, for which the depth
+//! has to be right, takes the others for equal, and validates the parent after the child was entered,
+//! as a lookup does. At its end one record tells of all prefixes that were taken for equal, and the
+//! seek goes back to the first one that is not: O(length of the key). Whenever a validation
 //! fails, the walk seeks anew, behind the last key it took. Records are gathered in *runs*: fetched
 //! while they are gathered, and handed to the caller when no lock is held. The record in the very slot
 //! of the start is compared with it only then, with others under way from memory already. When a walk
@@ -20,14 +22,18 @@
 //!
 //! # Progress
 //! A run that restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks. In mode
-//! `Free` nothing restarts: a seek may look at one node again while writers empty just the slots that it
-//! has not reached (`NodeRef::some_leaf`).
+//! `Free` nothing restarts. There a seek that needs some record below a node looks for one again if
+//! each slot was empty when it came there (`NodeRef::some_leaf`). A node always has two entries, so
+//! each time writers have filled a slot behind it and emptied one ahead: it looks at most once more for
+//! each two changes of that node meanwhile, and no limit holds for those.
 
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
 
 use super::node::{CHUNK, Chunk, Kind, NodeRef, Position, TERMINAL, position};
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
+#[cfg(feature = "schedule")]
+use super::tree::restarts;
 use super::tree::{Attempts, Keep, Tree};
 use super::word::{Child, Leaf, Word, prefetch};
 use super::write::{first_difference, leaf_of};
@@ -61,6 +67,24 @@ struct Cursor<'g, P: Protocol, M: Mode<P::Lock>> {
 }
 
 impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
+    /// Ends a seek that took prefixes for equal: goes back to the first node in whose prefix the key
+    /// differs, if there is one. As elsewhere in a seek, a node that is passed over is not validated.
+    fn turn_back(&mut self, (at, order): (usize, Order)) {
+        let Some(first) = self.stack.iter().position(|frame| frame.node.level() > at) else {
+            return;
+        };
+        self.stack.truncate(first + 1);
+        let ahead = match self.direction {
+            Direction::Ascending => order == Order::Less,
+            Direction::Descending => order == Order::Greater,
+        };
+        if let Some(frame) = self.stack.last_mut().filter(|_| ahead) {
+            (frame.chunk, frame.next) = (Chunk::new(), Some(NodeRef::<P>::start(self.direction)));
+        } else {
+            self.stack.pop();
+        }
+    }
+
     /// Fetches the node that comes after the last on the stack, if it is a large one, so that it is
     /// there when the walk is through with that.
     fn prefetch_next_large(&mut self) -> Result<(), Restart> {
@@ -281,6 +305,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     ) -> Result<(), Restart> {
         cursor.stack.clear();
         let direction = cursor.direction;
+        // Whether every prefix so far was compared in full.
+        let mut is_sure = true;
         let mut node = self.root(keep);
         let mut token = M::enter(node.lock())?;
         let mut depth = 0;
@@ -294,7 +320,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             };
             let bytes = key.radix();
             let bytes = bytes.as_ref();
-            let side = self.side(node, depth, level, bytes)?;
+            let (side, in_full) = side_of_stored(node, depth, level, bytes);
+            is_sure &= in_full;
+            if side != Order::Equal && !is_sure {
+                cursor.stack.push(frame);
+                cursor.turn_back(Self::difference(node, None, bytes)?);
+                return Ok(());
+            }
             if side != Order::Equal {
                 // Not validated here. If the node is walked through, its chunks are. If it is passed
                 // over, the next chunk is one of the node above, and whatever changes a prefix changes
@@ -316,6 +348,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             if let Some(from) = frame.next {
                 node.prefetch_slots(from, direction);
             }
+            let mut last = None;
             match node.at(at).child() {
                 Child::Node(child) => {
                     child.prefetch(bytes.get(level + 1));
@@ -333,6 +366,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     continue;
                 }
                 Child::Leaf(leaf) => {
+                    last = Some(leaf);
                     prefetch(leaf.as_ptr());
                     let ahead = is_lazy || is_ahead(Self::key(leaf), key, inclusive, direction);
                     if ahead {
@@ -345,48 +379,120 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 return Err(Restart);
             }
             cursor.stack.push(frame);
+            if !is_sure {
+                cursor.turn_back(Self::difference(node, last, bytes)?);
+            }
             return Ok(());
         }
     }
 
-    /// How a key compares with all keys below a node: less, greater, or equal as far as they share
-    /// bytes.
-    pub fn side(
-        &self,
+    /// Where a key differs first from a record below `node`, and how it compares there. That is `leaf` if
+    /// the caller has one. All nodes on the way to `node` are above the record too: it shares the bytes up
+    /// to their levels, and so tells of all their prefixes at once.
+    pub fn difference(
         node: NodeRef<'_, P>,
-        depth: usize,
-        level: usize,
+        leaf: Option<Leaf<'_>>,
         bytes: &[u8],
-    ) -> Result<Order, Restart> {
-        let prefix = node.prefix();
-        let rest = bytes.get(depth..).unwrap_or(&[]);
-        let (stored, len) = prefix.stored();
-        if prefix.fits(depth, level) {
-            let compared = len.min(rest.len());
-            let order = rest[..compared].cmp(&stored[..compared]);
-            if order.is_ne() || compared < len {
-                return Ok(order.then(Order::Less));
-            }
-            if prefix.is_whole() {
-                return Ok(Order::Equal);
-            }
-        }
-        // The rest of the prefix, or all of it if the stored one belongs to another depth: a node
-        // that is being split or merged away stands above.
+    ) -> Result<(usize, Order), Restart> {
         let leaf = loop {
-            if let Some(leaf) = node.some_leaf() {
+            if let Some(leaf) = leaf.or_else(|| node.some_leaf()) {
                 break leaf;
             }
             if P::READERS_NOTICE {
                 return Err(Restart);
             }
+            #[cfg(feature = "schedule")]
+            restarts::note();
         };
         point("art.walk.before_record");
         let other = Self::key(leaf).radix();
-        let other = other.as_ref().get(..level).ok_or(Restart)?;
-        Ok(match first_difference(&bytes[..bytes.len().min(level)], other) {
-            None => Order::Equal,
-            Some(at) => bytes.get(at).map_or(Order::Less, |byte| byte.cmp(&other[at])),
-        })
+        let other = other.as_ref();
+        let at = first_difference(bytes, other).unwrap_or(usize::MAX);
+        Ok((at, bytes.get(at).cmp(&other.get(at))))
+    }
+}
+
+/// How a key compares with all keys below a node, as far as the stored bytes of its prefix tell; and
+/// whether they tell all. They do not if the prefix is longer, or belongs to another depth: then a node
+/// that is being split or merged away stands above.
+pub fn side_of_stored<P: Protocol>(
+    node: NodeRef<'_, P>,
+    depth: usize,
+    level: usize,
+    bytes: &[u8],
+) -> (Order, bool) {
+    let prefix = node.prefix();
+    if !prefix.fits(depth, level) {
+        return (Order::Equal, false);
+    }
+    let rest = bytes.get(depth..).unwrap_or(&[]);
+    let (stored, len) = prefix.stored();
+    let compared = len.min(rest.len());
+    let order = rest[..compared].cmp(&stored[..compared]);
+    if order.is_ne() || compared < len {
+        return (order.then(Order::Less), true);
+    }
+    (Order::Equal, prefix.is_whole())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::super::protocol::{Coupling, Latch};
+    use super::super::tree::Sole;
+    use super::*;
+    use crate::index::Change;
+
+    type Lock = <Coupling as Protocol>::Lock;
+    type Shared = <Coupling as Protocol>::Read;
+
+    /// Lock coupling in which every second validation fails.
+    struct Foiled;
+
+    thread_local! {
+        static VALIDATIONS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    impl Protocol for Foiled {
+        type Lock = Lock;
+        type Read = Self;
+        type Write = Shared;
+        const READERS_NOTICE: bool = true;
+    }
+
+    impl Mode<Lock> for Foiled {
+        const HOLDS_LOCKS: bool = true;
+        type Token<'a> = <Shared as Mode<Lock>>::Token<'a>;
+
+        fn enter(lock: &Lock) -> Result<Self::Token<'_>, Restart> {
+            <Shared as Mode<Lock>>::enter(lock)
+        }
+        fn holds(_: &Self::Token<'_>) -> bool {
+            VALIDATIONS.replace(VALIDATIONS.get() + 1) % 2 == 0
+        }
+    }
+
+    /// The seek fails when the root is on the stack already, each time; then the root is locked.
+    #[test]
+    fn a_failed_seek_leaves_no_lock_behind() {
+        let (done, ended) = channel();
+        std::thread::spawn(move || {
+            let tree = Tree::<[u8], u64, Foiled>::new();
+            for key in [b"ab1", b"ab2", b"ac1"] {
+                tree.modify(key.as_slice(), |_| Change::Put(&1), &Sole).unwrap();
+            }
+            let mut found = 0;
+            let from = Bound::Included(b"ab2".as_slice());
+            tree.walk(from, Bound::Unbounded, Direction::Ascending, None, &Sole, |_, _| {
+                found += 1;
+                ControlFlow::Continue(())
+            });
+            done.send((found, tree.root(&Sole).lock().is_idle())).unwrap();
+        });
+        let found = ended.recv_timeout(Duration::from_secs(10));
+        assert_eq!(found, Ok((2, true)), "waits for its own lock");
     }
 }

@@ -13,7 +13,8 @@
 //! # Prefixes
 //! Only [`STORED`] bytes of a prefix are in the node. Going down, a writer takes the rest for equal; at
 //! the end it compares with a record below the last node, mostly the one it came for, and if
-//! that shows a difference further up, goes down once more and compares every prefix in full.
+//! that shows a difference further up, goes down once more, to the node whose prefix has that byte. If
+//! the tree was changed in between so that this one is not right either, it restarts.
 
 #![expect(unsafe_code, reason = "retires what left the tree")]
 
@@ -126,10 +127,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     {
         let bytes = key.radix();
         let bytes = bytes.as_ref();
-        let mut place = self.locate::<M>(bytes, false, keep)?;
-        if !self.is_right(&place, bytes)? {
+        let mut place = self.locate::<M>(bytes, None, keep)?;
+        if let Some(at) = self.misled_at(&place, bytes)? {
             drop(place);
-            place = self.locate::<M>(bytes, true, keep)?;
+            place = self.locate::<M>(bytes, Some(at), keep)?;
+            if self.misled_at(&place, bytes)?.is_some() {
+                return Err(Restart);
+            }
         }
         let present = match place.spot {
             Spot::Slot(at, Some(leaf)) if Self::key(leaf) == key => Some((at, leaf)),
@@ -180,11 +184,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok(Ok(effect))
     }
 
-    /// The place of a key, validated. With `in_full`, prefixes are compared in full.
+    /// The place of a key, validated. `known` is where it leaves a prefix, if that is known.
     fn locate<'g, M: WriteMode<P::Lock>>(
         &'g self,
         bytes: &[u8],
-        in_full: bool,
+        known: Option<usize>,
         keep: &'g impl Keep,
     ) -> Result<Place<'g, P, M>, Restart> {
         let node = self.root(keep);
@@ -199,12 +203,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             let node = place.inner.node;
             let prefix = node.prefix();
             let level = place.depth + prefix.len();
-            let diverges = match self.diverges(node, prefix, place.depth, bytes, in_full) {
-                Ok(None) if level > bytes.len() => Some(bytes.len()),
-                Ok(diverges) => diverges,
-                Err(Restart) => return Err(Restart),
+            let diverges = match (diverges(prefix, place.depth, bytes), known) {
+                (Some(at), _) => Some(at),
+                // It was equal before: the tree has changed.
+                (None, Some(at)) if at < place.depth + prefix.stored().1 => return Err(Restart),
+                (None, Some(at)) if at < level => Some(at),
+                (None, _) => (level > bytes.len()).then_some(bytes.len()),
             };
-            if (prefix.is_whole() || in_full) && place.compared == place.depth {
+            if prefix.is_whole() && place.compared == place.depth {
                 place.compared = level;
             }
             if let Some(at) = diverges {
@@ -240,49 +246,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Where the key leaves the prefix of a node that starts at `depth`, as far as it is compared.
-    fn diverges(
-        &self,
-        node: NodeRef<'_, P>,
-        prefix: Prefix,
-        depth: usize,
-        bytes: &[u8],
-        in_full: bool,
-    ) -> Result<Option<usize>, Restart> {
-        let (stored, len) = prefix.stored();
-        let rest = bytes.get(depth..).unwrap_or(&[]);
-        if let Some(at) = (0..len.min(rest.len())).find(|at| rest[*at] != stored[*at]) {
-            return Ok(Some(depth + at));
-        }
-        if prefix.is_whole() || !in_full {
-            return Ok(None);
-        }
-        let leaf = node.some_leaf().ok_or(Restart)?;
-        let other = Self::key(leaf).radix();
-        Ok(first_difference(bytes, other.as_ref()).filter(|at| *at < depth + prefix.len()))
-    }
-
-    /// Whether a descent that compared only stored bytes came to the right place.
-    fn is_right<M: Mode<P::Lock>>(
+    /// Where the key leaves a prefix that the descent took for equal, or would have left the one that
+    /// it was said to leave. `None`: the descent came to the right place.
+    fn misled_at<M: Mode<P::Lock>>(
         &self,
         place: &Place<'_, P, M>,
         bytes: &[u8],
-    ) -> Result<bool, Restart> {
-        let shared = match place.spot {
+    ) -> Result<Option<usize>, Restart> {
+        let (shared, is_exact) = match place.spot {
             // A stored byte told.
-            Spot::Diverges(at) if at < place.depth + STORED => place.depth,
-            Spot::Diverges(at) => at,
-            Spot::Slot(..) => place.depth + place.inner.node.prefix().len(),
+            Spot::Diverges(at) if at < place.depth + STORED => (place.depth, false),
+            Spot::Diverges(at) => (at, true),
+            Spot::Slot(..) => (place.depth + place.inner.node.prefix().len(), false),
         };
         if fault!("art.locate.complete_prefix") || place.compared >= shared {
-            return Ok(true);
+            return Ok(None);
         }
         let leaf = match place.spot {
             Spot::Slot(_, Some(leaf)) => leaf,
             _ => place.inner.node.some_leaf().ok_or(Restart)?,
         };
         let other = Self::key(leaf).radix();
-        Ok(first_difference(bytes, other.as_ref()).is_none_or(|at| at >= shared))
+        let at = first_difference(bytes, other.as_ref()).unwrap_or(usize::MAX);
+        let is_right = if is_exact { at == shared } else { at >= shared };
+        Ok((!is_right).then_some(at))
     }
 
     /// Gives a present entry another value.
@@ -471,6 +458,14 @@ fn put<P: Protocol>(node: NodeRef<'_, P>, byte: Option<&u8>, word: Word<'_, P>) 
     }
 }
 
+/// Where the key leaves a prefix that starts at `depth`, as far as its bytes are stored.
+fn diverges(prefix: Prefix, depth: usize, bytes: &[u8]) -> Option<usize> {
+    let (stored, len) = prefix.stored();
+    let rest = bytes.get(depth..).unwrap_or(&[]);
+    let at = (0..len.min(rest.len())).find(|at| rest[*at] != stored[*at])?;
+    Some(depth + at)
+}
+
 /// The record that a word points to, if it is one.
 pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<Leaf<'g>> {
     match word.child() {
@@ -483,5 +478,7 @@ pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<Leaf<'g>> {
 pub fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let shorter = one.len().min(other.len());
     let differs = (0..shorter).find(|at| one[*at] != other[*at]);
+    #[cfg(feature = "schedule")]
+    super::tree::steps::add(differs.unwrap_or(shorter));
     differs.or((one.len() != other.len()).then_some(shorter))
 }

@@ -129,6 +129,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         words[0] = self.terminal();
         for (word, child) in words[1..].iter_mut().zip(linear.children) {
             *word = child.load();
+            point("art.collect.slot");
         }
         let in_order = !fault!("art.collect.slots_first");
         let keys = if in_order { linear.keys.load() } else { keys_first };

@@ -662,9 +662,17 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     pub fn some_leaf(self) -> Option<Leaf<'g>> {
         let mut node = self;
         loop {
+            #[cfg(feature = "schedule")]
+            super::tree::steps::add(1);
             let mut words = [Word::EMPTY; 2];
             words[0] = node.terminal();
-            let filled = |slot: &&Slot| !slot.load::<P>().is_empty();
+            let filled = |slot: &&Slot| {
+                let filled = !slot.load::<P>().is_empty();
+                if !filled {
+                    point("art.some_leaf.empty_slot");
+                }
+                filled
+            };
             let child = match node.view() {
                 View::Linear(linear) => linear.children.iter().find(filled),
                 View::Node48(inner) => inner.children.iter().find(filled),
