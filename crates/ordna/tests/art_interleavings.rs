@@ -292,8 +292,10 @@ mod pitfall_2_second_validation_of_the_parent {
 
     #[test]
     fn a_walk_starts_at_its_bound() {
-        let index = with::<Olc>(&[b"abc1", b"abc2", b"abc3"]);
-        let from = b"abc3".as_slice();
+        // More entries than a walk takes from a node at once.
+        let all: Vec<[u8; 4]> = (0..40).map(|last| [b'a', b'b', b'c', last]).collect();
+        let index = with::<Olc>(&all.iter().map(<[u8; 4]>::as_slice).collect::<Vec<_>>());
+        let from = all[3].as_slice();
         let walked = || walk(&index, from, Direction::Ascending);
         let found = interleave("art.walk.before_child", walked, || split(&index));
         assert!(keys(&found).starts_with(&[from]), "{found:?}");
