@@ -1,81 +1,182 @@
 //! The search of HydraList's search layer: an anchor next to a key, at the cost of one descent.
 //!
-//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1.
+//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. Beyond it: what is found
+//! above the key is left for the entry below it, if that one hangs on the same node or the node above;
+//! the entry below is the one whose range holds the key.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 
-use super::node::{Chunk, NodeRef, Position, TERMINAL, position};
+use super::node::{NodeRef, Position, TERMINAL, position};
 use super::protocol::{Free, Protocol};
 use super::tree::{Keep, Tree};
-use super::word::{Child, Leaf};
+use super::word::{Child, Leaf, Word, prefetch};
 use crate::index::Direction;
 use crate::{Key, Value};
 
+/// How many searches of a batch are under way at once.
+const LANES: usize = 16;
+
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P> {
     /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the key
-    /// lead, then to the largest key on the smaller side of the last node, and if there is none to the
-    /// smallest one on the larger side. `None` if the tree is empty.
+    /// lead, then to the largest key on the smaller side of the last node or of the one above, and if
+    /// there is none to the smallest one on the larger side. `None` if the tree is empty.
+    #[inline]
     pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<Leaf<'g>> {
         let bytes = key.radix();
-        let bytes = bytes.as_ref();
-        let mut node = self.root(keep);
-        let mut depth = 0;
+        let mut jump = Jump::new(self.root(keep));
         loop {
-            let level = node.level();
-            // In mode `Free` nothing restarts.
-            match self.side(node, depth, level, bytes).unwrap_or(Order::Equal) {
-                Order::Less => return end_of(node, Direction::Ascending),
-                Order::Greater => return end_of(node, Direction::Descending),
-                Order::Equal => {}
+            if let Jump::Done(leaf) = jump {
+                return leaf;
             }
-            let at = bytes.get(level).map_or(TERMINAL, |byte| position(*byte));
-            match node.at(at).child() {
-                Child::Leaf(leaf) => return Some(leaf),
-                Child::Node(child) => {
-                    child.prefetch(bytes.get(level + 1));
-                    (node, depth) = (child, level + 1);
+            jump = self.step(jump, key, bytes.as_ref());
+        }
+    }
+
+    /// Calls `each` with what [`Tree::jump`] finds for every key, in the order of `keys`. Sixteen
+    /// searches are under way at once, so that their cache misses overlap.
+    pub fn jump_many<'g, Q: Borrow<K>>(
+        &'g self,
+        keys: &[Q],
+        keep: &'g impl Keep,
+        mut each: impl FnMut(usize, Option<Leaf<'g>>),
+    ) {
+        let root = self.root(keep);
+        let mut lanes: [Jump<'g, P>; LANES] = std::array::from_fn(|_| Jump::Done(None));
+        for (group, keys) in keys.chunks(LANES).enumerate() {
+            let mut running = keys.len();
+            lanes[..running].fill(Jump::new(root));
+            while running > 0 {
+                for (lane, key) in lanes.iter_mut().zip(keys) {
+                    if matches!(lane, Jump::Done(_)) {
+                        continue;
+                    }
+                    let key: &K = key.borrow();
+                    *lane = self.step(*lane, key, key.radix().as_ref());
+                    running -= usize::from(matches!(lane, Jump::Done(_)));
                 }
-                Child::Empty => {
-                    let below = at.checked_sub(1);
-                    return below
-                        .and_then(|below| from(node, below, Direction::Descending))
-                        .or_else(|| from(node, at + 1, Direction::Ascending));
+            }
+            for (at, lane) in lanes[..keys.len()].iter().enumerate() {
+                if let Jump::Done(leaf) = lane {
+                    each(group * LANES + at, *leaf);
                 }
+            }
+        }
+    }
+
+    /// Goes through one node, or looks at one record.
+    #[inline]
+    fn step<'g>(&'g self, jump: Jump<'g, P>, key: &K, bytes: &[u8]) -> Jump<'g, P> {
+        let (node, depth, above) = match jump {
+            Jump::Down { node, depth, above } => (node, depth, above),
+            Jump::Found { leaf, node, at, above } => {
+                if Self::key(leaf) <= key {
+                    return Jump::Done(Some(leaf));
+                }
+                let below =
+                    below(node, at).or_else(|| above.and_then(|(node, at)| below(node, at)));
+                return below.map_or(Jump::Done(Some(leaf)), |word| {
+                    Jump::aside(word, Direction::Descending)
+                });
+            }
+            // A node below the root always has an entry; it is looked at again if the writer emptied a
+            // slot before, and filled one behind, where the search stood.
+            Jump::End { node, direction } => {
+                let word = node.nearest(NodeRef::<P>::start(direction), direction);
+                return word.map_or(jump, |word| Jump::aside(word, direction));
+            }
+            Jump::Done(_) => return jump,
+        };
+        let level = node.level();
+        let below_above = || above.and_then(|(node, at)| below(node, at));
+        // In mode `Free` nothing restarts.
+        match self.side(node, depth, level, bytes).unwrap_or(Order::Equal) {
+            Order::Less => {
+                return match below_above() {
+                    Some(word) => Jump::aside(word, Direction::Descending),
+                    None => Jump::End { node, direction: Direction::Ascending },
+                };
+            }
+            Order::Greater => return Jump::End { node, direction: Direction::Descending },
+            Order::Equal => {}
+        }
+        let byte = bytes.get(level);
+        let at = byte.map_or(TERMINAL, |byte| position(*byte));
+        match byte.map_or_else(|| node.terminal(), |byte| node.child(*byte)).child() {
+            Child::Leaf(leaf) => {
+                prefetch(leaf.as_ptr());
+                Jump::Found { leaf, node, at, above }
+            }
+            Child::Node(child) => {
+                child.prefetch(bytes.get(level + 1));
+                Jump::Down { node: child, depth: level + 1, above: Some((node, at)) }
+            }
+            Child::Empty => {
+                if let Some(word) = below(node, at).or_else(below_above) {
+                    return Jump::aside(word, Direction::Descending);
+                }
+                let word = node.nearest(at + 1, Direction::Ascending);
+                word.map_or(Jump::Done(None), |word| Jump::aside(word, Direction::Ascending))
             }
         }
     }
 }
 
-/// The first record of a node in a direction. A node below the root always has one; it is looked at
-/// again if the writer emptied a slot before, and filled one behind, where the search stood.
-fn end_of<'g, P: Protocol>(node: NodeRef<'g, P>, direction: Direction) -> Option<Leaf<'g>> {
-    loop {
-        if let Some(leaf) = from(node, NodeRef::<P>::start(direction), direction) {
-            return Some(leaf);
+/// A search on its way, one node or record at a time.
+enum Jump<'g, P> {
+    /// The bytes of the key lead to this node; the one above, and where in it.
+    Down {
+        node: NodeRef<'g, P>,
+        depth: usize,
+        above: Option<(NodeRef<'g, P>, Position)>,
+    },
+    /// They lead to this record, which stands in this node.
+    Found {
+        leaf: Leaf<'g>,
+        node: NodeRef<'g, P>,
+        at: Position,
+        above: Option<(NodeRef<'g, P>, Position)>,
+    },
+    /// To the first record of a node in this direction.
+    End {
+        node: NodeRef<'g, P>,
+        direction: Direction,
+    },
+    Done(Option<Leaf<'g>>),
+}
+
+impl<P> Clone for Jump<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for Jump<'_, P> {}
+
+impl<'g, P: Protocol> Jump<'g, P> {
+    #[inline]
+    fn new(root: NodeRef<'g, P>) -> Self {
+        Self::Down { node: root, depth: 0, above: None }
+    }
+
+    /// On to the first record of an entry beside the key, which is not empty.
+    #[inline]
+    fn aside(word: Word<'g, P>, direction: Direction) -> Self {
+        match word.child() {
+            Child::Leaf(leaf) => {
+                prefetch(leaf.as_ptr());
+                Self::Done(Some(leaf))
+            }
+            Child::Node(node) => {
+                node.prefetch(None);
+                Self::End { node, direction }
+            }
+            Child::Empty => Self::Done(None),
         }
     }
 }
 
-/// The first record of a node from a position on.
-fn from<'g, P: Protocol>(
-    node: NodeRef<'g, P>,
-    position: Position,
-    direction: Direction,
-) -> Option<Leaf<'g>> {
-    let mut chunk = Chunk::new();
-    node.collect(position, direction, 1, &mut chunk);
-    let mut node = match chunk.next()?.child() {
-        Child::Leaf(leaf) => return Some(leaf),
-        Child::Node(child) => child,
-        Child::Empty => return None,
-    };
-    loop {
-        node.collect(NodeRef::<P>::start(direction), direction, 1, &mut chunk);
-        match chunk.next().map(|word| word.child()) {
-            Some(Child::Leaf(leaf)) => return Some(leaf),
-            Some(Child::Node(child)) => node = child,
-            // As in `end_of`.
-            Some(Child::Empty) | None => {}
-        }
-    }
+/// The entry of a node next below a position.
+#[inline]
+fn below<'g, P: Protocol>(node: NodeRef<'g, P>, at: Position) -> Option<Word<'g, P>> {
+    node.nearest(at.checked_sub(1)?, Direction::Descending)
 }
