@@ -31,8 +31,8 @@ fn the_example_of_the_paper() {
     for (anchor, node) in [(b"AAA".as_slice(), 1), (b"BBB", 2), (b"CAB", 3)] {
         index.insert(anchor, &node).unwrap();
     }
-    // Figure 3: BAA leads to the leaf of BBB.
-    assert_eq!(jump_to(&index, b"BAA"), Some(b"BBB".to_vec()));
+    // Figure 3: BAA leads to the leaf of BBB, which is above it; here on to AAA, whose range holds it.
+    assert_eq!(jump_to(&index, b"BAA"), Some(b"AAA".to_vec()));
     assert_eq!(index.jump(b"AAC", |_, node| *node), Some(1));
     assert_eq!(index.jump(b"D", |_, node| *node), Some(3), "nearest smaller");
     assert_eq!(index.jump(b"0", |_, node| *node), Some(1), "else nearest larger");

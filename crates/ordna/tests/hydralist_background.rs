@@ -2,10 +2,11 @@
 //! that follow when asked; one per declared NUMA node.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use ordna::index::hydralist::layer::ArtLayer;
+use ordna::index::hydralist::layer::{ArtLayer, LockedLayer, Place, SearchLayer, Step};
 use ordna::index::hydralist::{Options, Update};
 use ordna::topology::Topology;
 use ordna::{HydraList, OrderedIndex};
@@ -245,4 +246,88 @@ fn an_index_is_dropped_right_after_its_last_write() {
             }
         });
     }
+}
+
+/// A search layer that panics in every fifth step.
+#[derive(Default)]
+struct Fragile {
+    inner: LockedLayer<u64>,
+    steps: AtomicUsize,
+}
+
+impl SearchLayer<u64> for Fragile {
+    fn jump(&self, key: &u64) -> Option<Place> {
+        self.inner.jump(key)
+    }
+
+    fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+        assert!(
+            self.steps.fetch_add(1, Ordering::Relaxed) % 5 != 4,
+            "this panic is part of the test"
+        );
+        self.inner.apply(anchor, step)
+    }
+
+    fn for_each(&self, each: impl FnMut(&u64, Place)) {
+        self.inner.for_each(each);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.inner.memory_usage()
+    }
+}
+
+/// A panic in the updater costs a step, not the updater: writers under back-pressure go on.
+#[test]
+fn an_updater_that_panics_leaves_nobody_waiting() {
+    for replicas in [1, 2] {
+        must_end(move || {
+            let options = Options { lag_limit: 2, ..nodes(replicas) };
+            let index: HydraList<u64, u64, Fragile, 4> = HydraList::with(&options);
+            for n in 0..400 {
+                index.insert(&(n * 7 % 400), &n).unwrap();
+            }
+            for n in (0..400).filter(|n| n % 3 == 0) {
+                assert!(index.remove(&n).is_some());
+            }
+            while index.statistics().lag > 0 {
+                std::thread::yield_now();
+            }
+            for n in 0..400 {
+                assert_eq!(index.get(&n).is_some(), n % 3 != 0, "{n}");
+            }
+            assert_eq!(index.range(..).count(), 266);
+            let statistics = index.statistics();
+            assert!(statistics.skipped > 20, "{statistics:?}");
+        });
+    }
+}
+
+/// The threads do nothing while nobody writes.
+#[test]
+fn threads_of_an_idle_index_sleep() {
+    let index: Small<u64, u64> = HydraList::with(&nodes(3));
+    for n in 0..1000 {
+        index.insert(&n, &n).unwrap();
+    }
+    index.validate().unwrap();
+    // After the last round each goes back to sleep.
+    let mut before = index.statistics().looks;
+    let idle = (0..20).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        let looks = index.statistics().looks;
+        std::mem::replace(&mut before, looks) == looks
+    });
+    assert!(idle, "they look for work all the time");
+    assert!(before > 3);
+}
+
+/// Keys that come in ascending order leave full nodes behind.
+#[test]
+fn an_ascending_load_fills_its_nodes() {
+    let index: HydraList<u64, u64> = HydraList::new();
+    for n in 0..64 * 100 {
+        index.insert(&n, &n).unwrap();
+    }
+    assert_eq!(index.validate().unwrap().nodes, 100);
 }

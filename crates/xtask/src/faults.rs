@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 use crate::{Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area and test file.
-const MODELLED: [(&str, &str); 5] = [
+const MODELLED: [(&str, &str); 6] = [
     ("version_lock", "loom_version_lock"),
     ("twin", "loom_twin"),
     ("mvcc_terms", "loom_mvcc_terms"),
     ("mvcc_barrier", "loom_mvcc_barrier"),
     ("art_prefix", "loom_art_prefix"),
+    ("hydralist_updates", "loom_hydralist_updates"),
 ];
 
 /// How long a suite without a fault may take.

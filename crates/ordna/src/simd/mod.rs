@@ -14,6 +14,8 @@
 mod avx2;
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
 mod avx512;
+#[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+mod neon;
 mod scalar;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -104,6 +106,8 @@ enum Kind {
     Avx2,
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
     Avx512,
+    #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+    Neon,
 }
 
 impl InstructionSet {
@@ -125,6 +129,10 @@ impl InstructionSet {
                 sets.push(Self(Kind::Avx2));
             }
         }
+        #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            sets.push(Self(Kind::Neon));
+        }
         sets.push(Self::SCALAR);
         sets
     }
@@ -142,6 +150,8 @@ impl InstructionSet {
             Kind::Avx2 => "avx2",
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
             Kind::Avx512 => "avx512",
+            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+            Kind::Neon => "neon",
         }
     }
 
@@ -154,6 +164,8 @@ impl InstructionSet {
             Kind::Avx2 => avx2::at_most(line, word),
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
             Kind::Avx512 => avx512::at_most(line, word),
+            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+            Kind::Neon => neon::at_most(line, word),
         }
     }
 
@@ -166,6 +178,8 @@ impl InstructionSet {
             Kind::Avx2 => avx2::equal(&bytes.0, byte),
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
             Kind::Avx512 => avx512::equal(&bytes.0, byte),
+            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+            Kind::Neon => neon::equal(&bytes.0, byte),
         }
     }
 
@@ -181,7 +195,7 @@ impl InstructionSet {
 
 /// Asks for a cache line to be fetched. Any address will do: a hint never faults.
 #[inline]
-#[expect(unsafe_code, reason = "the prefetch instruction")]
+#[allow(unsafe_code, reason = "the prefetch instruction, where there is one")]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch faults on no address.
@@ -189,7 +203,12 @@ pub fn prefetch<T>(address: *const T) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast::<i8>());
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(readonly, nostack, preserves_flags));
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
     let _ = address;
 }
 

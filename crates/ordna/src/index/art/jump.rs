@@ -1,116 +1,250 @@
 //! The search of HydraList's search layer: an anchor next to a key, at the cost of one descent.
 //!
-//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1.
+//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. Beyond it: what is found
+//! above the key is left for the entry below it, if that one hangs on the same node or the node above;
+//! the entry below is the one whose range holds the key.
+//!
+//! Prefixes are compared as far as nodes store them. Where one is longer, the record at the end of the
+//! way tells whether it was the key's; only if it was not is the way gone again, to the node in whose
+//! prefix the key differs.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 
-use super::node::{Chunk, NodeRef, Position, TERMINAL, position};
+use super::node::{NodeRef, Position, TERMINAL, position};
 use super::protocol::{Free, Protocol};
 #[cfg(feature = "schedule")]
 use super::tree::restarts;
 use super::tree::{Keep, Tree};
 use super::walk::side_of_stored;
-use super::word::{Child, Leaf};
+use super::word::{Child, Leaf, Word, prefetch};
 use crate::index::Direction;
 use crate::{Key, Value};
 
+/// How many searches of a batch are under way at once.
+const LANES: usize = 16;
+
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P> {
     /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the key
-    /// lead, then to the largest key on the smaller side of the last node, and if there is none to the
-    /// smallest one on the larger side. `None` if the tree is empty.
+    /// lead, then to the largest key on the smaller side of the last node or of the one above, and if
+    /// there is none to the smallest one on the larger side. `None` if the tree is empty.
+    #[inline]
     pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<Leaf<'g>> {
         let bytes = key.radix();
-        let bytes = bytes.as_ref();
-        let mut node = self.root(keep);
-        let mut depth = 0;
-        // The nodes whose prefixes were taken for equal, as in a seek.
-        let mut unsure = Vec::new();
+        let root = self.root(keep);
+        let mut jump = Jump::new(root);
         loop {
-            let level = node.level();
-            let (side, in_full) = side_of_stored(node, depth, level, bytes);
-            if side != Order::Equal {
-                return Self::beside(&unsure, node, None, bytes).or_else(|| end_beside(node, side));
+            if let Jump::Done(leaf) = jump {
+                return leaf;
             }
-            if !in_full {
-                unsure.push(node);
+            jump = Self::step(root, jump, key, bytes.as_ref());
+        }
+    }
+
+    /// Calls `each` with what [`Tree::jump`] finds for every key, in the order of `keys`. Sixteen
+    /// searches are under way at once, so that their cache misses overlap.
+    pub fn jump_many<'g, Q: Borrow<K>>(
+        &'g self,
+        keys: &[Q],
+        keep: &'g impl Keep,
+        mut each: impl FnMut(usize, Option<Leaf<'g>>),
+    ) {
+        let root = self.root(keep);
+        let mut lanes: [Jump<'g, P>; LANES] = std::array::from_fn(|_| Jump::Done(None));
+        for (group, keys) in keys.chunks(LANES).enumerate() {
+            let mut running = keys.len();
+            lanes[..running].fill(Jump::new(root));
+            while running > 0 {
+                for (lane, key) in lanes.iter_mut().zip(keys) {
+                    if matches!(lane, Jump::Done(_)) {
+                        continue;
+                    }
+                    let key: &K = key.borrow();
+                    *lane = Self::step(root, *lane, key, key.radix().as_ref());
+                    running -= usize::from(matches!(lane, Jump::Done(_)));
+                }
             }
-            let at = bytes.get(level).map_or(TERMINAL, |byte| position(*byte));
-            match node.at(at).child() {
-                Child::Leaf(leaf) => {
-                    return Self::beside(&unsure, node, Some(leaf), bytes).or(Some(leaf));
-                }
-                Child::Node(child) => {
-                    child.prefetch(bytes.get(level + 1));
-                    (node, depth) = (child, level + 1);
-                }
-                Child::Empty => {
-                    let below = at.checked_sub(1);
-                    return Self::beside(&unsure, node, None, bytes)
-                        .or_else(|| below.and_then(|at| from(node, at, Direction::Descending)))
-                        .or_else(|| from(node, at + 1, Direction::Ascending));
+            for (at, lane) in lanes[..keys.len()].iter().enumerate() {
+                if let Jump::Done(leaf) = lane {
+                    each(group * LANES + at, *leaf);
                 }
             }
         }
     }
 
-    /// The record next to the key at the first of the nodes in whose prefix it differs, if there is one.
-    /// `node` is the last on the way, `leaf` the record in its slot.
-    fn beside<'g>(
-        unsure: &[NodeRef<'g, P>],
+    /// Goes through one node, or looks at one record.
+    #[inline]
+    fn step<'g>(root: NodeRef<'g, P>, jump: Jump<'g, P>, key: &K, bytes: &[u8]) -> Jump<'g, P> {
+        let (node, depth, above, unproven) = match jump {
+            Jump::Down { node, depth, above, unproven } => (node, depth, above, unproven),
+            Jump::Found { leaf, node, at, above, unproven } => {
+                if Self::misled(node, Some(leaf), bytes, unproven) {
+                    return Self::beside_prefix(root, node, Some(leaf), bytes);
+                }
+                if Self::key(leaf) <= key {
+                    return Jump::Done(Some(leaf));
+                }
+                let below =
+                    below(node, at).or_else(|| above.and_then(|(node, at)| below(node, at)));
+                return below.map_or(Jump::Done(Some(leaf)), |word| {
+                    Jump::aside(word, Direction::Descending)
+                });
+            }
+            // A node below the root always has an entry; it is looked at again if the writer emptied a
+            // slot before, and filled one behind, where the search stood.
+            Jump::End { node, direction } => {
+                let word = node.nearest(NodeRef::<P>::start(direction), direction);
+                #[cfg(feature = "schedule")]
+                if word.is_none() {
+                    restarts::note();
+                }
+                return word.map_or(jump, |word| Jump::aside(word, direction));
+            }
+            Jump::Done(_) => return jump,
+        };
+        let level = node.level();
+        let (side, in_full) = side_of_stored(node, depth, level, bytes);
+        let unproven = if in_full || side.is_ne() { unproven } else { level };
+        let byte = bytes.get(level);
+        let at = byte.map_or(TERMINAL, |byte| position(*byte));
+        let next = byte.map_or_else(|| node.terminal(), |byte| node.child(*byte)).child();
+        let ends = side.is_ne() || matches!(next, Child::Empty);
+        if ends && Self::misled(node, None, bytes, unproven) {
+            return Self::beside_prefix(root, node, None, bytes);
+        }
+        if side.is_ne() {
+            return Jump::beside(node, side, above);
+        }
+        match next {
+            Child::Leaf(leaf) => {
+                prefetch(leaf.as_ptr());
+                Jump::Found { leaf, node, at, above, unproven }
+            }
+            Child::Node(child) => {
+                child.prefetch(bytes.get(level + 1));
+                Jump::Down { node: child, depth: level + 1, above: Some((node, at)), unproven }
+            }
+            Child::Empty => {
+                let below = below(node, at);
+                if let Some(word) =
+                    below.or_else(|| above.and_then(|(node, at)| self::below(node, at)))
+                {
+                    return Jump::aside(word, Direction::Descending);
+                }
+                let word = node.nearest(at + 1, Direction::Ascending);
+                word.map_or(Jump::Done(None), |word| Jump::aside(word, Direction::Ascending))
+            }
+        }
+    }
+
+    /// Whether the key differs from the records below a node before the level `unproven`, up to which
+    /// prefixes were taken for equal without being stored. `leaf` is one of them if the caller has one.
+    fn misled(node: NodeRef<'_, P>, leaf: Option<Leaf<'_>>, bytes: &[u8], unproven: usize) -> bool {
+        // In mode `Free` nothing restarts.
+        unproven > 0 && Self::difference(node, leaf, bytes).is_ok_and(|(at, _)| at < unproven)
+    }
+
+    /// From the root to the node in whose prefix the key differs, and aside there.
+    #[cold]
+    fn beside_prefix<'g>(
+        root: NodeRef<'g, P>,
         node: NodeRef<'g, P>,
         leaf: Option<Leaf<'g>>,
         bytes: &[u8],
-    ) -> Option<Leaf<'g>> {
-        if unsure.is_empty() {
-            return None;
-        }
-        // In mode `Free` nothing restarts.
-        let (at, side) = Self::difference(node, leaf, bytes).ok()?;
-        end_beside(*unsure.iter().find(|node| node.level() > at)?, side)
-    }
-}
-
-/// The record of a node next to a key that is smaller or larger than all below.
-fn end_beside<'g, P: Protocol>(node: NodeRef<'g, P>, side: Order) -> Option<Leaf<'g>> {
-    let direction = if side == Order::Less { Direction::Ascending } else { Direction::Descending };
-    end_of(node, direction)
-}
-
-/// The first record of a node in a direction. A node below the root always has one; it is looked at
-/// again if the writer emptied a slot before, and filled one behind, where the search stood.
-fn end_of<'g, P: Protocol>(node: NodeRef<'g, P>, direction: Direction) -> Option<Leaf<'g>> {
-    loop {
-        if let Some(leaf) = from(node, NodeRef::<P>::start(direction), direction) {
-            return Some(leaf);
-        }
-        #[cfg(feature = "schedule")]
-        restarts::note();
-    }
-}
-
-/// The first record of a node from a position on.
-fn from<'g, P: Protocol>(
-    node: NodeRef<'g, P>,
-    position: Position,
-    direction: Direction,
-) -> Option<Leaf<'g>> {
-    let mut chunk = Chunk::new();
-    node.collect(position, direction, 1, &mut chunk);
-    let mut node = match chunk.next()?.child() {
-        Child::Leaf(leaf) => return Some(leaf),
-        Child::Node(child) => child,
-        Child::Empty => return None,
-    };
-    loop {
-        node.collect(NodeRef::<P>::start(direction), direction, 1, &mut chunk);
-        match chunk.next().map(|word| word.child()) {
-            Some(Child::Leaf(leaf)) => return Some(leaf),
-            Some(Child::Node(child)) => node = child,
-            // As in `end_of`.
-            Some(Child::Empty) | None => {
-                #[cfg(feature = "schedule")]
-                restarts::note();
+    ) -> Jump<'g, P> {
+        let Ok((differs, side)) = Self::difference(node, leaf, bytes) else {
+            return Jump::End { node, direction: Direction::Descending };
+        };
+        let (mut node, mut above) = (root, None);
+        loop {
+            let level = node.level();
+            let Some(byte) = bytes.get(level).filter(|_| level <= differs) else {
+                return Jump::beside(node, side, above);
+            };
+            match node.child(*byte).child() {
+                Child::Node(child) => (node, above) = (child, Some((node, position(*byte)))),
+                // The writer was here meanwhile.
+                Child::Leaf(leaf) => return Jump::Done(Some(leaf)),
+                Child::Empty => return Jump::beside(node, side, above),
             }
         }
     }
+}
+
+/// A search on its way, one node or record at a time.
+enum Jump<'g, P> {
+    /// The bytes of the key lead to this node; the one above, and where in it.
+    Down {
+        node: NodeRef<'g, P>,
+        depth: usize,
+        above: Option<(NodeRef<'g, P>, Position)>,
+        /// The level up to which prefixes were taken for equal without being stored; 0 if none were.
+        unproven: usize,
+    },
+    /// They lead to this record, which stands in this node.
+    Found {
+        leaf: Leaf<'g>,
+        node: NodeRef<'g, P>,
+        at: Position,
+        above: Option<(NodeRef<'g, P>, Position)>,
+        unproven: usize,
+    },
+    /// To the first record of a node in this direction.
+    End {
+        node: NodeRef<'g, P>,
+        direction: Direction,
+    },
+    Done(Option<Leaf<'g>>),
+}
+
+impl<P> Clone for Jump<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for Jump<'_, P> {}
+
+impl<'g, P: Protocol> Jump<'g, P> {
+    #[inline]
+    fn new(root: NodeRef<'g, P>) -> Self {
+        Self::Down { node: root, depth: 0, above: None, unproven: 0 }
+    }
+
+    /// Beside all that is below a node: to its smaller side if the key is larger, or to what is below
+    /// the node's place in the one above, if there is anything.
+    fn beside(
+        node: NodeRef<'g, P>,
+        side: Order,
+        above: Option<(NodeRef<'g, P>, Position)>,
+    ) -> Self {
+        if side == Order::Greater {
+            return Self::End { node, direction: Direction::Descending };
+        }
+        match above.and_then(|(node, at)| below(node, at)) {
+            Some(word) => Self::aside(word, Direction::Descending),
+            None => Self::End { node, direction: Direction::Ascending },
+        }
+    }
+
+    /// On to the first record of an entry beside the key, which is not empty.
+    #[inline]
+    fn aside(word: Word<'g, P>, direction: Direction) -> Self {
+        match word.child() {
+            Child::Leaf(leaf) => {
+                prefetch(leaf.as_ptr());
+                Self::Done(Some(leaf))
+            }
+            Child::Node(node) => {
+                node.prefetch(None);
+                Self::End { node, direction }
+            }
+            Child::Empty => Self::Done(None),
+        }
+    }
+}
+
+/// The entry of a node next below a position.
+#[inline]
+fn below<'g, P: Protocol>(node: NodeRef<'g, P>, at: Position) -> Option<Word<'g, P>> {
+    node.nearest(at.checked_sub(1)?, Direction::Descending)
 }

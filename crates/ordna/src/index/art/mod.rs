@@ -131,6 +131,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> 
         let found = Tree::<K, V, P>::key(leaf);
         Some(Tree::<K, V, P>::with_value(leaf, |value| read(found, value)))
     }
+
+    /// [`Art::jump`] for many keys, in the order of `keys`, with their memory accesses overlapping.
+    pub fn jump_many<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        mut each: impl FnMut(usize, Option<(&K, &V)>),
+    ) {
+        let guard = self.collector.pin();
+        self.tree.jump_many(keys, &guard, |at, leaf| match leaf {
+            Some(leaf) => {
+                let found = Tree::<K, V, P>::key(leaf);
+                Tree::<K, V, P>::with_value(leaf, |value| each(at, Some((found, value))));
+            }
+            None => each(at, None),
+        });
+    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, V, P> {

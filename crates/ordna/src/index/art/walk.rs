@@ -471,7 +471,7 @@ mod tests {
             <Shared as Mode<Lock>>::enter(lock)
         }
         fn holds(_: &Self::Token<'_>) -> bool {
-            VALIDATIONS.replace(VALIDATIONS.get() + 1) % 2 == 0
+            VALIDATIONS.replace(VALIDATIONS.get() + 1).is_multiple_of(2)
         }
     }
 

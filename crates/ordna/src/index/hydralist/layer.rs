@@ -117,6 +117,14 @@ impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
         self.0.jump(key, |_, place| *place as Place)
     }
 
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
+        self.0.jump_many(keys, |at, found| {
+            if let Some(place) = places.get_mut(at) {
+                *place = found.map(|(_, place)| *place as Place);
+            }
+        });
+    }
+
     fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
         let outcome = match step {
             Step::Insert(place) => self.0.insert(anchor, &(place as u64)),

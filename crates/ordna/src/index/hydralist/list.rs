@@ -57,6 +57,9 @@ static ZERO: u64 = 0;
 /// How many lookups of a batch are under way at once.
 const LANES: usize = 16;
 
+/// How many records a walk has asked for before it comes to them.
+const RECORDS_AHEAD: usize = 16;
+
 /// What an operation looks for the node of.
 pub enum Goal<'k, K: ?Sized> {
     /// A key, with its head.
@@ -586,6 +589,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 &*self.last.load(Ordering::Acquire)
             },
         };
+        if want > 1 {
+            Node::prefetch_whole(node);
+        }
         loop {
             let goal = match (direction, from) {
                 (Direction::Ascending, Bound::Unbounded) => {
@@ -608,11 +614,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 node.copy(from, direction, want, self.leaf, token, &mut run)?;
                 Ok((node, next))
             });
-            if let Some(next) = next {
-                Node::prefetch(next);
-            }
+            // Where the walk goes on, fetched a line with each entry: a walk that ends early has not
+            // asked for much in vain. Never followed from here.
+            let ahead = match direction {
+                Direction::Ascending => next.map_or(std::ptr::null(), std::ptr::from_ref),
+                Direction::Descending => read.prev.load(Ordering::Relaxed).cast_const(),
+            };
+            let mut lines = if want > run.entries().len() && !ahead.is_null() {
+                0..Node::<K, V, N>::LINES
+            } else {
+                0..0
+            };
             point("hydralist.visit.copied");
-            for entry in run.entries() {
+            run.entries().iter().take(RECORDS_AHEAD).for_each(|entry| entry.prefetch());
+            for (at, entry) in run.entries().iter().enumerate() {
+                if let Some(line) = lines.next() {
+                    Node::prefetch_line(ahead, line);
+                }
+                if let Some(entry) = run.entries().get(at + RECORDS_AHEAD) {
+                    entry.prefetch();
+                }
                 // SAFETY: the entry was in the list during the guard.
                 let visited = unsafe {
                     entry.with_key(|key| {
@@ -630,6 +651,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                     return;
                 }
             }
+            lines.for_each(|line| Node::prefetch_line(ahead, line));
             want = want.saturating_sub(run.entries().len()).max(1);
             // On from the boundary that was seen with the entries, by key: wherever that is by now.
             match direction {

@@ -33,6 +33,7 @@ pub mod updates;
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -160,7 +161,7 @@ where
     }
 
     fn start(list: &Arc<List<K, V, L, N>>) -> std::io::Result<Vec<JoinHandle<()>>> {
-        type Body<K, V, L, const N: usize> = Box<dyn FnOnce(&List<K, V, L, N>) + Send>;
+        type Body<K, V, L, const N: usize> = Box<dyn Fn(&List<K, V, L, N>) + Send>;
         let mut bodies: Vec<Body<K, V, L, N>> =
             vec![Box::new(|list| list.updates.combine_in_background(&list.collector))];
         let replicas = list.updates.replicas();
@@ -173,7 +174,10 @@ where
         for body in bodies {
             let shared = list.clone();
             let thread = std::thread::Builder::new().name("hydralist".to_owned());
-            match thread.spawn(move || body(&shared)) {
+            // A panic of the search layer has been reported; the updates after it still are to be done.
+            let survive =
+                move || while catch_unwind(AssertUnwindSafe(|| body(&shared))).is_err() {};
+            match thread.spawn(survive) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     list.updates.stop();
@@ -202,6 +206,8 @@ where
             retries: counters.retries.sum(),
             lag: self.list.updates.lag(),
             stalls: self.list.updates.stalls.sum(),
+            skipped: self.list.updates.skipped.sum(),
+            looks: self.list.updates.looks.sum(),
             reads: self.list.updates.reads(),
         }
     }
@@ -216,7 +222,6 @@ where
     fn drop(&mut self) {
         self.list.updates.stop();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
             let _ = thread.join();
         }
     }

@@ -276,8 +276,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Fetches what a lookup reads first.
     #[inline]
     pub fn prefetch(node: *const Self) {
-        crate::simd::prefetch(node);
-        crate::simd::prefetch(node.wrapping_byte_add(64));
+        Self::prefetch_line(node, 0);
+        Self::prefetch_line(node, 1);
+    }
+
+    /// How many cache lines a node has.
+    pub const LINES: usize = size_of::<Self>() / 64;
+
+    /// Fetches one of a node's lines; what walks read first has the lowest numbers.
+    #[inline]
+    pub fn prefetch_line(node: *const Self, line: usize) {
+        crate::simd::prefetch(node.wrapping_byte_add(line * 64));
+    }
+
+    /// Fetches a node that a walk is going to copy.
+    #[inline]
+    pub fn prefetch_whole(node: *const Self) {
+        (0..Self::LINES).for_each(|line| Self::prefetch_line(node, line));
     }
 
     /// The first of `count` positions whose entry is not `before`; `None` if the slots changed meanwhile.
@@ -345,13 +360,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let mut live = self.live.load(Ordering::Acquire);
         let count = live.count_ones() as usize;
         let mut all = [(Entry::EMPTY, 0); MOST];
-        for place in &mut all[..count] {
-            let at = live.trailing_zeros();
-            *place = (self.slots[at as usize].load(), at as u8);
+        let mut len = 0;
+        let mut take = |at: u32| {
+            let entry = self.slots[at as usize].load();
+            entry.prefetch();
+            all[len] = (entry, at as u8);
+            len += 1;
+        };
+        // The last order that was worked out first: it is nearly right, and the sort is quick with what
+        // is nearly sorted. It may be of any age, or half of one and half of another.
+        for at in self.order.load() {
+            let at = u32::from(at);
+            if at < MOST as u32 && live >> at & 1 == 1 {
+                live &= !(1 << at);
+                take(at);
+            }
+        }
+        while live != 0 {
+            take(live.trailing_zeros());
             live &= live - 1;
         }
         // SAFETY: they stood in slots in use, under the caller's guard.
-        all[..count].sort_unstable_by(|one, other| unsafe { one.0.order(other.0) });
+        all[..count].sort_by(|one, other| unsafe { one.0.order(other.0) });
         (all, count)
     }
 
@@ -406,6 +436,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         // How many entries are below the bound, or at it if `with` says so.
         let below = |key: &K, with: bool| {
             let head = key.head();
+            // Bounds are often keys that are there; then the fingerprint finds the one record to look at.
+            if let Leaf::Fingerprints(_) = leaf
+                && let Some((slot, _)) = self.find(key, head, leaf)
+                && let Some(at) = order[..count].iter().position(|at| usize::from(*at) == slot)
+            {
+                return Some(at + usize::from(with));
+            }
             self.bisect(count, slot_at, |entry| {
                 // SAFETY: `bisect` hands out entries that stood in slots in use.
                 let order = unsafe { entry.compare(head, key) };
@@ -446,8 +483,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
     /// entry to the right half. The caller holds the lock.
+    ///
+    /// Behind the last entry of the last node nothing is moved: keys that come in ascending order would
+    /// leave every node half full.
     pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> Box<Self> {
         let (all, count) = self.gather();
+        // SAFETY: entries of a locked node are alive, and so is the new one.
+        let is_last = unsafe { all[count - 1].0.order(entry) }.is_lt();
+        if is_last && self.next.load(Ordering::Relaxed).is_null() {
+            // SAFETY: as above.
+            let upper = unsafe { entry.with_key(|anchor| Self::new(anchor, references)) };
+            upper.add(entry, leaf);
+            return upper;
+        }
         let (stay, go) = all[..count].split_at(count / 2);
         // SAFETY: entries of a locked node are alive, and a full node has two at least.
         let upper = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };

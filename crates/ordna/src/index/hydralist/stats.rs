@@ -44,6 +44,11 @@ pub struct Statistics {
     pub lag: usize,
     /// How often a writer waited because the lag was above its limit.
     pub stalls: usize,
+    /// Steps that a search layer lost because it panicked.
+    pub skipped: usize,
+    /// How often threads in the background looked for work. They do when they are woken, not by the
+    /// clock: while nobody writes the number stays.
+    pub looks: usize,
     /// Operations that began at each replica of the search layer; counted if there are several.
     pub reads: Vec<usize>,
 }

@@ -35,6 +35,12 @@
 //! nothing, until the replicas are within it. Threads in the background sleep while there is nothing
 //! to do.
 //!
+//! # Panics
+//! A search layer that panics in a step loses that step and nothing else: the thread in the background
+//! goes on with the next one, so that nobody waits for it in vain. The node of the lost step keeps
+//! its reference and is never freed. If steps are carried out by the writer, its call panics after
+//! the write.
+//!
 //! Source: HydraList §4.4, §4.5.
 
 #![expect(unsafe_code, reason = "log entries hold nodes by reference count")]
@@ -136,6 +142,38 @@ pub struct Updates<T: Anchored, L> {
     waiting: AtomicUsize,
     /// How often a writer had to wait.
     pub stalls: StripedCounter,
+    /// Steps in which a search layer panicked.
+    pub skipped: StripedCounter,
+    /// How often threads in the background looked for work.
+    pub looks: StripedCounter,
+}
+
+/// A merged log that is being carried out. When it is dropped, be it by a panic of the search layer, what
+/// was done counts and the rest is the first thing to do.
+struct Turn<'a, T: Anchored, L> {
+    updates: &'a Updates<T, L>,
+    replica: &'a Replica<L, T>,
+    merged: &'a [Line<T>],
+    done: usize,
+    panicked: bool,
+}
+
+impl<T: Anchored, L> Drop for Turn<'_, T, L> {
+    fn drop(&mut self) {
+        let rest = self.merged.get(self.done..).unwrap_or_default();
+        if !rest.is_empty() && !fault!("hydralist.apply.rest") {
+            lock(&self.replica.merged).push_front(rest.into());
+        }
+        if self.panicked {
+            self.updates.skipped.add(1);
+        }
+        // SeqCst: see `wait_for`.
+        self.replica.applied.fetch_add(self.done, Ordering::SeqCst);
+        if self.updates.waiting.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.updates.stop));
+            self.updates.progress.notify_all();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -168,6 +206,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             idle: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             stalls: StripedCounter::new(),
+            skipped: StripedCounter::new(),
+            looks: StripedCounter::new(),
         }
     }
 
@@ -247,18 +287,16 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         loop {
             let merged = lock(&replica.merged).pop_front();
             let Some(merged) = merged else { return };
+            let mut turn =
+                Turn { updates: self, replica, merged: &merged, done: 0, panicked: true };
             for line in &*merged {
+                turn.done += 1;
                 // SAFETY: the line has a reference for this replica.
                 unsafe { Self::carry_out(&replica.layer, *line, guard) };
             }
             // SAFETY: what leaves the layer leaves the layer's reference behind.
             replica.layer.publish(|left| unsafe { Self::node_at(left).release(1, guard) });
-            // SeqCst: see `wait_for`.
-            replica.applied.fetch_add(merged.len(), Ordering::SeqCst);
-            if self.waiting.load(Ordering::SeqCst) > 0 {
-                drop(lock(&self.stop));
-                self.progress.notify_all();
-            }
+            turn.panicked = false;
         }
     }
 
@@ -269,10 +307,10 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         let node = unsafe { &*line.node };
         let place = line.node.expose_provenance();
         let (left, references) = match line.event {
-            Event::Made if node.is_dead() && !fault!("hydralist.apply.dead") => (None, 1),
+            Event::Made if node.is_dead() && !fault!("hydralist_updates.dead") => (None, 1),
             // The line's reference becomes the layer's.
             Event::Made => (layer.apply(node.anchor(), Step::Insert(place)), 0),
-            Event::Died if fault!("hydralist.apply.pointer") => {
+            Event::Died if fault!("hydralist_updates.pointer") => {
                 let mut there = None;
                 layer.for_each(|anchor, place| {
                     if anchor == node.anchor() {
@@ -359,6 +397,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             // Announced before the look: a writer logs first and looks here second, both SeqCst.
             self.idle.store(true, Ordering::SeqCst);
             self.logged.load(Ordering::SeqCst) != self.merged.load(Ordering::SeqCst)
+                || self.replicas.len() == 1 && !lock(&self.replicas[0].merged).is_empty()
         };
         while self.sleep(has_work) {
             self.idle.store(false, Ordering::SeqCst);
@@ -390,6 +429,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             if *stop {
                 return false;
             }
+            self.looks.add(1);
             if has_work() {
                 return true;
             }

@@ -73,6 +73,67 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
+    /// The first entry from position `from` on, without a chunk. For nodes whose slots keep their bytes
+    /// while readers are in them.
+    #[inline]
+    pub fn nearest(self, from: Position, direction: Direction) -> Option<Word<'g, P>> {
+        let descends = direction == Direction::Descending;
+        let terminal = || Some(self.terminal()).filter(|word| !word.is_empty());
+        let linear = match self.view() {
+            View::Linear(linear) => linear,
+            View::Node48(node) => {
+                return self.nearest_wide(from, direction, |byte| {
+                    let child = node.children.get(node.slot_of(byte as u8).wrapping_sub(1));
+                    child.map_or(Word::EMPTY, Slot::load)
+                });
+            }
+            View::Node256(node) => {
+                return self.nearest_wide(from, direction, |byte| node.children[byte].load());
+            }
+        };
+        if from == TERMINAL
+            && let Some(word) = terminal()
+        {
+            return Some(word);
+        }
+        let mut best: Option<(Position, Word<'g, P>)> = None;
+        for (slot, child) in linear.children.iter().enumerate() {
+            let word = child.load();
+            if word.is_empty() {
+                continue;
+            }
+            // After the slot: one that is seen filled has its byte.
+            let at = position(byte_at(linear.keys.load(), slot));
+            let (ahead, nearer) = if descends {
+                (at <= from, best.is_none_or(|best| at > best.0))
+            } else {
+                (at >= from, best.is_none_or(|best| at < best.0))
+            };
+            if ahead && nearer {
+                best = Some((at, word));
+            }
+        }
+        best.map(|best| best.1).or_else(|| if descends { terminal() } else { None })
+    }
+
+    #[inline]
+    fn nearest_wide(
+        self,
+        from: Position,
+        direction: Direction,
+        child: impl Fn(usize) -> Word<'g, P>,
+    ) -> Option<Word<'g, P>> {
+        let terminal = || Some(self.terminal()).filter(|word| !word.is_empty());
+        let at = |at: Position| Some(child(usize::from(at) - 1)).filter(|word| !word.is_empty());
+        match direction {
+            Direction::Ascending => {
+                let first = if from == TERMINAL { terminal() } else { None };
+                first.or_else(|| (from.max(1)..=LAST).find_map(at))
+            }
+            Direction::Descending => (1..=from).rev().find_map(at).or_else(terminal),
+        }
+    }
+
     /// Fetches what the chunks behind the next position are likely to need: the small nodes in the next
     /// slots of a Node256, and the lines of the slots behind them. Records are fetched when they are
     /// taken, and large nodes one at a time.
