@@ -346,7 +346,11 @@ fn steps_of_one_anchor_in_any_order() {
             first.die();
             for at in order {
                 let (time, event, node) = lines[at];
-                updates.log(time, event, node);
+                #[expect(unsafe_code, reason = "gives up a reference")]
+                // SAFETY: toys count references, and outlive them all.
+                unsafe {
+                    updates.log(time, event, node);
+                }
                 if rounds == 3 {
                     updates.run(&guard);
                 }
@@ -366,7 +370,9 @@ fn steps_of_one_anchor_in_any_order() {
 #[derive(Default)]
 struct Diary(Mutex<Vec<(u64, Step)>>);
 
-impl SearchLayer<u64> for Diary {
+#[expect(unsafe_code, reason = "promises what places it tells")]
+// SAFETY: it tells none.
+unsafe impl SearchLayer<u64> for Diary {
     fn jump(&self, _: &u64) -> Option<Place> {
         None
     }
@@ -387,7 +393,11 @@ fn a_merged_log_is_in_the_order_of_its_times() {
     let toys = lines.map(|(_, time)| Toy::new(time));
     let updates = Updates::<Toy, Diary>::new(2, 100);
     for ((log, time), toy) in lines.into_iter().zip(&toys) {
-        updates.log_at(log, time, Event::Made, toy);
+        #[expect(unsafe_code, reason = "gives up references")]
+        // SAFETY: as above.
+        unsafe {
+            updates.log_at(log, time, Event::Made, toy);
+        }
     }
     updates.run(&collector.pin());
     for diary in updates.layers() {

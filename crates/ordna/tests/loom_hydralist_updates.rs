@@ -62,11 +62,19 @@ impl Shared {
             Some(node) => {
                 // The list's reference becomes the line's.
                 node.dead.store(true, Ordering::Release);
-                self.updates.log_at(log, time, Event::Died, node);
+                #[expect(unsafe_code, reason = "gives up a reference")]
+                // SAFETY: there is one replica, and the list's reference goes to it.
+                unsafe {
+                    self.updates.log_at(log, time, Event::Died, node);
+                }
             }
             None => {
                 let node = Toy::new();
-                self.updates.log_at(log, time, Event::Made, &node);
+                #[expect(unsafe_code, reason = "gives up a reference")]
+                // SAFETY: a toy is made with one for the only replica.
+                unsafe {
+                    self.updates.log_at(log, time, Event::Made, &node);
+                }
                 nodes.push(node);
             }
         }

@@ -12,6 +12,8 @@
 //!
 //! Source: HydraList §4.2.1, §4.6.1.
 
+#![expect(unsafe_code, reason = "layers promise what places they tell")]
+
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -34,7 +36,13 @@ pub enum Step {
 }
 
 /// Maps anchors to places; see the [module](self).
-pub trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
+///
+/// # Safety
+/// Places are followed. [`SearchLayer::jump`] and [`SearchLayer::jump_many`] answer only with a place
+/// that an [`Step::Insert`] has brought and whose departure has not been told, by the return of
+/// [`SearchLayer::apply`] or by [`SearchLayer::publish`], before the call began. Each departure is told
+/// once, and of no other place.
+pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
     /// A place near `key`: best the one of the largest anchor not above it.
     fn jump(&self, key: &K) -> Option<Place>;
 
@@ -72,7 +80,8 @@ impl<K: Key + ?Sized> Default for LockedLayer<K> {
     }
 }
 
-impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
+// SAFETY: jumps and departures are of the one map behind the lock.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     fn jump(&self, key: &K) -> Option<Place> {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let below = map.range::<K, _>((Bound::Unbounded, Bound::Included(key))).next_back();
@@ -112,7 +121,9 @@ impl<K: Key + ?Sized> Default for ArtLayer<K> {
     }
 }
 
-impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
+// SAFETY: jumps find records of the tree; what a record led to is told when it has been replaced or
+// removed there.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
     fn jump(&self, key: &K) -> Option<Place> {
         self.0.jump(key, |_, place| *place as Place)
     }

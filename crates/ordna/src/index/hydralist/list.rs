@@ -481,8 +481,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         }
         point("hydralist.split.half_linked");
         node.set_next(upper, upper_head);
-        // SAFETY: it cannot die before this lock is given up.
-        self.updates.log(time, Event::Made, unsafe { &*upper });
+        // SAFETY: it cannot die before this lock is given up, and was made with the line's references.
+        unsafe { self.updates.log(time, Event::Made, &*upper) };
         self.counters.splits.add(1);
     }
 
@@ -536,7 +536,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         point("hydralist.merge.before_death");
         // Dead before it is logged: see `updates`.
         right_lock.unlock_obsolete();
-        self.updates.log(time, Event::Died, right);
+        // SAFETY: the references were taken above.
+        unsafe { self.updates.log(time, Event::Died, right) };
         self.counters.merges.add(1);
         drop(left_lock);
         // SAFETY: the list's own reference; the guard keeps the node until the caller is done.
@@ -544,7 +545,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         true
     }
 
-    /// Sees to it that the search layers follow. Holds neither locks nor a guard.
+    /// Sees to it that the search layers follow. Holds no locks; a guard only if its caller's batch does.
     fn after_restructuring(&self) {
         match self.update {
             Update::Synchronous => self.updates.run(&self.collector.pin()),

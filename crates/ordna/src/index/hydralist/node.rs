@@ -50,7 +50,7 @@ use super::entry::{Entry, Slot, fingerprint};
 use crate::index::Direction;
 use crate::reclaim::{Guard, Retire};
 use crate::simd::{Bytes, InstructionSet};
-use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Obsolete, Version, VersionLock, fault, point};
 use crate::{Key, Value};
 
@@ -401,7 +401,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         if version == Some(kept)
             || fault!("hydralist.order.version") && version.is_some() && kept & 3 == 0
         {
-            return (self.order.load(), count);
+            let order = self.order.load();
+            // A byte of a later order may name a slot that was filled since: with the fence what is in it
+            // is seen to be that record, or a later one, and not one freed before this guard.
+            fence(Ordering::Acquire);
+            return (order, count);
         }
         let (all, count) = self.gather();
         let order = std::array::from_fn(|at| if at < count { all[at].1 } else { NO_SLOT });

@@ -62,7 +62,9 @@ const INTERVAL: Duration = Duration::from_micros(200);
 /// What has an anchor, can die, and is kept by references: a data node, or a model's stand-in.
 ///
 /// # Safety
-/// The anchor never changes, and the value is not freed before its last reference is given up.
+/// The anchor never changes, and the value is not freed before its last reference is given up and the
+/// guards are gone that were there then: those of the collector whose guards its owner passes to
+/// [`Updates::apply`] and [`Updates::run`].
 pub unsafe trait Anchored: Send + Sync + 'static {
     /// The kind of the anchor.
     type Key: Key + ?Sized;
@@ -238,12 +240,20 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
 
     /// Appends to the calling thread's log. The caller holds the locks of the split or merge, and gives
     /// the line a reference to the node for each replica.
-    pub fn log(&self, time: u64, event: Event, node: &T) {
-        self.log_at(stripe_of_this_thread() % self.logs.len(), time, event, node);
+    ///
+    /// # Safety
+    /// That of [`Updates::log_at`].
+    pub unsafe fn log(&self, time: u64, event: Event, node: &T) {
+        let log = stripe_of_this_thread() % self.logs.len();
+        // SAFETY: the caller's promise.
+        unsafe { self.log_at(log, time, event, node) };
     }
 
     /// Appends to one of the logs.
-    pub fn log_at(&self, log: usize, time: u64, event: Event, node: &T) {
+    ///
+    /// # Safety
+    /// The caller gives up a reference to the node for each replica.
+    pub unsafe fn log_at(&self, log: usize, time: u64, event: Event, node: &T) {
         let mut lines = lock(&self.logs[log].0);
         lines.push(Line { time, event, node });
         // Within the lock: the combiner never has merged more than was counted. SeqCst: see `wake`.
@@ -361,7 +371,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         }
     }
 
-    /// Waits until the lag is within the limit. The caller holds no guard of its own.
+    /// Waits until the lag is within the limit. A caller that holds a guard, as a batch does, holds up
+    /// the freeing of memory meanwhile, but not the updater.
     pub fn wait_for_limit(&self) {
         if self.lag() > self.limit && !fault!("hydralist.log.pressure") {
             self.stalls.add(1);
@@ -447,7 +458,12 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// Bytes of logs, and of each search layer.
     pub fn memory_usage(&self) -> (usize, Vec<usize>) {
         let lines: usize = self.logs.iter().map(|log| lock(&log.0).capacity()).sum();
-        let logs = size_of_val(&*self.logs) + lines * size_of::<Line<T>>();
+        // All replicas share what was merged; the slowest has the most of it.
+        let waiting = |replica: &Replica<L, T>| -> usize {
+            lock(&replica.merged).iter().map(|merged| merged.len()).sum()
+        };
+        let merged = self.replicas.iter().map(waiting).max().unwrap_or(0);
+        let logs = size_of_val(&*self.logs) + (lines + merged) * size_of::<Line<T>>();
         (logs, self.layers().map(SearchLayer::memory_usage).collect())
     }
 }

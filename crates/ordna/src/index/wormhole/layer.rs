@@ -360,7 +360,9 @@ impl<K: Key + ?Sized> TableLayer<K> {
     }
 }
 
-impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
+// SAFETY: jumps find places in the published table; departures are told by `publish`, when no published
+// table has them and all jumps in the older one are told of by their guards.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
     fn jump(&self, key: &K) -> Option<Place> {
         let _guard: Guard<'_> = self.collector.pin();
         // SAFETY: the guard was taken before, and lasts.
