@@ -754,7 +754,7 @@ mod rowex {
     fn a_node_in_which_nothing_was_met_is_looked_at_again() {
         type Read = fn(&Bytes<Rowex>) -> Option<Vec<u8>>;
         let reads: [(Read, &'static str); 2] = [
-            (|index| index.jump(b"abb", |key, _| key.to_vec()), "art.collect.slot"),
+            (|index| index.jump(b"abb", |key, _| key.to_vec()), "art.nearest.slot"),
             // The byte has no slot, so that any record has to tell of the prefix.
             (|index| index.ceiling(b"abcdefghij0").map(|(key, _)| key), "art.some_leaf.empty_slot"),
         ];

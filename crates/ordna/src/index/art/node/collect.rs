@@ -99,6 +99,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         let mut best: Option<(Position, Word<'g, P>)> = None;
         for (slot, child) in linear.children.iter().enumerate() {
             let word = child.load();
+            point("art.nearest.slot");
             if word.is_empty() {
                 continue;
             }
