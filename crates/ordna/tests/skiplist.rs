@@ -67,7 +67,7 @@ mod interleavings {
     #[test]
     fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
         let mut rounds = 0;
-        while rounds < 60 {
+        while rounds < 300 {
             let index = Words::new();
             index.insert(&5, &50).unwrap();
             let nodes = index.memory_usage().parts[0].1;

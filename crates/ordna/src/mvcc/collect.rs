@@ -289,16 +289,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Unlinks versions that no snapshot sees, in the order of their keys. A group of them is looked
-    /// up with overlapping misses first; then the place of each is found from that of the one before,
-    /// and the nodes on the way are in the cache.
+    /// up with overlapping misses first, so that the search for each finds its way in the cache.
     fn unlink_all(&self, section: Batch<K, V>, guard: &Guard<'_>) {
         let mut section = section.into_iter();
-        let mut near = None;
         while section.len() > 0 {
             let group: Batch<K, V> = section.by_ref().take(GROUP).collect();
             let keys: Vec<&K> = group.iter().map(|corpse| corpse.key(guard)).collect();
             self.versions.any_of_many(keys.into_iter(), guard, |_, _| {});
-            group.into_iter().for_each(|corpse| self.unlink(corpse, &mut near, guard));
+            group.into_iter().for_each(|corpse| self.unlink(corpse, guard));
         }
     }
 

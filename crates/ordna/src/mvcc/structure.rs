@@ -20,8 +20,6 @@ pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
 
     /// Where the version of `key` born in `term` belongs.
     fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place;
-    /// The same, given another place, found under this guard: faster if that is a short way before.
-    fn place_on(&self, place: &mut Self::Place, key: &K, term: u64, guard: &Guard<'_>);
     /// The linked version of exactly that key and term.
     fn found(place: &Self::Place) -> Option<Node<K, V>>;
     /// The last linked version in front of the place.
@@ -102,10 +100,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
 
     fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place {
         self.find(Rank { key, born: term }, guard)
-    }
-
-    fn place_on(&self, place: &mut Self::Place, key: &K, term: u64, guard: &Guard<'_>) {
-        self.find_on(place, Rank { key, born: term }, guard);
     }
 
     fn found(place: &Self::Place) -> Option<Node<K, V>> {

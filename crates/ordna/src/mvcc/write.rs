@@ -258,7 +258,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let corpse = Corpse::new(node, term);
         let born = self.graves.first_that_keeps(&corpse);
         if self.terms.is_unseen(born) {
-            self.unlink(corpse, &mut None, guard);
+            self.unlink(corpse, guard);
             return;
         }
         point("mvcc.bury.seen");
@@ -287,23 +287,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Unlinks a dead version that no snapshot sees. `near` is some place that was found under this
-    /// guard, best a short way before, or nothing; then that of the version.
-    pub fn unlink(&self, corpse: Corpse<K, V>, near: &mut Option<Place<K, V>>, guard: &Guard<'_>) {
+    /// Unlinks a dead version that no snapshot sees.
+    pub fn unlink(&self, corpse: Corpse<K, V>, guard: &Guard<'_>) {
         let dead = corpse.dead;
         let node = corpse.into_node();
         self.announce_removal(node, dead, guard);
         self.budget.release(node.cost());
         self.graves.count_collected();
-        let (key, born) = (node.key(guard), node.born());
-        let place = match near {
-            Some(place) => {
-                self.versions.place_on(place, key, born, guard);
-                place
-            }
-            None => near.insert(self.versions.place(key, born, guard)),
-        };
-        self.versions.unlink(place, node, guard);
+        let mut place = self.versions.place(node.key(guard), node.born(), guard);
+        self.versions.unlink(&mut place, node, guard);
     }
 }
 

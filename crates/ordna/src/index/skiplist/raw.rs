@@ -159,28 +159,6 @@ impl<I: Item> List<I> {
         place
     }
 
-    /// The same, given another place that was found under this guard: O(log d) if that is d nodes
-    /// before the place, whatever became of it since.
-    pub fn find_on(&self, place: &mut Place<I>, rank: I::Rank<'_>, guard: &Guard<'_>) {
-        let is_before = |node: NodeRef<I>| I::compare(node.rank(), rank).is_lt();
-        if place.last.is_none_or(is_before) {
-            for level in 0..self.height() {
-                let after = place.before[level].load(level);
-                if is_marked(after) {
-                    break;
-                }
-                // Nothing stands between them at this level, nor then at those above.
-                if !NonNull::new(after).map(NodeRef).is_some_and(is_before) {
-                    if self.descend(place, level + 1, rank) {
-                        return;
-                    }
-                    break;
-                }
-            }
-        }
-        *place = self.find(rank, guard);
-    }
-
     /// Finds the place at so many levels, starting from the predecessor that it names at the highest
     /// of them. `false` if the list has changed on the way.
     fn descend(&self, place: &mut Place<I>, levels: usize, rank: I::Rank<'_>) -> bool {
