@@ -113,6 +113,31 @@ fn n1_a_refreshed_walk_meets_what_was_exchanged_where_it_left() {
     });
 }
 
+/// 1: keys are inserted behind the place that the walk has found to go on from, and in front of the
+/// key that it goes on with.
+#[test]
+fn n1_a_refreshed_walk_does_not_go_back_to_what_was_inserted_before_its_place() {
+    const SECTION: u64 = 64;
+    let store = words();
+    fill(&store, 0..1000, 0);
+    // The last ones of the first section, but for the very last.
+    let gap = SECTION - 4..SECTION - 1;
+    let schedule = Schedule::new();
+    schedule.hold("walker", "mvcc.walk.refreshes");
+    std::thread::scope(|scope| {
+        let walker = scope.spawn(|| schedule.enroll("walker", || live_walk(&store)));
+        schedule.wait_held("walker", "mvcc.walk.refreshes");
+        clear(&store, gap.start..SECTION);
+        schedule.hold("walker", "skiplist.locate.found_before");
+        schedule.release("walker", "mvcc.walk.refreshes");
+        schedule.wait_held("walker", "skiplist.locate.found_before");
+        fill(&store, gap.clone(), 1);
+        schedule.release("walker", "skiplist.locate.found_before");
+        let walked = walker.join().unwrap();
+        assert_eq!(walked, (0..1000).map(|key| (key, 0)).collect::<Vec<_>>());
+    });
+}
+
 fn live_walk(store: &Words) -> Vec<(u64, u64)> {
     let mut walked = Vec::new();
     store.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {

@@ -12,6 +12,7 @@ use super::node::{is_marked, unmarked};
 use super::{List, MAX_HEIGHT, NodeRef, prefetch};
 use crate::index::skiplist::item::Item;
 use crate::reclaim::Guard;
+use crate::sync::{fault, point};
 
 impl<I: Item> List<I> {
     /// The first node at level 0 whose key is not below the bound (`inclusive`) or above it. It may
@@ -21,16 +22,26 @@ impl<I: Item> List<I> {
         from: Option<(I::Rank<'_>, bool)>,
         _guard: &Guard<'_>,
     ) -> Option<NodeRef<I>> {
-        let mut before = self.head();
-        if let Some((rank, inclusive)) = from {
-            let is_before = |node: &NodeRef<I>| match I::compare(node.rank(), rank) {
+        let is_before = |node: &NodeRef<I>| {
+            from.is_some_and(|(rank, inclusive)| match I::compare(node.rank(), rank) {
                 Order::Less => true,
                 Order::Equal => !inclusive,
                 Order::Greater => false,
-            };
+            })
+        };
+        let mut before = self.head();
+        if from.is_some() {
             before = self.last_before(0, is_before).map_or(before, |node| node.tower());
         }
-        NonNull::new(unmarked(before.load(0))).map(NodeRef)
+        point("skiplist.locate.found_before");
+        let mut at = NonNull::new(unmarked(before.load(0))).map(NodeRef);
+        // Others that are before the bound may have come behind `before` meanwhile.
+        while let Some(node) = at.filter(is_before)
+            && !fault!("mvcc.locate.passes_inserted")
+        {
+            at = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
+        }
+        at
     }
 
     /// A live node some way in front of `key`, for walking backwards in stretches: the last one
