@@ -6,7 +6,7 @@ use ordna::index::hydralist::layer::{LockedLayer, Place, SearchLayer, Step};
 use ordna::index::hydralist::updates::{Anchored, Event, Updates};
 use ordna::index::hydralist::{Options, Update};
 use ordna::reclaim::{Collector, Guard};
-use ordna::sync::schedule::Schedule;
+use ordna::sync::schedule::while_held;
 use ordna::{Direction, HydraList, Key, OrderedIndex, Value};
 
 type Small<K, V> = HydraList<K, V, LockedLayer<K>, 4>;
@@ -27,23 +27,6 @@ fn two_nodes() -> Small<u64, u64> {
 
 fn keys(index: &Small<u64, u64>) -> Vec<u64> {
     index.range(..).map(|(key, _)| key).collect()
-}
-
-/// Runs `held` until it stands at the point, then `meanwhile`, then the rest of `held`.
-fn while_held<R: Send>(
-    point: &'static str,
-    held: impl FnOnce() -> R + Send,
-    meanwhile: impl FnOnce(),
-) -> R {
-    let schedule = Schedule::new();
-    schedule.hold("held", point);
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| schedule.enroll("held", held));
-        schedule.wait_held("held", point);
-        meanwhile();
-        schedule.release("held", point);
-        thread.join().unwrap()
-    })
 }
 
 /// The node is split between the walk to it and the lock: the key belongs to the new node.

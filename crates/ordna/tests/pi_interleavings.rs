@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use ordna::index::pi::{Options, Query};
-use ordna::sync::schedule::Schedule;
+use ordna::sync::schedule::{Schedule, while_held};
 use ordna::topology::Topology;
 use ordna::{Direction, OrderedIndex, Pi};
 
@@ -25,28 +25,11 @@ fn index(keys: impl IntoIterator<Item = u64>) -> Words {
     index
 }
 
-/// Runs `reader` up to a point, then `writer`, then the rest of the reader; returns what it read.
-fn held_at<R: Send>(
-    point: &'static str,
-    reader: impl FnOnce() -> R + Send,
-    writer: impl FnOnce(),
-) -> R {
-    let schedule = Schedule::new();
-    schedule.hold("reader", point);
-    std::thread::scope(|scope| {
-        let reading = scope.spawn(|| schedule.enroll("reader", reader));
-        schedule.wait_held("reader", point);
-        writer();
-        schedule.release("reader", point);
-        reading.join().unwrap()
-    })
-}
-
 /// Entries shift under a lookup between its search and its read.
 #[test]
 fn a_lookup_does_not_take_its_neighbours_value() {
     let index = index([10, 20, 30]);
-    let found = held_at(
+    let found = while_held(
         "pi.get.before_entry",
         || index.get(&20),
         || {
@@ -60,7 +43,7 @@ fn a_lookup_does_not_take_its_neighbours_value() {
 #[test]
 fn a_lookup_follows_its_key_into_the_new_half() {
     let index = index([10, 20, 30, 40]);
-    let found = held_at(
+    let found = while_held(
         "pi.get.before_find",
         || index.get(&40),
         || {
@@ -77,7 +60,7 @@ fn a_lookup_does_not_walk_past_a_node_that_appears() {
     let index = index((1..=16).map(|n| n * 10));
     let nodes = index.validate().unwrap().nodes;
     // Full nodes: each but the last holds four, as ascending inserts leave them.
-    let found = held_at(
+    let found = while_held(
         "pi.beyond.after_next",
         || index.get(&40),
         || {
@@ -163,7 +146,7 @@ fn a_batch_outlives_the_layer_that_it_began_with() {
 #[test]
 fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
     let index = index((0..12).map(|n| n * 10));
-    let walked = held_at(
+    let walked = while_held(
         "pi.walk.before_next",
         || index.range(..).map(|(key, _)| key).collect::<Vec<_>>(),
         || {
@@ -182,7 +165,7 @@ fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
 #[test]
 fn a_walk_does_not_see_the_upper_half_twice() {
     let index = index([10, 20, 30, 40]);
-    let walked = held_at(
+    let walked = while_held(
         "pi.walk.before_link",
         || index.range(..).map(|(key, _)| key).collect::<Vec<_>>(),
         || {
@@ -196,7 +179,7 @@ fn a_walk_does_not_see_the_upper_half_twice() {
 #[test]
 fn a_descending_walk_does_not_skip_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
-    let walked = held_at(
+    let walked = while_held(
         "pi.walk.before_next",
         || {
             let mut walked = Vec::new();

@@ -119,6 +119,24 @@ impl Schedule {
     }
 }
 
+/// Runs `held` on a thread of its own until it stands at the point, then `meanwhile`, then lets it end.
+/// Returns what it returned.
+pub fn while_held<R: Send>(
+    point: &'static str,
+    held: impl FnOnce() -> R + Send,
+    meanwhile: impl FnOnce(),
+) -> R {
+    let schedule = Schedule::new();
+    schedule.hold("held", point);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| schedule.enroll("held", held));
+        schedule.wait_held("held", point);
+        meanwhile();
+        schedule.release("held", point);
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// A named place in an index's code. Holds the thread if its schedule says so.
 pub(crate) fn point(name: &'static str) {
     let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());
