@@ -1,11 +1,16 @@
 //! The Adaptive Radix Tree under four synchronization protocols.
 //!
-//! | type | protocol | readers | restarts |
+//! | type | protocol | readers | restarts of readers |
 //! |---|---|---|---|
 //! | [`ArtNone`] | none: the borrow checker lets one writer or many readers in | write nothing | never |
 //! | [`ArtCoupling`] | lock coupling, read-write spin locks | write to every lock on their way | never |
-//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | bounded |
+//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | 16 at most, then locks |
 //! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
+//!
+//! That is for a lookup, or for each run of records that a walk gathers. Writers among others restart
+//! when what they decided upon has changed, and after 16 times lock their way too. There they restart in
+//! one case only, as often as it comes: where a prefix is longer than nodes store, a writer goes down
+//! twice, and another has changed that way in between.
 //!
 //! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory. The feature
 //! `pessimistic` puts `ArtOlc` on the locks of lock coupling, as the paper suggests for debugging: race

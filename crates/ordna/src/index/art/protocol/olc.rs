@@ -7,7 +7,8 @@
 //! it changes by upgrading the versions it has seen.
 //!
 //! # Progress
-//! Restarts are bounded; whoever reaches the bound takes exclusive locks from the root down.
+//! Whoever restarted 16 times takes exclusive locks from the root down; [`crate::index::art`] tells what
+//! restarts even there.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §3, appendices A and B.
 
