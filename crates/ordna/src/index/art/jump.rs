@@ -13,9 +13,9 @@ use std::cmp::Ordering as Order;
 
 use super::node::{NodeRef, Position, TERMINAL, position};
 use super::protocol::{Free, Protocol};
-#[cfg(feature = "schedule")]
-use super::tree::restarts;
 use super::tree::{Keep, Tree};
+#[cfg(feature = "schedule")]
+use super::tree::{restarts, steps};
 use super::walk::side_of_stored;
 use super::word::{Child, Leaf, Word, prefetch};
 use crate::index::Direction;
@@ -95,8 +95,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             Jump::End { node, direction } => {
                 let word = node.nearest(NodeRef::<P>::start(direction), direction);
                 #[cfg(feature = "schedule")]
-                if word.is_none() {
-                    restarts::note();
+                {
+                    steps::add(1);
+                    if word.is_none() {
+                        restarts::note();
+                    }
                 }
                 return word.map_or(jump, |word| Jump::aside(word, direction));
             }
