@@ -201,9 +201,10 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
             let (piece, result) = &done[number];
             let guard = self.storage.collector.pin();
             let stretch = (piece.lower, piece.upper);
-            // SAFETY: the turn is ours, so all owners are of this batch; its pieces' stretches are
-            // apart. They begin at nodes that were alive when the batch was cut, and which only
-            // the owner of the node in front could absorb, who leaves them alone.
+            // A stretch begins at a node that was alive when the batch was cut. Only the owner of
+            // the node in front could absorb it, who leaves it alone.
+            // SAFETY: the turn is ours, so all owners are of this batch, whose pieces' stretches are
+            // apart.
             let mut owner = unsafe { Owner::new(self.storage, self.layer, &guard, stretch) };
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(work(piece, &mut owner));
         };

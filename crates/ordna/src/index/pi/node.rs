@@ -225,9 +225,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         while from < to {
             let middle = from.midpoint(to);
             let Some(record) = self.record(middle) else { return Err(from) };
-            // SAFETY: below the length as read under the guard: the address in this slot was that
-            // of an entry at that moment or later, so its record is not freed before the guard is
-            // dropped. For the owner: it alone removes entries.
+            // Below the length as read under the guard, or by the owner, who alone removes entries.
+            // SAFETY: the address in such a slot was that of an entry at that moment or later, so its
+            // record is not freed before the guard is dropped.
             match unsafe { record.key() }.cmp(key) {
                 Order::Less => from = middle + 1,
                 Order::Equal => return Ok(middle),

@@ -276,9 +276,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         let layer = self.replace_layer(Layer::build(nodes));
         let desk = rebuilder.desk.clone();
         let old = Box::into_raw(Box::new(Old { layer, dead, desk }));
-        // SAFETY: the layer is out of use for who pins from now on. The dead nodes are linked
-        // nowhere: not in the list, and not in the new layer, whose building began after they were
-        // unlinked; each was pushed once.
+        // The dead nodes were unlinked before the new layer's building began, and pushed once each.
+        // SAFETY: layer and dead nodes are out of use for who pins from now on: they are linked neither
+        // in the list nor in the new layer.
         unsafe { guard.retire(old) };
         // One entry would wait for a batch of them, however large it is: a watch hands over all that
         // this thread has retired.
