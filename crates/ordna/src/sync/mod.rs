@@ -39,12 +39,7 @@ pub use loom::sync::Arc as Shared;
 #[cfg(shuttle)]
 pub use shuttle::sync::Arc as Shared;
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{Mutex, MutexGuard};
-#[cfg(shuttle)]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard};
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use lock::{Mutex, MutexGuard};
 
 /// Locks that sleep: of the platform, or of the model checker.
 pub mod lock {

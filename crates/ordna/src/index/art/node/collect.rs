@@ -68,8 +68,16 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             View::Linear(linear) => {
                 self.collect_linear::<17>(linear, from, direction, limit, chunk)
             }
-            View::Node48(node) => self.collect48(node, from, direction, limit, chunk),
-            View::Node256(node) => self.collect256(node, from, direction, limit, chunk),
+            View::Node48(node) => {
+                self.collect_wide(from, direction, limit, chunk, |first, chunk| {
+                    Self::offer48(node, first, direction, limit, chunk)
+                })
+            }
+            View::Node256(node) => {
+                self.collect_wide(from, direction, limit, chunk, |first, chunk| {
+                    Self::offer256(node, first, direction, limit, chunk)
+                })
+            }
         }
     }
 
@@ -227,14 +235,45 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         found.get(limit).map(|entry| entry >> INDEX_BITS)
     }
 
-    fn collect48(
+    /// Takes the terminal entry in its turn. `bytes` offers the children from a byte on, in the walk's
+    /// direction, and returns the byte of the one that made the chunk full.
+    #[inline]
+    fn collect_wide(
         self,
-        node: &'g Node48<P::Lock>,
         from: Position,
         direction: Direction,
         limit: usize,
         chunk: &mut Chunk<'g, P>,
+        bytes: impl FnOnce(usize, &mut Chunk<'g, P>) -> Option<usize>,
     ) -> Option<Position> {
+        match direction {
+            Direction::Ascending => {
+                if from == TERMINAL && chunk.offer(self.terminal(), limit) {
+                    return Some(TERMINAL + 1);
+                }
+                let full = bytes(usize::from(from.max(1)) - 1, chunk)?;
+                let next = full as Position + 2;
+                (next <= LAST).then_some(next)
+            }
+            Direction::Descending => {
+                let first = usize::from(from).checked_sub(1);
+                if let Some(full) = first.and_then(|first| bytes(first, chunk)) {
+                    return Some(full as Position);
+                }
+                chunk.offer(self.terminal(), limit);
+                None
+            }
+        }
+    }
+
+    /// Eight bytes of the index at a time.
+    fn offer48(
+        node: &'g Node48<P::Lock>,
+        first: usize,
+        direction: Direction,
+        limit: usize,
+        chunk: &mut Chunk<'g, P>,
+    ) -> Option<usize> {
         const BYTES: usize = 8;
         let child = |slot: u64| {
             let child = node.children.get((slot as usize & 0xFF).wrapping_sub(1));
@@ -242,10 +281,6 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         };
         match direction {
             Direction::Ascending => {
-                if from == TERMINAL && chunk.offer(self.terminal(), limit) {
-                    return Some(TERMINAL + 1);
-                }
-                let first = usize::from(from.max(1)) - 1;
                 let mut mask = u64::MAX << (first % BYTES * 8);
                 for (at, word) in node.index.iter().enumerate().skip(first / BYTES) {
                     let mut slots = word.load(Ordering::Relaxed) & mask;
@@ -255,65 +290,43 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                         let slot = slots >> (byte * 8);
                         slots &= !(0xFF << (byte * 8));
                         if chunk.offer(child(slot), limit) {
-                            let next = (at * BYTES + byte) as Position + 2;
-                            return (next <= LAST).then_some(next);
+                            return Some(at * BYTES + byte);
                         }
                     }
                 }
             }
             Direction::Descending => {
-                if let Some(first) = usize::from(from).checked_sub(1) {
-                    let mut mask = u64::MAX >> ((BYTES - 1 - first % BYTES) * 8);
-                    for (at, word) in node.index[..=first / BYTES].iter().enumerate().rev() {
-                        let mut slots = word.load(Ordering::Relaxed) & mask;
-                        mask = u64::MAX;
-                        while slots != 0 {
-                            let byte = BYTES - 1 - slots.leading_zeros() as usize / 8;
-                            let slot = slots >> (byte * 8);
-                            slots &= !(0xFF << (byte * 8));
-                            if chunk.offer(child(slot), limit) {
-                                return Some((at * BYTES + byte) as Position);
-                            }
+                let mut mask = u64::MAX >> ((BYTES - 1 - first % BYTES) * 8);
+                for (at, word) in node.index[..=first / BYTES].iter().enumerate().rev() {
+                    let mut slots = word.load(Ordering::Relaxed) & mask;
+                    mask = u64::MAX;
+                    while slots != 0 {
+                        let byte = BYTES - 1 - slots.leading_zeros() as usize / 8;
+                        let slot = slots >> (byte * 8);
+                        slots &= !(0xFF << (byte * 8));
+                        if chunk.offer(child(slot), limit) {
+                            return Some(at * BYTES + byte);
                         }
                     }
                 }
-                chunk.offer(self.terminal(), limit);
             }
         }
         None
     }
 
-    fn collect256(
-        self,
+    fn offer256(
         node: &'g Node256<P::Lock>,
-        from: Position,
+        first: usize,
         direction: Direction,
         limit: usize,
         chunk: &mut Chunk<'g, P>,
-    ) -> Option<Position> {
-        match direction {
-            Direction::Ascending => {
-                if from == TERMINAL && chunk.offer(self.terminal(), limit) {
-                    return Some(TERMINAL + 1);
-                }
-                let first = usize::from(from.max(1)) - 1;
-                for (byte, child) in node.children.iter().enumerate().skip(first) {
-                    if chunk.offer(child.load(), limit) {
-                        let next = byte as Position + 2;
-                        return (next <= LAST).then_some(next);
-                    }
-                }
-            }
-            Direction::Descending => {
-                let children = &node.children[..usize::from(from).min(node.children.len())];
-                for (byte, child) in children.iter().enumerate().rev() {
-                    if chunk.offer(child.load(), limit) {
-                        return Some(byte as Position);
-                    }
-                }
-                chunk.offer(self.terminal(), limit);
-            }
-        }
-        None
+    ) -> Option<usize> {
+        let children = node.children.iter().enumerate();
+        let fills = |(_, child): &(usize, &'g Slot)| chunk.offer(child.load(), limit);
+        let full = match direction {
+            Direction::Ascending => children.skip(first).find(fills),
+            Direction::Descending => children.take(first + 1).rev().find(fills),
+        };
+        full.map(|(byte, _)| byte)
     }
 }
