@@ -15,8 +15,8 @@ use shuttle::thread;
 
 type Words = Pi<u64, u64>;
 
-/// Nodes of four entries and pieces of two queries: splits, merges and cuts everywhere. Rebuilds
-/// only by who asks for them: threads of the system are none of the scheduler's.
+/// Nodes of four entries and pieces of two queries: splits, merges and cuts everywhere. Rebuilds on
+/// the threads of the test only: those of the system are none of the scheduler's.
 fn index() -> Arc<Words> {
     let index = Words::with(&Options {
         node_entries: 4,
