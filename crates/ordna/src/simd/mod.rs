@@ -3,9 +3,9 @@
 //! # Contract
 //! A [`Line`] is one cache line of words, and [`Bytes`] one of bytes in words, that other threads may
 //! overwrite at any moment. A comparison reads each word once and whole, in no order among them: to
-//! the memory model it is eight relaxed loads. Whoever needs the words to be of one moment validates a version afterwards
-//! ([`crate::sync::VersionLock`]). That is why the vector versions are assembly and not
-//! intrinsics: an intrinsic reads memory that the compiler may take to be unchanging.
+//! the memory model it is eight relaxed loads. Whoever needs the words to be of one moment validates a
+//! version afterwards ([`crate::sync::VersionLock`]). That is why the vector versions are assembly and
+//! not intrinsics: an intrinsic reads memory that the compiler may take to be unchanging.
 //!
 //! One file per instruction set, and a scalar twin that is the specification: the tests compare
 //! every set of the machine with it. The set is chosen at run time.

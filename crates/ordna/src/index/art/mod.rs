@@ -123,11 +123,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> 
     /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
     /// keys. `None` if the index is empty.
     ///
-    /// One descent, O(length of the key), which waits for no lock and never restarts. It looks at a node
-    /// again if each slot was empty when it came there: writers have then filled one behind it and
-    /// emptied one ahead, so at most once for each two changes of that node meanwhile. Meant for search layers
-    /// that lead near a place from which a data layer goes on. While others write the entry is a
-    /// neighbour among those that stay: none of these lies between it and the key.
+    /// One descent, O(length of the key), which waits for no lock and never restarts; a second one if the
+    /// key leaves a prefix whose bytes are not all stored. It looks at a node again if each slot was
+    /// empty when it came there: writers have then filled one behind it and emptied one ahead, so at most
+    /// once for each two changes of that node meanwhile. Meant for search layers that lead near a place
+    /// from which a data layer goes on. While others write the entry is a neighbour among those that
+    /// stay: none of these lies between it and the key.
     ///
     /// Source: the HydraList paper (VLDB 2020), §4.2.1.
     pub fn jump<R>(&self, key: &K, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
