@@ -6,11 +6,12 @@
 mod art_trees;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use art_trees::{Bytes, FORK, keys, walk, with};
 use ordna::index::art::{Concurrent, Olc, Rowex, restarts, steps};
-use ordna::sync::schedule::{PATIENCE, while_held};
+use ordna::sync::schedule::{PATIENCE, Schedule, while_held};
 use ordna::{ArtOlc, ArtRowex, Direction, OrderedIndex};
 
 fn check_all(index: &ArtRowex<[u8], u64>, expected: &[&[u8]]) {
@@ -119,6 +120,65 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
         assert!(found.is_some_and(|key| key.starts_with(b"abcdefghijk")), "{at}");
         index.validate().unwrap();
     }
+}
+
+/// The entries of a node have moved from the larger side of the key to the smaller one, behind the jump:
+/// it does not say that the tree is empty.
+#[test]
+fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
+    let index = with::<Rowex>(&[b"a5", b"a7", b"b"]);
+    let (found, looks) = while_held(
+        "art.jump.nothing_below",
+        || (index.jump(b"a3", |key, _| key.to_vec()), restarts::of_this_thread()),
+        || {
+            for key in [b"a1", b"a2"] {
+                index.insert(key, &9).unwrap();
+            }
+            for key in [b"a5", b"a7"] {
+                assert!(index.remove(key).is_some());
+            }
+        },
+    );
+    assert_eq!((found, looks), (Some(b"a1".to_vec()), 1));
+}
+
+/// What misled a jump is gone when it comes there again from the root: it goes to a neighbour of the gap,
+/// and not to the end of the node, beyond entries that stay.
+#[test]
+fn a_jump_that_was_misled_ends_beside_the_gap() {
+    let gone: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
+    let index = with::<Rowex>(&[b"A", gone[0], gone[1], b"b", b"z"]);
+    let found = while_held(
+        "art.walk.before_record",
+        || index.jump(b"abcdefghzjkb", |key, _| key.to_vec()),
+        || gone.iter().for_each(|key| assert!(index.remove(key).is_some())),
+    );
+    assert_eq!(found, Some(b"A".to_vec()));
+}
+
+/// All is gone when a jump that was misled by a prefix comes to the root again: it does not wait there
+/// for an entry.
+#[test]
+fn a_jump_ends_in_a_tree_that_was_emptied() {
+    let all: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
+    let index = with::<Rowex>(&all);
+    let schedule = Schedule::new();
+    schedule.hold("jump", "art.walk.before_record");
+    let (tell, told) = mpsc::channel();
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let found = schedule.enroll("jump", || index.jump(b"abcdefghXjkb", |_, _| ()));
+            tell.send(found).unwrap();
+        });
+        schedule.wait_held("jump", "art.walk.before_record");
+        all.iter().for_each(|key| assert!(index.remove(key).is_some()));
+        schedule.release("jump", "art.walk.before_record");
+        let found = told.recv_timeout(Duration::from_secs(5));
+        // Lets it end if it waits.
+        index.insert(b"z", &0).unwrap();
+        found
+    });
+    assert_eq!(found, Ok(None));
 }
 
 /// Where keys of [`long`] may differ: with more bytes between than a node stores of its prefix.

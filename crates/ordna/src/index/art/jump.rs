@@ -19,6 +19,7 @@ use super::tree::{restarts, steps};
 use super::walk::side_of_stored;
 use super::word::{Child, Leaf, Word, prefetch};
 use crate::index::Direction;
+use crate::sync::{fault, point};
 use crate::{Key, Value};
 
 /// How many searches of a batch are under way at once.
@@ -90,18 +91,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                     Jump::aside(word, Direction::Descending)
                 });
             }
-            // A node below the root always has an entry; it is looked at again if the writer emptied a
-            // slot before, and filled one behind, where the search stood.
             Jump::End { node, direction } => {
-                let word = node.nearest(NodeRef::<P>::start(direction), direction);
                 #[cfg(feature = "schedule")]
-                {
-                    steps::add(1);
-                    if word.is_none() {
-                        restarts::note();
-                    }
-                }
-                return word.map_or(jump, |word| Jump::aside(word, direction));
+                steps::add(1);
+                let word = node.nearest(NodeRef::<P>::start(direction), direction);
+                return match word {
+                    Some(word) => Jump::aside(word, direction),
+                    // Only the root may be without entries.
+                    None if node == root && !fault!("art.jump.empty_root") => Jump::Done(None),
+                    None => Jump::again(node, direction),
+                };
             }
             Jump::Done(_) => return jump,
         };
@@ -127,16 +126,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                 child.prefetch(bytes.get(level + 1));
                 Jump::Down { node: child, depth: level + 1, above: Some((node, at)), unproven }
             }
-            Child::Empty => {
-                let below = below(node, at);
-                if let Some(word) =
-                    below.or_else(|| above.and_then(|(node, at)| self::below(node, at)))
-                {
-                    return Jump::aside(word, Direction::Descending);
-                }
-                let word = node.nearest(at + 1, Direction::Ascending);
-                word.map_or(Jump::Done(None), |word| Jump::aside(word, Direction::Ascending))
-            }
+            Child::Empty => Jump::around(node, at, above),
         }
     }
 
@@ -168,7 +158,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                 Child::Node(child) => (node, above) = (child, Some((node, position(*byte)))),
                 // The writer was here meanwhile.
                 Child::Leaf(leaf) => return Jump::Done(Some(leaf)),
-                Child::Empty => return Jump::beside(node, side, above),
+                Child::Empty if fault!("art.jump.both_sides") => {
+                    return Jump::beside(node, side, above);
+                }
+                Child::Empty => return Jump::around(node, position(*byte), above),
             }
         }
     }
@@ -227,6 +220,34 @@ impl<'g, P: Protocol> Jump<'g, P> {
             Some(word) => Self::aside(word, Direction::Descending),
             None => Self::End { node, direction: Direction::Ascending },
         }
+    }
+
+    /// Beside an empty slot of a node: to what is below it here or in the node above, else to what is
+    /// above it here.
+    fn around(
+        node: NodeRef<'g, P>,
+        at: Position,
+        above: Option<(NodeRef<'g, P>, Position)>,
+    ) -> Self {
+        let smaller = below(node, at).or_else(|| above.and_then(|(node, at)| below(node, at)));
+        if let Some(word) = smaller {
+            return Self::aside(word, Direction::Descending);
+        }
+        point("art.jump.nothing_below");
+        match node.nearest(at + 1, Direction::Ascending) {
+            Some(word) => Self::aside(word, Direction::Ascending),
+            None if fault!("art.jump.nothing_around") => Self::Done(None),
+            None => Self::again(node, Direction::Ascending),
+        }
+    }
+
+    /// To a node in which nothing was met. Below the root it has an entry all the same: the writer emptied
+    /// a slot before the search came there, and filled one behind it.
+    #[cold]
+    fn again(node: NodeRef<'g, P>, direction: Direction) -> Self {
+        #[cfg(feature = "schedule")]
+        restarts::note();
+        Self::End { node, direction }
     }
 
     /// On to the first record of an entry beside the key, which is not empty.

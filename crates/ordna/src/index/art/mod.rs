@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Art<K, V, P> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> Art<K, V, P> {
     /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
-    /// keys. `None` if the index is empty.
+    /// keys. `None` if the index is empty, or if nothing is in it all the while.
     ///
     /// One descent, O(length of the key), which waits for no lock and never restarts; a second one if the
     /// key leaves a prefix whose bytes are not all stored. It looks at a node again if each slot was
