@@ -58,6 +58,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     const TAIL: usize = offset_of!(Header<K, V>, key) + size_of::<K::Cell>();
 
+    /// Bytes of a record whose key has a tail of so many, up to the end of the key.
+    #[inline]
+    pub fn size_with_key(tail: usize) -> usize {
+        Self::TAIL + tail
+    }
+
     fn layout(tail: usize) -> Layout {
         let size = (Self::TAIL + tail).max(size_of::<Header<K, V>>());
         Layout::from_size_align(size, Self::ALIGN).expect("checked lengths stay far below isize")

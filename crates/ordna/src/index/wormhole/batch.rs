@@ -25,6 +25,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 *radix = key.check().ok().map(|()| key.radix());
             }
             let targets = self.targets(&radixes, &section);
+            for (target, key) in targets.iter().zip(group) {
+                if let Some(target) = target {
+                    target.leaf.prefetch_record(target.tag, key.borrow());
+                }
+            }
             for (at, key) in group.iter().enumerate() {
                 let entry =
                     targets[at].as_ref().zip(radixes[at].as_ref()).and_then(|(target, radix)| {
@@ -41,7 +46,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         }
     }
 
-    /// Where the table says the keys are; their leaves and records are fetched.
+    /// Where the table says the keys are; their leaves are fetched.
     fn targets<B: AsRef<[u8]>>(
         &self,
         keys: &[Option<B>; GROUP],
@@ -60,9 +65,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             target.prefetch_anchor();
             Some(target)
         });
-        for target in targets.iter().flatten() {
-            target.leaf.prefetch_record(target.tag);
-        }
         targets
     }
 }

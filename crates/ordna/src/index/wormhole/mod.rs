@@ -11,7 +11,7 @@
 //! | [`WormholeUnsafe`] | nobody: one thread | what synchronization costs |
 //!
 //! Point operations O(log L) and linearizable: a read where its leaf was last found valid, a write
-//! where it unlocks the leaf. Walks are live; they copy a run of a leaf, and resume by key. Readers
+//! where it unlocks the leaf. Walks are live; they copy what they want of a leaf, and go on by anchors. Readers
 //! write nothing shared, except that a walk sorts the leaf it comes to, if that is not sorted and
 //! nobody holds its lock. Splits and merges wait for no reader, and neither for each other.
 //!
@@ -47,10 +47,10 @@ use self::leaf::Leaf;
 use self::list::List;
 pub use self::mode::{Faithful, Mode, Optimistic, Single};
 pub use self::single::WormholeUnsafe;
-use super::{Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross};
+use super::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
 use crate::reclaim::Guard;
 use crate::sync::StripedCounter;
-use crate::{Error, Key, Value, Violation};
+use crate::{Entries, Error, Key, Value, Violation};
 
 /// Which of the paper's optimizations are in use: all, unless for its factor analysis (figure 11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,8 +203,42 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         if !bounds_cross(lower, upper) {
-            self.list.walk((lower, upper), direction, visit);
+            self.list.walk((lower, upper), direction, usize::MAX, visit);
         }
+    }
+
+    fn nearest(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+    ) -> Option<Owned<Self>> {
+        let mut found = None;
+        if !bounds_cross(lower, upper) {
+            self.list.walk((lower, upper), direction, 1, |key, value| {
+                found = Some((key.to_owned(), value.to_owned()));
+                ControlFlow::Break(())
+            });
+        }
+        found
+    }
+
+    fn collect(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<K, V>,
+    ) -> usize {
+        let before = out.len();
+        if !bounds_cross(lower, upper) {
+            self.list.walk((lower, upper), direction, limit, |key, value| {
+                out.push(key, value);
+                ControlFlow::Continue(())
+            });
+        }
+        out.len() - before
     }
 
     fn pin(&self) -> Option<Guard<'_>> {

@@ -29,9 +29,6 @@ pub trait Mode: sealed::Sealed + Send + Sync + Sized + 'static {
     fn read(lock: &Self::Lock) -> Result<Self::Ticket<'_>, Obsolete>;
     #[doc(hidden)]
     fn is_valid(ticket: &Self::Ticket<'_>) -> bool;
-    /// The ticket to keep while the caller's code runs, if that stops nobody.
-    #[doc(hidden)]
-    fn keep(ticket: Self::Ticket<'_>) -> Option<Self::Ticket<'_>>;
     #[doc(hidden)]
     fn lock(lock: &Self::Lock) -> Result<Self::Held<'_>, Obsolete>;
     /// The lock, if it is free and the leaf is not obsolete.
@@ -68,10 +65,6 @@ impl Mode for Optimistic {
         fault!("wormhole.leaf.validate") || lock.validate(*version)
     }
     #[inline]
-    fn keep(ticket: Self::Ticket<'_>) -> Option<Self::Ticket<'_>> {
-        Some(ticket)
-    }
-    #[inline]
     fn lock(lock: &VersionLock) -> Result<WriteGuard<'_>, Obsolete> {
         lock.lock()
     }
@@ -102,9 +95,6 @@ impl Mode for Faithful {
     }
     fn is_valid(_: &Self::Ticket<'_>) -> bool {
         true
-    }
-    fn keep(_: Self::Ticket<'_>) -> Option<Self::Ticket<'_>> {
-        None
     }
     fn lock(lock: &RwLock<bool>) -> Result<Self::Held<'_>, Obsolete> {
         let held = lock.write().unwrap_or_else(PoisonError::into_inner);
@@ -140,10 +130,6 @@ impl Mode for Single {
     #[inline]
     fn is_valid(_: &Self::Ticket<'_>) -> bool {
         true
-    }
-    #[inline]
-    fn keep(ticket: Self::Ticket<'_>) -> Option<Self::Ticket<'_>> {
-        Some(ticket)
     }
     #[inline]
     fn lock(_: &()) -> Result<Self::Held<'_>, Obsolete> {

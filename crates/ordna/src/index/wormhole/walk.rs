@@ -1,10 +1,14 @@
 //! Walks along the list, in both directions.
 //!
-//! A walk copies a run of a leaf's entries under a ticket, and then calls the visitor, without any lock.
-//! If the ticket is not valid any more for the next run, the walk finds its place again by the last key
-//! it returned. From leaf to leaf it goes by anchors: what is at or above the next leaf's anchor (or
-//! below this one's) is all that is left, wherever it stands by then. So a split behind the walk repeats
-//! nothing, and a merge skips nothing.
+//! A walk copies what it wants of a leaf under a ticket, and then calls the visitor, without any lock.
+//! If the ticket was not valid at the end of the copy, the walk finds the same place again. From leaf to
+//! leaf it goes by anchors: what is at or above the next leaf's anchor (or below this one's) is all that
+//! is left, wherever it stands by then. So a split behind the walk repeats nothing, and a merge skips
+//! nothing.
+//!
+//! Entries stand in a leaf by hash, so that a few dozen of them are on nearly all of its lines: the lines
+//! are asked for at once. While entries are visited the records of those to come are asked for, and
+//! towards the end of the leaf the lines of the leaf behind it.
 
 #![expect(unsafe_code, reason = "calls the visitor with entries that the section keeps")]
 
@@ -17,29 +21,24 @@ use crate::index::{Direction, is_above, is_below};
 use crate::sync::{fault, point};
 use crate::{Key, Value};
 
-/// Entries of a first run, and of the longest.
-const FIRST_RUN: usize = 8;
-const LAST_RUN: usize = 32;
+/// So many records ahead of the visitor are asked for.
+const RECORDS_AHEAD: usize = 16;
+/// Walks to fewer entries do not ask for all lines of a leaf.
+const FEW: usize = 8;
 
 /// Where a walk goes on: nothing from there on was returned yet.
 #[derive(Clone, Copy)]
 enum Place<'s, K: ?Sized> {
     /// At a bound of the caller; the tag of its key.
     Bound(Bound<&'s K>, u16),
-    /// Beyond the last key that was returned.
-    Beyond(Words),
     /// At this anchor, upwards, or below it, downwards.
     Anchor(&'s [u8]),
 }
 
-/// How the walk of a leaf ended.
-enum End<'s, K: ?Sized, L> {
-    /// The walk is over.
-    Done,
-    /// A writer came between: find this place again.
-    Again(Place<'s, K>),
-    /// The leaf is done; the next one is near this one.
-    Leaf(L, &'s [u8]),
+/// Entries copied from a leaf, in the direction of the walk.
+struct Run<const LEAF: usize> {
+    words: [Words; LEAF],
+    len: usize,
 }
 
 /// The right to read a leaf: a ticket, or its lock.
@@ -56,28 +55,21 @@ impl<'s, S: Mode> Right<'s, S> {
             Self::Held { .. } => true,
         }
     }
-
-    /// What of it may be kept while the visitor runs.
-    #[inline]
-    fn keep(self) -> Option<Self> {
-        match self {
-            Self::Ticket(ticket) => S::keep(ticket).map(Self::Ticket),
-            Self::Held { .. } => None,
-        }
-    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
-    /// Calls `visit` with the entries within the bounds; see [`crate::OrderedIndex::visit`].
+    /// Calls `visit` with the first `want` entries within the bounds, until it breaks; see
+    /// [`crate::OrderedIndex::visit`].
     pub fn walk(
         &self,
-        bounds: (Bound<&K>, Bound<&K>),
+        (lower, upper): (Bound<&K>, Bound<&K>),
         direction: Direction,
+        mut want: usize,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let section = self.enter();
         let up = direction == Direction::Ascending;
-        let bound = if up { bounds.0 } else { bounds.1 };
+        let bound = if up { lower } else { upper };
         let mut right = None;
         let (mut leaf, mut place) = match bound {
             Bound::Unbounded if up => (self.first(), Place::Bound(bound, 0)),
@@ -86,25 +78,57 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 let radix = key.radix();
                 let target = self.search(radix.as_ref(), &section);
                 target.leaf.prefetch_order();
+                if want > FEW {
+                    (0..Leaf::<K, V, S, LEAF>::LINES).for_each(|at| target.leaf.prefetch_line(at));
+                }
                 self.try_sort(target.leaf, &section);
                 let (leaf, ticket) = self.cover(&target, key, radix.as_ref(), &section);
                 right = Some(Right::Ticket(ticket));
                 (leaf, Place::Bound(bound, target.tag))
             }
         };
+        let mut run = Run { words: [Words::default(); LEAF], len: 0 };
+        let mut tail = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.tail().len(),
+            Bound::Unbounded => 0,
+        };
         let mut tries = 0;
-        loop {
+        while want > 0 {
             let held = right.take().unwrap_or_else(|| {
                 self.try_sort(leaf, &section);
                 let regained = self.regain(leaf, &place, up, tries >= RETRIES, &section);
                 leaf = regained.0;
                 regained.1
             });
-            match Self::walk_leaf(leaf, held, place, bounds, up, &mut visit) {
-                End::Done => return,
-                End::Again(again) => (place, tries) = (again, tries + 1),
-                End::Leaf(next, anchor) => (leaf, place, tries) = (next, Place::Anchor(anchor), 0),
+            let Ok(beside) = Self::copy(leaf, held, &place, up, want, &mut run) else {
+                tries += 1;
+                continue;
+            };
+            tries = 0;
+            want -= run.len;
+            let ahead = beside.filter(|_| want > 0);
+            // SAFETY: the run was copied under a right found valid, within the section.
+            let flow = unsafe {
+                Self::visit_run(&run, ahead, &mut tail, |key, value| {
+                    if if up { is_above(key, upper) } else { is_below(key, lower) } {
+                        return ControlFlow::Break(());
+                    }
+                    visit(key, value)
+                })
+            };
+            let Some(beside) = beside.filter(|_| flow.is_continue()) else { return };
+            let anchor = if up { beside.anchor_bytes() } else { leaf.anchor_bytes() };
+            let none_left = match if up { upper } else { lower } {
+                Bound::Unbounded => false,
+                Bound::Included(key) | Bound::Excluded(key) => {
+                    let radix = key.radix();
+                    if up { anchor > radix.as_ref() } else { anchor <= radix.as_ref() }
+                }
+            };
+            if none_left {
+                return;
             }
+            (leaf, place) = (beside, Place::Anchor(anchor));
         }
     }
 
@@ -133,103 +157,77 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             Place::Bound(Bound::Unbounded, _) => settle(&[], Side::Last),
             Place::Bound(Bound::Included(key), _) => settle(key.radix().as_ref(), Side::From),
             Place::Bound(Bound::Excluded(key), _) => settle(key.radix().as_ref(), key_side),
-            // SAFETY: the words were read under a ticket found valid, within the section.
-            Place::Beyond(words) => unsafe {
-                Leaf::<K, V, S, LEAF>::with_key(*words, |key| {
-                    settle(key.radix().as_ref(), key_side)
-                })
-            },
             Place::Anchor(anchor) => settle(anchor, key_side),
         }
     }
 
-    /// Visits the entries of a leaf from the place on. The leaf covers it.
+    /// Copies up to `want` entries of a leaf, which covers the place, from there on; returns the leaf
+    /// beside it. The right ends here: the visitor may read, so it holds nothing that others wait for.
     #[inline]
-    fn walk_leaf<'s>(
+    fn copy(
         leaf: Leaf<K, V, S, LEAF>,
-        mut right: Right<'_, S>,
-        mut place: Place<'s, K>,
-        (lower, upper): (Bound<&K>, Bound<&K>),
+        right: Right<'_, S>,
+        place: &Place<'_, K>,
         up: bool,
-        visit: &mut impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) -> End<'s, K, Leaf<K, V, S, LEAF>> {
+        want: usize,
+        run: &mut Run<LEAF>,
+    ) -> Result<Option<Leaf<K, V, S, LEAF>>, Stale> {
         // SAFETY: the right is the caller's, within a section.
-        let ranked = unsafe {
-            leaf.order(|| right.is_valid()).and_then(|order| {
-                let at = Self::rank_of(leaf, &order, &place, up, || right.is_valid())?;
-                Ok((order, at))
-            })
+        let (order, at) = unsafe {
+            let order = leaf.order(|| right.is_valid())?;
+            let at = Self::rank_of(leaf, &order, place, up, || right.is_valid())?;
+            (order, at)
         };
-        let Ok((order, mut at)) = ranked else { return End::Again(place) };
         point("wormhole.walk.ordered");
-        let mut length = FIRST_RUN;
-        loop {
-            let left = if up { order.len() - at } else { at };
-            let run = left.min(length);
-            let ranks = |at: usize, run: usize| {
-                (0..run).map(move |step| if up { at + step } else { at - 1 - step })
-            };
-            let mut words = [Words::default(); LAST_RUN];
-            for (words, rank) in words.iter_mut().zip(ranks(at, run)) {
-                *words = leaf.words(order.position(rank));
-            }
-            let beside = if up { leaf.next() } else { leaf.prev() };
-            if !(fault!("wormhole.walk.unvalidated") || right.is_valid()) {
-                return End::Again(place);
-            }
-            // From here on the words and the link count.
-            at = if up { at + run } else { at - run };
-            words[..run].iter().for_each(Leaf::<K, V, S, LEAF>::prefetch_words);
-            if left - run <= LAST_RUN {
-                beside.into_iter().for_each(Leaf::prefetch_order);
-            }
-            length = (length * 2).min(LAST_RUN);
-            ranks(at, (left - run).min(length))
-                .for_each(|r| leaf.prefetch_entry(order.position(r)));
-            // Whatever holds others up ends here, after the last run of a leaf too: the visitor may read.
-            let kept = right.keep();
-            for words in &words[..run] {
-                // SAFETY: they were read under a right found valid, within a section.
-                let flow = unsafe {
-                    Leaf::<K, V, S, LEAF>::with_key(*words, |key| {
-                        if if up { is_above(key, upper) } else { is_below(key, lower) } {
-                            return ControlFlow::Break(());
-                        }
-                        Leaf::<K, V, S, LEAF>::with_value(*words, |value| visit(key, value))
-                    })
-                };
-                if flow.is_break() {
-                    return End::Done;
-                }
-                place = Place::Beyond(*words);
-            }
-            if run == left {
-                return Self::leave(leaf, beside, (lower, upper), up);
-            }
-            match kept {
-                Some(kept) => right = kept,
-                None => return End::Again(place),
-            }
+        run.len = want.min(if up { order.len() - at } else { at });
+        for (step, words) in run.words[..run.len].iter_mut().enumerate() {
+            *words = leaf.words(order.position(if up { at + step } else { at - 1 - step }));
         }
+        let beside = if up { leaf.next() } else { leaf.prev() };
+        let counts = fault!("wormhole.walk.unvalidated") || right.is_valid();
+        if counts { Ok(beside) } else { Err(Stale) }
     }
 
-    /// Goes on to the leaf beside, if keys within the bounds can be there.
-    fn leave<'s>(
-        leaf: Leaf<K, V, S, LEAF>,
-        beside: Option<Leaf<K, V, S, LEAF>>,
-        (lower, upper): (Bound<&K>, Bound<&K>),
-        up: bool,
-    ) -> End<'s, K, Leaf<K, V, S, LEAF>> {
-        let Some(beside) = beside else { return End::Done };
-        let anchor = if up { beside.anchor_bytes() } else { leaf.anchor_bytes() };
-        let none_left = match if up { upper } else { lower } {
-            Bound::Unbounded => false,
-            Bound::Included(key) | Bound::Excluded(key) => {
-                let radix = key.radix();
-                if up { anchor > radix.as_ref() } else { anchor <= radix.as_ref() }
+    /// Calls `visit` with the entries of the run until it breaks; meanwhile asks for the leaf `ahead`.
+    /// Records are taken to be as long as the last one: `tail` is the length of its key's.
+    ///
+    /// # Safety
+    /// The entries were copied under a right found valid, within a section that lasts.
+    #[inline]
+    unsafe fn visit_run(
+        run: &Run<LEAF>,
+        ahead: Option<Leaf<K, V, S, LEAF>>,
+        tail: &mut usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let words = &run.words[..run.len];
+        words[..run.len.min(RECORDS_AHEAD)]
+            .iter()
+            .for_each(|words| Leaf::<K, V, S, LEAF>::prefetch_words(words, *tail));
+        let mut lines = 0..Leaf::<K, V, S, LEAF>::LINES;
+        for (at, entry) in words.iter().enumerate() {
+            if let Some(later) = words.get(at + RECORDS_AHEAD) {
+                Leaf::<K, V, S, LEAF>::prefetch_words(later, *tail);
             }
-        };
-        if none_left { End::Done } else { End::Leaf(beside, anchor) }
+            // A line with each entry, so that all are asked for at the end of the run: a walk that ends
+            // before has asked for little in vain.
+            if let Some(ahead) = ahead {
+                while lines.len() >= words.len() - at {
+                    lines.next().into_iter().for_each(|line| ahead.prefetch_line(line));
+                }
+            }
+            // SAFETY: handed on from the caller.
+            unsafe {
+                Leaf::<K, V, S, LEAF>::with_key(*entry, |key| {
+                    *tail = key.tail().len();
+                    Leaf::<K, V, S, LEAF>::with_value(*entry, |value| visit(key, value))
+                })?;
+            }
+        }
+        if let Some(ahead) = ahead {
+            lines.for_each(|line| ahead.prefetch_line(line));
+        }
+        ControlFlow::Continue(())
     }
 
     /// Upwards, how many entries of the leaf are before the place; downwards, how many are not yet.
@@ -261,9 +259,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                         None => leaf.rank(order, valid, |other| other < *key),
                     }
                 }
-                Place::Beyond(words) => Leaf::<K, V, S, LEAF>::with_key(*words, |last| {
-                    leaf.rank(order, valid, |other| if up { other <= last } else { other < last })
-                }),
                 Place::Anchor(anchor) if up && leaf.anchor_bytes() == *anchor => Ok(0),
                 Place::Anchor(anchor) => {
                     leaf.rank(order, valid, |other| other.radix().as_ref() < *anchor)

@@ -313,17 +313,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// Asks for the entry at a position.
+    /// How many lines a walk reads.
+    pub const LINES: usize = 1 + (Self::ANCHOR - Self::ORDER).div_ceil(64);
+
+    /// Asks for one of them: header, order, entries.
     #[inline]
-    pub fn prefetch_entry(self, position: usize) {
-        prefetch(ptr::from_ref(self.word_at(Self::ENTRIES, position * Self::WORDS)));
+    pub fn prefetch_line(self, line: usize) {
+        let offset = if line == 0 { 0 } else { Self::ORDER + (line - 1) * 64 };
+        prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(offset));
     }
 
-    /// Asks for the record of an entry that has one.
+    /// Asks for the record of an entry that has one, up to the end of a key with a tail of `tail` bytes,
+    /// but for four lines at most. A record of one line's length is on two lines as a rule.
     #[inline]
-    pub fn prefetch_words(words: &Words) {
+    pub fn prefetch_words(words: &Words, tail: usize) {
         if !Self::INLINE {
-            prefetch(ptr::without_provenance::<u8>(words.0 as usize));
+            let start = words.0 as usize;
+            let end = start + Record::<K, V>::size_with_key(tail);
+            for line in (start & !63..end).step_by(64).take(4) {
+                prefetch(ptr::without_provenance::<u8>(line));
+            }
         }
     }
 
@@ -435,6 +444,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                     }
                     continue;
                 }
+                // All its lines at once: the comparison learns the length from the first.
+                Self::prefetch_words(&words, key.tail().len());
                 if !valid() {
                     return Err(Stale);
                 }
@@ -476,14 +487,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(None)
     }
 
-    /// Asks for the record that a key with this tag probably has: a guess.
+    /// Asks for the record that the key, with this tag, probably has: a guess.
     #[inline]
-    pub fn prefetch_record(self, tag: u16) {
+    pub fn prefetch_record(self, tag: u16, key: &K) {
         let group = Self::home(tag);
         let lanes = lanes_with(self.tags(group).load(Ordering::Relaxed), tag);
         if !Self::INLINE && lanes != 0 {
             let position = group * LANES + lanes.trailing_zeros() as usize / 16;
-            prefetch(ptr::without_provenance::<u8>(self.words(position).0 as usize));
+            Self::prefetch_words(&self.words(position), key.tail().len());
         }
     }
 
