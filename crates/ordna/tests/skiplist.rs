@@ -62,6 +62,36 @@ mod interleavings {
         }
     }
 
+    /// A key comes between a node and the predecessor that its remover has found: the remover has to
+    /// search anew, or the node stays linked when it is freed.
+    #[test]
+    fn a_key_comes_in_front_of_a_node_that_is_being_removed_or_replaced() {
+        let index = Words::new();
+        let removed = |role| -> Option<u64> {
+            let schedule = Schedule::new();
+            let (stop, change): (_, fn(&Words) -> Option<u64>) = match role {
+                "remover" => ("skiplist.remove.before_mark", |index| index.remove(&5)),
+                _ => ("skiplist.replace.before_swap", |index| index.insert(&5, &7).unwrap()),
+            };
+            schedule.hold(role, stop);
+            std::thread::scope(|scope| {
+                let changer = scope.spawn(|| schedule.enroll(role, || change(&index)));
+                schedule.wait_held(role, stop);
+                index.insert(&4, &1).unwrap();
+                schedule.release(role, stop);
+                changer.join().unwrap()
+            })
+        };
+        for role in ["remover", "replacer"] {
+            index.insert(&5, &0).unwrap();
+            assert_eq!(removed(role), Some(0));
+            // The one removed is not freed yet, and is looked for.
+            index.validate().unwrap();
+            index.remove(&4);
+        }
+        assert_eq!(keys(&index), [(5, 7)]);
+    }
+
     /// A search sees a node alive above, and dead below: the new node of its key must not be linked
     /// above in front of the dead one, which a search for the key would then not come to any more.
     #[test]

@@ -38,7 +38,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::raw::Corpse;
+use super::raw::{Corpse, Rank};
 use super::structure::Structure;
 use super::write::Payment;
 use crate::index::Change;
@@ -56,8 +56,6 @@ const BATCH: usize = 2048;
 const LONG_QUEUE: usize = 64 << 10;
 /// A collector leaves its reading section after so many versions.
 const SECTION: usize = 256;
-/// Searches of a collector that overlap.
-const GROUP: usize = 16;
 /// So many expired keys are looked at in one go.
 const DUE: usize = 256;
 
@@ -288,16 +286,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Unlinks versions that no snapshot sees, in the order of their keys. A group of them is looked
-    /// up with overlapping misses first, so that the search for each finds its way in the cache.
+    /// Unlinks versions that no snapshot sees. Their places are looked up with overlapping misses.
     fn unlink_all(&self, section: Batch<K, V>, guard: &Guard<'_>) {
-        let mut section = section.into_iter();
-        while section.len() > 0 {
-            let group: Batch<K, V> = section.by_ref().take(GROUP).collect();
-            let keys: Vec<&K> = group.iter().map(|corpse| corpse.key(guard)).collect();
-            self.versions.any_of_many(keys.into_iter(), guard, |_, _| {});
-            group.into_iter().for_each(|corpse| self.unlink(corpse, guard));
-        }
+        let ranks: Vec<Rank<'_, K>> = section.iter().map(|corpse| corpse.rank(guard)).collect();
+        let mut corpses = section.into_iter();
+        self.versions.places(ranks.into_iter(), guard, |place| {
+            if let Some(corpse) = corpses.next() {
+                self.unlink(corpse, place, guard);
+            }
+        });
     }
 
     /// Attaches each version to its keeper. Returns those whose keeper has ended meanwhile.

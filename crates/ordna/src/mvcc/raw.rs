@@ -207,9 +207,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Corpse<K, V> {
         Self { node, head: node.rank().key.head(), born: node.born(), dead }
     }
 
-    /// Its key. The node is linked, and so alive at the time of the guard.
-    pub fn key<'g>(&self, guard: &'g Guard<'_>) -> &'g K {
-        self.node.key(guard)
+    /// Its rank. The node is linked, and so alive at the time of the guard.
+    pub fn rank<'g>(&self, guard: &'g Guard<'_>) -> Rank<'g, K> {
+        self.node.rank_under(guard)
     }
 
     /// The node, to be unlinked.

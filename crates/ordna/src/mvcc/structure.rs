@@ -20,6 +20,13 @@ pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
 
     /// Where the version of `key` born in `term` belongs.
     fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place;
+    /// The same for each, in their order, and what `visit` does there; with overlapping searches.
+    fn places<'k>(
+        &self,
+        wanted: impl Iterator<Item = Rank<'k, K>>,
+        guard: &Guard<'_>,
+        visit: impl FnMut(&mut Self::Place),
+    );
     /// The linked version of exactly that key and term.
     fn found(place: &Self::Place) -> Option<Node<K, V>>;
     /// The last linked version in front of the place.
@@ -100,6 +107,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
 
     fn place(&self, key: &K, term: u64, guard: &Guard<'_>) -> Self::Place {
         self.find(Rank { key, born: term }, guard)
+    }
+
+    fn places<'k>(
+        &self,
+        wanted: impl Iterator<Item = Rank<'k, K>>,
+        guard: &Guard<'_>,
+        visit: impl FnMut(&mut Self::Place),
+    ) {
+        self.find_many(wanted, guard, visit);
     }
 
     fn found(place: &Self::Place) -> Option<Node<K, V>> {

@@ -258,7 +258,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let corpse = Corpse::new(node, term);
         let born = self.graves.first_that_keeps(&corpse);
         if self.terms.is_unseen(born) {
-            self.unlink(corpse, guard);
+            let rank = corpse.rank(guard);
+            let mut place = self.versions.place(rank.key, rank.born, guard);
+            self.unlink(corpse, &mut place, guard);
             return;
         }
         point("mvcc.bury.seen");
@@ -287,15 +289,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Unlinks a dead version that no snapshot sees.
-    pub fn unlink(&self, corpse: Corpse<K, V>, guard: &Guard<'_>) {
+    /// Unlinks a dead version that no snapshot sees, at its place.
+    pub fn unlink(&self, corpse: Corpse<K, V>, place: &mut Place<K, V>, guard: &Guard<'_>) {
         let dead = corpse.dead;
         let node = corpse.into_node();
         self.announce_removal(node, dead, guard);
         self.budget.release(node.cost());
         self.graves.count_collected();
-        let mut place = self.versions.place(node.key(guard), node.born(), guard);
-        self.versions.unlink(&mut place, node, guard);
+        self.versions.unlink(place, node, guard);
     }
 }
 

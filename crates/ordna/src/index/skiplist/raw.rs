@@ -43,16 +43,18 @@
 
 mod build;
 mod node;
+mod search;
 mod walk;
 
 use std::cell::Cell;
-use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 pub use self::build::Segment;
 use self::node::{LINKED, Link, MARK, Tower, is_marked, marked, unmarked};
 pub use self::node::{Node, NodeRef};
+pub use self::search::Place;
+use self::search::prefetch;
 use super::item::Item;
 use crate::Violation;
 use crate::reclaim::Guard;
@@ -66,50 +68,6 @@ pub const MAX_HEIGHT: usize = 24;
 /// level, so that they are about 2^level nodes apart. Short walks are over before many lanes run; in
 /// long ones the misses of sixteen lanes overlap.
 pub const LANES: [(usize, usize); 4] = [(1, 3), (1, 5), (4, 5), (16, 5)];
-
-/// How many levels down a search fetches ahead.
-const FETCHED_LEVELS: usize = 3;
-
-fn prefetch<I: Item>(link: *mut Node<I>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(NodeRef::<I>::SECOND));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = link;
-}
-
-/// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
-/// All are known before the key of the present node, which is on its way, has been compared; a
-/// search that goes down and not on finds them there, where one after the other would be a miss each.
-#[inline]
-fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) {
-    prefetch(behind);
-    for down in 1..=FETCHED_LEVELS {
-        if level >= down {
-            prefetch(before.load(level - down));
-        }
-    }
-}
-
-/// Where a key belongs: its predecessor and successor at every level.
-pub struct Place<I: Item> {
-    before: [Tower<I>; MAX_HEIGHT],
-    after: [*mut Node<I>; MAX_HEIGHT],
-    /// The last node before the place, live when it was passed. `None`: the head is.
-    pub last: Option<NodeRef<I>>,
-    /// The live node with the rank, if there is one.
-    pub found: Option<NodeRef<I>>,
-}
-
-impl<I: Item> Place<I> {
-    /// Whether the two nodes around the place still stand next to each other, the first one live.
-    pub fn is_current(&self) -> bool {
-        self.before[0].load(0) == self.after[0]
-    }
-}
 
 /// The list itself. Knows nothing of collectors: each call takes a guard of the one that the list
 /// is used with.
@@ -143,121 +101,6 @@ impl<I: Item> List<I> {
         // Whoever reaches a node through its links sees the height that its inserter published
         // before it (the CAS that linked it releases).
         self.height.load(Ordering::Relaxed)
-    }
-
-    /// Where `key` belongs. Unlinks every marked node on its way. O(log n).
-    pub fn find(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Place<I> {
-        let mut place = Place {
-            before: [self.head(); MAX_HEIGHT],
-            after: [ptr::null_mut(); MAX_HEIGHT],
-            last: None,
-            found: None,
-        };
-        while !self.descend(&mut place, self.height(), rank) {
-            place.before = [self.head(); MAX_HEIGHT];
-        }
-        place
-    }
-
-    /// Finds the place at so many levels, starting from the predecessor that it names at the highest
-    /// of them. `false` if the list has changed on the way.
-    fn descend(&self, place: &mut Place<I>, levels: usize, rank: I::Rank<'_>) -> bool {
-        let mut before = place.before[levels - 1];
-        place.found = None;
-        for level in (0..levels).rev() {
-            let mut at = before.load(level);
-            if is_marked(at) {
-                // `before` was removed since it was seen unmarked one level up.
-                return false;
-            }
-            while let Some(node) = NonNull::new(at).map(NodeRef) {
-                let next = node.tower().load(level);
-                prefetch_ways(next, before, level);
-                if is_marked(next) {
-                    if !before.swing(level, at, unmarked(next)) {
-                        return false;
-                    }
-                    at = unmarked(next);
-                    continue;
-                }
-                match I::compare(node.rank(), rank) {
-                    Order::Less => {
-                        before = node.tower();
-                        at = next;
-                    }
-                    order => {
-                        if level == 0 && order == Order::Equal {
-                            place.found = Some(node);
-                        }
-                        break;
-                    }
-                }
-            }
-            place.before[level] = before;
-            place.after[level] = at;
-            point("skiplist.find.below");
-        }
-        place.last = (before != self.head()).then(|| before.node());
-        true
-    }
-
-    /// The live node with `key`. Writes nothing, never restarts. O(log n).
-    ///
-    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
-    /// moment at which the last link followed was current.
-    pub fn get(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
-        let mut search = Search::new(self);
-        loop {
-            match search.step(rank) {
-                Step::On => {}
-                Step::Found(node) => return Some(node),
-                Step::Absent => return None,
-            }
-        }
-    }
-
-    /// Calls `each` with the live node of every key, overlapping the searches of a group.
-    pub fn get_many<'k>(
-        &self,
-        ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
-        _guard: &Guard<'_>,
-        mut each: impl FnMut(usize, Option<NodeRef<I>>),
-    ) {
-        const GROUP: usize = 16;
-        let mut ranks = ranks.enumerate().peekable();
-        struct Lane<'k, I: Item> {
-            at: usize,
-            rank: I::Rank<'k>,
-            search: Search<I>,
-            end: Option<Step<I>>,
-        }
-        let mut lanes: Vec<Lane<'_, I>> = Vec::with_capacity(GROUP);
-        while ranks.peek().is_some() {
-            lanes.clear();
-            let group = ranks.by_ref().take(GROUP);
-            lanes.extend(group.map(|(at, rank)| Lane {
-                at,
-                rank,
-                search: Search::new(self),
-                end: None,
-            }));
-            let mut running = lanes.len();
-            while running > 0 {
-                for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
-                    match lane.search.step(lane.rank) {
-                        Step::On => prefetch(lane.search.at),
-                        end => {
-                            lane.end = Some(end);
-                            running -= 1;
-                        }
-                    }
-                }
-            }
-            for lane in &lanes {
-                let found = if let Some(Step::Found(node)) = lane.end { Some(node) } else { None };
-                each(lane.at, found);
-            }
-        }
     }
 
     /// Links a new node at `place`, which says that the key is absent. `false` if the list has
@@ -472,56 +315,6 @@ fn mark_upper<I: Item>(node: NodeRef<I>) {
     }
     for level in (1..node.height()).rev() {
         node.tower().tag(level, MARK);
-    }
-}
-
-/// One lookup, taken a step at a time so that several can be interleaved.
-struct Search<I: Item> {
-    before: Tower<I>,
-    level: usize,
-    at: *mut Node<I>,
-}
-
-enum Step<I: Item> {
-    On,
-    Found(NodeRef<I>),
-    Absent,
-}
-
-impl<I: Item> Search<I> {
-    fn new(list: &List<I>) -> Self {
-        let (before, level) = (list.head(), list.height() - 1);
-        Self { before, level, at: unmarked(before.load(level)) }
-    }
-
-    /// Looks at one node.
-    #[inline]
-    fn step(&mut self, rank: I::Rank<'_>) -> Step<I> {
-        if let Some(node) = NonNull::new(self.at).map(NodeRef) {
-            let next = node.tower().load(self.level);
-            prefetch_ways(next, self.before, self.level);
-            if is_marked(next) {
-                self.at = unmarked(next);
-                return Step::On;
-            }
-            match I::compare(node.rank(), rank) {
-                Order::Less => {
-                    self.before = node.tower();
-                    self.at = next;
-                    return Step::On;
-                }
-                // The link was seen unmarked: the node was in the list at that moment, whatever
-                // the level (invariant 2), and its value never changes.
-                Order::Equal => return Step::Found(node),
-                Order::Greater => {}
-            }
-        }
-        if self.level == 0 {
-            return Step::Absent;
-        }
-        self.level -= 1;
-        self.at = unmarked(self.before.load(self.level));
-        Step::On
     }
 }
 

@@ -1,0 +1,285 @@
+//! Searches: for the live node of a key, and for the place where it belongs.
+//!
+//! Both are taken a node at a time, so that those of a group can take turns: each asks for its next
+//! node before the others go on, and their cache misses overlap.
+
+use std::cmp::Ordering as Order;
+use std::ptr::{self, NonNull};
+
+use super::node::{Tower, is_marked, unmarked};
+use super::{List, MAX_HEIGHT, Node, NodeRef};
+use crate::index::skiplist::item::Item;
+use crate::reclaim::Guard;
+use crate::sync::point;
+
+/// How many searches of a group take turns.
+const GROUP: usize = 16;
+
+/// How many levels down a search fetches ahead.
+const FETCHED_LEVELS: usize = 3;
+
+pub(super) fn prefetch<I: Item>(link: *mut Node<I>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch faults on no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(NodeRef::<I>::SECOND));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = link;
+}
+
+/// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
+/// All are known before the key of the present node, which is on its way, has been compared; a
+/// search that goes down and not on finds them there, where one after the other would be a miss each.
+#[inline]
+fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) {
+    prefetch(behind);
+    for down in 1..=FETCHED_LEVELS {
+        if level >= down {
+            prefetch(before.load(level - down));
+        }
+    }
+}
+
+/// Where a key belongs: its predecessor and successor at every level.
+pub struct Place<I: Item> {
+    pub(super) before: [Tower<I>; MAX_HEIGHT],
+    pub(super) after: [*mut Node<I>; MAX_HEIGHT],
+    /// The last node before the place, live when it was passed. `None`: the head is.
+    pub last: Option<NodeRef<I>>,
+    /// The live node with the rank, if there is one.
+    pub found: Option<NodeRef<I>>,
+}
+
+impl<I: Item> Place<I> {
+    /// Whether the two nodes around the place still stand next to each other, the first one live.
+    pub fn is_current(&self) -> bool {
+        self.before[0].load(0) == self.after[0]
+    }
+}
+
+impl<I: Item> List<I> {
+    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n).
+    pub fn find(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Place<I> {
+        let mut descent = Descent::new(self, rank);
+        loop {
+            match descent.step(self) {
+                Way::On => {}
+                Way::Over => return descent.place,
+                Way::Changed => descent = Descent::new(self, rank),
+            }
+        }
+    }
+
+    /// The same for each rank, in their order, and what `visit` does there. The searches of a group
+    /// overlap, and are over before its first visit: places may have changed since.
+    pub fn find_many<'k>(
+        &self,
+        ranks: impl Iterator<Item = I::Rank<'k>>,
+        _guard: &Guard<'_>,
+        mut visit: impl FnMut(&mut Place<I>),
+    ) {
+        let mut ranks = ranks.peekable();
+        let mut lanes: Vec<Descent<'k, I>> = Vec::with_capacity(GROUP);
+        while ranks.peek().is_some() {
+            lanes.clear();
+            lanes.extend(ranks.by_ref().take(GROUP).map(|rank| Descent::new(self, rank)));
+            let mut running: [usize; GROUP] = std::array::from_fn(|lane| lane);
+            let mut left = lanes.len();
+            while left > 0 {
+                let mut lane = 0;
+                while lane < left {
+                    let descent = &mut lanes[running[lane]];
+                    match descent.step(self) {
+                        Way::On => prefetch(descent.at),
+                        Way::Changed => *descent = Descent::new(self, descent.rank),
+                        Way::Over => {
+                            left -= 1;
+                            running.swap(lane, left);
+                            continue;
+                        }
+                    }
+                    lane += 1;
+                }
+            }
+            lanes.iter_mut().for_each(|descent| visit(&mut descent.place));
+        }
+    }
+
+    /// The live node with `key`. Writes nothing, never restarts. O(log n).
+    ///
+    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
+    /// moment at which the last link followed was current.
+    pub fn get(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
+        let mut search = Search::new(self);
+        loop {
+            match search.step(rank) {
+                Step::On => {}
+                Step::Found(node) => return Some(node),
+                Step::Absent => return None,
+            }
+        }
+    }
+
+    /// Calls `each` with the live node of every key, overlapping the searches of a group.
+    pub fn get_many<'k>(
+        &self,
+        ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
+        _guard: &Guard<'_>,
+        mut each: impl FnMut(usize, Option<NodeRef<I>>),
+    ) {
+        let mut ranks = ranks.enumerate().peekable();
+        struct Lane<'k, I: Item> {
+            at: usize,
+            rank: I::Rank<'k>,
+            search: Search<I>,
+            end: Option<Step<I>>,
+        }
+        let mut lanes: Vec<Lane<'_, I>> = Vec::with_capacity(GROUP);
+        while ranks.peek().is_some() {
+            lanes.clear();
+            let group = ranks.by_ref().take(GROUP);
+            lanes.extend(group.map(|(at, rank)| Lane {
+                at,
+                rank,
+                search: Search::new(self),
+                end: None,
+            }));
+            let mut running = lanes.len();
+            while running > 0 {
+                for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
+                    match lane.search.step(lane.rank) {
+                        Step::On => prefetch(lane.search.at),
+                        end => {
+                            lane.end = Some(end);
+                            running -= 1;
+                        }
+                    }
+                }
+            }
+            for lane in &lanes {
+                let found = if let Some(Step::Found(node)) = lane.end { Some(node) } else { None };
+                each(lane.at, found);
+            }
+        }
+    }
+}
+
+/// One search for a place.
+struct Descent<'k, I: Item> {
+    rank: I::Rank<'k>,
+    before: Tower<I>,
+    level: usize,
+    at: *mut Node<I>,
+    place: Place<I>,
+}
+
+impl<'k, I: Item> Descent<'k, I> {
+    fn new(list: &List<I>, rank: I::Rank<'k>) -> Self {
+        let place = Place {
+            before: [list.head(); MAX_HEIGHT],
+            after: [ptr::null_mut(); MAX_HEIGHT],
+            last: None,
+            found: None,
+        };
+        let (before, level) = (list.head(), list.height() - 1);
+        // Links of the head are never marked.
+        Self { rank, before, level, at: before.load(level), place }
+    }
+
+    /// Looks at one node.
+    #[inline(always)]
+    fn step(&mut self, list: &List<I>) -> Way {
+        let Self { level, before, at, .. } = *self;
+        if let Some(node) = NonNull::new(at).map(NodeRef) {
+            let next = node.tower().load(level);
+            prefetch_ways(next, before, level);
+            if is_marked(next) {
+                if !before.swing(level, at, unmarked(next)) {
+                    return Way::Changed;
+                }
+                self.at = unmarked(next);
+                return Way::On;
+            }
+            match I::compare(node.rank(), self.rank) {
+                Order::Less => {
+                    self.before = node.tower();
+                    self.at = next;
+                    return Way::On;
+                }
+                Order::Equal if level == 0 => self.place.found = Some(node),
+                Order::Equal | Order::Greater => {}
+            }
+        }
+        self.place.before[level] = before;
+        self.place.after[level] = at;
+        point("skiplist.find.below");
+        if level == 0 {
+            self.place.last = (before != list.head()).then(|| before.node());
+            return Way::Over;
+        }
+        self.level = level - 1;
+        self.at = before.load(level - 1);
+        // Marked: `before` was removed since it was seen unmarked one level up.
+        if is_marked(self.at) { Way::Changed } else { Way::On }
+    }
+}
+
+/// How a descent goes on.
+enum Way {
+    On,
+    Over,
+    /// The list has changed on the way: from the start.
+    Changed,
+}
+
+/// One lookup, taken a step at a time so that several can be interleaved.
+struct Search<I: Item> {
+    before: Tower<I>,
+    level: usize,
+    at: *mut Node<I>,
+}
+
+enum Step<I: Item> {
+    On,
+    Found(NodeRef<I>),
+    Absent,
+}
+
+impl<I: Item> Search<I> {
+    fn new(list: &List<I>) -> Self {
+        let (before, level) = (list.head(), list.height() - 1);
+        Self { before, level, at: unmarked(before.load(level)) }
+    }
+
+    /// Looks at one node.
+    #[inline]
+    fn step(&mut self, rank: I::Rank<'_>) -> Step<I> {
+        if let Some(node) = NonNull::new(self.at).map(NodeRef) {
+            let next = node.tower().load(self.level);
+            prefetch_ways(next, self.before, self.level);
+            if is_marked(next) {
+                self.at = unmarked(next);
+                return Step::On;
+            }
+            match I::compare(node.rank(), rank) {
+                Order::Less => {
+                    self.before = node.tower();
+                    self.at = next;
+                    return Step::On;
+                }
+                // The link was seen unmarked: the node was in the list at that moment, whatever
+                // the level (invariant 2), and its value never changes.
+                Order::Equal => return Step::Found(node),
+                Order::Greater => {}
+            }
+        }
+        if self.level == 0 {
+            return Step::Absent;
+        }
+        self.level -= 1;
+        self.at = unmarked(self.before.load(self.level));
+        Step::On
+    }
+}
