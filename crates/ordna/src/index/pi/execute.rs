@@ -39,7 +39,7 @@ const PIECES: usize = 64;
 /// How to traverse: the switches of Figure 15.
 #[derive(Debug, Clone, Copy)]
 pub struct Traversal {
-    /// Keys that go down together; 1: one after the other.
+    /// Keys that go down together, at most [`GROUP`]; 1: one after the other.
     pub group: usize,
     /// Whether what the next step needs is fetched ahead.
     pub prefetch: bool,
@@ -160,7 +160,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         mut each: impl FnMut(u32, usize),
     ) {
         let mut places = [0; GROUP];
-        for group in items.chunks(how.group.clamp(1, GROUP)) {
+        for group in items.chunks(how.group) {
             let places = &mut places[..group.len()];
             self.route_group(layer, how, places, |at| key(group[at].at));
             group.iter().zip(places).for_each(|(item, place)| each(item.at, *place));

@@ -17,11 +17,13 @@ pub struct Chunk<'g, P> {
     words: [Word<'g, P>; CHUNK],
     at: u8,
     len: u8,
+    /// How many it is to have.
+    limit: u8,
 }
 
 impl<'g, P: Protocol> Chunk<'g, P> {
     pub fn new() -> Self {
-        Self { words: [Word::EMPTY; CHUNK], at: 0, len: 0 }
+        Self { words: [Word::EMPTY; CHUNK], at: 0, len: 0, limit: CHUNK as u8 }
     }
 
     pub fn push(&mut self, word: Word<'g, P>) {
@@ -30,11 +32,11 @@ impl<'g, P: Protocol> Chunk<'g, P> {
     }
 
     /// Takes the word if it is not empty; whether the chunk has as many as it is to have.
-    fn offer(&mut self, word: Word<'g, P>, limit: usize) -> bool {
+    fn offer(&mut self, word: Word<'g, P>) -> bool {
         if !word.is_empty() {
             self.push(word);
         }
-        usize::from(self.len) == limit
+        self.len == self.limit
     }
 
     pub fn next(&mut self) -> Option<Word<'g, P>> {
@@ -59,25 +61,18 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         limit: usize,
         chunk: &mut Chunk<'g, P>,
     ) -> Option<Position> {
-        (chunk.at, chunk.len) = (0, 0);
-        let limit = limit.min(CHUNK);
+        (chunk.at, chunk.len, chunk.limit) = (0, 0, limit.min(CHUNK) as u8);
         match self.view() {
             View::Linear(linear) if linear.children.len() == 4 => {
-                self.collect_linear::<5>(linear, from, direction, limit, chunk)
+                self.collect_linear::<5>(linear, from, direction, chunk)
             }
-            View::Linear(linear) => {
-                self.collect_linear::<17>(linear, from, direction, limit, chunk)
-            }
-            View::Node48(node) => {
-                self.collect_wide(from, direction, limit, chunk, |first, chunk| {
-                    Self::offer48(node, first, direction, limit, chunk)
-                })
-            }
-            View::Node256(node) => {
-                self.collect_wide(from, direction, limit, chunk, |first, chunk| {
-                    Self::offer256(node, first, direction, limit, chunk)
-                })
-            }
+            View::Linear(linear) => self.collect_linear::<17>(linear, from, direction, chunk),
+            View::Node48(node) => self.collect_wide(from, direction, chunk, |first, chunk| {
+                Self::offer48(node, first, direction, chunk)
+            }),
+            View::Node256(node) => self.collect_wide(from, direction, chunk, |first, chunk| {
+                Self::offer256(node, first, direction, chunk)
+            }),
         }
     }
 
@@ -189,7 +184,6 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         linear: Linear<'g>,
         from: Position,
         direction: Direction,
-        limit: usize,
         chunk: &mut Chunk<'g, P>,
     ) -> Option<Position> {
         let keys_first = linear.keys.load();
@@ -231,6 +225,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             found.reverse();
         }
         let index_of = |entry: u16| usize::from(entry & ((1 << INDEX_BITS) - 1));
+        let limit = usize::from(chunk.limit);
         found.iter().take(limit).for_each(|entry| chunk.push(words[index_of(*entry)]));
         found.get(limit).map(|entry| entry >> INDEX_BITS)
     }
@@ -242,13 +237,12 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self,
         from: Position,
         direction: Direction,
-        limit: usize,
         chunk: &mut Chunk<'g, P>,
         bytes: impl FnOnce(usize, &mut Chunk<'g, P>) -> Option<usize>,
     ) -> Option<Position> {
         match direction {
             Direction::Ascending => {
-                if from == TERMINAL && chunk.offer(self.terminal(), limit) {
+                if from == TERMINAL && chunk.offer(self.terminal()) {
                     return Some(TERMINAL + 1);
                 }
                 let full = bytes(usize::from(from.max(1)) - 1, chunk)?;
@@ -260,7 +254,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                 if let Some(full) = first.and_then(|first| bytes(first, chunk)) {
                     return Some(full as Position);
                 }
-                chunk.offer(self.terminal(), limit);
+                chunk.offer(self.terminal());
                 None
             }
         }
@@ -271,7 +265,6 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         node: &'g Node48<P::Lock>,
         first: usize,
         direction: Direction,
-        limit: usize,
         chunk: &mut Chunk<'g, P>,
     ) -> Option<usize> {
         const BYTES: usize = 8;
@@ -289,7 +282,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                         let byte = slots.trailing_zeros() as usize / 8;
                         let slot = slots >> (byte * 8);
                         slots &= !(0xFF << (byte * 8));
-                        if chunk.offer(child(slot), limit) {
+                        if chunk.offer(child(slot)) {
                             return Some(at * BYTES + byte);
                         }
                     }
@@ -304,7 +297,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                         let byte = BYTES - 1 - slots.leading_zeros() as usize / 8;
                         let slot = slots >> (byte * 8);
                         slots &= !(0xFF << (byte * 8));
-                        if chunk.offer(child(slot), limit) {
+                        if chunk.offer(child(slot)) {
                             return Some(at * BYTES + byte);
                         }
                     }
@@ -318,11 +311,10 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         node: &'g Node256<P::Lock>,
         first: usize,
         direction: Direction,
-        limit: usize,
         chunk: &mut Chunk<'g, P>,
     ) -> Option<usize> {
         let children = node.children.iter().enumerate();
-        let fills = |(_, child): &(usize, &'g Slot)| chunk.offer(child.load(), limit);
+        let fills = |(_, child): &(usize, &'g Slot)| chunk.offer(child.load());
         let full = match direction {
             Direction::Ascending => children.skip(first).find(fills),
             Direction::Descending => children.take(first + 1).rev().find(fills),
