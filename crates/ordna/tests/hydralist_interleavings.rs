@@ -190,6 +190,62 @@ fn a_walk_meets_splits_and_merges() {
     }
 }
 
+/// A walk has handed out a part of a node when the rest is changed: slots are used for other keys, or
+/// the node is split.
+#[test]
+fn a_walk_finds_the_rest_of_its_node_changed() {
+    for direction in [Direction::Ascending, Direction::Descending] {
+        for split in [false, true] {
+            let index: HydraList<u64, u64, LockedLayer<u64>, 64> =
+                HydraList::with(&Options { update: Update::Synchronous, ..Options::default() });
+            (0..50).for_each(|n| {
+                index.insert(&(100 + n * 7 % 50 * 10), &n).unwrap();
+            });
+            assert_eq!(index.validate().unwrap().nodes, 1);
+            let walked = while_held(
+                "hydralist.visit.copied",
+                || {
+                    let mut walked = Vec::new();
+                    let all = std::ops::Bound::Unbounded;
+                    index.visit(all, all, direction, |key, _| {
+                        walked.push(*key);
+                        std::ops::ControlFlow::Continue(())
+                    });
+                    walked
+                },
+                || {
+                    // The slots of keys in the middle go to keys at the ends.
+                    for n in 20..30 {
+                        index.remove(&(100 + n * 10));
+                        index.insert(&(n - 20), &n).unwrap();
+                        index.insert(&(n + 980), &n).unwrap();
+                    }
+                    if split {
+                        (0..50).for_each(|n| {
+                            index.insert(&(105 + n * 10), &n).unwrap();
+                        });
+                    }
+                },
+            );
+            assert_eq!(index.validate().unwrap().nodes > 1, split);
+            let mut in_order = walked.clone();
+            in_order.sort_unstable();
+            in_order.dedup();
+            if direction == Direction::Descending {
+                in_order.reverse();
+            }
+            assert_eq!(walked, in_order, "{direction:?}, {split}: out of order, or twice");
+            for n in (0..20).chain(30..50) {
+                let key = 100 + n * 10;
+                assert!(
+                    walked.contains(&key),
+                    "{direction:?}, {split}: {key} was there throughout"
+                );
+            }
+        }
+    }
+}
+
 /// PITFALLS, HydraList 4: between the decision to merge and the locks, a node comes between.
 #[test]
 fn a_merge_finds_its_neighbours_parted() {

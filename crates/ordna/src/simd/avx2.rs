@@ -67,3 +67,9 @@ pub fn equal(line: &Line, byte: u8) -> u64 {
     }
     u64::from(high) << 32 | u64::from(low)
 }
+
+/// How many numbers are below each of the first `count`; the plain loop, in vectors of eight.
+#[target_feature(enable = "avx2")]
+pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
+    super::scalar::ranks(numbers, count)
+}

@@ -183,6 +183,23 @@ impl InstructionSet {
         }
     }
 
+    /// How many numbers are below each of the first `count` (64 at most). All belong to the caller: no
+    /// other thread writes them.
+    #[inline]
+    #[allow(unsafe_code, reason = "instructions that this machine has")]
+    pub fn ranks(self, numbers: &[i32; Bytes::LEN], count: usize) -> [i32; Bytes::LEN] {
+        match self.0 {
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            // SAFETY: a value of this kind is made only where the machine has AVX2.
+            Kind::Avx2 => unsafe { avx2::ranks(numbers, count) },
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            // SAFETY: likewise AVX-512.
+            Kind::Avx512 => unsafe { avx512::ranks(numbers, count) },
+            // Its plain loop has vectors: NEON is part of AArch64.
+            _ => scalar::ranks(numbers, count),
+        }
+    }
+
     /// Which words are below `word`, as unsigned numbers: bit i stands for lane i.
     #[inline]
     pub fn below(self, line: &Line, word: u64) -> u32 {
@@ -239,6 +256,29 @@ mod tests {
                 for set in InstructionSet::available() {
                     assert_eq!(set.at_most(&line, word), at_most, "{set:?} {word} {line:?}");
                     assert_eq!(set.below(&line, word), below, "{set:?} {word} {line:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_ranks_as_a_sort_does() {
+        let mut state = 3_u64;
+        for round in 0..500 {
+            let mut numbers = [i32::MAX; 64];
+            let count = round % 65;
+            for number in &mut numbers[..count] {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Of all sizes and signs, and in some rounds few different ones.
+                *number = (state >> 32) as i32 >> (round % 32);
+            }
+            let mut sorted = numbers[..count].to_vec();
+            sorted.sort_unstable();
+            for set in InstructionSet::available() {
+                let ranks = set.ranks(&numbers, count);
+                for (number, rank) in numbers.iter().zip(ranks).take(count) {
+                    let below = sorted.partition_point(|other| other < number);
+                    assert_eq!(rank as usize, below, "{set:?} {number} {numbers:?}");
                 }
             }
         }

@@ -24,3 +24,16 @@ pub fn equal(line: &Line, byte: u8) -> u64 {
         mask | bits << (lane * 8)
     })
 }
+
+/// How many numbers are below each of the first `count`. Compilers turn the inner loop into vectors of
+/// whatever the target has.
+#[inline]
+pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
+    let mut ranks = [0; 64];
+    for other in &numbers[..count] {
+        for (rank, number) in ranks.iter_mut().zip(numbers) {
+            *rank += i32::from(other < number);
+        }
+    }
+    ranks
+}

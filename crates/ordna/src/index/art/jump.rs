@@ -120,6 +120,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         match next {
             Child::Leaf(leaf) => {
                 prefetch(leaf.as_ptr());
+                // As often as not it is above the key, and the record below it is the answer.
+                if let Some(Child::Leaf(other)) = below(node, at).map(Word::child) {
+                    prefetch(other.as_ptr());
+                }
                 Jump::Found { leaf, node, at, above, unproven }
             }
             Child::Node(child) => {

@@ -87,7 +87,7 @@ where
     let next = unsafe { node.next.load(std::sync::atomic::Ordering::Acquire).as_ref() };
     let mut wrong = None;
     let mut before: Option<(super::entry::Entry<K, V>, usize)> = None;
-    node.for_each(|at, entry| {
+    node.for_each(leaf, |at, entry| {
         // SAFETY: entries of live nodes are alive.
         let (inside, print) = unsafe {
             entry.with_key(|key| {

@@ -123,6 +123,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
         }
     }
 
+    /// The key.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`]; the record is not freed while the result is used.
+    #[inline]
+    pub unsafe fn key(&self) -> &K {
+        if K::HEAD_IS_KEY {
+            // SAFETY: as in `with_key`.
+            unsafe { K::view((&raw const self.head).cast(), ptr::null()) }
+        } else {
+            // SAFETY: alive by the caller; keys never change.
+            unsafe { self.record().key() }
+        }
+    }
+
     /// Compares with a key whose head is known.
     ///
     /// # Safety

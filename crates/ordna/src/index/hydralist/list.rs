@@ -57,9 +57,6 @@ static ZERO: u64 = 0;
 /// How many lookups of a batch are under way at once.
 const LANES: usize = 16;
 
-/// How many records a walk has asked for before it comes to them.
-const RECORDS_AHEAD: usize = 16;
-
 /// What an operation looks for the node of.
 pub enum Goal<'k, K: ?Sized> {
     /// A key, with its head.
@@ -590,10 +587,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 &*self.last.load(Ordering::Acquire)
             },
         };
+        let mut last;
+        let mut is_first = true;
+        Node::prefetch(node);
         if want > 1 {
-            Node::prefetch_whole(node);
+            Node::prefetch_walk(node);
         }
-        loop {
+        'nodes: loop {
             let goal = match (direction, from) {
                 (Direction::Ascending, Bound::Unbounded) => {
                     Goal::At(0, self.first(&guard).anchor())
@@ -602,7 +602,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 (Direction::Descending, Bound::Excluded(key)) => Goal::Before(key.head(), key),
                 (_, Bound::Included(key) | Bound::Excluded(key)) => Goal::At(key.head(), key),
             };
-            let (read, next) = self.read_at(node, goal, &guard, |node, next, token| {
+            let mut parts = 0..0;
+            // Where the walk probably goes on. Never followed from here.
+            let mut ahead = std::ptr::null();
+            let (read, next, token) = self.read_at(node, goal, &guard, |node, next, token| {
+                ahead = match direction {
+                    Direction::Ascending => next.map_or(std::ptr::null(), std::ptr::from_ref),
+                    Direction::Descending => node.prev.load(Ordering::Relaxed).cast_const(),
+                };
+                parts = 0..Node::<K, V, N>::PARTS;
+                if is_first && want > 1 && !ahead.is_null() {
+                    // Nothing else is under way yet.
+                    parts.by_ref().for_each(|part| Node::prefetch_part(ahead, part));
+                }
                 // A node that begins where the last one ended is copied from its start.
                 let from = match (direction, from) {
                     (Direction::Ascending, Bound::Included(key))
@@ -613,47 +625,53 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                     _ => from,
                 };
                 node.copy(from, direction, want, self.leaf, token, &mut run)?;
-                Ok((node, next))
+                Ok((node, next, token))
             });
-            // Where the walk goes on, fetched a line with each entry: a walk that ends early has not
-            // asked for much in vain. Never followed from here.
-            let ahead = match direction {
-                Direction::Ascending => next.map_or(std::ptr::null(), std::ptr::from_ref),
-                Direction::Descending => read.prev.load(Ordering::Relaxed).cast_const(),
-            };
-            let mut lines = if want > run.entries().len() && !ahead.is_null() {
-                0..Node::<K, V, N>::LINES
-            } else {
-                0..0
-            };
-            point("hydralist.visit.copied");
-            run.entries().iter().take(RECORDS_AHEAD).for_each(|entry| entry.prefetch());
-            for (at, entry) in run.entries().iter().enumerate() {
-                if let Some(line) = lines.next() {
-                    Node::prefetch_line(ahead, line);
+            is_first = false;
+            run.entries().iter().for_each(|entry| entry.prefetch());
+            loop {
+                point("hydralist.visit.copied");
+                for (at, entry) in run.entries().iter().enumerate() {
+                    read.prefetch_record(&run, at);
+                    // A line with each entry: a walk that ends early has not asked for much in vain.
+                    if want > at + run.left()
+                        && !ahead.is_null()
+                        && let Some(part) = parts.next()
+                    {
+                        Node::prefetch_part(ahead, part);
+                    }
+                    // SAFETY: the entry was in the list during the guard.
+                    let visited = unsafe {
+                        entry.with_key(|key| {
+                            let beyond = match direction {
+                                Direction::Ascending => is_above(key, end),
+                                Direction::Descending => is_below(key, end),
+                            };
+                            if beyond {
+                                return ControlFlow::Break(());
+                            }
+                            entry.with_value(|value| visit(key, value))
+                        })
+                    };
+                    if visited.is_break() {
+                        return;
+                    }
                 }
-                if let Some(entry) = run.entries().get(at + RECORDS_AHEAD) {
-                    entry.prefetch();
+                want = want.saturating_sub(run.entries().len()).max(1);
+                if run.left() == 0 {
+                    break;
                 }
-                // SAFETY: the entry was in the list during the guard.
-                let visited = unsafe {
-                    entry.with_key(|key| {
-                        let beyond = match direction {
-                            Direction::Ascending => is_above(key, end),
-                            Direction::Descending => is_below(key, end),
-                        };
-                        if beyond {
-                            return ControlFlow::Break(());
-                        }
-                        entry.with_value(|value| visit(key, value))
-                    })
-                };
-                if visited.is_break() {
-                    return;
+                last = run.entries()[run.entries().len() - 1];
+                let copied = read.copy_on(want, &mut run);
+                // What is copied later is of the same moment, or the walk comes back by key.
+                let goes_on = matches!(token, Token::Version(..)) && token.holds()
+                    || fault!("hydralist.visit.validate");
+                if copied.is_err() || !goes_on {
+                    // SAFETY: the entry was in the list during the guard.
+                    (from, node) = (Bound::Excluded(unsafe { last.key() }), read);
+                    continue 'nodes;
                 }
             }
-            lines.for_each(|line| Node::prefetch_line(ahead, line));
-            want = want.saturating_sub(run.entries().len()).max(1);
             // On from the boundary that was seen with the entries, by key: wherever that is by now.
             match direction {
                 Direction::Ascending => {

@@ -7,7 +7,7 @@
 //! was merged away, walks on in the list.
 //!
 //! Point operations are linearizable: O(length of the key) in the search layer, then one node and
-//! normally no walk. Walks are live, as [`OrderedIndex`] defines, and copy one node at a time. Readers
+//! normally no walk. Walks are live, as [`OrderedIndex`] defines, and copy a few entries at a time. Readers
 //! write nothing shared, except that the first walk through a node after a write leaves the sorted
 //! order of its slots there.
 //!

@@ -22,7 +22,7 @@
 //!
 //! # The sorted order
 //! It is worked out by the first walk that comes by after a write, and kept with the version for
-//! which it is right. `BUSY` keeps two walks from writing it at once. A walk that reads it while
+//! which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY` keeps two walks from writing it at once. A walk that reads it while
 //! another one replaces it, which can only be for a later version, is told by its own token: the
 //! bytes are stored with release ordering after the later version was read.
 //!
@@ -104,19 +104,32 @@ type Found<K, V> = (usize, Entry<K, V>);
 /// Entries with their slots, and how many they are.
 type Gathered<K, V> = ([(Entry<K, V>, u8); MOST], usize);
 
-/// Entries copied from a node, in the direction of the walk.
+/// How many entries a walk copies before it hands them out.
+pub const CHUNK: usize = 16;
+
+/// A walk through one node: the slots that it has before it, and the entries that it copied last.
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
-    entries: [Entry<K, V>; MOST],
+    /// In the direction of the walk.
+    slots: [u8; MOST],
+    /// The slots from `next` to `end` are still to be copied.
+    next: usize,
+    end: usize,
+    entries: [Entry<K, V>; CHUNK],
     len: usize,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
     pub fn new() -> Self {
-        Self { entries: [Entry::EMPTY; MOST], len: 0 }
+        Self { slots: [0; MOST], next: 0, end: 0, entries: [Entry::EMPTY; CHUNK], len: 0 }
     }
 
     pub fn entries(&self) -> &[Entry<K, V>] {
         &self.entries[..self.len]
+    }
+
+    /// How many entries of the node are still to be copied.
+    pub fn left(&self) -> usize {
+        self.end - self.next
     }
 }
 
@@ -280,19 +293,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Self::prefetch_line(node, 1);
     }
 
-    /// How many cache lines a node has.
-    pub const LINES: usize = size_of::<Self>() / 64;
-
-    /// Fetches one of a node's lines; what walks read first has the lowest numbers.
+    /// Fetches one of a node's lines.
     #[inline]
-    pub fn prefetch_line(node: *const Self, line: usize) {
+    fn prefetch_line(node: *const Self, line: usize) {
         crate::simd::prefetch(node.wrapping_byte_add(line * 64));
     }
 
-    /// Fetches a node that a walk is going to copy.
+    /// Into how many parts a node is divided for [`Node::prefetch_part`].
+    pub const PARTS: usize = (N * 3 / 4).div_ceil(4) + 1;
+
+    /// Fetches a part of what a walk reads of a node that it passes through: what it reads first has the
+    /// lowest number. The slots are filled from the first one on; the last quarter is left to chance.
     #[inline]
-    pub fn prefetch_whole(node: *const Self) {
-        (0..Self::LINES).for_each(|line| Self::prefetch_line(node, line));
+    pub fn prefetch_part(node: *const Self, part: usize) {
+        if part == 0 {
+            Self::prefetch_line(node, 0);
+            Self::prefetch_line(node, std::mem::offset_of!(Self, order) / 64);
+        } else {
+            Self::prefetch_line(node, std::mem::offset_of!(Self, slots) / 64 + part - 1);
+        }
+    }
+
+    /// Fetches a node that a walk is going to pass through.
+    #[inline]
+    pub fn prefetch_walk(node: *const Self) {
+        (0..Self::PARTS).for_each(|part| Self::prefetch_part(node, part));
     }
 
     /// The first of `count` positions whose entry is not `before`; `None` if the slots changed meanwhile.
@@ -318,6 +343,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is room.
     pub fn add(&self, entry: Entry<K, V>, leaf: Leaf) {
+        // SAFETY: a new entry is alive.
+        let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
+        self.put(entry, print, leaf);
+    }
+
+    /// [`Node::add`], with the key's fingerprint.
+    fn put(&self, entry: Entry<K, V>, print: u8, leaf: Leaf) {
         let live = self.live.load(Ordering::Relaxed);
         debug_assert!(live != Self::ALL);
         let at = if leaf == Leaf::Sorted {
@@ -332,8 +364,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             count
         } else {
             let at = (!live).trailing_zeros() as usize;
-            // SAFETY: as above.
-            let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
             self.fingerprints.set(at, print);
             self.slots[at].store(entry);
             at
@@ -356,29 +386,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// The entries with their slots, in the order of their keys.
-    fn gather(&self) -> Gathered<K, V> {
+    ///
+    /// Each is ranked by 25 bits of its head, those in which the heads of the node differ first: how many
+    /// of the others are below it. That takes no branches. The sort behind it has work only where these
+    /// bits are equal, and looks at records only where whole heads are.
+    fn gather(&self, leaf: Leaf) -> Gathered<K, V> {
         let mut live = self.live.load(Ordering::Acquire);
         let count = live.count_ones() as usize;
-        let mut all = [(Entry::EMPTY, 0); MOST];
-        let mut len = 0;
-        let mut take = |at: u32| {
-            let entry = self.slots[at as usize].load();
-            entry.prefetch();
-            all[len] = (entry, at as u8);
-            len += 1;
-        };
-        // The last order that was worked out first: it is nearly right, and the sort is quick with what
-        // is nearly sorted. It may be of any age, or half of one and half of another.
-        for at in self.order.load() {
-            let at = u32::from(at);
-            if at < MOST as u32 && live >> at & 1 == 1 {
-                live &= !(1 << at);
-                take(at);
-            }
-        }
-        while live != 0 {
-            take(live.trailing_zeros());
+        let mut found = [(Entry::EMPTY, 0); MOST];
+        let (mut least, mut most) = (u64::MAX, 0);
+        for place in &mut found[..count] {
+            let at = live.trailing_zeros();
             live &= live - 1;
+            let entry = self.slots[at as usize].load();
+            (least, most) = (least.min(entry.head()), most.max(entry.head()));
+            *place = (entry, at as u8);
+        }
+        let simd = match leaf {
+            Leaf::Fingerprints(simd) => simd,
+            Leaf::Sorted => return (found, count),
+        };
+        let shift = (u64::BITS - most.saturating_sub(least).leading_zeros()).saturating_sub(25);
+        let mut numbers = [i32::MAX; MOST];
+        for (at, (entry, _)) in found[..count].iter().enumerate() {
+            // The position behind the bits makes all numbers different.
+            numbers[at] = ((entry.head() - least) >> shift << 6) as i32 | at as i32;
+        }
+        let ranks = simd.ranks(&numbers, count);
+        let mut all = [(Entry::EMPTY, 0); MOST];
+        for (entry, rank) in found[..count].iter().zip(ranks) {
+            all[rank as usize] = *entry;
         }
         // SAFETY: they stood in slots in use, under the caller's guard.
         all[..count].sort_by(|one, other| unsafe { one.0.order(other.0) });
@@ -407,7 +444,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             fence(Ordering::Acquire);
             return (order, count);
         }
-        let (all, count) = self.gather();
+        let (all, count) = self.gather(leaf);
         let order = std::array::from_fn(|at| if at < count { all[at].1 } else { NO_SLOT });
         if let Some(version) = version
             && token.holds()
@@ -423,8 +460,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         (order, count)
     }
 
-    /// Copies the entries from `from` on in the given direction, `want` at most. What is in the run is
-    /// right if the token holds afterwards.
+    /// Begins to copy the entries from `from` on in the given direction. What is in the run is right if
+    /// the token holds afterwards; as long as it holds, [`Node::copy_on`] goes on.
     pub fn copy(
         &self,
         from: Bound<&K>,
@@ -434,7 +471,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         token: Token<'_>,
         run: &mut Run<K, V>,
     ) -> Result<(), Changed> {
-        run.len = 0;
         let (order, count) = self.sorted_slots(leaf, token);
         let slot_at = |at: usize| usize::from(order[at]);
         // How many entries are below the bound, or at it if `with` says so.
@@ -453,36 +489,49 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
                 order.is_lt() || with && order.is_eq()
             })
         };
-        let (start, len) = match (direction, from) {
-            (Direction::Ascending, Bound::Unbounded) => (0, count),
-            (Direction::Ascending, Bound::Included(key)) => {
-                let start = below(key, false).ok_or(Changed)?;
-                (start, count - start)
+        (run.slots, run.next, run.end) = match direction {
+            Direction::Ascending => {
+                let start = match from {
+                    Bound::Unbounded => 0,
+                    Bound::Included(key) => below(key, false).ok_or(Changed)?,
+                    Bound::Excluded(key) => below(key, true).ok_or(Changed)?,
+                };
+                (order, start, count)
             }
-            (Direction::Ascending, Bound::Excluded(key)) => {
-                let start = below(key, true).ok_or(Changed)?;
-                (start, count - start)
-            }
-            (Direction::Descending, Bound::Unbounded) => (count, count),
-            (Direction::Descending, Bound::Included(key)) => {
-                let end = below(key, true).ok_or(Changed)?;
-                (end, end)
-            }
-            (Direction::Descending, Bound::Excluded(key)) => {
-                let end = below(key, false).ok_or(Changed)?;
-                (end, end)
+            Direction::Descending => {
+                let end = match from {
+                    Bound::Unbounded => count,
+                    Bound::Included(key) => below(key, true).ok_or(Changed)?,
+                    Bound::Excluded(key) => below(key, false).ok_or(Changed)?,
+                };
+                let mut slots = order;
+                slots.reverse();
+                (slots, MOST - end, MOST)
             }
         };
-        run.len = len.min(want);
-        for (step, place) in run.entries[..run.len].iter_mut().enumerate() {
-            let at = match direction {
-                Direction::Ascending => start + step,
-                Direction::Descending => start - 1 - step,
-            };
-            let Some(slot) = self.slots.get(slot_at(at)) else { return Err(Changed) };
-            *place = slot.load();
+        self.copy_on(want, run)
+    }
+
+    /// Copies the next entries of a run, `want` at most.
+    pub fn copy_on(&self, want: usize, run: &mut Run<K, V>) -> Result<(), Changed> {
+        let slots = &run.slots[run.next..run.end];
+        run.len = slots.len().min(CHUNK).min(want);
+        for (place, slot) in run.entries.iter_mut().zip(slots) {
+            *place = self.slots.get(usize::from(*slot)).ok_or(Changed)?.load();
         }
+        run.next += run.len;
         Ok(())
+    }
+
+    /// Asks for the record of the entry that comes `ahead` places after those that were copied.
+    #[inline]
+    pub fn prefetch_record(&self, run: &Run<K, V>, ahead: usize) {
+        if !Entry::<K, V>::INLINE
+            && let Some(slot) = run.slots[run.next..run.end].get(ahead)
+            && let Some(slot) = self.slots.get(usize::from(*slot))
+        {
+            slot.load::<K, V>().prefetch();
+        }
     }
 
     /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
@@ -491,7 +540,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Behind the last entry of the last node nothing is moved: keys that come in ascending order would
     /// leave every node half full.
     pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> Box<Self> {
-        let (all, count) = self.gather();
+        let (all, count) = self.gather(leaf);
         // SAFETY: entries of a locked node are alive, and so is the new one.
         let is_last = unsafe { all[count - 1].0.order(entry) }.is_lt();
         if is_last && self.next.load(Ordering::Relaxed).is_null() {
@@ -503,15 +552,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let (stay, go) = all[..count].split_at(count / 2);
         // SAFETY: entries of a locked node are alive, and a full node has two at least.
         let upper = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };
-        for (entry, _) in go {
-            upper.add(*entry, leaf);
-        }
-        let staying = if leaf == Leaf::Sorted {
-            (1 << stay.len()) - 1
-        } else {
-            stay.iter().fold(0, |live, (_, at)| live | 1 << at)
-        };
-        self.live.store(staying, Ordering::Release);
+        let prints = self.fingerprints.load();
+        upper.refill(go, &prints);
+        self.refill(stay, &prints);
         // SAFETY: as above, and the new entry is alive.
         if unsafe { entry.order(go[0].0) }.is_lt() {
             self.add(entry, leaf);
@@ -519,6 +562,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             upper.add(entry, leaf);
         }
         upper
+    }
+
+    /// Holds these entries from now on, in slots that stand in order, so that a walk finds neighbours
+    /// together. They come with where in `prints` their fingerprints are. The caller holds the lock.
+    fn refill(&self, entries: &[(Entry<K, V>, u8)], prints: &[u8; MOST]) {
+        let mut own = [0; MOST];
+        for (at, (entry, from)) in entries.iter().enumerate() {
+            own[at] = prints[usize::from(*from)];
+            self.slots[at].store(*entry);
+        }
+        self.fingerprints.store(&own);
+        // Release: who sees the bits sees the slots.
+        self.live.store((1 << entries.len()) - 1, Ordering::Release);
     }
 
     /// Sets the end of the node's range. The caller holds the lock, or nobody else knows the node.
@@ -530,9 +586,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Takes over all that `other` holds. The caller holds both locks, and there is room.
     pub fn absorb(&self, other: &Self, leaf: Leaf) {
-        let (all, count) = other.gather();
-        for (entry, _) in &all[..count] {
-            self.add(*entry, leaf);
+        let (all, count) = other.gather(leaf);
+        for (entry, at) in &all[..count] {
+            self.put(*entry, other.fingerprints.get(usize::from(*at)), leaf);
         }
         other.live.store(0, Ordering::Release);
     }
@@ -581,16 +637,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// Calls `each` with the entries and their slots, in order, while nobody writes.
-    pub fn for_each(&self, mut each: impl FnMut(usize, Entry<K, V>)) {
-        let (all, count) = self.gather();
+    pub fn for_each(&self, leaf: Leaf, mut each: impl FnMut(usize, Entry<K, V>)) {
+        let (all, count) = self.gather(leaf);
         all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
     }
 
     /// Bytes behind the entries, while nobody writes.
     pub fn record_bytes(&self) -> usize {
+        let mut live = self.live.load(Ordering::Acquire);
         let mut bytes = 0;
-        // SAFETY: entries of a live node are alive.
-        self.for_each(|_, entry| bytes += unsafe { entry.size() });
+        while live != 0 {
+            let entry = self.slots[live.trailing_zeros() as usize].load::<K, V>();
+            // SAFETY: entries of a live node are alive.
+            bytes += unsafe { entry.size() };
+            live &= live - 1;
+        }
         bytes
     }
 
