@@ -138,6 +138,7 @@ fn machine<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: &Options, seed: 
             let (found, expected) = (answered(&index, &ops), expected(&oracle, &ops));
             let differs = found.lines().zip(expected.lines()).find(|(one, other)| one != other);
             assert_eq!(differs, None, "seed {seed}, round {round}, step {step}");
+            assert_eq!(found.lines().count(), ops.len(), "seed {seed}, round {round}, step {step}");
             index
                 .validate()
                 .unwrap_or_else(|broken| panic!("round {round}, step {step}: {broken}"));
