@@ -2,21 +2,33 @@
 //!
 //! Clients send cursors back as unsigned numbers, so a key cannot stand in one. A cursor names a
 //! position between keys and not a slot of a table: inserts and deletes leave it valid, and it may
-//! be used more than once. The oldest are forgotten beyond [`KEPT`].
+//! be used more than once.
 //!
 //! All cursors of one scan read the snapshot that was taken when it began, as long as its lease
 //! lasts; each call renews it. Afterwards they go on from the same key in the present state.
+//!
+//! Of each scan the last [`RECENT`] cursors are remembered, so that a long scan does not push out
+//! those of others, and [`KEPT`] of all scans together. Beyond, scans without a lease forget theirs,
+//! those that began first before others: no scan under way loses its place.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
 
 use crate::state::Snapshot;
 
 /// Cursors remembered at once, of all clients together.
-pub const KEPT: usize = 16_384;
+const KEPT: usize = 16_384;
+/// Cursors remembered of one scan.
+const RECENT: usize = 16;
 /// Scans with a snapshot at once; beyond, the one that ends first loses it.
 const LEASES: usize = 1024;
+// So scans with a lease alone are never too many.
+const _: () = assert!(LEASES * RECENT <= KEPT);
+/// No lease is longer: an instant can be told of its end.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Debug)]
 pub struct Cursors {
@@ -28,7 +40,11 @@ pub struct Cursors {
 struct Table {
     last: u64,
     positions: BTreeMap<u64, Position>,
+    /// The cursors of each scan that are remembered, oldest first. None is empty.
+    scans: BTreeMap<u64, VecDeque<u64>>,
     leases: BTreeMap<u64, Lease>,
+    /// The scans without a lease.
+    idle: BTreeSet<u64>,
     ended: u64,
 }
 
@@ -45,11 +61,35 @@ pub struct Position {
 struct Lease {
     snapshot: Snapshot,
     until: Instant,
+    /// Sees to its end.
+    task: AbortHandle,
+}
+
+impl Table {
+    /// Forgets the oldest cursor of a scan.
+    fn forget_one(&mut self, scan: u64) {
+        let Some(cursors) = self.scans.get_mut(&scan) else { return };
+        if let Some(cursor) = cursors.pop_front() {
+            self.positions.remove(&cursor);
+        }
+        if cursors.is_empty() {
+            self.scans.remove(&scan);
+            self.idle.remove(&scan);
+        }
+    }
+
+    /// Ends a lease. What it held is to be dropped outside the lock: that may collect.
+    fn end(&mut self, scan: u64) -> Option<Lease> {
+        let lease = self.leases.remove(&scan)?;
+        lease.task.abort();
+        self.idle.insert(scan);
+        Some(lease)
+    }
 }
 
 impl Cursors {
     pub fn new(lease: Duration) -> Self {
-        Self { table: Mutex::default(), lease }
+        Self { table: Mutex::default(), lease: lease.min(LONGEST) }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -64,30 +104,40 @@ impl Cursors {
         from: Option<&Position>,
         snapshot: Snapshot,
     ) -> u64 {
-        let mut ended = Vec::new();
-        let mut table = self.table();
+        let until = Instant::now() + self.lease;
+        let mut guard = self.table();
+        let table = &mut *guard;
         table.last += 1;
         let cursor = table.last;
         let scan = from.map_or(cursor, |from| from.scan);
         table.positions.insert(cursor, Position { key, scan });
-        if table.positions.len() > KEPT {
-            table.positions.pop_first();
+        let cursors = table.scans.entry(scan).or_default();
+        cursors.push_back(cursor);
+        if cursors.len() > RECENT {
+            table.forget_one(scan);
         }
-        let until = Instant::now() + self.lease;
-        let watched = table.leases.contains_key(&scan);
-        ended.extend(table.leases.insert(scan, Lease { snapshot, until }));
-        if table.leases.len() > LEASES {
-            let first = table.leases.iter().min_by_key(|(_, lease)| lease.until);
-            if let Some(first) = first.map(|(scan, _)| *scan) {
-                ended.extend(table.leases.remove(&first));
+        let (mut former, mut ended) = (None, None);
+        if let Some(lease) = table.leases.get_mut(&scan) {
+            former = Some(std::mem::replace(&mut lease.snapshot, snapshot));
+            lease.until = until;
+        } else {
+            let task = tokio::spawn(end_in_time(Arc::downgrade(self), scan, until)).abort_handle();
+            table.leases.insert(scan, Lease { snapshot, until, task });
+            table.idle.remove(&scan);
+            if table.leases.len() > LEASES {
+                let first = table.leases.iter().min_by_key(|(_, lease)| lease.until);
+                ended = first.map(|(scan, _)| *scan).and_then(|first| table.end(first));
                 table.ended += 1;
             }
         }
-        // Snapshots end outside the lock: that may collect.
-        drop(table);
-        if !watched {
-            tokio::spawn(end_in_time(Arc::downgrade(self), scan, until));
+        while table.positions.len() > KEPT
+            && let Some(first) = table.idle.first().copied()
+        {
+            table.forget_one(first);
         }
+        // Snapshots end outside the lock: that may collect.
+        drop(guard);
+        drop((former, ended));
         cursor
     }
 
@@ -102,13 +152,16 @@ impl Cursors {
 
     /// The scan has come to its end.
     pub fn finish(&self, from: Option<&Position>) {
-        let ended = from.and_then(|from| self.table().leases.remove(&from.scan));
+        let ended = from.and_then(|from| self.table().end(from.scan));
         drop(ended);
     }
 
     /// Ends all snapshots of scans.
     pub fn end_leases(&self) {
-        let ended = std::mem::take(&mut self.table().leases);
+        let mut table = self.table();
+        let scans: Vec<u64> = table.leases.keys().copied().collect();
+        let ended: Vec<_> = scans.into_iter().filter_map(|scan| table.end(scan)).collect();
+        drop(table);
         drop(ended);
     }
 
@@ -126,7 +179,7 @@ impl Cursors {
             return Some(until);
         }
         table.ended += 1;
-        let ended = table.leases.remove(&scan);
+        let ended = table.end(scan);
         drop(table);
         drop(ended);
         None
@@ -141,5 +194,83 @@ async fn end_in_time(cursors: std::sync::Weak<Cursors>, scan: u64, mut until: In
             Some(renewed) => until = renewed,
             None => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Keyspace;
+
+    fn in_runtime(body: impl FnOnce()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.unwrap().block_on(async { body() });
+    }
+
+    #[test]
+    fn a_long_scan_does_not_push_out_the_cursors_of_others() {
+        in_runtime(|| {
+            let store = Keyspace::new();
+            let cursors = Arc::new(Cursors::new(Duration::from_secs(60)));
+            let slow = cursors.remember(b"slow".to_vec(), None, store.snapshot());
+            let mut from = None;
+            for n in 0..2 * KEPT {
+                let key = format!("{n}").into_bytes();
+                let cursor = cursors.remember(key, from.as_ref(), store.snapshot());
+                from = cursors.recall(cursor).map(|(position, _)| position);
+            }
+            // Nor do many short ones.
+            for _ in 0..2 * KEPT {
+                let cursor = cursors.remember(Vec::new(), None, store.snapshot());
+                let from = cursors.recall(cursor).map(|(position, _)| position);
+                cursors.finish(from.as_ref());
+            }
+            let (position, snapshot) = cursors.recall(slow).unwrap();
+            assert_eq!((position.key.as_slice(), snapshot.is_some()), (&b"slow"[..], true));
+            let table = cursors.table();
+            assert_eq!(table.positions.len(), KEPT);
+            assert_eq!(table.scans.values().map(VecDeque::len).sum::<usize>(), KEPT);
+            assert_eq!(table.scans.len(), table.leases.len() + table.idle.len());
+        });
+    }
+
+    #[test]
+    fn a_cursor_may_be_used_again_and_the_oldest_of_a_scan_are_forgotten() {
+        in_runtime(|| {
+            let store = Keyspace::new();
+            // No overflow of the clock either.
+            let cursors = Arc::new(Cursors::new(Duration::MAX));
+            let first = cursors.remember(b"a".to_vec(), None, store.snapshot());
+            let (from, _) = cursors.recall(first).unwrap();
+            for _ in 1..RECENT {
+                cursors.remember(b"b".to_vec(), Some(&from), store.snapshot());
+            }
+            assert!(cursors.recall(first).is_some());
+            cursors.remember(b"b".to_vec(), Some(&from), store.snapshot());
+            assert!(cursors.recall(first).is_none());
+            assert_eq!(cursors.table().positions.len(), RECENT);
+        });
+    }
+
+    #[test]
+    fn scans_that_have_ended_leave_no_tasks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let store = Keyspace::new();
+            let cursors = Arc::new(Cursors::new(Duration::from_secs(3600)));
+            for _ in 0..100 {
+                let cursor = cursors.remember(b"a".to_vec(), None, store.snapshot());
+                let (from, _) = cursors.recall(cursor).unwrap();
+                cursors.finish(Some(&from));
+            }
+            let metrics = tokio::runtime::Handle::current().metrics();
+            let all_gone = async {
+                while metrics.num_alive_tasks() > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let patience = Duration::from_secs(20);
+            assert!(tokio::time::timeout(patience, all_gone).await.is_ok(), "tasks stay");
+        });
     }
 }
