@@ -238,6 +238,9 @@ fn a_watched_key_that_came_and_went_has_changed() {
     for harmless in ["DEL w", "EXPIRE w 9", "GETEX w", "GETDEL w", "MSET a w b w", "FLUSHALL"] {
         assert_eq!(outcome(&[harmless]), done, "{harmless}");
     }
+    for failed in ["SET w 1 BAD", "INCRBY w x", "SETEX w 0 1", "MSET a 1 w"] {
+        assert_eq!(outcome(&[failed]), done, "{failed}");
+    }
     assert_eq!(outcome(&[]), done);
 }
 
@@ -320,6 +323,7 @@ fn a_snapshot_stays_as_it_was() {
             ("ORDNA.SNAPSHOT CREATE EX 1", r":2\r\n"),
         ],
     );
+    assert!(client.say("ORDNA.SNAPSHOT HELP").starts_with(r"*7\r\n+ORDNA.SNAPSHOT <subcommand>"));
     assert!(client.say("ORDNA.SNAPSHOT LIST").starts_with(r"*1\r\n*6\r\n$2\r\nid\r\n:2\r\n"));
     let patience = Instant::now() + Duration::from_secs(20);
     while client.say("ORDNA.SNAPSHOT LIST") != r"*0\r\n" {

@@ -216,7 +216,7 @@ pub fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     subcommand("client", COMMANDS, context, arguments, out)
 }
 
-fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
+pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     out.array(subcommands.len() + 2);
     out.simple(&format!("{command} <subcommand> [<arg> ...]. Subcommands are:"));
     subcommands.iter().for_each(|line| out.simple(line));

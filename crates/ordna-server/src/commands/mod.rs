@@ -64,7 +64,8 @@ impl Command {
         Self { at_once: true, ..self }
     }
 
-    /// Runs it, and reports the keys that it may have created to those who watch them.
+    /// Runs it, and reports the keys that it may have created to those who watch them. One that
+    /// ends with an error has written nothing.
     fn execute(
         &self,
         context: &mut Context<'_>,
@@ -72,7 +73,7 @@ impl Command {
         out: &mut Replies,
     ) -> Result {
         let result = (self.execute)(context, arguments, out);
-        if self.flags.contains(&CREATES) {
+        if result.is_ok() && self.flags.contains(&CREATES) {
             // In the table all keys of such commands are at 1, 1 + step and so on, or at 1 only.
             let (_, last, step) = self.keys;
             let count = if last < 0 { usize::MAX } else { 1 };

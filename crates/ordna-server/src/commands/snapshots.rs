@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::admin::help;
 use super::ordered::range_of;
 use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, subcommand};
 use crate::reply::Replies;
@@ -31,6 +32,19 @@ pub fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
             Ok(Outcome::Done)
         }),
         ("list", 2, list),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "ORDNA.SNAPSHOT",
+                &[
+                    "CREATE [EX <seconds>]",
+                    "DROP <id>",
+                    "GET <id> <key>",
+                    "LIST",
+                    "RANGE <id> <start> <end> [REV] [LIMIT <n>] [KEYS]",
+                ],
+            )
+        }),
     ];
     subcommand("ordna.snapshot", COMMANDS, context, arguments, out)
 }
