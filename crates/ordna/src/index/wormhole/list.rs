@@ -440,10 +440,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         matched: usize,
     ) {
         gone.move_all(left);
-        if !self.switches.sort_by_tag {
-            // SAFETY: the lock is held, by the caller within a section.
-            unsafe { left.sort() };
-        }
         self.tables.step(|_| {
             let next = gone.next();
             left.set_next(next);
@@ -452,6 +448,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             }
             Step { place: gone, came: false, left, right: next, outer: left.prev(), matched }
         });
+        if !self.switches.sort_by_tag {
+            // SAFETY: the lock is held, by the caller within a section; the leaf has its new range.
+            unsafe { left.sort() };
+        }
         S::unlock_obsolete(held);
     }
 

@@ -4,6 +4,7 @@
 
 use super::{Leaf, Stale, Words};
 use crate::index::wormhole::mode::Mode;
+use crate::index::wormhole::table::common_length;
 use crate::sync::atomic::Ordering;
 use crate::{Key, Value};
 
@@ -37,6 +38,15 @@ impl<const LEAF: usize> Order<LEAF> {
     }
 }
 
+/// The first eight bytes behind a prefix that is known. Keys with equal heads may differ.
+#[inline]
+fn head_behind<K: Key + ?Sized>(key: &K, prefix: usize) -> u64 {
+    if K::HEAD_IS_KEY || prefix == 0 {
+        return key.head();
+    }
+    key.radix().as_ref().get(prefix..).unwrap_or_default().head()
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, S, LEAF> {
     pub(super) fn load_order(self, len: usize) -> [u8; LEAF] {
         let mut positions = [0; LEAF];
@@ -63,37 +73,68 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         // Whatever was written meanwhile, these are a fill and positions that the leaf once had: within
         // its bounds.
         let (len, sorted) = self.fill();
-        let mut positions = self.load_order(len);
+        let positions = self.load_order(len);
         if sorted == len {
             return Ok(Order { positions, len });
         }
-        let mut entries = [(Words::default(), 0); LEAF];
-        let entries = &mut entries[..len];
-        for (entry, position) in entries.iter_mut().zip(positions) {
-            *entry = (self.words(usize::from(position)), position);
-            Self::prefetch_words(&entry.0, 32);
+        let mut words = [Words::default(); LEAF];
+        for (words, position) in words.iter_mut().zip(&positions[..len]) {
+            *words = self.words(usize::from(*position));
+            // What distinguishes keys of a leaf is mostly not far behind its anchor.
+            Self::prefetch_words(words, self.anchor_bytes().len() + 32);
         }
+        let next = self.next();
         if !valid() {
             return Err(Stale);
         }
-        let less = |a: &Words, b: &Words| {
-            if Self::INLINE {
+        let shared = if Self::INLINE { 0 } else { self.shared_length(next) };
+        // Heads first, and the keys only where they are the same: records are far apart, and comparing
+        // byte strings is slow.
+        let mut items = [(0_u64, 0_u8); LEAF];
+        for (at, item) in (0_u8..).zip(&mut items[..len]) {
+            let words = words[usize::from(at)];
+            // SAFETY: all words were read before `valid` was true, by the caller's promise.
+            let head = unsafe { Self::with_key(words, |key| head_behind(key, shared)) };
+            *item = (head, at);
+        }
+        let less = |a: &(u64, u8), b: &(u64, u8)| {
+            if a.0 != b.0 || Self::INLINE {
                 return a.0 < b.0;
             }
-            // SAFETY: all words were read before `valid` was true, by the caller's promise.
-            unsafe { Self::with_key(*a, |a| Self::with_key(*b, |b| a < b)) }
+            let [a, b] = [a, b].map(|item| words[usize::from(item.1)]);
+            // SAFETY: as above.
+            unsafe { Self::with_key(a, |a| Self::with_key(b, |b| a < b)) }
         };
-        let (left, right) = entries.split_at_mut(sorted);
+        let (left, right) = items[..len].split_at_mut(sorted);
         right.sort_unstable_by(|a, b| {
-            if less(&a.0, &b.0) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
+            if less(a, b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
         });
         let (mut i, mut j) = (0, 0);
-        for position in &mut positions[..len] {
-            let from_left = j == right.len() || (i < left.len() && less(&left[i].0, &right[j].0));
-            *position = if from_left { left[i].1 } else { right[j].1 };
-            if from_left { i += 1 } else { j += 1 }
+        let mut merged = [0; LEAF];
+        for rank in &mut merged[..len] {
+            let from_left = j == right.len() || (i < left.len() && less(&left[i], &right[j]));
+            let (_, at) = if from_left { left[i] } else { right[j] };
+            *rank = positions[usize::from(at)];
+            i += usize::from(from_left);
+            j += usize::from(!from_left);
         }
-        Ok(Order { positions, len })
+        Ok(Order { positions: merged, len })
+    }
+
+    /// How long a prefix all keys of the leaf share at least: they lie between its anchor and the next
+    /// leaf's. The next leaf is the one there was when the caller's right was valid.
+    fn shared_length(self, next: Option<Self>) -> usize {
+        next.map_or(0, |next| {
+            let [own, upper] = [self, next].map(|leaf| leaf.header().anchor_head);
+            // No padding can be shared beyond the shorter anchor.
+            let short = self.anchor_bytes().len().min(8);
+            let alike = (own ^ upper).leading_zeros() as usize / 8;
+            if alike < short {
+                alike
+            } else {
+                common_length(self.anchor_bytes(), next.anchor_bytes())
+            }
+        })
     }
 
     /// Sorts the order. Under the lock.
