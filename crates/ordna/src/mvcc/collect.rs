@@ -211,9 +211,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let mut kept: Batch<K, V> = kept.into_iter().flatten().collect();
         // Neighbours are unlinked one after the other; see `unlink_all`.
         kept.sort_unstable_by_key(|corpse| corpse.head);
-        while !kept.is_empty() {
-            let rest = kept.split_off(kept.len().min(BATCH));
-            self.graves.enqueue(std::mem::replace(&mut kept, rest));
+        let mut kept = kept.into_iter();
+        while kept.len() > 0 {
+            self.graves.enqueue(kept.by_ref().take(BATCH).collect());
         }
         self.hand_over();
     }
@@ -277,10 +277,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
             }
             point("mvcc.collect.examined");
-            while !unseen.is_empty() {
+            let mut unseen = unseen.into_iter();
+            while unseen.len() > 0 {
                 let guard = self.collector.pin();
-                let rest = unseen.split_off(unseen.len().min(SECTION));
-                self.unlink_all(std::mem::replace(&mut unseen, rest), &guard);
+                self.unlink_all(unseen.by_ref().take(SECTION).collect(), &guard);
             }
             batch = self.keep(kept);
         }

@@ -1,9 +1,10 @@
 //! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
 //!
-//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Walks follow
-//! level 0, long ones in several lanes at once; descending ones go back by sections of up to some
-//! five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a new node, put in the
-//! old one's place in one step. 32 bytes per `u64` pair on average, before the allocator's rounding.
+//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Walks
+//! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
+//! some five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a new
+//! node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
+//! allocator's rounding.
 //!
 //! Source: the Nitro paper (VLDB 2016), §2.
 
