@@ -19,11 +19,11 @@ impl<K: Key + ?Sized> Session<K> for &Scc<K> {
     }
 
     fn get(&mut self, key: &K) -> Option<u64> {
-        self.0.peek_with(&key.to_owned(), |_, value| *value)
+        self.0.peek_with(key, |_, value| *value)
     }
 
     fn remove(&mut self, key: &K) -> bool {
-        self.0.remove_sync(&key.to_owned())
+        self.0.remove_sync(key)
     }
 
     fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64)) {
