@@ -19,7 +19,7 @@ pub struct RunInfo {
     /// When it began, in UTC.
     #[serde(default)]
     pub started: String,
-    /// The version of the program, and the commit of the checkout that it stands in.
+    /// The version of the program, and the commit that it was built from.
     #[serde(default)]
     pub version: String,
     /// Threads that wanted to run in the minute before it began.
@@ -124,21 +124,9 @@ fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The version of the package, and what git says of the folder that the program lies in.
+/// The version of the package, and the commit that it was built from: `build.rs` asks git.
 fn version() -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    let commit = || {
-        let program = std::env::current_exe().ok()?;
-        let git = std::process::Command::new("git")
-            .arg("-C")
-            .arg(program.parent()?)
-            .args(["describe", "--always", "--dirty"])
-            .output()
-            .ok()
-            .filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&git.stdout).trim().to_owned())
-    };
-    commit().map_or_else(|| version.to_owned(), |commit| format!("{version}, commit {commit}"))
+    format!("{}, commit {}", env!("CARGO_PKG_VERSION"), env!("ORDNA_COMMIT"))
 }
 
 /// The program without its folder, and its arguments.
@@ -182,6 +170,8 @@ mod tests {
     fn a_run_knows_where_it_is() {
         let info = RunInfo::now();
         assert!(info.machine.contains("cores") && info.version.starts_with(char::is_numeric));
+        let commit = info.version.split_once(", commit ").unwrap().1;
+        assert!(!commit.is_empty() && !commit.contains(char::is_whitespace), "{commit:?}");
         let arguments = ["/a/b/ordna", "bench", "run"].map(str::to_owned);
         assert_eq!(command(arguments.into_iter()), "ordna bench run");
         let loaded = RunInfo { load_average: Some(2.0), ..info };
