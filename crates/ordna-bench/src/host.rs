@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use ordna::Key;
+use ordna::entries::Sequence;
 use serde::{Deserialize, Serialize};
 
 use crate::isolate::Child;
 use crate::run::{Instance, Job, Load, Make, Measured, Problem};
 
-/// What a child is asked.
+/// What a child is asked. Between two requests it stands still: nothing that an index does in the
+/// background runs while another is measured.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Request {
     Load,
     Phase(usize),
+    Look,
     Finish,
 }
 
@@ -71,6 +74,27 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
         }
     }
 
+    /// See [`Instance::look`].
+    pub fn look(&mut self) -> Result<Option<String>, Problem> {
+        match self {
+            Self::Here(instance) => instance.look(),
+            Self::Apart(_, job) => {
+                let limit = limit(job.keys.len());
+                self.ask(Request::Look, limit, "during a scan of the whole index")
+            }
+            Self::Ended(problem) => Err(problem.clone()),
+        }
+    }
+
+    /// Ends an instance that is of no use any more: what its end brings is not told.
+    pub fn discard(self) {
+        match self {
+            Self::Here(instance) => drop(instance.finish()),
+            // The child is killed.
+            Self::Apart(..) | Self::Ended(_) => {}
+        }
+    }
+
     /// See [`Instance::finish`].
     pub fn finish(mut self) -> Result<(), Problem> {
         match self {
@@ -94,7 +118,10 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
             return Err(Problem::Failed("it is not apart".to_owned()));
         };
         let request = serde_json::to_string(&request).unwrap_or_default();
-        match child.ask(&request, limit) {
+        child.go_on();
+        let answer = child.ask(&request, limit);
+        child.stand_still();
+        match answer {
             Ok(reply) => serde_json::from_str(&reply)
                 .unwrap_or_else(|error| Err(Problem::Failed(format!("its answer: {error}")))),
             Err(death) => {
@@ -108,7 +135,8 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
 
 /// How long so many operations may take: more than the slowest index needs for the longest scans.
 fn limit(operations: usize) -> Duration {
-    Duration::from_secs(60) + Duration::from_micros(50).saturating_mul(operations as u32)
+    Duration::from_secs(60)
+        + Duration::from_micros(50).saturating_mul(u32::try_from(operations).unwrap_or(u32::MAX))
 }
 
 fn serve<K: Key + ?Sized>(instance: &mut Option<Instance<'_, '_, K>>, request: &str) -> String {
@@ -119,6 +147,7 @@ fn serve<K: Key + ?Sized>(instance: &mut Option<Instance<'_, '_, K>>, request: &
     match (serde_json::from_str(request), instance.as_mut()) {
         (Ok(Request::Load), Some(instance)) => told(instance.load()),
         (Ok(Request::Phase(at)), Some(instance)) => told(instance.phase(at)),
+        (Ok(Request::Look), Some(instance)) => told(instance.look()),
         (Ok(Request::Finish), Some(_)) => told(instance.take().map_or(Ok(()), Instance::finish)),
         (Ok(_), None) => told::<()>(Err(gone())),
         (Err(error), _) => told::<()>(Err(Problem::Failed(error.to_string()))),
