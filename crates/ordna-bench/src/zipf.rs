@@ -43,6 +43,11 @@ impl Random {
     }
 }
 
+/// The sum of the weights of so many ranks.
+fn zeta(n: u64, theta: f64) -> f64 {
+    (1..=n).map(|rank| (rank as f64).powf(-theta)).sum()
+}
+
 /// Ranks `0..n` with probability proportional to `1 / (rank + 1)^theta`.
 ///
 /// Inverts the distribution approximately, in O(1) a draw after O(n) once: "Quickly generating
@@ -61,8 +66,13 @@ pub struct Zipf {
 impl Zipf {
     /// The distribution over `0..n`; `n` is not zero, `theta` not negative.
     pub fn new(n: u64, theta: f64) -> Self {
-        let zeta = |n: u64| (1..=n).map(|rank| (rank as f64).powf(-theta)).sum::<f64>();
-        let (all, two) = (if theta < 1.0 { zeta(n) } else { 0.0 }, zeta(n.min(2)));
+        let all = if theta < 1.0 { zeta(n, theta) } else { 0.0 };
+        Self::of_zeta(n, theta, all)
+    }
+
+    /// With the sum of all weights known.
+    fn of_zeta(n: u64, theta: f64, all: f64) -> Self {
+        let two = zeta(n.min(2), theta);
         let eta = (1.0 - (2.0 / n as f64).powf(1.0 - theta)) / (1.0 - two / all);
         Self { n, theta, zeta: all, eta }
     }
@@ -102,9 +112,41 @@ impl Zipf {
     }
 
     /// A draw whose popular ranks are scattered over `0..n`.
-    pub fn scrambled(&self, random: &mut Random) -> u64 {
+    pub fn scattered(&self, random: &mut Random) -> u64 {
         Random::mix(self.rank(random)) % self.n
     }
+}
+
+/// YCSB's scrambled Zipf: ranks over ten billion items with theta 0.99, whatever the number of keys,
+/// hashed onto `0..n`. So the most popular key has 3.8 % of the draws at any `n`.
+#[derive(Debug, Clone)]
+pub struct Scrambled {
+    ranks: Zipf,
+    n: u64,
+}
+
+impl Scrambled {
+    /// YCSB's `ScrambledZipfianGenerator.ITEM_COUNT`.
+    const ITEMS: u64 = 10_000_000_000;
+    /// The sum of `rank^-0.99` over all items, as YCSB has it: too many to add up.
+    const ZETA: f64 = 26.469_028_201_783_02;
+
+    /// Onto `0..n`, which is not zero.
+    pub fn new(n: u64) -> Self {
+        Self { ranks: Zipf::of_zeta(Self::ITEMS, 0.99, Self::ZETA), n }
+    }
+
+    /// A draw.
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        fnv(self.ranks.rank(random)) % self.n
+    }
+}
+
+/// FNV-1a over the eight bytes, the lowest first, and without its sign, as YCSB has it.
+fn fnv(number: u64) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(1_099_511_628_211);
+    let hash = number.to_le_bytes().into_iter().fold(0xCBF2_9CE4_8422_2325, step);
+    hash.cast_signed().unsigned_abs()
 }
 
 #[cfg(test)]
@@ -128,6 +170,34 @@ mod tests {
             let expected = weight(10) / weight(n);
             let share = f64::from(low) / f64::from(draws);
             assert!((share - expected).abs() < 0.05 * expected, "{theta}: {share} for {expected}");
+        }
+    }
+    #[test]
+    fn scrambled_draws_are_those_of_ycsb() {
+        // The sum by Euler and Maclaurin: the first ranks, an integral, half of either end, and the
+        // first derivatives.
+        let (first, last, power): (f64, f64, f64) = (1000.0, Scrambled::ITEMS as f64, 0.01);
+        let weight = |x: f64| x.powf(-0.99);
+        let tail = (last.powf(power) - first.powf(power)) / power
+            + (weight(first) + weight(last)) / 2.0
+            + 0.99 / 12.0 * first.powf(-1.99);
+        let sum = zeta(999, 0.99) + tail;
+        assert!((sum - Scrambled::ZETA).abs() < 1e-6, "{sum}");
+        // FNV-1a of eight zero bytes, and of one; as Java's signed 64 bits have them, made positive.
+        assert_eq!(fnv(0), 0xA8C7_F832_281A_39C5_u64.cast_signed().unsigned_abs());
+        assert_eq!(fnv(1), 0x89CD_3129_1D2A_EFA4_u64.cast_signed().unsigned_abs());
+        let share = |n: u64| {
+            let (scrambled, mut random) = (Scrambled::new(n), Random::new(1));
+            let hottest = fnv(0) % n;
+            let draws = 200_000;
+            let hits = (0..draws).filter(|_| scrambled.draw(&mut random) == hottest).count();
+            hits as f64 / f64::from(draws)
+        };
+        // As popular among many keys as among few, but for the other ranks that fall on it.
+        let alone = 1.0 / Scrambled::ZETA;
+        for n in [5000, 100_000, 10_000_000] {
+            let expected = alone + (1.0 - alone) / n as f64;
+            assert!((share(n) - expected).abs() < 0.003, "{n}: {} for {expected}", share(n));
         }
     }
 }
