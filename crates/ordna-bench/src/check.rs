@@ -1,18 +1,20 @@
-//! The values that are stored, and the checks of every answer.
+//! The values that are stored, and the checks of every answer while the clock runs.
 //!
 //! A value tells its key: position in the key set below, then a version, then a fingerprint of the
-//! key's bytes on top. A point read knows the position and compares that. A scan holds the key that
-//! the index returned, and compares the fingerprint: no look into the key set, which would cost a
-//! cache miss per entry and be measured.
+//! key's bytes on top. A point read knows the position and compares that and the fingerprint. A scan
+//! holds the key that the index returned, and compares the fingerprint: no look into the key set,
+//! which would cost a cache miss per entry and be measured. Versions are compared after the run
+//! ([`crate::sweep`]): while threads write, a read may find any of several.
 
 use std::borrow::Borrow;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ordna::Key;
 use ordna::entries::Sequence;
 
 use crate::run::Job;
 use crate::target::Session;
-use crate::workload::{Action, Operation};
+use crate::workload::{Action, Call, Operation};
 use crate::zipf::Random;
 
 /// 24 bits of the first and the last eight bytes of a key and its length, in place.
@@ -25,17 +27,27 @@ fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
     Random::mix(word) >> 40 << 40
 }
 
+/// The part of a value that is its version.
+const VERSION: u64 = 0xFF << 32;
+
 /// The value of the key at a position, in one of 256 versions.
-pub fn value<K: Key + ?Sized>(key: &K, position: usize, version: u64) -> u64 {
-    fingerprint(key) | (version & 0xFF) << 32 | position as u64
+pub fn value<K: Key + ?Sized>(key: &K, position: usize, version: u8) -> u64 {
+    fingerprint(key) | u64::from(version) << 32 | position as u64
 }
 
-fn position_of(value: u64) -> usize {
+/// The version of what a thread writes with its operation at this place of its stream.
+pub fn version(base: u8, at: usize) -> u8 {
+    base.wrapping_add(at as u8)
+}
+
+/// The position that a value tells.
+pub fn position_of(value: u64) -> usize {
     (value & 0xFFFF_FFFF) as usize
 }
 
-fn belongs(value: u64, position: usize) -> bool {
-    position_of(value) == position
+/// Whether it is a value of this key, in any version.
+fn belongs<K: Key + ?Sized>(found: u64, key: &K, position: usize) -> bool {
+    found & !VERSION == value(key, position, 0)
 }
 
 /// The key at a position of the key set.
@@ -43,7 +55,8 @@ pub fn key_at<'a, K: Key + ?Sized>(job: &Job<'a, K>, position: usize) -> Result<
     job.keys.get(position).ok_or_else(|| format!("the workload has no key {position}"))
 }
 
-fn wrong<K: Key + ?Sized>(what: &str, key: &K, found: impl std::fmt::Debug) -> String {
+/// Tells a wrong answer.
+pub fn wrong<K: Key + ?Sized>(what: &str, key: &K, found: impl std::fmt::Debug) -> String {
     let key = if K::HEAD_IS_KEY {
         key.head().to_string()
     } else {
@@ -69,48 +82,143 @@ pub fn ranks<K: Key + ?Sized>(keys: &K::Sequence, loaded: usize) -> Vec<u32> {
     ranks
 }
 
+/// How far the threads have come with inserting their keys, for reads of the latest ones.
+pub struct Latest {
+    /// By thread: its first key, and how many it has inserted.
+    threads: Vec<(u32, Progress)>,
+    /// Keys that were there before.
+    loaded: usize,
+}
+
+/// On a cache line of its own: the thread that counts and those that look share no other.
+#[repr(align(128))]
+struct Progress(AtomicU32);
+
+impl Latest {
+    /// Before the first insert of threads whose first keys are these.
+    pub fn new(first: &[u32], loaded: usize) -> Self {
+        let threads = first.iter().map(|first| (*first, Progress(AtomicU32::new(0)))).collect();
+        Self { threads, loaded }
+    }
+
+    /// The position of a key that was inserted about `back` inserts of all threads ago, `from` this
+    /// thread's end; before all of them come the loaded keys, the last one last. It is there: its
+    /// insert has returned.
+    fn key(&self, back: usize, from: usize) -> usize {
+        let count = self.threads.len().max(1);
+        let Some((first, done)) = self.threads.get((from + back) % count) else { return 0 };
+        // Acquire: the insert that is counted happened before. Pairs with `count`.
+        let (done, turns) = (done.0.load(Ordering::Acquire) as usize, back / count);
+        if turns < done {
+            *first as usize + done - 1 - turns
+        } else {
+            let behind = back - (done * count).min(back);
+            self.loaded.saturating_sub(1 + behind.min(self.loaded.saturating_sub(1)))
+        }
+    }
+
+    /// Counts inserts of a thread that have returned.
+    fn count(&self, thread: usize, inserts: u32) {
+        if let Some((_, done)) = self.threads.get(thread) {
+            // Only this thread writes it.
+            done.0.store(done.0.load(Ordering::Relaxed) + inserts, Ordering::Release);
+        }
+    }
+}
+
+/// Calls of one sort for groups, and the keys in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// How many calls.
+    pub calls: u64,
+    /// How many keys they had together.
+    pub keys: u64,
+}
+
+impl std::ops::AddAssign for Calls {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.keys += other.keys;
+    }
+}
+
 /// What one thread keeps between its operations.
 pub struct Checker<'j, 'a, K: Key + ?Sized> {
     job: &'j Job<'a, K>,
-    ranks: Option<&'a [u32]>,
+    /// Of its first write.
+    base: u8,
+    thread: usize,
+    /// There if operations read the latest keys.
+    latest: Option<&'j Latest>,
+    /// Reads of the latest keys so far.
+    turn: usize,
     /// The key that the scan returned last.
     last: Option<K::Owned>,
+    positions: Vec<usize>,
     keys: Vec<&'a K>,
     pairs: Vec<(&'a K, u64)>,
+    /// Of gets, puts and removes.
+    pub calls: [Calls; 3],
 }
 
 impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
-    /// `ranks` must be there if operations scan.
-    pub fn new(job: &'j Job<'a, K>, ranks: Option<&'a [u32]>) -> Self {
-        Self { job, ranks, last: None, keys: Vec::new(), pairs: Vec::new() }
+    /// For a thread whose writes have versions from `base` on.
+    pub fn new(job: &'j Job<'a, K>, thread: usize, base: u8, latest: Option<&'j Latest>) -> Self {
+        Self {
+            job,
+            base,
+            thread,
+            latest,
+            turn: 0,
+            last: None,
+            positions: Vec::new(),
+            keys: Vec::new(),
+            pairs: Vec::new(),
+            calls: [Calls::default(); 3],
+        }
     }
 
-    /// Does one operation and checks its answer.
+    /// The position of the key of an operation.
+    #[inline]
+    fn position(&mut self, operation: Operation) -> usize {
+        match self.latest {
+            Some(latest) if operation.action == Action::Latest => {
+                self.turn += 1;
+                latest.key(operation.key as usize, self.turn)
+            }
+            _ => operation.key as usize,
+        }
+    }
+
+    /// Tells that keys of this thread are there now.
+    #[inline]
+    fn inserted(&self, count: usize) {
+        if let Some(latest) = self.latest {
+            latest.count(self.thread, count as u32);
+        }
+    }
+
+    /// Does the operation at a place of the stream and checks its answer.
     #[inline]
     pub fn perform(
         &mut self,
         session: &mut dyn Session<K>,
         operation: Operation,
-        version: u64,
+        at: usize,
     ) -> Result<(), String> {
-        let position = operation.key as usize;
+        let version = version(self.base, at);
+        let position = self.position(operation);
         let key = key_at(self.job, position)?;
         match operation.action {
-            Action::Read => {
+            Action::Read | Action::Latest => {
                 let found = session.get(key);
-                if !found.is_some_and(|value| belongs(value, position)) {
+                if !found.is_some_and(|found| belongs(found, key, position)) {
                     return Err(wrong("a read", key, found));
-                }
-            }
-            Action::Miss => {
-                let found = session.get(key);
-                if found.is_some() {
-                    return Err(wrong("a read of an absent key", key, found));
                 }
             }
             Action::Look => {
                 let found = session.get(key);
-                if found.is_some_and(|value| !belongs(value, position)) {
+                if found.is_some_and(|found| !belongs(found, key, position)) {
                     return Err(wrong("a read", key, found));
                 }
             }
@@ -121,7 +229,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
             }
             Action::ReadUpdate => {
                 let found = session.get(key);
-                if !found.is_some_and(|value| belongs(value, position)) {
+                if !found.is_some_and(|found| belongs(found, key, position)) {
                     return Err(wrong("a read", key, found));
                 }
                 if session.put(key, value(key, position, version)) == Some(true) {
@@ -132,6 +240,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
                 if session.put(key, value(key, position, version)) == Some(false) {
                     return Err(wrong("an insert", key, "the key was there"));
                 }
+                self.inserted(1);
             }
             Action::Delete => {
                 if !session.remove(key) {
@@ -156,7 +265,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         start: usize,
         limit: usize,
     ) -> Result<(), String> {
-        let Self { job, ranks, last, .. } = self;
+        let Self { job, last, .. } = self;
         let (loaded, all) = (job.loaded, job.keys.len());
         let (mut count, mut of_loaded, mut furthest) = (0, 0, start);
         let mut broken = None;
@@ -183,7 +292,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         if count == 0 || count > limit {
             return Err(wrong("a scan", from, format!("{count} entries for {limit}")));
         }
-        let rank = |position: usize| ranks.and_then(|ranks| ranks.get(position)).copied();
+        let rank = |position: usize| job.ranks.and_then(|ranks| ranks.get(position)).copied();
         let (Some(first), Some(end)) = (rank(start), rank(furthest)) else {
             return Err("the order of the keys is not known".to_owned());
         };
@@ -199,117 +308,114 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         Ok(())
     }
 
-    /// Runs of reads and of inserts go through the group calls; everything else singly.
-    pub fn in_groups(
+    /// Does the operations from a place of the stream on that go into one call for groups of up to
+    /// `batch`; returns the place behind them.
+    pub fn step(
         &mut self,
         session: &mut dyn Session<K>,
         operations: &[Operation],
+        at: usize,
         batch: usize,
-    ) -> Result<(), String> {
-        let mut at = 0;
-        while at < operations.len() {
-            let action = operations[at].action;
-            let run = operations[at..].iter().take(batch);
-            let run = run.take_while(|operation| operation.action == action).count();
-            self.group(session, &operations[at..at + run])?;
-            at += run;
-        }
-        Ok(())
+    ) -> Result<usize, String> {
+        let rest = operations.get(at..).unwrap_or_default();
+        let Some(first) = rest.first() else { return Ok(operations.len()) };
+        let call = first.action.call();
+        let Some(call) = call.filter(|_| batch > 1) else {
+            return self.perform(session, *first, at).map(|()| at + 1);
+        };
+        let same = rest.iter().take(batch).take_while(|o| o.action.call() == Some(call));
+        let group = &rest[..same.count()];
+        match call {
+            Call::Get => self.gets(session, group),
+            Call::Put => self.puts(session, group, at),
+            Call::Remove => self.removes(session, group),
+        }?;
+        self.calls[call as usize] += Calls { calls: 1, keys: group.len() as u64 };
+        Ok(at + group.len())
     }
 
-    /// One group of operations of the same action.
-    pub fn group(
+    fn gets(&mut self, session: &mut dyn Session<K>, group: &[Operation]) -> Result<(), String> {
+        self.keys.clear();
+        self.positions.clear();
+        for operation in group {
+            let position = self.position(*operation);
+            self.positions.push(position);
+            self.keys.push(key_at(self.job, position)?);
+        }
+        let (keys, positions) = (&self.keys, &self.positions);
+        let (mut broken, mut answers) = (None, 0);
+        session.get_group(keys, &mut |at, found| {
+            answers += 1;
+            let right = match found {
+                Some(found) => belongs(found, keys[at], positions[at]),
+                None => group[at].action == Action::Look,
+            };
+            if !right {
+                broken.get_or_insert_with(|| wrong("a read in a group", keys[at], found));
+            }
+        });
+        if answers != group.len() {
+            return Err(format!("{answers} answers to a group of {}", group.len()));
+        }
+        broken.map_or(Ok(()), Err)
+    }
+
+    fn puts(
         &mut self,
         session: &mut dyn Session<K>,
         group: &[Operation],
+        at: usize,
     ) -> Result<(), String> {
-        match group.first().map(|operation| operation.action) {
-            Some(Action::Read) => {
-                self.keys.clear();
-                for operation in group {
-                    self.keys.push(key_at(self.job, operation.key as usize)?);
-                }
-                let keys = &self.keys;
-                let (mut broken, mut answers) = (None, 0);
-                session.get_group(keys, &mut |at, found| {
-                    answers += 1;
-                    let position = group[at].key as usize;
-                    if !found.is_some_and(|value| belongs(value, position)) {
-                        broken.get_or_insert_with(|| wrong("a read in a group", keys[at], found));
-                    }
-                });
-                if answers != group.len() {
-                    return Err(format!("{answers} answers to a group of {}", group.len()));
-                }
-                broken.map_or(Ok(()), Err)
-            }
-            Some(Action::Insert) => {
-                self.pairs.clear();
-                for operation in group {
-                    let position = operation.key as usize;
-                    let key = key_at(self.job, position)?;
-                    self.pairs.push((key, value(key, position, 0)));
-                }
-                let new = session.put_group(&self.pairs);
-                if new != group.len() {
-                    return Err(format!("{new} of {} inserted keys were new", group.len()));
-                }
-                Ok(())
-            }
-            _ => group.iter().try_for_each(|operation| self.perform(session, *operation, 0)),
+        self.pairs.clear();
+        let mut inserts = 0;
+        for (behind, operation) in group.iter().enumerate() {
+            let position = operation.key as usize;
+            let key = key_at(self.job, position)?;
+            self.pairs.push((key, value(key, position, version(self.base, at + behind))));
+            inserts += usize::from(operation.action == Action::Insert);
         }
-    }
-}
-
-/// Entries of the stretch that is scanned after each load.
-const STRETCH: usize = 100_000;
-
-/// After the load, off the clock: a sample of keys.
-pub fn check_points<K: Key + ?Sized>(
-    job: &Job<'_, K>,
-    session: &mut dyn Session<K>,
-) -> Result<(), String> {
-    let step = (job.loaded / 100_000).max(1);
-    for position in (0..job.loaded).step_by(step) {
-        let key = key_at(job, position)?;
-        let found = session.get(key);
-        let version = found.map_or(0, |value| value >> 32);
-        if found != Some(value(key, position, version)) {
-            return Err(wrong("a read", key, found));
+        let new = session.put_group(&self.pairs);
+        if let Some(new) = new.filter(|new| *new != inserts) {
+            return Err(format!("{new} keys were new of a group of puts with {inserts} new ones"));
         }
-    }
-    Ok(())
-}
-
-/// After the load, off the clock: scans from a key in the middle of the load order. Every entry must be a loaded key with its own
-/// value, above the one before; and there must be as many as the key set has in that stretch.
-pub fn check_stretch<K: Key + ?Sized>(
-    job: &Job<'_, K>,
-    session: &mut dyn Session<K>,
-) -> Result<(), String> {
-    if job.loaded == 0 {
-        return Ok(());
-    }
-    let from = key_at(job, job.loaded / 2)?;
-    let (mut last, mut count, mut broken) = (None::<&K>, 0, None);
-    session.scan(from, STRETCH, &mut |key, found| {
-        let position = position_of(found);
-        let own = job.keys.get(position).filter(|own| position < job.loaded && *own == key);
-        let follows = last.map_or(key == from, |last| last < key);
-        if own.is_none() || !follows {
-            broken.get_or_insert_with(|| wrong("the scan after loading", key, found));
-        }
-        last = own.or(last);
-        count += 1;
-    });
-    broken.map_or(Ok(()), Err)?;
-    // A scan that was not cut short by its limit reaches the end of the keys.
-    let end = last.filter(|_| count >= STRETCH);
-    let within = |key: &K| key >= from && end.is_none_or(|end| key <= end);
-    let expected = (0..job.loaded).filter(|at| job.keys.get(*at).is_some_and(within)).count();
-    if count == expected {
+        self.inserted(inserts);
         Ok(())
-    } else {
-        Err(wrong("the scan after loading", from, format!("{count} entries of {expected}")))
+    }
+
+    fn removes(&mut self, session: &mut dyn Session<K>, group: &[Operation]) -> Result<(), String> {
+        self.keys.clear();
+        for operation in group {
+            self.keys.push(key_at(self.job, operation.key as usize)?);
+        }
+        let removed = session.remove_group(&self.keys);
+        if removed != group.len() {
+            return Err(format!("{removed} keys were there of a group of {} removes", group.len()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_keys_are_of_all_threads_and_there() {
+        let latest = Latest::new(&[1000, 2000], 500);
+        // Nothing is inserted yet: loaded keys, the last first.
+        assert_eq!(latest.key(0, 0), 499);
+        assert_eq!((latest.key(498, 0), latest.key(499, 0), latest.key(10_000, 1)), (1, 0, 0));
+        latest.count(0, 3);
+        latest.count(1, 1);
+        assert_eq!((latest.key(0, 0), latest.key(0, 1)), (1002, 2000));
+        assert_eq!((latest.key(2, 0), latest.key(4, 0)), (1001, 1000));
+        assert_eq!(latest.key(6, 0), 499);
+        assert_eq!(latest.key(2, 1), 499);
+        let alone = Latest::new(&[1000], 500);
+        alone.count(0, 5);
+        assert_eq!(
+            (0..7).map(|back| alone.key(back, 9)).collect::<Vec<_>>(),
+            [1004, 1003, 1002, 1001, 1000, 499, 498]
+        );
     }
 }

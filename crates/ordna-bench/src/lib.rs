@@ -9,6 +9,7 @@
 //! | [`registry`] | the indexes by name: one line each; their switches |
 //! | [`plugin`] | indexes from shared libraries behind a C interface |
 //! | [`check`] | the values that are stored, and the checks of every answer |
+//! | [`sweep`] | what an index must hold after a run, and the checks of that |
 //! | [`run`] | one instance of one index: load and workloads, timed |
 //! | [`isolate`] | child processes; [`host`]: an instance in one, or here |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
@@ -46,6 +47,7 @@ pub mod registry;
 pub mod report;
 pub mod run;
 pub mod suggest;
+pub mod sweep;
 pub mod table;
 pub mod target;
 pub mod workload;

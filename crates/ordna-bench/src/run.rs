@@ -1,18 +1,19 @@
 //! One build of one index: load it, run the workloads on it; timed, and every answer checked.
 
+mod timed;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use ordna::Key;
+use ordna::entries::Sequence;
 use serde::{Deserialize, Serialize};
 
-use crate::check::{Checker, check_points, check_stretch};
 use crate::memory;
+use crate::sweep::{Held, Writes, check_loaded, check_whole, check_writes};
 use crate::target::Target;
 use crate::workload::{Action, Operation, Workload, Written};
+use timed::{Task, timed};
 
 /// What to measure on a fresh instance.
 pub struct Job<'a, K: Key + ?Sized> {
@@ -40,21 +41,6 @@ pub struct Phase {
     pub written: Written,
     /// Times every operation by itself instead of all together.
     pub latency: bool,
-}
-
-impl Phase {
-    /// One operation of each sort that occurs.
-    fn actions(&self) -> Vec<Action> {
-        let mut found: Vec<Action> = Vec::new();
-        for operation in self.written.operations.iter().flatten() {
-            let same =
-                |a: &Action| std::mem::discriminant(a) == std::mem::discriminant(&operation.action);
-            if !found.iter().any(same) {
-                found.push(operation.action);
-            }
-        }
-        found
-    }
 }
 
 /// Why there is no figure.
@@ -106,6 +92,22 @@ pub struct Measured {
     /// Of the operations, if they were timed one by one. An operation in a group takes as long as the
     /// group.
     pub latency: Option<Latency>,
+    /// Keys of a call for groups, on average, where there were such calls.
+    pub groups: Groups,
+}
+
+/// Keys of a call for groups, on average.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Groups {
+    /// Of gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gets: Option<f64>,
+    /// Of puts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub puts: Option<f64>,
+    /// Of removes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removes: Option<f64>,
 }
 
 /// How long operations took.
@@ -163,15 +165,21 @@ pub struct Instance<'j, 'a, K: Key + ?Sized> {
     before: (usize, Option<usize>),
     /// Why nothing can be measured on it any more.
     problem: Option<Problem>,
-    /// What was wrong with the scan after the load.
+    /// What was wrong with a scan of the whole index.
     wrong_scan: Option<String>,
+    /// What it must hold.
+    held: Held,
+    /// Runs so far: each writes other versions.
+    runs: u64,
 }
 
 impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     /// Makes it. If that fails, everything that is asked of it tells why.
     pub fn new(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
         let before = (memory::allocated(), memory::resident());
-        let mut new = Self { job, target: None, before, problem: None, wrong_scan: None };
+        let held = Held::nothing(0);
+        let mut new =
+            Self { job, target: None, before, problem: None, wrong_scan: None, held, runs: 0 };
         let refused = |why: Option<String>| why.map(Problem::NotApplicable);
         match guarded(make) {
             Ok(Ok(target)) => {
@@ -184,11 +192,9 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         new
     }
 
-    /// Keeps a problem after which the instance is of no use.
-    fn keep<R>(&mut self, result: Result<R, Problem>, always: bool) -> Result<R, Problem> {
-        if let Err(problem) = &result
-            && (always || matches!(problem, Problem::Failed(_)))
-        {
+    /// Keeps a problem: after it nobody knows what the instance holds.
+    fn keep<R>(&mut self, result: Result<R, Problem>) -> Result<R, Problem> {
+        if let Err(problem) = &result {
             self.problem = Some(problem.clone());
         }
         result
@@ -210,16 +216,60 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         let target = self.target()?;
         let mut reasons = self.job.phases.iter().map(|phase| unable(target, phase));
         let first = reasons.next().flatten();
-        let loaded = match first.filter(|_| reasons.all(|reason| reason.is_some())) {
+        // Without reads no answer could be checked.
+        let needed = || [Action::Insert, Action::Read].into_iter().find_map(|a| target.lacks(a));
+        let why = first.filter(|_| reasons.all(|reason| reason.is_some())).or_else(needed);
+        let loaded = match why {
             Some(why) => Err(Problem::NotApplicable(why)),
-            None => load(self.job, target, self.before),
+            None => self.fill(),
         };
-        let loaded = self.keep(loaded, true)?;
-        self.wrong_scan.clone_from(&loaded.wrong_scan);
-        Ok(loaded)
+        self.keep(loaded)
     }
 
-    /// Runs a phase of the job, and brings back what is missing then.
+    fn fill(&mut self) -> Result<Load, Problem> {
+        let (job, before) = (self.job, self.before);
+        let target = self.target()?;
+        let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
+        let part = |thread: usize| job.loaded * thread / threads;
+        let insert = |key| Operation { action: Action::Insert, key: key as u32 };
+        let operations: Vec<Vec<Operation>> = (0..threads)
+            .map(|thread| (part(thread)..part(thread + 1)).map(insert).collect())
+            .collect();
+        let task = Task { batch: job.batch, ..Task::new(&operations, self.runs) };
+        let ran = timed(job, target, &task).map_err(|p| during("while loading")(p))?;
+        let bases: Vec<u8> = (0..threads).map(|thread| task.base(thread)).collect();
+        drop(operations);
+        let grown = memory::allocated().saturating_sub(before.0);
+        let resident = before.1.zip(memory::resident());
+        let mut held = Held::nothing(job.keys.len());
+        for (thread, base) in bases.into_iter().enumerate() {
+            held.load(part(thread)..part(thread + 1), base);
+        }
+        let mut wrong_scan = None;
+        let checked = guarded(|| {
+            let mut session = target.session(0, 1);
+            // Scanned as a whole; if that cannot be, every key is looked up.
+            let mut step = 1;
+            if target.lacks(Action::Scan(1)).is_none() {
+                wrong_scan = check_whole(job, &mut *session, &held).err();
+                step = if wrong_scan.is_none() { (job.loaded / 100_000).max(1) } else { 1 };
+            }
+            check_loaded(job, &mut *session, &held, step)
+        });
+        let checked = checked.map_err(|problem| during("after loading")(problem));
+        checked?.map_err(|wrong| Problem::Wrong(format!("after loading: {wrong}")))?;
+        let per_key = |bytes: usize| bytes as f64 / job.loaded.max(1) as f64;
+        let load = Load {
+            mops: ran.measured.mops,
+            bytes_per_key: target.on_our_allocator().then_some(per_key(grown)),
+            rss_per_key: resident.map(|(before, after)| per_key(after.saturating_sub(before))),
+            wrong_scan: wrong_scan.clone(),
+        };
+        (self.held, self.wrong_scan, self.runs) = (held, wrong_scan, self.runs + 1);
+        Ok(load)
+    }
+
+    /// Runs a phase, checks what it left, and brings back what is missing then.
     ///
     /// # Errors
     /// What was wrong.
@@ -231,12 +281,70 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         if let Some(why) = self.target.as_ref().and_then(|target| unable(&**target, phase)) {
             return Err(Problem::NotApplicable(why));
         }
-        let target = self.target()?;
-        if let Some(wrong) = self.wrong_scan.as_ref().filter(|_| judged(phase)) {
+        self.target()?;
+        if let Some(wrong) = self.wrong_scan.as_ref().filter(|_| judged(&phase.workload)) {
             return Err(Problem::Wrong(wrong.clone()));
         }
-        let measured = one_phase(self.job, target, phase);
-        self.keep(measured, false)
+        match self.one_phase(phase) {
+            Err(Problem::NotApplicable(why)) => Err(Problem::NotApplicable(why)),
+            measured => self.keep(measured),
+        }
+    }
+
+    fn one_phase(&mut self, phase: &Phase) -> Result<Measured, Problem> {
+        let Written { operations, counted, first, actions } = &phase.written;
+        let task = Task {
+            counted,
+            first: if actions.contains(&Action::Latest) { first } else { &[] },
+            batch: phase.batch,
+            roles: phase.workload.roles(),
+            latency: phase.latency,
+            ..Task::new(operations, self.runs)
+        };
+        let ran = timed(self.job, self.target()?, &task)?;
+        if phase.workload != Workload::Load && ran.done.iter().all(|done| *done == 0) {
+            return Err(Problem::NotApplicable("there was nothing to do".to_owned()));
+        }
+        let mut measured = ran.measured;
+        measured.counts = guarded(|| self.target().ok().and_then(Target::counts))?;
+        let writes = Writes::of(task.done(&ran.done));
+        self.runs += 1;
+        self.sweep(&writes)?;
+        let missing = self.held.restore(&writes, self.job.loaded, phase.workload.returns());
+        if !missing.is_empty() {
+            let share = missing.len().div_ceil(operations.len().max(1));
+            let missing: Vec<Vec<Operation>> = missing.chunks(share).map(<[_]>::to_vec).collect();
+            let task = Task::new(&missing, self.runs);
+            let ran = timed(self.job, self.target()?, &task)
+                .map_err(|problem| during("while keys were put back")(problem))?;
+            let writes = Writes::of(task.done(&ran.done));
+            self.runs += 1;
+            self.sweep(&writes)?;
+        }
+        Ok(measured)
+    }
+
+    /// Checks every key that was written.
+    fn sweep(&mut self, writes: &Writes) -> Result<(), Problem> {
+        let Self { job, target: Some(target), held, .. } = self else { return Ok(()) };
+        let swept = guarded(|| check_writes(job, &mut *target.session(0, 1), held, writes));
+        swept?.map_err(Problem::Wrong)
+    }
+
+    /// Scans the whole index, if it scans; tells what is wrong, once. Point operations may be right
+    /// all the same.
+    ///
+    /// # Errors
+    /// It panicked.
+    pub fn look(&mut self) -> Result<Option<String>, Problem> {
+        let (job, target) = (self.job, self.target()?);
+        if self.wrong_scan.is_some() || target.lacks(Action::Scan(1)).is_some() {
+            return Ok(None);
+        }
+        let looked = guarded(|| check_whole(job, &mut *target.session(0, 1), &self.held).err());
+        let wrong = self.keep(looked)?;
+        self.wrong_scan.clone_from(&wrong);
+        Ok(wrong)
     }
 
     /// Drops it.
@@ -259,7 +367,14 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
 pub fn measure<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) -> Built {
     let mut instance = Instance::new(job, make);
     let load = instance.load();
-    let phases = (0..job.phases.len()).map(|at| instance.phase(at)).collect();
+    let mut phase = |at: usize| {
+        let measured = instance.phase(at)?;
+        match instance.look()? {
+            None => Ok(measured),
+            Some(wrong) => Err(Problem::Wrong(wrong)),
+        }
+    };
+    let phases = (0..job.phases.len()).map(&mut phase).collect();
     match instance.finish() {
         Ok(()) => Built { load, phases },
         Err(problem) => Built {
@@ -274,213 +389,15 @@ fn unable<K: Key + ?Sized>(target: &dyn Target<K>, phase: &Phase) -> Option<Stri
     if target.most_threads().is_some_and(|most| most < phase.written.operations.len()) {
         return Some("one thread only: it has no synchronization".to_owned());
     }
-    phase.actions().into_iter().find_map(|action| target.lacks(action))
+    phase.written.actions.iter().find_map(|action| target.lacks(*action))
 }
 
-/// Runs a phase, and brings back what is missing then.
-fn one_phase<K: Key + ?Sized>(
-    job: &Job<'_, K>,
-    target: &dyn Target<K>,
-    phase: &Phase,
-) -> Result<Measured, Problem> {
-    let Written { operations, restore } = &phase.written;
-    let mut measured =
-        timed(job, target, operations, phase.batch, phase.workload.roles(), phase.latency)?;
-    measured.counts = guarded(|| target.counts())?;
-    if restore.iter().any(|operations| !operations.is_empty()) {
-        timed(job, target, restore, 1, &[], false)
-            .map_err(|problem| during("while keys were put back")(problem))?;
-    }
-    Ok(measured)
+/// Whether a wrong scan of the whole index makes the figure void: it is of the load, or of scans.
+pub fn judged(workload: &Workload) -> bool {
+    *workload == Workload::Load || workload.scans()
 }
 
-/// Whether a wrong scan after the load makes the figure void: it is of the load, or of scans.
-fn judged(phase: &Phase) -> bool {
-    phase.workload == Workload::Load || phase.workload.scans()
-}
-
-fn load<K: Key + ?Sized>(
-    job: &Job<'_, K>,
-    target: &dyn Target<K>,
-    before: (usize, Option<usize>),
-) -> Result<Load, Problem> {
-    let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
-    let operations: Vec<Vec<Operation>> = (0..threads)
-        .map(|thread| {
-            let from = job.loaded * thread / threads;
-            let to = job.loaded * (thread + 1) / threads;
-            (from..to).map(|key| Operation { action: Action::Insert, key: key as u32 }).collect()
-        })
-        .collect();
-    // Without reads no answer could be checked.
-    if let Some(why) = [Action::Insert, Action::Read].into_iter().find_map(|a| target.lacks(a)) {
-        return Err(Problem::NotApplicable(why));
-    }
-    let timed = timed(job, target, &operations, job.batch, &[], false)
-        .map_err(|p| during("while loading")(p))?;
-    drop(operations);
-    let grown = memory::allocated().saturating_sub(before.0) as f64 / job.loaded.max(1) as f64;
-    let resident = before.1.zip(memory::resident());
-    let mut wrong_scan = None;
-    let checked = guarded(|| {
-        let mut session = target.session(0, 1);
-        check_points(job, &mut *session)?;
-        if target.lacks(Action::Scan(1)).is_none() {
-            wrong_scan = check_stretch(job, &mut *session).err();
-        }
-        Ok(())
-    });
-    let checked = checked.map_err(|problem| during("after loading")(problem));
-    checked?.map_err(|wrong: String| Problem::Wrong(format!("after loading: {wrong}")))?;
-    Ok(Load {
-        mops: timed.mops,
-        bytes_per_key: target.on_our_allocator().then_some(grown),
-        rss_per_key: resident
-            .map(|(before, after)| after.saturating_sub(before) as f64 / job.loaded.max(1) as f64),
-        wrong_scan,
-    })
-}
-
-/// Operations between two looks at whether another role is done.
-const STRIDE: usize = 64;
-
-/// What one thread brought home.
-struct Ran {
-    begin: Instant,
-    end: Instant,
-    done: usize,
-    latency: Option<Histogram<u64>>,
-}
-
-/// Runs every thread's operations, pinned, from one starting shot. Threads with roles stop when the
-/// first of them is done: no role is measured while another rests.
-fn timed<K: Key + ?Sized>(
-    job: &Job<'_, K>,
-    target: &dyn Target<K>,
-    operations: &[Vec<Operation>],
-    batch: usize,
-    roles: &[&str],
-    latency: bool,
-) -> Result<Measured, Problem> {
-    let count = operations.len();
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let start = Barrier::new(operations.len());
-    let stop = AtomicBool::new(false);
-    let stop_together = !roles.is_empty();
-    let runs: Vec<Result<Ran, Problem>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = operations
-            .iter()
-            .enumerate()
-            .map(|(thread, operations)| {
-                let (start, stop, cores) = (&start, &stop, &cores);
-                scope.spawn(move || {
-                    if let Some(core) = cores.get(thread % cores.len().max(1)) {
-                        core_affinity::set_for_current(*core);
-                    }
-                    // The others wait at the barrier: it is passed even if this panics.
-                    let session = guarded(|| target.session(thread, count));
-                    start.wait();
-                    let mut session = session?;
-                    let run = guarded(|| {
-                        let stop = stop_together.then_some(stop);
-                        one_thread(job, &mut *session, operations, batch, latency, stop)
-                    });
-                    stop.store(true, Ordering::Relaxed);
-                    let run = match run {
-                        Err(panicked) => {
-                            std::mem::forget(session);
-                            return Err(panicked);
-                        }
-                        Ok(run) => run.map_err(Problem::Wrong),
-                    };
-                    guarded(|| drop(session))?;
-                    run
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| guarded(|| thread.join()));
-        let lost = |_| Problem::Failed("its thread was lost".to_owned());
-        joined.map(|run| run.and_then(|run| run.map_err(lost)?)).collect()
-    });
-    let runs: Vec<Ran> = runs.into_iter().collect::<Result<_, _>>()?;
-    let begin = runs.iter().map(|run| run.begin).min();
-    let end = runs.iter().map(|run| run.end).max();
-    let seconds = begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
-    let done: usize = runs.iter().map(|run| run.done).sum();
-    let roles = runs.iter().take(roles.len());
-    let roles =
-        roles.map(|run| run.done as f64 / (run.end - run.begin).as_secs_f64() / 1e6).collect();
-    let mut all: Option<Histogram<u64>> = None;
-    for histogram in runs.into_iter().filter_map(|run| run.latency) {
-        match &mut all {
-            None => all = Some(histogram),
-            // Same bounds: cannot fail.
-            Some(all) => drop(all.add(histogram)),
-        }
-    }
-    Ok(Measured {
-        mops: done as f64 / seconds.max(1e-9) / 1e6,
-        roles,
-        counts: None,
-        latency: all.as_ref().map(Latency::of),
-    })
-}
-
-fn one_thread<'a, K: Key + ?Sized>(
-    job: &Job<'a, K>,
-    session: &mut dyn crate::target::Session<K>,
-    operations: &[Operation],
-    batch: usize,
-    latency: bool,
-    stop: Option<&AtomicBool>,
-) -> Result<Ran, String> {
-    let mut checker = Checker::new(job, job.ranks);
-    let bounds = || Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3).ok();
-    let mut histogram = if latency { bounds() } else { None };
-    let mut done = operations.len();
-    let begin = Instant::now();
-    match &mut histogram {
-        Some(histogram) => {
-            let mut at = 0;
-            while at < operations.len() {
-                let action = operations[at].action;
-                let same = operations[at..].iter().take(batch);
-                let run = same.take_while(|operation| operation.action == action).count();
-                let begin = Instant::now();
-                if batch > 1 {
-                    checker.group(session, &operations[at..at + run])?;
-                } else {
-                    checker.perform(session, operations[at], at as u64)?;
-                }
-                let took = begin.elapsed().as_nanos() as u64;
-                for _ in 0..run {
-                    histogram.saturating_record(took);
-                }
-                at += run;
-                if stop.is_some_and(|stop| at % STRIDE < run && stop.load(Ordering::Relaxed)) {
-                    done = at;
-                    break;
-                }
-            }
-        }
-        None if batch > 1 => checker.in_groups(session, operations, batch)?,
-        None => {
-            let stopped = |stop: &AtomicBool| stop.load(Ordering::Relaxed);
-            let mut version = 0;
-            for (stride, operations) in operations.chunks(STRIDE).enumerate() {
-                if stop.is_some_and(stopped) {
-                    done = stride * STRIDE;
-                    break;
-                }
-                for operation in operations {
-                    version += 1;
-                    checker.perform(session, *operation, version)?;
-                }
-            }
-        }
-    }
-    Ok(Ran { begin, end: Instant::now(), done, latency: histogram })
-}
-
+#[cfg(test)]
+pub mod broken;
 #[cfg(test)]
 mod tests;

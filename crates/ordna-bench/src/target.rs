@@ -1,10 +1,8 @@
 //! What an index must offer to be measured, and how those of this workspace do.
 //!
 //! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. The run
-//! calls both through pointers: it is compiled once per kind of keys and not once per index, and the
-//! indirect call costs every index the same. Most
-//! indexes are used by reference: implement [`Session`] for `&Index` and wrap the index in
-//! [`Shared`]. An index without synchronization implements [`Session`] itself and is wrapped in
+//! calls both through pointers; the indirect call costs every index the same. Most indexes are used
+//! by reference: implement [`Session`] for `&Index` and wrap the index in [`Shared`]. An index without synchronization implements [`Session`] itself and is wrapped in
 //! [`Alone`], which refuses more than one thread.
 
 use std::ops::{Bound, ControlFlow};
@@ -31,9 +29,18 @@ pub trait Session<K: Key + ?Sized> {
             each(at, self.get(key));
         }
     }
-    /// Inserts a group of new keys; returns how many were new.
-    fn put_group(&mut self, pairs: &[(&K, u64)]) -> usize {
-        pairs.iter().filter(|(key, value)| self.put(key, *value) != Some(false)).count()
+    /// Sets the values of a group of keys, later ones over earlier ones; returns how many keys were
+    /// new, if the index can say.
+    fn put_group(&mut self, pairs: &[(&K, u64)]) -> Option<usize> {
+        let new = |all: Option<usize>, (key, value): &(&K, u64)| {
+            let new = self.put(key, *value);
+            Some(all? + usize::from(new?))
+        };
+        pairs.iter().fold(Some(0), new)
+    }
+    /// Removes a group of keys; returns how many were there.
+    fn remove_group(&mut self, keys: &[&K]) -> usize {
+        keys.iter().filter(|key| self.remove(key)).count()
     }
     /// Why the index cannot do the job at all; `None` if it can.
     fn refuses(_: &Job<'_, K>) -> Option<String>
@@ -178,8 +185,11 @@ impl<K: Key + ?Sized, T: Session<K>> Session<K> for Only<'_, T> {
     fn get_group(&mut self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
         self.0.get_group(keys, each);
     }
-    fn put_group(&mut self, pairs: &[(&K, u64)]) -> usize {
+    fn put_group(&mut self, pairs: &[(&K, u64)]) -> Option<usize> {
         self.0.put_group(pairs)
+    }
+    fn remove_group(&mut self, keys: &[&K]) -> usize {
+        self.0.remove_group(keys)
     }
 }
 
@@ -220,8 +230,13 @@ where
         self.0.get_many_with(keys, |at, value| each(at, value.copied()));
     }
 
-    fn put_group(&mut self, pairs: &[(&I::Key, u64)]) -> usize {
-        self.0.insert_many(pairs).unwrap_or(0)
+    fn put_group(&mut self, pairs: &[(&I::Key, u64)]) -> Option<usize> {
+        // More than any group has: never the right answer.
+        Some(self.0.insert_many(pairs).unwrap_or(usize::MAX))
+    }
+
+    fn remove_group(&mut self, keys: &[&I::Key]) -> usize {
+        self.0.remove_many(keys)
     }
 }
 

@@ -16,7 +16,7 @@ fn run<K: Key + ?Sized>(make: &Maker<K>, keys: &K::Sequence, threads: usize) -> 
         .iter()
         .map(|name| {
             let workload: Workload = name.parse().unwrap();
-            let extra = workload.extra_keys(3000);
+            let extra = workload.extra_keys(3000, threads);
             let written = workload.operations(loaded, fresh, extra, 3000, threads, 1);
             fresh += extra;
             Phase { workload, batch: 1, written, latency: false }

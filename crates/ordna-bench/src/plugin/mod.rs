@@ -94,7 +94,7 @@ impl<K: Kind + ?Sized> Target<K> for Peer<K> {
     fn lacks(&self, action: Action) -> Option<String> {
         let Lacks { put, get, remove, scan } = self.lacks;
         let (lacks, name) = match action {
-            Action::Read | Action::Miss | Action::Look => (get, "get"),
+            Action::Read | Action::Latest | Action::Look => (get, "get"),
             Action::ReadUpdate => (get || put, "get or put"),
             Action::Update | Action::Insert => (put, "put"),
             Action::Delete => (remove, "remove"),

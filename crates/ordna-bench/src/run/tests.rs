@@ -1,7 +1,6 @@
-use std::ops::ControlFlow;
+use ordna::Locked;
 
-use ordna::{Direction, Locked, OrderedIndex};
-
+use super::broken::Broken;
 use super::*;
 use crate::check::ranks;
 use crate::keys::KeySet;
@@ -17,6 +16,7 @@ fn outcome<T: Target<u64> + 'static>(
     of_operations(6000, workloads, batch, threads, new)
 }
 
+/// Looks at the whole index after every workload.
 fn of_operations<T: Target<u64> + 'static>(
     total: usize,
     workloads: &[&str],
@@ -30,9 +30,10 @@ fn of_operations<T: Target<u64> + 'static>(
         .iter()
         .map(|name| {
             let workload: Workload = name.parse().unwrap();
-            let extra = workload.extra_keys(total);
+            let extra = workload.extra_keys(total, threads);
             let total = if workload == Workload::Load { 0 } else { total };
             let written = workload.operations(loaded, fresh, extra, total, threads, 1);
+            let written = written.grouped(batch);
             fresh += extra;
             Phase { workload, batch, written, latency: false }
         })
@@ -95,84 +96,23 @@ fn an_index_without_synchronization_runs_on_one_thread_only() {
     assert!(matches!(&two, Problem::NotApplicable(why) if why.contains("one thread")), "{two:?}");
 }
 
-/// Wrong in one way each.
-struct Broken(Locked<u64, u64>, &'static str);
-
-impl Broken {
-    fn bad(&self, fault: &str, key: u64) -> bool {
-        self.1 == fault && key.is_multiple_of(101)
-    }
-}
-
-impl Session<u64> for &Broken {
-    fn put(&mut self, key: &u64, value: u64) -> Option<bool> {
-        assert!(!self.bad("panics at a put", *key), "as planned");
-        if self.bad("loses", *key) {
-            return Some(true);
-        }
-        Some(self.0.insert(key, &value).unwrap().is_none())
-    }
-    fn get(&mut self, key: &u64) -> Option<u64> {
-        assert!(!self.bad("panics at a get", *key), "as planned");
-        let value = self.0.get(key)?;
-        Some(if self.bad("mixes up", *key) { value ^ 1 } else { value })
-    }
-    fn remove(&mut self, key: &u64) -> bool {
-        assert!(!self.bad("panics at a remove", *key), "as planned");
-        self.1 == "keeps" || self.0.remove(key).is_some()
-    }
-    fn get_group(&mut self, keys: &[&u64], each: &mut dyn FnMut(usize, Option<u64>)) {
-        let keys = if self.1 == "forgets in a group" { &keys[1..] } else { keys };
-        for (at, key) in keys.iter().enumerate() {
-            each(at, self.0.get(key));
-        }
-    }
-    fn scan(&mut self, from: &u64, limit: usize, each: &mut dyn FnMut(&u64, u64)) {
-        // The scan after loading is long and finds most of these: leave it alone.
-        let fault = if limit < 1000 { self.1 } else { "" };
-        let bad = |name: &str, key: u64| fault == name && key.is_multiple_of(101);
-        assert!(!bad("panics in a scan", *from), "as planned");
-        let backwards = fault == "turns around";
-        let direction = if backwards { Direction::Descending } else { Direction::Ascending };
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        let (low, high) = match fault {
-            "turns around" => (Unbounded, Included(from)),
-            "starts behind" => (Excluded(from), Unbounded),
-            _ => (Included(from), Unbounded),
-        };
-        let mut left = match fault {
-            "stops short" => limit - 1,
-            "goes on" => limit + 1,
-            _ => limit,
-        };
-        self.0.visit(low, high, direction, |key, value| {
-            if bad("skips", *key) || (self.1 == "skips always" && key.is_multiple_of(101)) {
-                return ControlFlow::Continue(());
-            }
-            let value = if bad("mixes up values", *key) { value ^ 1 << 50 } else { *value };
-            for _ in 0..1 + u64::from(bad("repeats", *key)) {
-                each(key, value);
-            }
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-    }
-}
-
-impl Drop for Broken {
-    fn drop(&mut self) {
-        assert!(self.1 != "panics when dropped", "as planned");
-    }
-}
-
 #[test]
 fn a_wrong_index_gets_no_figure() {
     for (fault, workload) in [
         ("loses", "c-uniform"),
         ("mixes up", "c-uniform"),
+        ("mixes up fingerprints", "c"),
         ("keeps", "delmix"),
         ("keeps", "contend:0"),
         ("forgets in a group", "c"),
+        ("ignores overwrites", "a"),
+        ("ignores overwrites", "f"),
+        ("overwrites with what was there", "b"),
+        ("ignores overwrites", "a in a group"),
+        ("loses deletes", "delmix"),
+        ("loses deletes", "remove"),
+        ("loses deletes", "delmix in a group"),
+        ("repeats always", "load"),
         ("skips always", "load"),
         ("turns around", "scan:20"),
         ("starts behind", "scan:20"),
@@ -183,13 +123,45 @@ fn a_wrong_index_gets_no_figure() {
         ("stops short", "scan:20"),
         ("goes on", "scan:20"),
     ] {
-        let batch = if fault.ends_with("group") { 8 } else { 1 };
+        let grouped = workload.strip_suffix(" in a group");
+        let batch = if fault.ends_with("group") || grouped.is_some() { 8 } else { 1 };
+        let workload = grouped.unwrap_or(workload);
         // Threads with roles stop when one is done: enough for the other to have begun.
         let total = if workload.starts_with("contend") { 4_000_000 } else { 6000 };
         let new = || Shared(Broken(Locked::new(), fault));
         let outcome = of_operations(total, &[workload], batch, 2, new);
         assert!(matches!(outcome, Err(Problem::Wrong(_))), "{fault}, {workload}: {outcome:?}");
     }
+}
+
+/// A put that loses keys is found by the read after the run even where nothing reads them meanwhile,
+/// and a stray entry by the scan of the whole index.
+#[test]
+fn what_a_run_leaves_is_checked() {
+    let loaded = 2000;
+    let keys = KeySet::Int.integers(4000, 1);
+    let insert = |key| Operation { action: Action::Insert, key };
+    let written =
+        |keys: std::ops::Range<u32>| Written::new(vec![keys.map(insert).collect()], vec![0]);
+    let phase = |written| Phase { workload: Workload::Mix(100), batch: 1, written, latency: false };
+    let phases = [phase(written(2000..3000)), phase(written(3000..3001))];
+    let job = Job { keys: &keys, loaded, threads: 1, batch: 1, phases: &phases, ranks: None };
+    let broken = |fault| Box::new(Shared(Broken(Locked::new(), fault)));
+    let mut instance = Instance::new(&job, &|| Ok(broken("loses what is not loaded")));
+    instance.load().unwrap();
+    let Err(Problem::Wrong(what)) = instance.phase(0) else { panic!("the keys are lost") };
+    assert!(what.contains("after the run") && what.contains("nothing instead of"), "{what}");
+    // The instance is not measured any more.
+    assert_eq!(instance.phase(1).unwrap_err(), Problem::Wrong(what));
+
+    let mut instance = Instance::new(&job, &|| Ok(broken("repeats what is not loaded")));
+    instance.load().unwrap();
+    instance.phase(0).unwrap();
+    let wrong = instance.look().unwrap().unwrap();
+    assert!(wrong.contains("a scan of the whole index"), "{wrong}");
+    // Point operations go on.
+    instance.phase(1).unwrap();
+    assert_eq!(instance.look().unwrap(), None, "told already");
 }
 
 /// The figures of point operations stay, those of scans and of the load do not, and all tell.
@@ -212,7 +184,7 @@ fn a_wrong_scan_is_told_with_every_figure() {
         ranks: Some(&ranks),
     };
     let built = measure(&job, &|| Ok(Box::new(Shared(Broken(Locked::new(), "skips always")))));
-    assert!(built.load.unwrap().wrong_scan.unwrap().contains("the scan after loading"));
+    assert!(built.load.unwrap().wrong_scan.unwrap().contains("a scan of the whole index"));
     assert!(matches!(built.phases[0], Err(Problem::Wrong(_))));
     assert!(built.phases[1].is_ok());
     assert!(matches!(built.phases[2], Err(Problem::Wrong(_))));

@@ -1,0 +1,201 @@
+//! The measurement itself: threads, pinned, from one starting shot.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use ordna::Key;
+
+use super::{Groups, Job, Latency, Measured, Problem, guarded};
+use crate::check::{Calls, Checker, Latest};
+use crate::target::{Session, Target};
+use crate::workload::Operation;
+use crate::zipf::Random;
+
+/// Operations between two looks at whether another role is done.
+const STRIDE: usize = 64;
+
+/// What threads have to do.
+pub struct Task<'t> {
+    /// By thread.
+    pub operations: &'t [Vec<Operation>],
+    /// As how many operations of the workload these count; as many as there are by default.
+    pub counted: &'t [usize],
+    /// The first of the keys that each thread inserts, if others read the latest ones.
+    pub first: &'t [u32],
+    /// Keys per call.
+    pub batch: usize,
+    /// What the first threads do, if they do different things. They stop together then.
+    pub roles: &'t [&'t str],
+    /// Whether every operation is timed by itself.
+    pub latency: bool,
+    /// Tells runs apart: each writes other versions.
+    pub run: u64,
+}
+
+impl<'t> Task<'t> {
+    /// Single operations, all of them, timed together.
+    pub fn new(operations: &'t [Vec<Operation>], run: u64) -> Self {
+        Self { operations, counted: &[], first: &[], batch: 1, roles: &[], latency: false, run }
+    }
+
+    /// The version of the first write of a thread.
+    pub fn base(&self, thread: usize) -> u8 {
+        Random::mix(self.run << 16 | thread as u64) as u8
+    }
+
+    /// The operations that each thread did, with the version of the first.
+    pub fn done<'a>(&self, done: &'a [usize]) -> impl Iterator<Item = (&'a [Operation], u8)>
+    where
+        't: 'a,
+    {
+        let bases: Vec<u8> = (0..done.len()).map(|thread| self.base(thread)).collect();
+        let threads = self.operations.iter().zip(done).zip(bases);
+        threads.map(|((all, done), base)| (all.get(..*done).unwrap_or(all), base))
+    }
+}
+
+/// Figures, and how many of its operations each thread did.
+pub struct Ran {
+    pub measured: Measured,
+    pub done: Vec<usize>,
+}
+
+/// What one thread brought home.
+struct Home {
+    begin: Instant,
+    end: Instant,
+    done: usize,
+    latency: Option<Histogram<u64>>,
+    calls: [Calls; 3],
+}
+
+/// Runs every thread's operations, pinned, from one starting shot. Threads with roles stop when the
+/// first of them is done: no role is measured while another rests.
+pub fn timed<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    target: &dyn Target<K>,
+    task: &Task<'_>,
+) -> Result<Ran, Problem> {
+    let count = task.operations.len();
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let start = Barrier::new(count);
+    let stop = AtomicBool::new(false);
+    let stop_together = !task.roles.is_empty();
+    let latest = (!task.first.is_empty()).then(|| Latest::new(task.first, job.loaded));
+    let homes: Vec<Result<Home, Problem>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = task
+            .operations
+            .iter()
+            .enumerate()
+            .map(|(thread, operations)| {
+                let (start, stop, cores, latest) = (&start, &stop, &cores, latest.as_ref());
+                scope.spawn(move || {
+                    if let Some(core) = cores.get(thread % cores.len().max(1)) {
+                        core_affinity::set_for_current(*core);
+                    }
+                    // The others wait at the barrier: it is passed even if this panics.
+                    let session = guarded(|| target.session(thread, count));
+                    start.wait();
+                    let mut session = session?;
+                    let home = guarded(|| {
+                        let stop = stop_together.then_some(stop);
+                        let checker = Checker::new(job, thread, task.base(thread), latest);
+                        one_thread(checker, &mut *session, operations, task, stop)
+                    });
+                    stop.store(true, Ordering::Relaxed);
+                    let home = match home {
+                        Err(panicked) => {
+                            std::mem::forget(session);
+                            return Err(panicked);
+                        }
+                        Ok(home) => home.map_err(Problem::Wrong),
+                    };
+                    guarded(|| drop(session))?;
+                    home
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| guarded(|| thread.join()));
+        let lost = |_| Problem::Failed("its thread was lost".to_owned());
+        joined.map(|home| home.and_then(|home| home.map_err(lost)?)).collect()
+    });
+    let homes: Vec<Home> = homes.into_iter().collect::<Result<_, _>>()?;
+    let done = homes.iter().map(|home| home.done).collect();
+    Ok(Ran { measured: measured(task, homes), done })
+}
+
+/// The figures of all threads together.
+fn measured(task: &Task<'_>, homes: Vec<Home>) -> Measured {
+    let begin = homes.iter().map(|home| home.begin).min();
+    let end = homes.iter().map(|home| home.end).max();
+    let seconds = begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
+    let counted = |thread: usize, home: &Home| {
+        let all = task.operations.get(thread).map(Vec::len);
+        let counted = task.counted.get(thread).filter(|_| all == Some(home.done));
+        counted.copied().unwrap_or(home.done)
+    };
+    let done: usize = homes.iter().enumerate().map(|(thread, home)| counted(thread, home)).sum();
+    let mops = |done: usize, seconds: f64| done as f64 / seconds.max(1e-9) / 1e6;
+    let roles = homes.iter().take(task.roles.len());
+    let roles = roles.map(|home| mops(home.done, (home.end - home.begin).as_secs_f64())).collect();
+    let mut calls = [Calls::default(); 3];
+    let mut all: Option<Histogram<u64>> = None;
+    for home in homes {
+        calls.iter_mut().zip(home.calls).for_each(|(sum, more)| *sum += more);
+        match (&mut all, home.latency) {
+            (None, latency) => all = latency,
+            // Same bounds: cannot fail.
+            (Some(all), Some(latency)) => drop(all.add(latency)),
+            (Some(_), None) => {}
+        }
+    }
+    let [gets, puts, removes] =
+        calls.map(|calls| (calls.calls > 0).then(|| calls.keys as f64 / calls.calls as f64));
+    Measured {
+        mops: mops(done, seconds),
+        roles,
+        counts: None,
+        latency: all.as_ref().map(Latency::of),
+        groups: Groups { gets, puts, removes },
+    }
+}
+
+fn one_thread<K: Key + ?Sized>(
+    mut checker: Checker<'_, '_, K>,
+    session: &mut dyn Session<K>,
+    operations: &[Operation],
+    task: &Task<'_>,
+    stop: Option<&AtomicBool>,
+) -> Result<Home, String> {
+    let bounds = || Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3).ok();
+    let mut latency = if task.latency { bounds() } else { None };
+    let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+    let (mut at, batch) = (0, task.batch);
+    let begin = Instant::now();
+    while at < operations.len() && !stopped() {
+        let stride = (at + STRIDE).min(operations.len());
+        if let Some(histogram) = &mut latency {
+            while at < stride {
+                let begin = Instant::now();
+                let next = checker.step(session, operations, at, batch)?;
+                let took = begin.elapsed().as_nanos() as u64;
+                for _ in at..next {
+                    histogram.saturating_record(took);
+                }
+                at = next;
+            }
+        } else if batch > 1 {
+            while at < stride {
+                at = checker.step(session, operations, at, batch)?;
+            }
+        } else {
+            for operation in &operations[at..stride] {
+                checker.perform(session, *operation, at)?;
+                at += 1;
+            }
+        }
+    }
+    Ok(Home { begin, end: Instant::now(), done: at, latency, calls: checker.calls })
+}

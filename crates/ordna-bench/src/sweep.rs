@@ -1,0 +1,267 @@
+//! What an index must hold, and the checks of it off the clock.
+//!
+//! While the clock runs an answer can be compared with what any moment allows only. After a run,
+//! when no thread works, everything is known: which keys are there, and for each the version of the
+//! value, or, where several threads wrote the key, the last version of each of them. [`Held`] follows
+//! the operations, [`check_writes`] looks up every key that was written, [`check_whole`] scans the
+//! whole index.
+
+use std::borrow::Borrow;
+
+use ordna::Key;
+use ordna::entries::Sequence;
+
+use crate::check::{key_at, position_of, value, version, wrong};
+use crate::run::Job;
+use crate::target::Session;
+use crate::workload::{Action, Operation};
+
+/// What a key has: nothing, or a value of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct State(u16);
+
+impl State {
+    const ABSENT: Self = Self(0);
+
+    fn of(version: u8) -> Self {
+        Self(0x100 | u16::from(version))
+    }
+
+    /// The value of a key in this state.
+    fn value<K: Key + ?Sized>(self, key: &K, position: usize) -> Option<u64> {
+        (self != Self::ABSENT).then(|| value(key, position, self.0 as u8))
+    }
+}
+
+/// What an index must hold.
+pub struct Held {
+    /// By position of the key.
+    states: Vec<State>,
+    /// Keys that are there.
+    count: usize,
+}
+
+/// The last write of a thread to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Write {
+    key: u32,
+    thread: u16,
+    state: State,
+}
+
+/// The last writes of every thread of a run, by key and thread.
+pub struct Writes(Vec<Write>);
+
+impl Writes {
+    /// Of threads that did these operations, with versions from these bases on.
+    pub fn of<'o>(threads: impl Iterator<Item = (&'o [Operation], u8)>) -> Self {
+        let mut writes = Vec::new();
+        for (thread, (operations, base)) in threads.enumerate() {
+            let written = operations.iter().enumerate().filter_map(|(at, operation)| {
+                let state = match operation.action {
+                    Action::Update | Action::ReadUpdate | Action::Insert => {
+                        State::of(version(base, at))
+                    }
+                    Action::Delete => State::ABSENT,
+                    Action::Read | Action::Latest | Action::Look | Action::Scan(_) => return None,
+                };
+                Some(Write { key: operation.key, thread: thread as u16, state })
+            });
+            writes.extend(written);
+        }
+        // Stable: the last write of a thread to a key stays behind its others.
+        writes.sort_by_key(|write| (write.key, write.thread));
+        let mut last: Vec<Write> = Vec::with_capacity(writes.len());
+        for write in writes {
+            match last.last_mut() {
+                Some(known) if (known.key, known.thread) == (write.key, write.thread) => {
+                    *known = write;
+                }
+                _ => last.push(write),
+            }
+        }
+        Self(last)
+    }
+}
+
+impl Held {
+    /// Nothing of so many keys.
+    pub fn nothing(keys: usize) -> Self {
+        Self { states: vec![State::ABSENT; keys], count: 0 }
+    }
+
+    fn set(&mut self, position: usize, state: State) {
+        let Some(known) = self.states.get_mut(position) else { return };
+        self.count += usize::from(state != State::ABSENT);
+        self.count -= usize::from(*known != State::ABSENT);
+        *known = state;
+    }
+
+    /// Keys that one thread has inserted, in order, with versions from `base` on.
+    pub fn load(&mut self, keys: std::ops::Range<usize>, base: u8) {
+        for (at, position) in keys.enumerate() {
+            self.set(position, State::of(version(base, at)));
+        }
+    }
+
+    /// What makes the index as it was before: the loaded keys that are missing are inserted, and
+    /// others removed if `remove` says so.
+    pub fn restore(&self, writes: &Writes, loaded: usize, remove: bool) -> Vec<Operation> {
+        let mut keys: Vec<u32> = writes.0.iter().map(|write| write.key).collect();
+        keys.dedup();
+        let needed = |key: u32| {
+            let there = *self.states.get(key as usize)? != State::ABSENT;
+            match (key as usize) < loaded {
+                true if !there => Some(Operation { action: Action::Insert, key }),
+                false if there && remove => Some(Operation { action: Action::Delete, key }),
+                _ => None,
+            }
+        };
+        keys.into_iter().filter_map(needed).collect()
+    }
+}
+
+fn expected(states: &[Option<u64>], found: Option<u64>) -> String {
+    let one =
+        |state: &Option<u64>| state.map_or("nothing".to_owned(), |value| format!("{value:#x}"));
+    let all: Vec<String> = states.iter().map(one).collect();
+    format!("{} instead of {}", one(&found), all.join(" or "))
+}
+
+/// Looks up every key that was written: it must have what the last write of one of the threads left.
+///
+/// # Errors
+/// What was wrong.
+pub fn check_writes<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    session: &mut dyn Session<K>,
+    held: &mut Held,
+    writes: &Writes,
+) -> Result<(), String> {
+    for writes in writes.0.chunk_by(|a, b| a.key == b.key) {
+        let Some(first) = writes.first() else { continue };
+        let position = first.key as usize;
+        let key = key_at(job, position)?;
+        let found = session.get(key);
+        let Some(write) = writes.iter().find(|write| write.state.value(key, position) == found)
+        else {
+            let states: Vec<_> = writes.iter().map(|w| w.state.value(key, position)).collect();
+            return Err(wrong("after the run, a read", key, expected(&states, found)));
+        };
+        held.set(position, write.state);
+    }
+    Ok(())
+}
+
+/// Looks up one of `step` loaded keys.
+///
+/// # Errors
+/// What was wrong.
+pub fn check_loaded<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    session: &mut dyn Session<K>,
+    held: &Held,
+    step: usize,
+) -> Result<(), String> {
+    for position in (0..job.loaded).step_by(step.max(1)) {
+        let key = key_at(job, position)?;
+        let found = session.get(key);
+        let state = held.states.get(position).copied().unwrap_or(State::ABSENT);
+        let state = state.value(key, position);
+        if found != state {
+            return Err(wrong("a read", key, expected(&[state], found)));
+        }
+    }
+    Ok(())
+}
+
+/// Entries of one scan of [`check_whole`].
+const STRETCH: usize = 100_000;
+
+/// Scans the whole index, stretch by stretch: every entry must be above the one before, be there
+/// once, and have the value that it must have; and none may be missing.
+///
+/// # Errors
+/// What was wrong.
+pub fn check_whole<K: Key + ?Sized>(
+    job: &Job<'_, K>,
+    session: &mut dyn Session<K>,
+    held: &Held,
+) -> Result<(), String> {
+    // Which of equal heads is the least does not matter if the scan begins at or before all keys.
+    let least = (0..job.keys.len()).filter_map(|at| job.keys.get(at)).min();
+    let Some(least) = least else { return Ok(()) };
+    let mut last: Option<K::Owned> = None;
+    let (mut count, mut broken) = (0, None);
+    loop {
+        let from = last.clone();
+        let from: &K = from.as_ref().map_or(least, Borrow::borrow);
+        let mut entries = 0;
+        session.scan(from, STRETCH, &mut |key, found| {
+            entries += 1;
+            let above = last.as_ref().map(|last| Borrow::<K>::borrow(last).cmp(key));
+            if entries == 1
+                && let Some(above) = above
+            {
+                // Where the stretch before ended.
+                if above.is_ne() {
+                    broken.get_or_insert_with(|| wrong("a scan of the whole index", key, found));
+                }
+                return;
+            }
+            let position = position_of(found);
+            let state = held.states.get(position).copied().unwrap_or(State::ABSENT);
+            if above.is_some_and(|above| above.is_ge()) || state.value(key, position) != Some(found)
+            {
+                broken.get_or_insert_with(|| wrong("a scan of the whole index", key, found));
+            }
+            match &mut last {
+                // Keeps the buffer of the key before.
+                Some(last) => key.clone_into(last),
+                None => last = Some(key.to_owned()),
+            }
+            count += 1;
+        });
+        if let Some(broken) = broken.take() {
+            return Err(broken);
+        }
+        if entries > STRETCH {
+            return Err(wrong("a scan", from, format!("{entries} entries for {STRETCH}")));
+        }
+        if entries < STRETCH {
+            break;
+        }
+    }
+    if count == held.count {
+        return Ok(());
+    }
+    Err(format!("a scan of the whole index: {count} entries of {}", held.count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_write_of_each_thread_counts() {
+        let update = |key| Operation { action: Action::Update, key };
+        let delete = |key| Operation { action: Action::Delete, key };
+        let insert = |key| Operation { action: Action::Insert, key };
+        let read = Operation { action: Action::Read, key: 9 };
+        let first = [update(7), read, update(7), delete(3)];
+        let second = [update(7), insert(12), delete(12), insert(12)];
+        let writes = Writes::of([(&first[..], 10), (&second[..], 255)].into_iter());
+        let found: Vec<_> = writes.0.iter().map(|w| (w.key, w.thread, w.state)).collect();
+        let versions = [(3, 0, State::ABSENT), (7, 0, State::of(12)), (7, 1, State::of(255))];
+        assert_eq!(found[..3], versions);
+        assert_eq!(found[3..], [(12, 1, State::of(2))]);
+        let mut held = Held::nothing(20);
+        held.load(0..10, 0);
+        assert_eq!(held.count, 10);
+        held.set(3, State::ABSENT);
+        held.set(12, State::of(2));
+        assert_eq!(held.count, 10);
+        assert_eq!(held.restore(&writes, 10, false), [insert(3)]);
+        assert_eq!(held.restore(&writes, 10, true), [insert(3), delete(12)]);
+    }
+}
