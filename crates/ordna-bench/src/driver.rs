@@ -1,11 +1,14 @@
 //! Plans: indexes on one key set under workloads, in interleaved rounds.
 //!
-//! Every instance of an index lives in a child process ([`crate::isolate`]). A full run makes a
-//! fresh one for every workload, number of threads and round. A quick run loads each index once,
-//! keeps as many of them as the memory holds, and takes turns: every workload on all of them, one
-//! after the other, and all of that again in every round. Neighbours in the table were measured
-//! within seconds of each other, so a drifting machine hurts all alike.
+//! Every instance of an index lives in a child process ([`crate::isolate`]), which stands still
+//! while others are measured. A full run makes a fresh one for every workload, number of threads and
+//! round. A quick run loads each index once, keeps as many of them as the memory holds, and takes
+//! turns: every workload on all of them, one after the other, and all of that again in every round.
+//! Neighbours in the table were measured within seconds of each other, so a drifting machine hurts all
+//! alike. An instance that answered wrongly or crashed is made anew for what follows. Loads by other
+//! numbers of threads have an instance of their own, once.
 
+mod needs;
 mod rounds;
 mod script;
 
@@ -50,8 +53,8 @@ pub struct Plan {
     pub latency: bool,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// One build serves everything, see [`crate::driver`]; the rounds share the operations, and
-    /// scans are a tenth of them.
+    /// One build serves everything, see [`crate::driver`]; `ops` is of all rounds together, and scans
+    /// are a tenth of that.
     pub quick: bool,
     /// Instances live in child processes. Only where no other thread runs: not in unit tests.
     pub apart: bool,
@@ -69,7 +72,31 @@ struct Build {
     cases: Vec<Case>,
 }
 
+impl Build {
+    /// Whether nothing is asked of it after the load.
+    fn loads_only(&self) -> bool {
+        self.cases.iter().all(|case| case.workload == Workload::Load)
+    }
+}
+
 impl Plan {
+    /// Each number of threads and of keys per call once.
+    pub fn distinct(mut self) -> Self {
+        fn once<T: PartialEq>(all: &mut Vec<T>) {
+            let mut seen = Vec::new();
+            for item in std::mem::take(all) {
+                if !seen.contains(&item) {
+                    seen.push(item);
+                }
+            }
+            *all = seen;
+        }
+        once(&mut self.threads);
+        once(&mut self.batches);
+        once(&mut self.workloads);
+        self
+    }
+
     /// Refuses what cannot end well, before anything is made.
     ///
     /// # Errors
@@ -84,90 +111,99 @@ impl Plan {
         if let Some(batch) = self.batches.iter().find(|batch| !(1..=65_536).contains(*batch)) {
             return Err(format!("--batch is 1 to 65536, not {batch}"));
         }
-        if self.rounds == 0 {
-            return Err("--rounds is at least 1".to_owned());
+        if !(1..=1000).contains(&self.rounds) {
+            return Err(format!("--rounds is 1 to 1000, not {}", self.rounds));
         }
-        fits(self.bytes_needed(), memory::available(), self.n)
-    }
-
-    /// Bytes that the run needs at its fullest, roughly: the keys while they are made, or the keys
-    /// and the widest index seen so far.
-    fn bytes_needed(&self) -> usize {
-        let mean = self.keys.mean_bytes();
-        let making = if self.keys.is_int() { 16 } else { 2 * mean + 80 };
-        let running = mean + 8 + 2 * mean + 130 + 12;
-        self.n.saturating_mul(making.max(running)) + self.ops * 8 * self.workloads.len()
+        let most = self.workloads.iter().map(|workload| workload.roles().len()).max().unwrap_or(0);
+        let least = self.threads.iter().copied().max().unwrap_or(1).max(most);
+        if !(least..=u32::MAX as usize).contains(&self.ops) {
+            let why = if least > 1 { ", one for every thread" } else { "" };
+            return Err(format!("--ops is {least}{why}, to {}, not {}", u32::MAX, self.ops));
+        }
+        let needs = self.needs();
+        if needs.keys > u32::MAX as usize {
+            return Err(format!("{} keys with those to insert, at most {}", needs.keys, u32::MAX));
+        }
+        self.keys.check()?;
+        fits(needs.at_the_fullest(), memory::available(), self.n)
     }
 
     /// The largest `n` up to this one that fits into the memory there is.
     pub fn largest_n(&self, most: usize) -> usize {
-        let per_key = self.bytes_needed() / self.n.max(1);
-        memory::available().map_or(most, |free| most.min(free / per_key.max(1) / 100 * 99))
+        let Some(free) = memory::available() else { return most };
+        let (mut fits, mut above) = (0, most.min(u32::MAX as usize / 4) + 1);
+        while above - fits > 1 {
+            let n = fits.midpoint(above);
+            let needed = Self { n, ..self.clone() }.needs().at_the_fullest();
+            *if needed <= free / 100 * 99 { &mut fits } else { &mut above } = n;
+        }
+        fits
     }
 
     fn builds(&self) -> Vec<Build> {
         let loaders = self.threads.iter().copied().max().unwrap_or(1);
+        let first = self.batches.first().copied().unwrap_or(1);
         let mut cases = Vec::new();
-        for (at, &batch) in self.batches.iter().enumerate() {
+        for &batch in &self.batches {
             for &threads in &self.threads {
                 for workload in &self.workloads {
-                    // Groups are for point operations; a workload with roles has as many threads as
-                    // roles; a quick run loads once, by all threads.
-                    let again = workload.scans() && at > 0
-                        || !workload.roles().is_empty()
-                        || self.quick
-                            && *workload == Workload::Load
-                            && (at > 0 || threads != loaders);
+                    // A workload with roles has as many threads as roles; a quick run loads all keys
+                    // with groups of one size only.
+                    let again = !workload.roles().is_empty()
+                        || self.quick && *workload == Workload::Load && batch != first;
                     if !again {
                         cases.push(Case { threads, batch, workload: workload.clone() });
                     }
                 }
             }
-            let with_roles = self.workloads.iter().filter(|w| at == 0 && !w.roles().is_empty());
+            let with_roles = self.workloads.iter().filter(|w| !w.roles().is_empty());
             cases.extend(with_roles.map(|workload| Case {
                 threads: workload.roles().len(),
                 batch,
                 workload: workload.clone(),
             }));
         }
-        let first = self.batches.first().copied().unwrap_or(1);
-        if cases.is_empty() {
-            return Vec::new();
-        }
-        if self.quick {
-            return vec![Build { threads: loaders, batch: first, cases }];
-        }
         let alone =
             |case: Case| Build { threads: case.threads, batch: case.batch, cases: vec![case] };
-        cases.into_iter().map(alone).collect()
+        if !self.quick {
+            return cases.into_iter().map(alone).collect();
+        }
+        let (loads, cases): (Vec<Case>, Vec<Case>) = cases
+            .into_iter()
+            .partition(|case| case.workload == Workload::Load && case.threads != loaders);
+        let mut builds: Vec<Build> = loads.into_iter().map(alone).collect();
+        if !cases.is_empty() {
+            builds.push(Build { threads: loaders, batch: first, cases });
+        }
+        builds
     }
 
-    /// Operations of a workload in one round.
-    fn operations(&self, workload: &Workload) -> usize {
+    /// Operations of a workload in one round: one for every thread at least.
+    fn operations(&self, workload: &Workload, threads: usize) -> usize {
         let ops = if self.quick { self.ops.div_ceil(self.rounds) } else { self.ops };
         match workload {
             Workload::Load => 0,
             Workload::Remove => ops.min(self.n),
-            _ if self.quick && workload.scans() => ops.div_ceil(10),
-            _ => ops,
+            _ if self.quick && workload.scans() => ops.div_ceil(10).max(threads),
+            _ => ops.max(threads),
         }
     }
 
     /// Operations of the pass for latency.
-    fn timed_operations(&self, workload: &Workload) -> usize {
+    fn timed_operations(&self, workload: &Workload, threads: usize) -> usize {
         match workload {
-            _ if !self.quick => self.operations(workload),
+            _ if !self.quick => self.operations(workload, threads),
             Workload::Remove => (self.ops / 5).clamp(1, self.n),
-            _ if workload.scans() => self.ops.div_ceil(50),
-            _ => self.ops.div_ceil(5),
+            _ if workload.scans() => self.ops.div_ceil(50).max(threads),
+            _ => self.ops.div_ceil(5).max(threads),
         }
     }
 
     /// Steps of the progress bar that [`Plan::run`] takes.
     pub fn steps(&self) -> usize {
         let turns = |build: &Build| {
-            let load = usize::from(self.quick);
-            load + script::turns(build, self.rounds, self.latency)
+            let load = usize::from(self.quick && !build.loads_only());
+            load + script::turns(self, build)
         };
         self.builds().iter().map(turns).sum::<usize>() * self.indexes.len()
     }
@@ -191,7 +227,12 @@ impl Plan {
         } else {
             let made = self.keys.byte_strings(wanted, self.seed)?;
             if made.len() <= most {
-                return Err(format!("{} has only {} keys", self.keys, made.len()));
+                return Err(format!(
+                    "{} has {} keys, but the workloads insert {most} besides those that are loaded; \
+                     ask for fewer with --ops",
+                    self.keys,
+                    made.len()
+                ));
             }
             Ok(self.on_keys::<[u8]>(&made, &builds, |entry| &entry.bytes, progress, sink))
         }
@@ -209,7 +250,8 @@ impl Plan {
         let mut order: Option<Vec<u32>> = None;
         for build in builds {
             let loaded = (keys.len() - Script::extra_keys(self, build)).min(self.n);
-            if build.cases.iter().any(|case| case.workload.scans())
+            let scans = |case: &Case| case.workload.scans() && case.impossible().is_none();
+            if build.cases.iter().any(scans)
                 && order.as_ref().is_none_or(|order| order.len() != loaded)
             {
                 order = Some(ranks::<K>(keys, loaded));
@@ -253,7 +295,7 @@ impl Plan {
                 cells.extend(measuring.cells());
                 sink(&cells);
             };
-            if self.quick {
+            if self.quick && !build.loads_only() {
                 measuring.resident(&start, &mut told);
             } else {
                 measuring.fresh(&start);
@@ -262,6 +304,14 @@ impl Plan {
         }
         cells
     }
+}
+
+/// An index of a quick run, and its instance if that is of use.
+struct Seat<'j, 'a, K: Key + ?Sized> {
+    index: usize,
+    /// Whether the first instance could be loaded.
+    loads: bool,
+    host: Option<Host<'j, 'a, K>>,
 }
 
 /// One build under measurement.
@@ -290,46 +340,83 @@ impl<'p> Measuring<'p> {
         }
     }
 
-    /// As many indexes at a time as the memory holds, each loaded once.
+    /// As many indexes at a time as the memory holds, each loaded once, and again when it was wrong.
     fn resident<'j, 'a, K: Key + ?Sized>(
         &mut self,
         start: &dyn Fn(usize) -> Host<'j, 'a, K>,
         told: &mut dyn FnMut(&Self),
     ) {
+        let needs = self.plan.needs();
         let mut waiting = 0..self.plan.indexes.len();
         while !waiting.is_empty() {
-            let mut hosts: Vec<(usize, Host<'j, 'a, K>)> = Vec::new();
+            let mut seats: Vec<Seat<'j, 'a, K>> = Vec::new();
             while let Some(index) = waiting.clone().next() {
-                let room = memory::available().is_none_or(|free| free > self.plan.bytes_needed());
-                if !room && !hosts.is_empty() {
+                // Those that are there grow while they run.
+                let needed = needs.instance.saturating_add(needs.growth * (seats.len() + 1));
+                let room = memory::available().is_none_or(|free| free > needed);
+                if !room && !seats.is_empty() {
                     self.progress.say(&format!(
                         "the memory holds {} of the indexes at a time: the others follow",
-                        hosts.len()
+                        seats.len()
                     ));
                     break;
                 }
                 waiting.next();
                 self.step(index, "load");
                 let mut host = start(index);
-                self.load(index, &mut host);
-                hosts.push((index, host));
+                let loads = self.load(index, &mut host);
+                seats.push(Seat { index, loads, host: Some(host) });
                 self.progress.done();
             }
             for turn in &self.script.turns {
-                for (index, host) in &mut hosts {
-                    self.step(*index, &self.build.cases[turn.case].to_string());
-                    self.turn(*index, host, turn);
+                for seat in &mut seats {
+                    self.step(seat.index, &self.build.cases[turn.case].to_string());
+                    self.seated(seat, turn, start);
                     self.progress.done();
                 }
                 if turn.last_of_round {
                     told(self);
                 }
             }
-            for (index, host) in hosts {
+            for Seat { index, host, .. } in seats {
+                let Some(mut host) = host else { continue };
                 self.step(index, "drop");
+                if self
+                    .script
+                    .turns
+                    .iter()
+                    .any(|turn| self.build.cases[turn.case].workload.writes())
+                {
+                    self.look(index, None, &mut host);
+                }
                 self.finish(index, host);
             }
             told(self);
+        }
+    }
+
+    /// A turn on an instance that stays; on a new one if the last was wrong.
+    fn seated<'j, 'a, K: Key + ?Sized>(
+        &mut self,
+        seat: &mut Seat<'j, 'a, K>,
+        turn: &script::Turn,
+        start: &dyn Fn(usize) -> Host<'j, 'a, K>,
+    ) {
+        let index = seat.index;
+        // It has no figure any more: another try would only end another instance.
+        if self.rounds[index][turn.case].problem.is_some() {
+            return;
+        }
+        let host = seat.host.get_or_insert_with(|| {
+            let mut host = start(index);
+            // What is wrong with the load, the phase tells.
+            drop(host.load());
+            host
+        });
+        let fine = self.turn(index, host, turn);
+        if !fine && seat.loads {
+            // Nobody knows what it holds now.
+            seat.host.take().map(Host::discard);
         }
     }
 
@@ -338,19 +425,55 @@ impl<'p> Measuring<'p> {
         self.progress.step(&what, &self.plan.indexes[index].name);
     }
 
-    fn load<K: Key + ?Sized>(&mut self, index: usize, host: &mut Host<'_, '_, K>) {
+    /// Whether it could be loaded.
+    fn load<K: Key + ?Sized>(&mut self, index: usize, host: &mut Host<'_, '_, K>) -> bool {
         let load = host.load();
-        self.rounds[index].iter_mut().for_each(|rounds| rounds.take_load(&load));
+        let cases = &self.build.cases;
+        let rounds = self.rounds[index].iter_mut().zip(cases);
+        rounds.for_each(|(rounds, case)| rounds.take_load(&case.workload, &load));
+        load.is_ok()
     }
 
+    /// Whether the instance can go on.
     fn turn<K: Key + ?Sized>(
         &mut self,
         index: usize,
         host: &mut Host<'_, '_, K>,
         turn: &script::Turn,
-    ) {
+    ) -> bool {
         let latency = self.script.phases[turn.phase].latency;
-        self.rounds[index][turn.case].take(latency, host.phase(turn.phase));
+        let measured = host.phase(turn.phase);
+        let fine = matches!(measured, Ok(_) | Err(Problem::NotApplicable(_)));
+        let look = turn.look && measured.is_ok();
+        self.rounds[index][turn.case].take(latency, measured);
+        if look {
+            self.look(index, Some(turn.case), host);
+        }
+        fine
+    }
+
+    /// Scans the whole index. What is wrong is told of this case, which has no figure then, and of
+    /// all others.
+    fn look<K: Key + ?Sized>(
+        &mut self,
+        index: usize,
+        case: Option<usize>,
+        host: &mut Host<'_, '_, K>,
+    ) {
+        let Ok(Some(wrong)) = host.look().map_err(|problem| {
+            self.rounds[index].iter_mut().for_each(|rounds| rounds.fail(&problem));
+        }) else {
+            return;
+        };
+        for (at, (rounds, other)) in
+            self.rounds[index].iter_mut().zip(&self.build.cases).enumerate()
+        {
+            if case == Some(at) {
+                rounds.fail(&Problem::Wrong(wrong.clone()));
+            } else {
+                rounds.take_wrong_scan(&other.workload, &wrong);
+            }
+        }
     }
 
     fn finish<K: Key + ?Sized>(&mut self, index: usize, host: Host<'_, '_, K>) {
@@ -369,7 +492,8 @@ impl<'p> Measuring<'p> {
 
     fn cell(&self, index: &Chosen, case: &Case, rounds: &Rounds) -> Cell {
         let Self { plan, loaded: n, .. } = self;
-        let (note, detail) = match &rounds.problem {
+        let impossible = case.impossible().map(|why| Problem::NotApplicable(why.to_owned()));
+        let (note, detail) = match impossible.as_ref().or(rounds.problem.as_ref()) {
             None => {
                 let wrong = rounds.wrong_scan.as_ref();
                 (None, wrong.map(|wrong| format!("its scans are wrong: {wrong}")))
@@ -382,7 +506,7 @@ impl<'p> Measuring<'p> {
         let is_load = case.workload == Workload::Load;
         let figures = if is_load { &rounds.load } else { &rounds.mops };
         let each = if note.is_none() { figures.clone() } else { Vec::new() };
-        let latency = rounds.latency.as_ref();
+        let latency = rounds.latency.as_ref().filter(|_| note.is_none());
         Cell {
             experiment: plan.experiment.clone(),
             index: index.name.clone(),
@@ -391,7 +515,7 @@ impl<'p> Measuring<'p> {
             threads: case.threads,
             batch: case.batch,
             n: *n,
-            ops: if is_load { *n } else { plan.operations(&case.workload) },
+            ops: if is_load { *n } else { plan.operations(&case.workload, case.threads) },
             mops: Spread::of(&each),
             rounds: each.len(),
             each,
@@ -406,6 +530,7 @@ impl<'p> Measuring<'p> {
             checked: note.is_none(),
             note,
             detail,
+            groups: rounds.groups,
             counts: rounds.counts.clone(),
             ours: index.entry.ours,
             seed: plan.seed,
@@ -414,7 +539,11 @@ impl<'p> Measuring<'p> {
     }
 }
 
-fn fits(needed: usize, available: Option<usize>, n: usize) -> Result<(), String> {
+/// Refuses what needs more than there is, where that is known.
+///
+/// # Errors
+/// Tells both.
+pub fn fits(needed: usize, available: Option<usize>, n: usize) -> Result<(), String> {
     let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     match available.filter(|free| *free < needed) {
         None => Ok(()),

@@ -92,6 +92,28 @@ impl KeySet {
         }
     }
 
+    /// Whether the keys can be made: refuses a file that is not there.
+    ///
+    /// # Errors
+    /// Names the file, and what the system says.
+    pub fn check(&self) -> Result<(), String> {
+        let Self::File(path) = self else { return Ok(()) };
+        if path.is_empty() {
+            return Err("file:PATH needs a path".to_owned());
+        }
+        match std::fs::metadata(path) {
+            Ok(found) if found.is_file() => Ok(()),
+            Ok(_) => Err(format!("cannot read keys from {path:?}: it is no file")),
+            Err(error) => Err(format!("cannot read keys from {path:?}: {error}")),
+        }
+    }
+
+    /// Bytes that are read before keys are made of them.
+    pub fn bytes_to_read(&self) -> usize {
+        let Self::File(path) = self else { return 0 };
+        std::fs::metadata(path).map_or(0, |found| found.len() as usize)
+    }
+
     /// `count` integers.
     pub fn integers(&self, count: usize, seed: u64) -> Vec<u64> {
         let mut random = Random::new(seed);
@@ -111,8 +133,10 @@ impl KeySet {
     /// The file cannot be read, or holds a key that is too long.
     pub fn byte_strings(&self, count: usize, seed: u64) -> Result<FlatBytes, String> {
         let mut random = Random::new(seed);
-        let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(count);
-        let mut seen: HashSet<u128> = HashSet::with_capacity(count);
+        // A file may hold far fewer.
+        let room = if matches!(self, Self::File(_)) { 0 } else { count };
+        let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(room);
+        let mut seen: HashSet<u128> = HashSet::with_capacity(room);
         let mut take = |key: &[u8], keys: &mut Vec<Box<[u8]>>| {
             if seen.insert(fingerprint(key)) {
                 keys.push(key.into());
@@ -120,11 +144,16 @@ impl KeySet {
         };
         if let Self::File(path) = self {
             let text =
-                std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+                std::fs::read(path).map_err(|e| format!("cannot read keys from {path:?}: {e}"))?;
             for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 if line.len() > ordna::key::MAX_LEN {
-                    return Err(format!("{path}, line {}: {} bytes", number + 1, line.len()));
+                    return Err(format!(
+                        "{path:?}, line {}: {} bytes, a key has at most {}",
+                        number + 1,
+                        line.len(),
+                        ordna::key::MAX_LEN
+                    ));
                 }
                 if !line.is_empty() && keys.len() < count {
                     take(line, &mut keys);

@@ -1,6 +1,6 @@
 //! The rounds of one index under one workload.
 
-use crate::run::{Latency, Load, Measured, Problem};
+use crate::run::{Groups, Latency, Load, Measured, Problem, judged};
 use crate::table::{Role, Spread};
 use crate::workload::Workload;
 
@@ -13,6 +13,8 @@ pub struct Rounds {
     pub bytes_per_key: Vec<f64>,
     pub rss_per_key: Vec<f64>,
     pub latency: Option<Latency>,
+    /// Keys of a call for groups in the last round.
+    pub groups: Groups,
     /// What the index has counted about itself in the last round.
     pub counts: Option<String>,
     /// Why there is no figure.
@@ -23,14 +25,24 @@ pub struct Rounds {
 
 impl Rounds {
     /// A problem of the load is told by the phases too, or something better.
-    pub fn take_load(&mut self, load: &Result<Load, Problem>) {
+    pub fn take_load(&mut self, workload: &Workload, load: &Result<Load, Problem>) {
         let Ok(load) = load else { return };
-        if self.wrong_scan.is_none() {
-            self.wrong_scan.clone_from(&load.wrong_scan);
+        if let Some(wrong) = &load.wrong_scan {
+            self.take_wrong_scan(workload, wrong);
         }
         self.load.push(load.mops);
         self.bytes_per_key.extend(load.bytes_per_key);
         self.rss_per_key.extend(load.rss_per_key);
+    }
+
+    /// A scan of the whole index was wrong. Figures of scans and of the load are void then; those of
+    /// point operations, each of which was checked, are not.
+    pub fn take_wrong_scan(&mut self, workload: &Workload, wrong: &str) {
+        if judged(workload) {
+            self.fail(&Problem::Wrong(wrong.to_owned()));
+        } else {
+            self.wrong_scan.get_or_insert_with(|| wrong.to_owned());
+        }
     }
 
     /// The pass with the clock in every operation counts for latency only.
@@ -40,6 +52,7 @@ impl Rounds {
             Ok(measured) => {
                 self.mops.push(measured.mops);
                 self.counts = measured.counts;
+                self.groups = measured.groups;
                 self.roles.push(measured.roles);
             }
             Err(problem) => self.fail(&problem),

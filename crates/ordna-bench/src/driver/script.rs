@@ -2,7 +2,8 @@
 
 use super::{Build, Plan};
 use crate::run::Phase;
-use crate::workload::Workload;
+use crate::workload::{Operation, Workload};
+use crate::zipf::Random;
 
 /// A cell of every index.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,6 +12,13 @@ pub struct Case {
     /// Keys per call.
     pub batch: usize,
     pub workload: Workload,
+}
+
+impl Case {
+    /// Why no index can run it.
+    pub fn impossible(&self) -> Option<&'static str> {
+        self.workload.ungroupable().filter(|_| self.batch > 1)
+    }
 }
 
 impl std::fmt::Display for Case {
@@ -25,6 +33,8 @@ pub struct Turn {
     pub case: usize,
     pub phase: usize,
     pub last_of_round: bool,
+    /// Whether the whole index is scanned after it.
+    pub look: bool,
 }
 
 /// The phases of a build, and in which order they come.
@@ -33,74 +43,79 @@ pub struct Script {
     pub turns: Vec<Turn>,
 }
 
+/// Up to so many keys a quick run scans the whole index after every phase that writes; above, once
+/// at the end.
+pub const LOOK: usize = 1_000_000;
+
 /// Operations, and keys that they insert.
 struct Size {
     operations: usize,
     extra: usize,
 }
 
-fn size(plan: &Plan, workload: &Workload, latency: bool) -> Size {
-    let operations =
-        if latency { plan.timed_operations(workload) } else { plan.operations(workload) };
-    Size { operations, extra: workload.extra_keys(operations) }
+fn size(plan: &Plan, case: &Case, latency: bool) -> Size {
+    let Case { threads, workload, .. } = case;
+    let operations = if latency {
+        plan.timed_operations(workload, *threads)
+    } else {
+        plan.operations(workload, *threads)
+    };
+    Size { operations, extra: workload.extra_keys(operations, *threads) }
 }
 
-/// A load has no operations of its own to time.
-fn is_timed(workload: &Workload) -> bool {
-    *workload != Workload::Load
+/// Which case comes in which round, and whether it is the pass for latency.
+fn order(plan: &Plan, build: &Build) -> Vec<(usize, usize, bool)> {
+    let cases = || (0..build.cases.len()).filter(|at| build.cases[*at].impossible().is_none());
+    // A load has no operations of its own to time.
+    let timed = || cases().filter(|at| plan.latency && build.cases[*at].workload != Workload::Load);
+    let rounds = if plan.quick && build.loads_only() { 1 } else { plan.rounds };
+    let all = (0..rounds).flat_map(|round| cases().map(move |case| (case, round, false)));
+    all.chain(timed().map(|case| (case, 0, true))).collect()
 }
 
 /// Turns of a build.
-pub fn turns(build: &Build, rounds: usize, latency: bool) -> usize {
-    let timed = build.cases.iter().filter(|case| latency && is_timed(&case.workload));
-    build.cases.len() * rounds + timed.count()
+pub fn turns(plan: &Plan, build: &Build) -> usize {
+    order(plan, build).len()
 }
 
 impl Script {
     /// Keys beyond the loaded ones that are inserted in all.
     pub fn extra_keys(plan: &Plan, build: &Build) -> usize {
-        let of = |workload: &Workload| {
-            let rounds = if plan.quick { plan.rounds } else { 1 };
-            let timed = if plan.latency { size(plan, workload, true).extra } else { 0 };
-            size(plan, workload, false).extra * rounds + timed
-        };
-        build.cases.iter().map(|case| of(&case.workload)).sum()
+        let all = order(plan, build).into_iter();
+        let sizes = all.map(|(case, _, latency)| size(plan, &build.cases[case], latency).extra);
+        // An instance of a quick run has all of them.
+        sizes.fold(0, if plan.quick { usize::saturating_add } else { usize::max })
     }
 
-    /// Writes all operations, on `loaded` keys and those behind them. Rounds have the same
-    /// operations. Only where they insert, and one instance has all rounds, each has keys of its
-    /// own to insert.
+    /// Bytes of all operations, and of those of the largest phase.
+    pub fn bytes(plan: &Plan, build: &Build) -> (usize, usize) {
+        let all = order(plan, build).into_iter().map(|(case, _, latency)| {
+            let operations = size(plan, &build.cases[case], latency).operations;
+            operations.saturating_mul(size_of::<Operation>())
+        });
+        all.fold((0, 0), |(sum, most), bytes| (sum.saturating_add(bytes), most.max(bytes)))
+    }
+
+    /// Writes all operations, on `loaded` keys and those behind them. Every round has operations of
+    /// its own, the same for every index: what one round brought to the caches does not serve the next.
+    /// Where one instance has all rounds, each has keys of its own to insert.
     pub fn write(plan: &Plan, build: &Build, loaded: usize) -> Self {
         let (mut phases, mut turns, mut fresh) = (Vec::new(), Vec::new(), loaded);
-        let mut phase = |case: usize, round: u64, latency: bool| {
+        let order = order(plan, build);
+        for (at, &(case, round, latency)) in order.iter().enumerate() {
             let Case { threads, batch, workload } = &build.cases[case];
-            let Size { operations, extra } = size(plan, workload, latency);
-            // Another seed: a pass must not find what the one before brought to the caches.
-            let seed = plan.seed ^ u64::from(latency) << 40 ^ round << 44;
+            let Size { operations, extra } = size(plan, &build.cases[case], latency);
+            let pass = (case as u64) << 32 | (round as u64) << 1 | u64::from(latency);
+            let seed = plan.seed ^ Random::mix(pass);
             let written = workload.operations(loaded, fresh, extra, operations, *threads, seed);
-            fresh += extra;
+            fresh += if plan.quick { extra } else { 0 };
+            let written = written.grouped(*batch);
             phases.push(Phase { workload: workload.clone(), batch: *batch, written, latency });
-            phases.len() - 1
-        };
-        let cases = build.cases.len();
-        let mut first: Vec<usize> = Vec::new();
-        for round in 0..plan.rounds {
-            for case in 0..cases {
-                let own = plan.quick && build.cases[case].workload.extra_keys(1) > 0;
-                let phase = match first.get(case) {
-                    Some(shared) if !own => *shared,
-                    _ => phase(case, round as u64, false),
-                };
-                if round == 0 {
-                    first.push(phase);
-                }
-                turns.push(Turn { case, phase, last_of_round: case + 1 == cases });
-            }
-        }
-        for case in (0..cases).filter(|case| plan.latency && is_timed(&build.cases[*case].workload))
-        {
-            let phase = phase(case, 0, true);
-            turns.push(Turn { case, phase, last_of_round: case + 1 == cases });
+            let next = order.get(at + 1);
+            let last_of_round = next.is_none_or(|next| (next.1, next.2) != (round, latency));
+            let after_load = *workload == Workload::Load;
+            let look = workload.writes() && !after_load && (!plan.quick || loaded <= LOOK);
+            turns.push(Turn { case, phase: at, last_of_round, look });
         }
         Self { phases, turns }
     }
