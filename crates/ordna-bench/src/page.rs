@@ -1,4 +1,4 @@
-//! `docs/benchmarks.md`, made from the results of one run.
+//! `docs/benchmarks.md`, made from the results of one run or several.
 
 use crate::noise::{runs, told};
 use crate::registry::{BASELINES, UNORDERED};
@@ -157,28 +157,26 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
         return "# Benchmarks\n\nNothing was measured.\n".to_owned();
     };
     let speed = losses(cells, |cell| cell.mops.map(|mops| mops.median));
-    // Fewer bytes are better. One load serves all workloads: its own cell stands for it.
-    let loads: Vec<Cell> = cells.iter().filter(|cell| cell.workload == "load").cloned().collect();
-    let memory = losses(&loads, |cell| cell.bytes_per_key.filter(|b| *b > 0.0).map(f64::recip));
     let dram = cells.iter().find_map(|cell| cell.info.dram);
     let dram = dram.map(|dram| format!("- DRAM: {dram}.\n")).unwrap_or_default();
-    let runs = runs(cells);
-    let commands: String = runs.iter().map(|run| format!("{}\n", run.command)).collect();
-    let version = |run: &&crate::info::RunInfo| format!("- {}: {}.\n", run.started, run.version);
-    let versions: String = runs.iter().filter(|run| !run.started.is_empty()).map(version).collect();
+    let runs = of_runs(cells);
+    let commands: String = runs.iter().map(|run| format!("{}\n", run[0].info.command)).collect();
+    let told_runs: String = runs.iter().map(|run| about(run)).collect();
     let noise: String = told(cells, baseline).iter().map(|text| format!("- {text}\n")).collect();
+    let results: String = runs.iter().map(|run| results(run, baseline)).collect();
     format!(
         "# Benchmarks\n\n\
          Made by `ordna bench docs` from the results of\n\n\
          ```text\n{commands}```\n\n\
-         {versions}\
-         - Machine: {}.\n\
-         - Allocator of the whole program: {}; bytes per key are from its statistics, RSS per key is \
-         by how much the load made the resident set of the process grow.\n{dram}\
-         - Seed {}; {} rounds, interleaved over the indexes. Median with lowest and highest; ratios \
-         against `{baseline}`.\n\
-         - Every answer was checked; an index that answered wrongly has no figure.\n\n\
-         Compare figures within this page only: they are of one machine.\n\n\
+         {told_runs}\
+         - Allocator of the whole program: {}; bytes per key are from its statistics. RSS per key is \
+         by how much the load made the resident set of the process grow; of few keys that is more than \
+         they take, as the first ones bring pages of the allocator and the threads.\n{dram}\
+         - Rounds are interleaved over the indexes. Median with lowest and highest; ratios against \
+         `{baseline}`.\n\
+         - Every answer was checked, and after every run what the index holds; an index that answered \
+         wrongly has no figure.\n\n\
+         Compare figures of one run only.\n\n\
          ## How far to rely on it\n\n{noise}\n\
          ## Where we lose\n\n\
          Cases in which a peer is ahead of the best of our indexes, from the figures below. \
@@ -188,17 +186,47 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
          Memory after the load:\n\n{}\n\
          Every index of ours against the fastest peer that keeps order, cases of throughput:\n\n{}\n\
          ## What was wrong, and what cannot be\n\n{}\n\
-         ## Results\n\n```text\n{}```\n",
-        first.info.machine,
+         ## Results\n\n{results}",
         first.info.allocator,
-        first.seed,
-        cells.iter().map(|cell| cell.rounds).max().unwrap_or(0),
         list(&speed, "times as fast", " beyond the spread |", clear),
-        list(&memory, "times as small", "", |_, _| String::new()),
+        list_memory(cells),
         list_standings(&standings(cells)),
         faults(cells),
-        render(cells, baseline),
     )
+}
+
+/// The cells of each run.
+fn of_runs(cells: &[Cell]) -> Vec<Vec<Cell>> {
+    let all = runs(cells).into_iter();
+    all.map(|run| cells.iter().filter(|cell| cell.info == *run).cloned().collect()).collect()
+}
+
+/// When, where and on what a run was.
+fn about(run: &[Cell]) -> String {
+    let Some(Cell { info, seed, .. }) = run.first() else { return String::new() };
+    let rounds = run.iter().map(|cell| cell.rounds).max().unwrap_or(0);
+    let at = [&info.started, &info.version, &info.machine].map(|text| text.as_str());
+    let at: Vec<&str> = at.into_iter().filter(|text| !text.is_empty()).collect();
+    format!("- {}; seed {seed}; {rounds} rounds.\n", at.join("; "))
+}
+
+/// The figures of one run.
+fn results(run: &[Cell], baseline: &str) -> String {
+    let Some(Cell { info, .. }) = run.first() else { return String::new() };
+    let head = [&info.started, &info.command].map(|text| text.as_str());
+    let head: Vec<&str> = head.into_iter().filter(|text| !text.is_empty()).collect();
+    format!("```text\n{}\n\n{}```\n\n", head.join(": "), render(run, baseline))
+}
+
+/// The same for bytes per key: fewer are better. All cells of an index after one load have the same:
+/// its `load` cell stands for it.
+fn list_memory(cells: &[Cell]) -> String {
+    let loads: Vec<Cell> = cells.iter().filter(|cell| cell.workload == "load").cloned().collect();
+    if loads.is_empty() {
+        return "Not compared: no run had the workload `load`.\n".to_owned();
+    }
+    let memory = losses(&loads, |cell| cell.bytes_per_key.filter(|b| *b > 0.0).map(f64::recip));
+    list(&memory, "times as small", "", |_, _| String::new())
 }
 
 /// What is known about peers whose answers are wrong.
@@ -214,7 +242,7 @@ const EXPLAINED: [(&str, &str); 2] = [
         "masstree",
         "its range scans leave out keys that are there where keys are longer than eight bytes and \
          share prefixes; reads of the same keys find them. Point workloads have their figures, \
-         those with scans and the load, after which a stretch is scanned, have none.",
+         those with scans and the load, after which the whole index is scanned, have none.",
     ),
 ];
 
@@ -257,7 +285,7 @@ mod tests {
         let behind = "| skiplist | 1 of 1 | faster is 2.50 times as fast at int load x1 |";
         assert!(page.contains(behind), "{page}");
         assert!(page.contains("| skiplist | faster | 2.50 | yes |"), "{page}");
-        assert!(page.contains("Seed 7; 3 rounds") && page.contains("a machine"), "{page}");
+        assert!(page.contains("a machine; seed 7; 3 rounds"), "{page}");
         assert!(!page.contains("| liar |"), "{page}");
         assert!(page.contains("Every index answered rightly"), "{page}");
     }
@@ -283,5 +311,35 @@ mod tests {
         let cells = [cell("skiplist", true, 2.0, 40.0), cell("slower", false, 1.0, 50.0)];
         assert_eq!(render_page(&cells, "skiplist").matches("In no case").count(), 2);
         assert!(render_page(&[], "skiplist").contains("Nothing was measured"));
+        let reads = cells.map(|cell| Cell { workload: "c".to_owned(), ..cell });
+        let page = render_page(&reads, "skiplist");
+        assert!(page.matches("In no case").count() == 1 && page.contains("Not compared"), "{page}");
+    }
+
+    /// Figures of another run, seed or number of operations are not compared.
+    #[test]
+    fn a_table_is_of_one_run() {
+        let cells = [cell("skiplist", true, 2.0, 40.0), cell("faster", false, 3.0, 40.0)];
+        assert_eq!(losses(&cells, |cell| cell.mops.map(|mops| mops.median)).len(), 1);
+        for change in [
+            |cell: &mut Cell| cell.seed = 8,
+            |cell: &mut Cell| cell.ops = 11,
+            |cell: &mut Cell| cell.info.started = "later".to_owned(),
+        ] {
+            let mut cells = cells.clone();
+            change(&mut cells[1]);
+            let page = render_page(&cells, "skiplist");
+            assert!(page.contains("In no case") && !page.contains("1.50x"), "{page}");
+        }
+        let mut cells = cells.to_vec();
+        cells.extend(cells.clone());
+        cells[2..].iter_mut().for_each(|cell| {
+            cell.seed = 8;
+            cell.info.command = "ordna bench run --seed 8".to_owned();
+        });
+        let page = render_page(&cells, "skiplist");
+        assert!(page.contains("seed 7; 3 rounds") && page.contains("seed 8; 3 rounds"), "{page}");
+        assert_eq!(page.matches("1.50x").count(), 2);
+        assert_eq!(page.matches("Mops/s").count(), 2, "two tables");
     }
 }

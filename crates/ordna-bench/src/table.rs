@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::info::RunInfo;
+use crate::run::Groups;
 
 /// Lowest, middle and highest of several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -34,14 +35,35 @@ pub struct Role {
     pub mops: Spread,
 }
 
-/// What the cells of one case share.
-pub type Case<'a> = (Option<&'a str>, &'a str, &'a str, usize, usize, usize);
+/// What the cells of one case share: figures of different cases are not compared.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Case<'a> {
+    experiment: Option<&'a str>,
+    keys: &'a str,
+    workload: &'a str,
+    threads: usize,
+    batch: usize,
+    n: usize,
+    ops: usize,
+    seed: u64,
+    run: &'a RunInfo,
+}
 
 impl Cell {
-    /// Cells of the same experiment, keys, workload, threads, batch and size belong together.
+    /// Cells of one run and of the same experiment, keys, workload, threads, batch and sizes belong
+    /// together.
     pub fn case(&self) -> Case<'_> {
-        let Self { keys, workload, threads, batch, n, .. } = self;
-        (self.experiment.as_deref(), keys, workload, *threads, *batch, *n)
+        Case {
+            experiment: self.experiment.as_deref(),
+            keys: &self.keys,
+            workload: &self.workload,
+            threads: self.threads,
+            batch: self.batch,
+            n: self.n,
+            ops: self.ops,
+            seed: self.seed,
+            run: &self.info,
+        }
     }
 
     /// Nanoseconds of one thread per operation.
@@ -106,6 +128,10 @@ pub struct Cell {
     /// What was wrong; beside a figure, what is wrong with the index elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Keys of a call for groups, on average: fewer than `batch` where the key of a write that was put
+    /// off was read.
+    #[serde(default)]
+    pub groups: Groups,
     /// What the index has counted about itself since it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<String>,
@@ -250,6 +276,7 @@ pub fn sample(index: &str) -> Cell {
         checked: true,
         note: None,
         detail: None,
+        groups: Groups::default(),
         counts: None,
         ours: true,
         rounds: 3,

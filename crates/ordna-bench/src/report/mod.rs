@@ -4,6 +4,7 @@ mod svg;
 
 use std::collections::BTreeSet;
 
+use crate::info::RunInfo;
 use crate::noise::{runs, told};
 use crate::page::notes;
 use crate::registry::BASELINES;
@@ -12,14 +13,8 @@ use svg::{Axis, Bar, Line, Scale, bars, escape, lines, number};
 
 /// The page.
 pub fn render_report(cells: &[Cell], baseline: &str) -> String {
-    let sections = [
-        throughput(cells),
-        memory(cells),
-        scaling(cells),
-        growth(cells),
-        lengths(cells),
-        latency(cells),
-    ];
+    let all = runs(cells);
+    let blocks: String = all.iter().map(|run| block(cells, run, all.len() > 1)).collect();
     let wrong = notes(cells);
     let wrong: String = wrong.iter().map(|note| format!("<li>{}</li>", escape(note))).collect();
     let wrong = if wrong.is_empty() {
@@ -30,13 +25,27 @@ pub fn render_report(cells: &[Cell], baseline: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width, initial-scale=1\"><title>ordna bench</title><style>{}</style>\
-         </head><body><main><h1>ordna bench</h1>{}{}{wrong}<details><summary>All figures</summary>\
-         <pre>{}</pre></details></main></body></html>\n",
+         </head><body><main><h1>ordna bench</h1>{}{blocks}{wrong}<details><summary>All figures\
+         </summary>{}</details></main></body></html>\n",
         include_str!("page.css"),
         head(cells, baseline),
-        sections.concat(),
-        escape(&render(cells, baseline)),
+        all.iter().map(|run| figures(cells, run, baseline)).collect::<String>(),
     )
+}
+
+/// The plots of one run: figures of another are not beside them.
+fn block(cells: &[Cell], run: &RunInfo, named: bool) -> String {
+    let own: Vec<Cell> = cells.iter().filter(|cell| cell.info == *run).cloned().collect();
+    let plots =
+        [throughput(&own), memory(&own), scaling(&own), growth(&own), lengths(&own), latency(&own)];
+    let name = escape(&format!("{} {}", run.started, run.command));
+    let name = if named { format!("<h2>Run of {name}</h2>") } else { String::new() };
+    format!("{name}{}", plots.concat())
+}
+
+fn figures(cells: &[Cell], run: &RunInfo, baseline: &str) -> String {
+    let own: Vec<Cell> = cells.iter().filter(|cell| cell.info == *run).cloned().collect();
+    format!("<pre>{}\n\n{}</pre>", escape(&run.command), escape(&render(&own, baseline)))
 }
 
 fn head(cells: &[Cell], baseline: &str) -> String {
@@ -50,19 +59,24 @@ fn head(cells: &[Cell], baseline: &str) -> String {
     let runs = runs(cells).into_iter().map(|run| {
         let [command, started, version] =
             [&run.command, &run.started, &run.version].map(|text| escape(text));
-        format!("<dt>Run</dt><dd>{started}, {version}: <code>{command}</code></dd>")
+        let own = || cells.iter().filter(|cell| cell.info == *run);
+        let seed = own().map(|cell| cell.seed).next().unwrap_or(0);
+        let rounds = own().map(|cell| cell.rounds).max().unwrap_or(0);
+        format!(
+            "<dt>Run</dt><dd>{started}, {version}, seed {seed}, {rounds} rounds: \
+             <code>{command}</code></dd>"
+        )
     });
     let runs: String = runs.collect();
     format!(
         "<dl>{runs}<dt>Machine</dt><dd>{}</dd><dt>Allocator</dt><dd>{}, of the whole program</dd>{dram}\
-         <dt>Rounds</dt><dd>{}, interleaved over the indexes; medians, with lowest and highest</dd>\
-         <dt>Seed</dt><dd>{}</dd><dt>Baseline</dt><dd>{}</dd><dt>Colours</dt><dd><i class=\"key ours\">\
+         <dt>Rounds</dt><dd>interleaved over the indexes; medians, with lowest and highest</dd>\
+         <dt>Baseline</dt><dd>{}</dd><dt>Colours</dt><dd><i class=\"key ours\">\
          </i> Ordna's indexes &nbsp; <i class=\"key peer\"></i> peers and plain B-trees</dd></dl>\
-         <p>Every answer was checked; an index that answered wrongly has no figure.</p><ul>{noise}</ul>",
+         <p>Every answer was checked, and after every run what the index holds; an index that answered \
+         wrongly has no figure.</p><ul>{noise}</ul>",
         escape(&first.info.machine),
         escape(&first.info.allocator),
-        cells.iter().map(|cell| cell.rounds).max().unwrap_or(0),
-        first.seed,
         escape(baseline),
     )
 }
@@ -177,7 +191,8 @@ fn memory(cells: &[Cell]) -> String {
         bars(&format!("{keys}, {} keys", number(n as f64)), "bytes per key after the load", &rows)
     });
     let text = "Shorter is better. The bar is what the allocator handed out, the tick by how much \
-                the resident set grew. Plug-ins have an allocator of their own: resident set only.";
+                the resident set grew; of few keys that is more than they take, as the first ones bring \
+                pages of the allocator and the threads. Plug-ins have an allocator of their own: resident set only.";
     section("Memory", text, vec![(String::new(), plots.collect())])
 }
 
@@ -412,7 +427,15 @@ mod tests {
         let page = render_report(&cells, "locked");
         assert_well_formed(&page);
         assert!(page.contains("<h2>Length of the keys") && page.contains("bytes of a key"));
+        assert!(!page.contains("<h2>Run of"));
         assert_well_formed(&render_report(&[], "locked"));
+        // Two runs are beside each other in no plot.
+        let mut two = vec![sample("skiplist"), sample("locked")];
+        two[1].info.started = "later".to_owned();
+        let page = render_report(&two, "locked");
+        assert_well_formed(&page);
+        assert_eq!(page.matches("<h2>Run of").count(), 2);
+        assert_eq!(page.matches("<h2>Throughput").count(), 2);
         assert_well_formed(&render_report(&cells[..1], "locked"));
     }
 }
