@@ -39,6 +39,21 @@ pub struct Settings {
     pub seed: u64,
 }
 
+impl Settings {
+    /// Refuses what cannot be carried out, before anything is made.
+    ///
+    /// # Errors
+    /// An index is unknown, or takes no integers, or one thread only; or the memory is too small.
+    pub fn check(&self, names: &[String]) -> Result<(), String> {
+        names.iter().try_for_each(|name| singles(name).map(drop))?;
+        // The factors have six indexes at once; the widest index has 130 bytes for a key.
+        let indexes = (names.len() + 1).max(6);
+        let keys = self.n.saturating_add(self.ops);
+        let bytes = keys.saturating_mul(130 * indexes + 64);
+        crate::driver::fits(bytes, crate::memory::available(), self.n)
+    }
+}
+
 /// An empty index for single operations, by its name on the command line.
 ///
 /// # Errors
@@ -214,7 +229,7 @@ impl Experiment {
         let mut random = Random::new(self.settings.seed ^ 1);
         let zipf = (theta > 0.0).then(|| Zipf::new(n, theta));
         let mut draw = || match &zipf {
-            Some(zipf) => zipf.scrambled(&mut random),
+            Some(zipf) => zipf.scattered(&mut random),
             None => random.below(n),
         };
         (0..self.settings.ops).map(|_| self.keys[draw() as usize]).collect()

@@ -66,6 +66,13 @@ impl Batches {
                 "--n, --ops, --batch and --rounds are at least 1".to_owned(),
             ));
         }
+        // Positions of keys have 32 bits; so many rounds end.
+        let most = u32::MAX as usize / 4;
+        if self.n > most || self.ops > most || self.rounds > 1000 {
+            return Err(BenchError::Request(format!(
+                "--n and --ops are at most {most}, --rounds 1000"
+            )));
+        }
         let settings = Settings {
             n: self.n,
             ops: self.ops,
@@ -73,6 +80,7 @@ impl Batches {
             batch: self.batch,
             seed: self.seed,
         };
+        settings.check(&self.index).map_err(BenchError::Request)?;
         let info = RunInfo::now();
         println!("{}; {}; {}; begun {}", info.machine, info.allocator, info.version, info.started);
         println!("{}", info.command);
@@ -127,7 +135,11 @@ mod tests {
             Cli::try_parse_from(all).unwrap().batches.run().unwrap_err().to_string()
         };
         assert!(run(&["--index", "btree"]).contains("one thread only"));
-        assert!(run(&["--index", "brtee"]).contains("did you mean"));
+        let text = run(&["--index", "brtee"]);
+        assert!(text.starts_with("unknown index") && text.contains("did you mean"), "{text}");
+        assert!(text.contains("skiplist") && !text.contains("wrong answers"), "{text}");
+        let large = Settings { n: 1 << 40, ops: 1, rounds: 1, batch: 1, seed: 1 };
+        assert!(large.check(&[]).unwrap_err().contains("GiB are needed"));
         assert!(run(&["--batch", "0"]).contains("at least 1"));
     }
 }

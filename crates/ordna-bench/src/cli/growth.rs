@@ -27,7 +27,7 @@ pub struct Growth {
     /// Lookups to measure per size and round.
     #[arg(long, default_value_t = 1_000_000)]
     ops: usize,
-    /// Keys per call.
+    /// Keys per call, see `run --help`.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
 }
@@ -39,14 +39,8 @@ impl Growth {
             let text = format!("--from {} is not between 1 and --to {}", self.from, self.to);
             return Err(BenchError::Request(text));
         }
-        // Before the measurements: its load average is of others.
-        let info = RunInfo::now();
-        let table = memory::available().map_or(1 << 29, |free| (free / 4).min(1 << 30));
-        let dram = dram::measure(table);
-        println!("DRAM: {dram}");
-        let mut plans = Vec::new();
-        for keys in &self.keys {
-            let plan = |n: usize| Plan {
+        let of = |keys: &KeySet, n: usize, info: RunInfo| {
+            let plan = Plan {
                 experiment: None,
                 indexes: indexes.clone(),
                 keys: keys.clone(),
@@ -60,8 +54,22 @@ impl Growth {
                 seed: self.common.seed,
                 quick: self.common.quick,
                 apart: !self.common.in_process,
-                info: RunInfo { dram: Some(dram), ..info.clone() },
+                info,
             };
+            plan.distinct()
+        };
+        for keys in &self.keys {
+            // Before the memory is measured, which takes a while.
+            of(keys, self.from, RunInfo::default()).check().map_err(BenchError::Request)?;
+        }
+        // Before the measurements: its load average is of others.
+        let info = RunInfo::now();
+        let table = memory::available().map_or(1 << 29, |free| (free / 4).min(1 << 30));
+        let dram = dram::measure(table);
+        println!("DRAM: {dram}");
+        let mut plans = Vec::new();
+        for keys in &self.keys {
+            let plan = |n: usize| of(keys, n, RunInfo { dram: Some(dram), ..info.clone() });
             let most = plan(self.from).largest_n(self.to);
             if most < self.to {
                 println!("{keys}: the memory that is free holds about {most} keys");
@@ -77,7 +85,8 @@ fn sizes(from: usize, to: usize) -> Vec<usize> {
     let grow = |n: &usize| n.checked_mul(10).filter(|n| *n <= to);
     let mut sizes: Vec<usize> = std::iter::successors(Some(from), grow).collect();
     let last = sizes.last().copied().unwrap_or(from);
-    sizes.extend([5, 2].into_iter().map(|times| last * times).find(|n| *n <= to));
+    let mut next = [5, 2].into_iter().filter_map(|times| last.checked_mul(times));
+    sizes.extend(next.find(|n| *n <= to));
     sizes
 }
 
@@ -91,5 +100,6 @@ mod tests {
         assert_eq!(sizes(10_000, 70_000_000), [10_000, 100_000, 1_000_000, 10_000_000, 50_000_000]);
         assert_eq!(sizes(10, 49), [10, 20]);
         assert_eq!(sizes(10, 10), [10]);
+        assert_eq!(sizes(usize::MAX / 3, usize::MAX), [usize::MAX / 3, usize::MAX / 3 * 2]);
     }
 }

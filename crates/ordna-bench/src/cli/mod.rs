@@ -16,6 +16,7 @@ use crate::noise::told;
 use crate::progress::Progress;
 use crate::registry::{Chosen, Entry, Registry};
 use crate::report::render_report;
+use crate::suggest::unknown;
 use crate::table::{Cell, render};
 use crate::workload::{STANDARD, Series, Workload};
 
@@ -45,7 +46,7 @@ enum Command {
 /// What the pages are made of.
 #[derive(Debug, Args)]
 pub struct Docs {
-    /// What `--json` wrote; several files are one set of results.
+    /// What `--json` wrote, of one run or several: each run has a table of its own on the page.
     #[arg(long, required = true)]
     json: Vec<PathBuf>,
     /// The page to write.
@@ -54,8 +55,8 @@ pub struct Docs {
     /// Write the plots too, to index.html in this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Ratios are against this index.
-    #[arg(long, default_value = "locked")]
+    /// Ratios are against this index of the results.
+    #[arg(long, value_name = "INDEX", default_value = "locked")]
     baseline: String,
 }
 
@@ -70,6 +71,12 @@ impl Docs {
             let read: Vec<Cell> =
                 serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
             cells.extend(read);
+        }
+        let indexes = || cells.iter().map(|cell| cell.index.as_str());
+        if !cells.is_empty() && self.baseline != BASELINE && !indexes().any(|i| i == self.baseline)
+        {
+            let known: BTreeSet<&str> = indexes().collect();
+            return Err(BenchError::Request(unknown("--baseline", &self.baseline, known)));
         }
         write(&self.out, &crate::page::render_page(&cells, &self.baseline))?;
         self.report.as_ref().map_or(Ok(()), |folder| report(folder, &cells, &self.baseline))
@@ -96,7 +103,10 @@ pub struct Run {
     /// Numbers of threads.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<usize>,
-    /// Keys per call.
+    /// Keys per call: 1 is single operations. In groups of more a thread puts off gets, puts and
+    /// removes, each sort by itself, until a group is full or a key in it is needed, and calls
+    /// get_many, insert_many or remove_many; peers without such calls get the group's operations one by
+    /// one. "groups" of the JSON tells how many keys the calls had. Workloads that scan have no groups.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
     /// Time every operation by itself in one more round.
@@ -117,11 +127,13 @@ pub struct Common {
     /// Rounds: each measures every index once.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Ratios are against this index.
-    #[arg(long, default_value = "locked")]
-    baseline: String,
-    /// Load every index once and run all workloads, threads and rounds on it; the rounds share the
-    /// operations; a tenth of the scans.
+    /// Ratios are against this index, one of those that are measured; locked by default.
+    #[arg(long, value_name = "INDEX")]
+    baseline: Option<String>,
+    /// Load every index once and run all workloads and rounds on it; the rounds share the operations,
+    /// each has others; a tenth of the scans. The load is measured once for every number of threads,
+    /// with the first size of groups. More than a million keys: the whole index is scanned for faults
+    /// after the load and at the end, not after every workload.
     #[arg(long)]
     quick: bool,
     /// Measure in this process, for a debugger or a profiler. An index that crashes ends the run.
@@ -148,8 +160,8 @@ pub enum BenchError {
     /// An index of the workspace answered wrongly or panicked.
     #[error("wrong answers: {0}")]
     Wrong(String),
-    /// A file could not be written.
-    #[error("cannot write {path}: {source}")]
+    /// A file could not be written; why is in the source.
+    #[error("cannot write {path}")]
     Write {
         /// Which.
         path: PathBuf,
@@ -157,6 +169,9 @@ pub enum BenchError {
         source: std::io::Error,
     },
 }
+
+/// Ratios are against it if nothing else is said.
+const BASELINE: &str = "locked";
 
 /// Runs the subcommand.
 ///
@@ -218,7 +233,12 @@ impl Run {
             apart: !self.common.in_process,
             info: info.clone(),
         };
-        let plans: Vec<Plan> = self.keys.iter().map(plan).collect();
+        let mut plans: Vec<Plan> = Vec::new();
+        for keys in &self.keys {
+            if plans.iter().all(|plan| plan.keys != *keys) {
+                plans.push(plan(keys).distinct());
+            }
+        }
         self.common.measure(&plans)
     }
 }
@@ -254,6 +274,22 @@ impl Common {
         chosen.map_err(BenchError::Request)
     }
 
+    /// What ratios are against.
+    fn baseline(&self) -> &str {
+        self.baseline.as_deref().unwrap_or(BASELINE)
+    }
+
+    /// Refuses a baseline that is not measured.
+    fn check_baseline(&self, plans: &[Plan]) -> Result<(), BenchError> {
+        let Some(baseline) = &self.baseline else { return Ok(()) };
+        let measured = || plans.iter().flat_map(|plan| &plan.indexes).map(|index| &*index.name);
+        if plans.is_empty() || measured().any(|index| index == baseline) {
+            return Ok(());
+        }
+        let measured: BTreeSet<&str> = measured().collect();
+        Err(BenchError::Request(unknown("--baseline of this run", baseline, measured)))
+    }
+
     fn write_json(&self, cells: &[Cell]) -> Result<(), BenchError> {
         let Some(path) = &self.json else { return Ok(()) };
         let text = serde_json::to_string_pretty(cells).unwrap_or_default();
@@ -262,6 +298,7 @@ impl Common {
 
     /// Runs the plans, shows and writes the results; fails if one of ours was wrong.
     fn measure(&self, plans: &[Plan]) -> Result<(), BenchError> {
+        self.check_baseline(plans)?;
         // All of them before the first begins.
         plans.iter().try_for_each(Plan::check).map_err(BenchError::Request)?;
         let then = Ticks::now();
@@ -293,11 +330,11 @@ impl Common {
                 info.machine,
                 info.allocator,
                 self.rounds,
-                self.baseline
+                self.baseline()
             );
         }
-        told(&cells, &self.baseline).iter().for_each(|text| println!("{text}"));
-        println!("{}", render(&cells, &self.baseline));
+        told(&cells, self.baseline()).iter().for_each(|text| println!("{text}"));
+        println!("{}", render(&cells, self.baseline()));
         for cell in &cells {
             let Some(counts) = cell.counts.as_ref().filter(|_| cell.experiment.is_some()) else {
                 continue;
@@ -306,7 +343,7 @@ impl Common {
             println!("{index}, {keys}, {workload} x{threads}: {counts}");
         }
         if let Some(folder) = &self.report {
-            report(folder, &cells, &self.baseline)?;
+            report(folder, &cells, self.baseline())?;
         }
         verdict(&cells)
     }
@@ -354,5 +391,72 @@ mod tests {
         assert!(text.contains("skiplist, int, load: a read"), "{text}");
         cell.ours = false;
         verdict(&[cell]).unwrap();
+    }
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn refused(arguments: &[&str]) -> BenchError {
+        use clap::Parser;
+        let arguments = ["ordna"].iter().chain(arguments);
+        main(&Cli::try_parse_from(arguments).unwrap().bench).unwrap_err()
+    }
+
+    #[test]
+    fn a_baseline_that_is_not_measured_is_refused_with_those_that_are() {
+        let run = ["run", "--n", "9", "--in-process", "--index", "locked,skiplist", "--baseline"];
+        let text = refused(&[&run[..], &["pi"]].concat()).to_string();
+        assert!(text.contains("unknown --baseline of this run \"pi\""), "{text}");
+        assert!(text.contains("known are locked, skiplist"), "{text}");
+        let folder = std::env::temp_dir().join(format!("ordna-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [json, page] = ["a.json", "a.md"].map(|name| folder.join(name));
+        std::fs::write(&json, serde_json::to_string(&[sample("skiplist")]).unwrap()).unwrap();
+        let [json, page] = [&json, &page].map(|path| path.to_str().unwrap());
+        let text = refused(&["docs", "--json", json, "--out", page, "--baseline", "skiplits"]);
+        assert!(text.to_string().contains("did you mean \"skiplist\"?"), "{text}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// The cause is in the source: who prints both would print it twice otherwise.
+    #[test]
+    fn a_file_that_cannot_be_written_is_told_once() {
+        let error = write(Path::new("/nowhere/a.json"), "").unwrap_err();
+        assert_eq!(error.to_string(), "cannot write /nowhere/a.json");
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_refused() {
+        let max = "18446744073709551615";
+        for arguments in [
+            ["run", "--ops", "0"],
+            ["run", "--ops", max],
+            ["run", "--n", "0"],
+            ["run", "--n", max],
+            ["run", "--threads", max],
+            ["run", "--batch", max],
+            ["run", "--rounds", max],
+            ["growth", "--ops", max],
+            ["growth", "--to", "0"],
+            ["growth", "--rounds", "0"],
+            ["growth", "--from", max],
+            ["pi", "--n", max],
+            ["pi", "--ops", max],
+            ["pi", "--rounds", max],
+            ["pi", "--batch", "0"],
+        ] {
+            let error = refused(&arguments);
+            assert!(matches!(error, BenchError::Request(_)), "{arguments:?}: {error:?}");
+        }
+        for arguments in [["--n", "0"], ["--ops", "0"], ["--ops", max], ["--rounds", max]] {
+            let error = refused(&[&["paper", "art", "--figure", "5"][..], &arguments].concat());
+            assert!(matches!(error, BenchError::Request(_)), "{arguments:?}: {error:?}");
+        }
+        let one = ["run", "--ops", "1", "--threads", "2", "--index", "locked"];
+        assert!(refused(&one).to_string().contains("--ops is 2, one for every thread"));
     }
 }

@@ -30,6 +30,9 @@ pub struct Papers {
 
 impl Papers {
     pub fn run(&self) -> Result<(), BenchError> {
+        if self.n == 0 {
+            return Err(BenchError::Request("--n is at least 1, not 0".to_owned()));
+        }
         let registry = self.common.registry()?;
         let (plans, text) = self.plans(&registry).map_err(BenchError::Request)?;
         print!("{text}");
@@ -109,7 +112,7 @@ impl Papers {
         let mut plans = Vec::new();
         for keys in runs.keys {
             for n in &sizes {
-                plans.push(Plan {
+                let plan = Plan {
                     experiment: Some(name.clone()),
                     indexes: indexes.clone(),
                     keys: keys.parse()?,
@@ -124,7 +127,8 @@ impl Papers {
                     quick: self.common.quick,
                     apart: !self.common.in_process,
                     info: info.clone(),
-                });
+                };
+                plans.push(plan.distinct());
             }
         }
         Ok((plans, text))
