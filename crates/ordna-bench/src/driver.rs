@@ -416,7 +416,9 @@ impl<'p> Measuring<'p> {
         let fine = self.turn(index, host, turn);
         if !fine && seat.loads {
             // Nobody knows what it holds now.
-            seat.host.take().map(Host::discard);
+            if let Some(host) = seat.host.take() {
+                host.discard();
+            }
         }
     }
 
