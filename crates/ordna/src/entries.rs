@@ -99,7 +99,7 @@ pub trait Sequence<T: ?Sized>: Default + Send + Sync {
     fn get(&self, at: usize) -> Option<&T>;
 }
 
-impl Sequence<u64> for Vec<u64> {
+impl<T: Copy + Send + Sync> Sequence<T> for Vec<T> {
     fn len(&self) -> usize {
         self.len()
     }
@@ -107,15 +107,15 @@ impl Sequence<u64> for Vec<u64> {
         self.reserve(more);
     }
     #[inline]
-    fn push(&mut self, item: &u64) {
+    fn push(&mut self, item: &T) {
         self.push(*item);
     }
     fn truncate(&mut self, len: usize) {
         self.truncate(len);
     }
     #[inline]
-    fn get(&self, at: usize) -> Option<&u64> {
-        <[u64]>::get(self, at)
+    fn get(&self, at: usize) -> Option<&T> {
+        <[T]>::get(self, at)
     }
 }
 

@@ -16,6 +16,9 @@
 //! | next, no padding | bytes of a byte-string key, then bytes of a byte-string value | the same |
 //!
 //! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
+//!
+//! A record with a value of the kind [`Lent`](crate::value::Lent) is a key that stands in somebody else's
+//! memory: it is not made, freed or counted here.
 
 #![expect(unsafe_code, reason = "the one place that lays out records of variable length")]
 
@@ -71,6 +74,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     /// A new record with copies of `key` and `value`, which must have passed their `check`.
     pub fn new(key: &K, value: &V) -> Self {
+        if let Some(header) = value.home() {
+            return Self { header, kinds: PhantomData };
+        }
         let (key_tail, value_tail) = (key.tail(), value.tail());
         let layout = Self::layout(key_tail.len() + value_tail.len());
         // SAFETY: the layout has the size of a header at least, so it is not zero. The header is
@@ -106,6 +112,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     #[inline]
     pub unsafe fn from_ptr(header: *mut u8) -> Option<Self> {
         NonNull::new(header).map(|header| Self { header, kinds: PhantomData })
+    }
+
+    /// Asks for the record, and for what its owner reads next if it is lent.
+    #[inline]
+    pub fn prefetch(self) {
+        let start = self.header.as_ptr().cast_const();
+        crate::simd::prefetch(start);
+        if V::LENT {
+            crate::simd::prefetch(start.wrapping_sub(64));
+            if !K::HEAD_IS_KEY {
+                crate::simd::prefetch(start.wrapping_sub(128));
+            }
+        }
     }
 
     #[inline]
@@ -158,7 +177,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// The record is not freed during the call.
     pub unsafe fn size(self) -> usize {
         // SAFETY: alive by the caller.
-        unsafe { self.stored_layout() }.size()
+        if V::LENT { 0 } else { unsafe { self.stored_layout() }.size() }
     }
 
     /// # Safety
@@ -176,6 +195,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// # Safety
     /// No other thread can reach the record, and nobody uses it afterwards.
     pub unsafe fn free(self) {
+        if V::LENT {
+            return;
+        }
         // SAFETY: exclusively the caller's; allocated by `new` with this same layout. Cells are
         // plain data and atomics, which need no drop.
         unsafe { alloc::dealloc(self.header.as_ptr(), self.stored_layout()) }
@@ -186,6 +208,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// # Safety
     /// As for [`Guard::retire`].
     pub unsafe fn retire(self, guard: &Guard<'_>) {
+        if V::LENT {
+            return;
+        }
         // SAFETY: handed on from the caller.
         unsafe { guard.retire(self.header.as_ptr().cast::<Retired<K, V>>()) }
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
+use std::ptr::{self, NonNull};
 
 use crate::Error;
 use crate::entries::{FlatBytes, Sequence};
@@ -30,6 +31,17 @@ pub trait Value:
     /// The part of the value that every stored copy holds at a fixed size: the word, or the length.
     #[doc(hidden)]
     type Cell: Send + Sync + 'static;
+
+    /// Where the record of this value already stands, if it is not an index's own ([`Lent`]).
+    #[doc(hidden)]
+    #[inline]
+    fn home(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
+    /// Whether records of this kind are somebody else's: never made or freed by an index.
+    #[doc(hidden)]
+    const LENT: bool = false;
 
     /// Refuses a value beyond [`MAX_LEN`].
     ///
@@ -69,6 +81,70 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for u64 {}
     impl Sealed for [u8] {}
+    impl Sealed for super::Lent {}
+}
+
+/// The value of a record that stands in memory of somebody else, who keeps it as long as an index leads
+/// to it: the record's address. Such a record is the key alone, and nothing is copied or freed. What is
+/// read next stands in the cache lines before it, and is fetched with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lent(usize);
+
+impl Lent {
+    /// # Safety
+    /// There is a [`Key::cell`] with its [`Key::tail`] behind it at the address, whose provenance was
+    /// exposed. They never change, and are not freed before each index that was given this value for
+    /// that key has lost it, and the calls on the index have returned that were under way then. The key
+    /// given with it is that key.
+    ///
+    /// [`Key::cell`]: crate::Key::cell
+    /// [`Key::tail`]: crate::Key::tail
+    #[expect(unsafe_code, reason = "the address is followed")]
+    pub unsafe fn new(address: usize) -> Self {
+        Self(address)
+    }
+
+    /// The address.
+    #[inline]
+    pub fn address(self) -> usize {
+        self.0
+    }
+}
+
+impl Value for Lent {
+    const IN_PLACE: bool = false;
+    const LENT: bool = true;
+    type Sequence = Vec<Self>;
+    type Cell = ();
+
+    #[inline]
+    fn home(&self) -> Option<NonNull<u8>> {
+        NonNull::new(ptr::with_exposed_provenance_mut(self.0))
+    }
+    #[inline]
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    #[inline]
+    fn cell(&self) {}
+    #[inline]
+    fn tail(&self) -> &[u8] {
+        &[]
+    }
+    #[inline]
+    fn tail_len((): &()) -> usize {
+        0
+    }
+    #[inline]
+    fn overwrite(&self, (): &()) -> bool {
+        false
+    }
+    #[inline]
+    #[expect(unsafe_code, reason = "raw view, see the trait")]
+    unsafe fn with<R>(cell: &(), _: *const u8, f: impl FnOnce(&Self) -> R) -> R {
+        // The cell is the record's start, and takes no room.
+        f(&Self(ptr::from_ref(cell).addr()))
+    }
 }
 
 impl Value for u64 {

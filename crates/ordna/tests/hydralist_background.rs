@@ -262,12 +262,13 @@ unsafe impl SearchLayer<u64> for Fragile {
         self.inner.jump(key)
     }
 
-    fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
         assert!(
             self.steps.fetch_add(1, Ordering::Relaxed) % 5 != 4,
             "this panic is part of the test"
         );
-        self.inner.apply(anchor, step)
+        // SAFETY: handed on from the caller.
+        unsafe { self.inner.apply(anchor, step) }
     }
 
     fn for_each(&self, each: impl FnMut(&u64, Place)) {

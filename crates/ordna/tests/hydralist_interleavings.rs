@@ -351,6 +351,14 @@ unsafe impl Anchored for Toy {
         &self.anchor
     }
 
+    fn place(&self) -> usize {
+        std::ptr::from_ref(self).expose_provenance() + std::mem::offset_of!(Toy, anchor)
+    }
+
+    fn at_place(place: usize) -> usize {
+        place - std::mem::offset_of!(Toy, anchor)
+    }
+
     fn is_dead(&self) -> bool {
         *self.dead.lock().unwrap()
     }
@@ -396,7 +404,7 @@ fn steps_of_one_anchor_in_any_order() {
             }
             updates.run(&guard);
             let layer = updates.layers().next().unwrap();
-            let place = std::ptr::from_ref(second).addr();
+            let place = second.place();
             assert_eq!(content(layer), [(7, place)], "{order:?}, {rounds} rounds");
             // The live one has the list's reference and the layer's, the dead one none.
             assert_eq!((first.references(), second.references()), (0, 2), "{order:?}, {rounds}");
@@ -415,7 +423,7 @@ unsafe impl SearchLayer<u64> for Diary {
     fn jump(&self, _: &u64) -> Option<Place> {
         None
     }
-    fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
         self.0.lock().unwrap().push((*anchor, step));
         None
     }

@@ -36,6 +36,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         let mut jump = Jump::new(root);
         loop {
             if let Jump::Done(leaf) = jump {
+                leaf.inspect(|leaf| Self::record(*leaf).prefetch());
                 return leaf;
             }
             jump = Self::step(root, jump, key, bytes.as_ref());
@@ -62,7 +63,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                     }
                     let key: &K = key.borrow();
                     *lane = Self::step(root, *lane, key, key.radix().as_ref());
-                    running -= usize::from(matches!(lane, Jump::Done(_)));
+                    if let Jump::Done(leaf) = lane {
+                        leaf.inspect(|leaf| Self::record(*leaf).prefetch());
+                        running -= 1;
+                    }
                 }
             }
             for (at, lane) in lanes[..keys.len()].iter().enumerate() {
@@ -119,10 +123,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         }
         match next {
             Child::Leaf(leaf) => {
-                prefetch(leaf.as_ptr());
+                Self::record(leaf).prefetch();
                 // As often as not it is above the key, and the record below it is the answer.
                 if let Some(Child::Leaf(other)) = below(node, at).map(Word::child) {
-                    prefetch(other.as_ptr());
+                    Self::record(other).prefetch();
                 }
                 Jump::Found { leaf, node, at, above, unproven }
             }

@@ -42,7 +42,7 @@ where
             return Err(broken(at, format!("{} references", node.references())));
         }
         if before.is_some() {
-            live.insert(std::ptr::from_ref(node).addr(), node);
+            live.insert(node.place(), node);
         }
         entries += node.len();
         before = Some(node);

@@ -1,8 +1,9 @@
 //! Search layers: what tells a reader where in the data list to begin.
 //!
 //! # Contract
-//! A search layer maps anchors to *places*, the addresses of the nodes that have them. To it a place is
-//! a number. [`SearchLayer::jump`] runs beside everything; [`SearchLayer::apply`] and
+//! A search layer maps anchors to *places*: the addresses at which the anchors themselves stand, in
+//! the nodes that have them. A layer may take a place for a number, or read the anchor there instead of
+//! keeping a copy. [`SearchLayer::jump`] runs beside everything; [`SearchLayer::apply`] and
 //! [`SearchLayer::publish`], which ends a run of steps, have one caller at a time. A jump may answer with
 //! any place that is in the layer at some moment of the call, or none: the list is walked from there.
 //! How near it is decides how fast an operation is, never what it finds.
@@ -22,6 +23,7 @@ use std::sync::{PoisonError, RwLock};
 use crate::Key;
 use crate::index::art::ArtRowex;
 use crate::index::{Direction, OrderedIndex};
+use crate::value::Lent;
 
 /// What has an anchor.
 pub type Place = usize;
@@ -55,7 +57,12 @@ pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
 
     /// Carries out one step; returns the place that the layer no longer leads to because of it. A layer
     /// that gathers steps leaves both to [`SearchLayer::publish`].
-    fn apply(&self, anchor: &K, step: Step) -> Option<Place>;
+    ///
+    /// # Safety
+    /// At the place of an insertion there is the anchor: a [`Key::cell`] with its [`Key::tail`] behind it,
+    /// its provenance exposed. It never changes, and is not freed before the layer has told the place's
+    /// departure and all calls on the layer have returned that were under way then.
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place>;
 
     /// Ends a run of steps: jumps see them all. Calls `left` with the places that the layer no longer
     /// leads to because of them, if [`SearchLayer::apply`] has not returned them. Called by who applies.
@@ -88,7 +95,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
         below.or_else(|| map.first_key_value()).map(|(_, place)| *place)
     }
 
-    fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
         let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match step {
             Step::Insert(place) => map.insert(anchor.to_owned(), place),
@@ -111,9 +118,10 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     }
 }
 
-/// The adaptive radix tree under ROWEX: jumps look at no lock.
+/// The adaptive radix tree under ROWEX: jumps look at no lock. Its records are the anchors in the nodes,
+/// so that a jump has fetched the start of the node when it has compared the anchor.
 #[derive(Debug)]
-pub struct ArtLayer<K: Key + ?Sized>(ArtRowex<K, u64>);
+pub struct ArtLayer<K: Key + ?Sized>(ArtRowex<K, Lent>);
 
 impl<K: Key + ?Sized> Default for ArtLayer<K> {
     fn default() -> Self {
@@ -124,33 +132,37 @@ impl<K: Key + ?Sized> Default for ArtLayer<K> {
 // SAFETY: jumps find records of the tree; what a record led to is told when it has been replaced or
 // removed there.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
+    #[inline]
     fn jump(&self, key: &K) -> Option<Place> {
-        self.0.jump(key, |_, place| *place as Place)
+        self.0.jump(key, |_, place| place.address())
     }
 
     fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
         self.0.jump_many(keys, |at, found| {
             if let Some(place) = places.get_mut(at) {
-                *place = found.map(|(_, place)| *place as Place);
+                *place = found.map(|(_, place)| place.address());
             }
         });
     }
 
-    fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+        let (Step::Insert(place) | Step::Remove(place)) = step;
+        // SAFETY: the caller's promise. What is to be removed is compared by its address.
+        let place = unsafe { Lent::new(place) };
         let outcome = match step {
-            Step::Insert(place) => self.0.insert(anchor, &(place as u64)),
-            Step::Remove(place) => {
-                let removed = self.0.compare_exchange(anchor, Some(&(place as u64)), None);
-                removed.map(|done| done.ok().map(|()| place as u64))
+            Step::Insert(_) => self.0.insert(anchor, &place),
+            Step::Remove(_) => {
+                let removed = self.0.compare_exchange(anchor, Some(&place), None);
+                removed.map(|done| done.ok().map(|()| place))
             }
         };
         // An anchor is a key that was stored, so its length has passed.
-        outcome.unwrap_or_default().map(|place| place as Place)
+        outcome.unwrap_or_default().map(Lent::address)
     }
 
     fn for_each(&self, mut each: impl FnMut(&K, Place)) {
         self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, place| {
-            each(anchor, *place as Place);
+            each(anchor, place.address());
             ControlFlow::Continue(())
         });
     }
@@ -165,32 +177,49 @@ mod tests {
     use super::*;
     use crate::index::wormhole::layer::TableLayer;
 
+    /// An anchor as a node has it.
+    fn stored(anchor: &[u8]) -> Place {
+        let cell = (anchor.len() as u16).to_ne_bytes();
+        // In words, as a cell is aligned.
+        let bytes: Vec<u8> = [&cell, anchor, &[0]].concat();
+        let (words, _) = bytes.as_chunks::<2>();
+        let words: Vec<u16> = words.iter().map(|word| u16::from_ne_bytes(*word)).collect();
+        words.leak().as_ptr().expose_provenance()
+    }
+
     fn check<L: SearchLayer<[u8]>>() {
         let layer = L::default();
         let apply = |anchor: &[u8], step| {
-            let mut left = layer.apply(anchor, step);
+            // SAFETY: the anchors of this test are leaked.
+            let mut left = unsafe { layer.apply(anchor, step) };
             layer.publish(|place| assert_eq!(left.replace(place), None, "two places left"));
             left
         };
+        let [m, empty, mm, later] = [&b"m"[..], b"", b"mm\0", b"m"].map(stored);
         assert_eq!(layer.jump(b"x"), None);
-        assert_eq!(apply(b"m", Step::Insert(1)), None);
-        assert_eq!(apply(b"", Step::Insert(2)), None);
-        assert_eq!(apply(b"mm\0", Step::Insert(3)), None);
+        assert_eq!(apply(b"m", Step::Insert(m)), None);
+        assert_eq!(apply(b"", Step::Insert(empty)), None);
+        assert_eq!(apply(b"mm\0", Step::Insert(mm)), None);
         // The anchor itself, or one of its neighbours.
-        let jumps: [(&[u8], [Place; 2]); 5] =
-            [(b"", [2, 2]), (b"a", [2, 1]), (b"m", [1, 1]), (b"mm", [1, 3]), (b"zz", [3, 3])];
+        let jumps: [(&[u8], [Place; 2]); 5] = [
+            (b"", [empty, empty]),
+            (b"a", [empty, m]),
+            (b"m", [m, m]),
+            (b"mm", [m, mm]),
+            (b"zz", [mm, mm]),
+        ];
         for (key, near) in jumps {
             assert!(layer.jump(key).is_some_and(|place| near.contains(&place)), "{key:?}");
         }
         // A later node of the same anchor; then the late removal of the earlier one.
-        assert_eq!(apply(b"m", Step::Insert(4)), Some(1));
-        assert_eq!(apply(b"m", Step::Remove(1)), None);
-        assert_eq!(layer.jump(b"m"), Some(4));
-        assert_eq!(apply(b"m", Step::Remove(4)), Some(4));
-        assert_eq!(apply(b"m", Step::Remove(4)), None);
+        assert_eq!(apply(b"m", Step::Insert(later)), Some(m));
+        assert_eq!(apply(b"m", Step::Remove(m)), None);
+        assert_eq!(layer.jump(b"m"), Some(later));
+        assert_eq!(apply(b"m", Step::Remove(later)), Some(later));
+        assert_eq!(apply(b"m", Step::Remove(later)), None);
         let mut left = Vec::new();
         layer.for_each(|anchor, place| left.push((anchor.to_vec(), place)));
-        assert_eq!(left, [(b"".to_vec(), 2), (b"mm\0".to_vec(), 3)]);
+        assert_eq!(left, [(b"".to_vec(), empty), (b"mm\0".to_vec(), mm)]);
         assert!(layer.memory_usage() > 0);
     }
 

@@ -98,6 +98,15 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Anchored for Nod
         self.anchor()
     }
 
+    fn place(&self) -> usize {
+        self.place()
+    }
+
+    #[inline]
+    fn at_place(place: usize) -> usize {
+        Self::at_place(place)
+    }
+
     fn is_dead(&self) -> bool {
         self.is_dead()
     }
@@ -123,7 +132,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
     pub fn new(options: &Options) -> Self {
         // SAFETY: zeroes are the number 0, and a tail of no bytes is empty.
         let smallest: &K = unsafe { K::view((&raw const ZERO).cast(), (&raw const ZERO).cast()) };
-        let first = Box::into_raw(Node::new(smallest, 1));
+        let first = Node::new(smallest, 1);
         Self {
             first: AtomicPtr::new(first),
             last: AtomicPtr::new(first),
@@ -461,25 +470,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
 
     /// Splits a full node at its median and adds the entry to the right half. The caller holds the lock.
     fn split(&self, node: &Node<K, V, N>, entry: Entry<K, V>, guard: &Guard<'_>) {
-        let upper = node.split_off(self.leaf, 1 + self.updates.replicas(), entry);
+        let made = node.split_off(self.leaf, 1 + self.updates.replicas(), entry);
+        // SAFETY: new, and it cannot die before the lock is given up.
+        let upper = unsafe { &*made };
         let time = self.clock.after(node.stamp.load(Ordering::Relaxed));
         node.stamp.store(time, Ordering::Relaxed);
         upper.stamp.store(time, Ordering::Relaxed);
         let next = node.next.load(Ordering::Relaxed);
         upper.set_next(next, node.upper_head());
         upper.prev.store(std::ptr::from_ref(node).cast_mut(), Ordering::Release);
-        let upper_head = upper.anchor_head();
-        let upper = Box::into_raw(upper);
         // From here on the new node is known, from behind: whole, and what it holds is nowhere else.
         // SAFETY: the successor of a locked node is alive.
         match unsafe { Self::node(next, guard) } {
-            Some(next) => next.prev.store(upper, Ordering::Release),
-            None => self.last.store(upper, Ordering::Release),
+            Some(next) => next.prev.store(made, Ordering::Release),
+            None => self.last.store(made, Ordering::Release),
         }
         point("hydralist.split.half_linked");
-        node.set_next(upper, upper_head);
-        // SAFETY: it cannot die before this lock is given up, and was made with the line's references.
-        unsafe { self.updates.log(time, Event::Made, &*upper) };
+        node.set_next(made, upper.anchor_head());
+        // SAFETY: it was made with the line's references.
+        unsafe { self.updates.log(time, Event::Made, upper) };
         self.counters.splits.add(1);
     }
 
@@ -714,9 +723,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
             // SAFETY: the list is this thread's own; a live node is in it once, and dead ones are the
             // collector's.
             unsafe {
-                let mut own = Box::from_raw(node);
-                own.free_entries();
-                node = own.next.load(Ordering::Relaxed);
+                (*node).free_entries();
+                let next = (*node).next.load(Ordering::Relaxed);
+                Node::free(node);
+                node = next;
             }
         }
     }

@@ -10,12 +10,15 @@
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 0 | lock, bitmap of the slots in use, next, previous |
-//! | 32 | head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
-//! | 64 | a fingerprint for each slot |
-//! | 128 | the slots, 16 bytes each |
-//! | 1152 | the slots' numbers in the order of their keys |
-//! | 1216 | the anchor, the number of references |
+//! | 0 | the slots, 16 bytes each |
+//! | 1024 | the slots' numbers in the order of their keys |
+//! | 1088 | a fingerprint for each slot |
+//! | 1152 | lock, bitmap of the slots in use, next, previous, head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
+//! | 1216 | the number of references, the anchor |
+//!
+//! The anchor is that of the search layer too, so who compares it there has this end of the node. Of an
+//! integer the head is the anchor; a byte string stands behind its length, up to 54 bytes of it in the
+//! 1280 of the node, a longer one beyond.
 //!
 //! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch the
 //! next node. For byte strings it decides unless the heads are equal.
@@ -42,8 +45,9 @@
 
 #![expect(unsafe_code, reason = "nodes are reached by pointers, and hold records")]
 
-use std::borrow::Borrow;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering as Order;
+use std::mem::offset_of;
 use std::ops::Bound;
 
 use super::entry::{Entry, Slot, fingerprint};
@@ -133,9 +137,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
     }
 }
 
-/// A node of the data list.
+/// A node of the data list, at the start of an allocation that ends with the anchor.
 #[repr(C, align(64))]
 pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
+    slots: [Slot; N],
+    order: Bytes,
+    fingerprints: Bytes,
     pub lock: VersionLock,
     live: AtomicU64,
     pub next: AtomicPtr<Self>,
@@ -145,12 +152,10 @@ pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
     upper_head: AtomicU64,
     order_version: AtomicU64,
     pub stamp: AtomicU64,
-    fingerprints: Bytes,
-    slots: [Slot; N],
-    order: Bytes,
-    anchor: K::Owned,
     references: AtomicUsize,
     kinds: std::marker::PhantomData<Box<V>>,
+    /// Its tail stands behind, in what else there is of the struct and beyond.
+    anchor: K::Cell,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -164,10 +169,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     const ALL: u64 = if N == MOST { u64::MAX } else { (1 << N) - 1 };
 
-    /// An empty node that nobody else knows yet.
-    pub fn new(anchor: &K, references: usize) -> Box<Self> {
+    /// From a node to where its anchor stands.
+    const ANCHOR: usize =
+        if K::HEAD_IS_KEY { offset_of!(Self, anchor_head) } else { offset_of!(Self, anchor) };
+
+    fn layout(tail: usize) -> Layout {
+        let size = (offset_of!(Self, anchor) + size_of::<K::Cell>() + tail).max(size_of::<Self>());
+        Layout::from_size_align(size, align_of::<Self>())
+            .expect("checked lengths stay far below isize")
+    }
+
+    /// An empty node that nobody else knows yet; to be freed by [`Node::free`].
+    pub fn new(anchor: &K, references: usize) -> *mut Self {
         const { assert!(N >= 2 && N <= MOST, "a node has 2 to 64 slots") };
-        Box::new(Self {
+        let node = Self {
+            slots: std::array::from_fn(|_| Slot::default()),
+            order: Bytes::default(),
+            fingerprints: Bytes::default(),
             lock: VersionLock::new(),
             live: AtomicU64::new(0),
             next: AtomicPtr::default(),
@@ -176,24 +194,63 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             upper_head: AtomicU64::new(0),
             order_version: AtomicU64::new(NO_ORDER),
             stamp: AtomicU64::new(0),
-            fingerprints: Bytes::default(),
-            slots: std::array::from_fn(|_| Slot::default()),
-            order: Bytes::default(),
-            anchor: anchor.to_owned(),
             references: AtomicUsize::new(references),
             kinds: std::marker::PhantomData,
-        })
+            anchor: anchor.cell(),
+        };
+        let tail = anchor.tail();
+        let layout = Self::layout(tail.len());
+        // SAFETY: the layout has the size of a node at least. The tail fits behind the cell by its
+        // construction, and is written last: padding of the node may be written with it.
+        unsafe {
+            let memory = alloc(layout);
+            if memory.is_null() {
+                handle_alloc_error(layout);
+            }
+            memory.cast::<Self>().write(node);
+            let start = offset_of!(Self, anchor) + size_of::<K::Cell>();
+            memory.add(start).copy_from_nonoverlapping(tail.as_ptr(), tail.len());
+            // Places lead back to all of it.
+            let _ = memory.expose_provenance();
+            memory.cast()
+        }
+    }
+
+    /// Frees a node, but not what is behind its entries.
+    ///
+    /// # Safety
+    /// It comes from [`Node::new`], and nobody uses it, now or later.
+    pub unsafe fn free(node: *mut Self) {
+        // SAFETY: made by `new` with this same layout.
+        unsafe {
+            let layout = Self::layout((*node).anchor().tail().len());
+            node.drop_in_place();
+            dealloc(node.cast(), layout);
+        }
+    }
+
+    /// Where the anchor stands: a [`Key::cell`] with its tail behind it.
+    pub fn place(&self) -> usize {
+        std::ptr::from_ref(self).addr() + Self::ANCHOR
+    }
+
+    /// The address of the node with this [`Node::place`].
+    #[inline]
+    pub fn at_place(place: usize) -> usize {
+        place - Self::ANCHOR
     }
 
     /// The smallest key that the node may hold.
     #[inline]
     pub fn anchor(&self) -> &K {
-        self.anchor.borrow()
+        let place = std::ptr::with_exposed_provenance::<u8>(self.place());
+        // SAFETY: `new` wrote cell and tail there, and exposed the provenance. They never change.
+        unsafe { K::view(place.cast(), place.add(size_of::<K::Cell>())) }
     }
 
-    /// Bytes of the anchor outside the node.
+    /// Bytes of the anchor outside the node's own.
     pub fn anchor_bytes(&self) -> usize {
-        self.anchor().tail().len()
+        Self::layout(self.anchor().tail().len()).size() - size_of::<Self>()
     }
 
     #[inline]
@@ -289,8 +346,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Fetches what a lookup reads first.
     #[inline]
     pub fn prefetch(node: *const Self) {
-        Self::prefetch_line(node, 0);
-        Self::prefetch_line(node, 1);
+        Self::prefetch_line(node, offset_of!(Self, lock) / 64);
+        Self::prefetch_line(node, offset_of!(Self, fingerprints) / 64);
     }
 
     /// Fetches one of a node's lines.
@@ -307,10 +364,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     #[inline]
     pub fn prefetch_part(node: *const Self, part: usize) {
         if part == 0 {
-            Self::prefetch_line(node, 0);
-            Self::prefetch_line(node, std::mem::offset_of!(Self, order) / 64);
+            Self::prefetch_line(node, offset_of!(Self, lock) / 64);
+            Self::prefetch_line(node, offset_of!(Self, order) / 64);
         } else {
-            Self::prefetch_line(node, std::mem::offset_of!(Self, slots) / 64 + part - 1);
+            Self::prefetch_line(node, offset_of!(Self, slots) / 64 + part - 1);
         }
     }
 
@@ -539,19 +596,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     ///
     /// Behind the last entry of the last node nothing is moved: keys that come in ascending order would
     /// leave every node half full.
-    pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> Box<Self> {
+    pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> *mut Self {
         let (all, count) = self.gather(leaf);
         // SAFETY: entries of a locked node are alive, and so is the new one.
         let is_last = unsafe { all[count - 1].0.order(entry) }.is_lt();
         if is_last && self.next.load(Ordering::Relaxed).is_null() {
             // SAFETY: as above.
-            let upper = unsafe { entry.with_key(|anchor| Self::new(anchor, references)) };
-            upper.add(entry, leaf);
-            return upper;
+            let made = unsafe { entry.with_key(|anchor| Self::new(anchor, references)) };
+            // SAFETY: new.
+            unsafe { &*made }.add(entry, leaf);
+            return made;
         }
         let (stay, go) = all[..count].split_at(count / 2);
         // SAFETY: entries of a locked node are alive, and a full node has two at least.
-        let upper = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };
+        let made = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };
+        // SAFETY: new.
+        let upper = unsafe { &*made };
         let prints = self.fingerprints.load();
         upper.refill(go, &prints);
         self.refill(stay, &prints);
@@ -561,7 +621,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         } else {
             upper.add(entry, leaf);
         }
-        upper
+        made
     }
 
     /// Holds these entries from now on, in slots that stand in order, so that a walk finds neighbours
@@ -663,7 +723,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     ///
     /// # Safety
     /// Nobody else uses the node, now or later.
-    pub unsafe fn free_entries(&mut self) {
+    pub unsafe fn free_entries(&self) {
         let mut live = self.live.load(Ordering::Relaxed);
         while live != 0 {
             // SAFETY: handed on from the caller; each entry stands in one slot.
@@ -675,7 +735,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Retire for Node<K, V, N> {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: nodes come from boxes. A dead node's entries are in its heir.
-        drop(unsafe { Box::from_raw(memory) });
+        // SAFETY: the caller's promise. A dead node's entries are in its heir.
+        unsafe { Self::free(memory) }
     }
 }

@@ -62,15 +62,22 @@ const INTERVAL: Duration = Duration::from_micros(200);
 /// What has an anchor, can die, and is kept by references: a data node, or a model's stand-in.
 ///
 /// # Safety
-/// The anchor never changes, and the value is not freed before its last reference is given up and the
-/// guards are gone that were there then: those of the collector whose guards its owner passes to
-/// [`Updates::apply`] and [`Updates::run`].
+/// The anchor and its place never change, and the value is not freed before its last reference is
+/// given up and the guards are gone that were there then: those of the collector whose guards its
+/// owner passes to [`Updates::apply`] and [`Updates::run`], and holds while it uses a search layer.
 pub unsafe trait Anchored: Send + Sync + 'static {
     /// The kind of the anchor.
     type Key: Key + ?Sized;
 
     /// Its anchor.
     fn anchor(&self) -> &Self::Key;
+
+    /// Where its anchor stands, as [`SearchLayer::apply`] wants it; the provenance is that of the whole
+    /// value, and exposed.
+    fn place(&self) -> Place;
+
+    /// The address of the value whose [`Anchored::place`] this is.
+    fn at_place(place: Place) -> usize;
 
     /// Whether its range belongs to another node now. Once true it stays so.
     fn is_dead(&self) -> bool;
@@ -315,11 +322,14 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     unsafe fn carry_out(layer: &L, line: Line<T>, guard: &Guard<'_>) {
         // SAFETY: alive by the reference.
         let node = unsafe { &*line.node };
-        let place = line.node.expose_provenance();
+        let place = node.place();
+        // SAFETY: the node is kept as long as the layer leads to it, by the reference that the line's
+        // becomes, and then as long as anybody's guard; all calls on layers are under one.
+        let apply = |step| unsafe { layer.apply(node.anchor(), step) };
         let (left, references) = match line.event {
             Event::Made if node.is_dead() && !fault!("hydralist_updates.dead") => (None, 1),
             // The line's reference becomes the layer's.
-            Event::Made => (layer.apply(node.anchor(), Step::Insert(place)), 0),
+            Event::Made => (apply(Step::Insert(place)), 0),
             Event::Died if fault!("hydralist_updates.pointer") => {
                 let mut there = None;
                 layer.for_each(|anchor, place| {
@@ -327,9 +337,9 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
                         there = Some(place);
                     }
                 });
-                (there.and_then(|place| layer.apply(node.anchor(), Step::Remove(place))), 1)
+                (there.and_then(|place| apply(Step::Remove(place))), 1)
             }
-            Event::Died => (layer.apply(node.anchor(), Step::Remove(place)), 1),
+            Event::Died => (apply(Step::Remove(place)), 1),
         };
         // SAFETY: a place that leaves the layer leaves the layer's reference behind; the line's is ours.
         unsafe {
@@ -350,7 +360,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     #[inline]
     pub unsafe fn node_at<'g>(place: Place) -> &'g T {
         // SAFETY: places are made from nodes in `carry_out`; alive by the caller.
-        unsafe { &*std::ptr::with_exposed_provenance::<T>(place) }
+        unsafe { &*std::ptr::with_exposed_provenance::<T>(T::at_place(place)) }
     }
 
     /// Merges and carries out everything, on the calling thread.

@@ -396,7 +396,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         }
     }
 
-    fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
         let mut state = self.state();
         self.begin(&mut state);
         match step {
