@@ -390,15 +390,24 @@ fn a_hook_that_panics_does_no_harm() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
+    /// Panics once more where the first panic is disposed of.
+    struct Again;
+    impl Drop for Again {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("and again"));
+        }
+    }
     for collectors in [0, 1] {
         let options = Options::new().collectors(collectors);
         let store: Arc<Store<u64, u64>> = Arc::new(Store::with_options(options));
         let called = Arc::new(AtomicUsize::new(0));
         let calls = Arc::clone(&called);
         store.on_removal(Some(move |_: &ordna::mvcc::Removed<'_, u64, u64>| {
-            calls.fetch_add(1, Ordering::Relaxed);
             // Not `panic!`, which would print each of them.
-            std::panic::resume_unwind(Box::new("in a hook"));
+            std::panic::resume_unwind(match calls.fetch_add(1, Ordering::Relaxed) % 2 {
+                0 => Box::new("in a hook"),
+                _ => Box::new(Again),
+            });
         }));
         let (tell, told) = mpsc::channel();
         let worker = Arc::clone(&store);

@@ -462,9 +462,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if let Some(hook) = &*hook {
             let (key, born, expires_at) = (node.key(guard), node.born(), node.expires_at());
             // Nothing of ours is changed while the hook runs, so nothing is seen half done.
-            let _panic = catch_unwind(AssertUnwindSafe(|| {
+            let called = catch_unwind(AssertUnwindSafe(|| {
                 node.with_value(|value| hook(&Removed { key, value, born, dead, expires_at }));
             }));
+            // What a hook panics with may panic itself when it is dropped, and so on.
+            if let Err(panic) = called
+                && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
+            {
+                std::mem::forget(again);
+            }
         }
     }
 }
