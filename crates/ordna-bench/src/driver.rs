@@ -387,7 +387,7 @@ impl<'p> Measuring<'p> {
                     .iter()
                     .any(|turn| self.build.cases[turn.case].workload.writes())
                 {
-                    self.look(index, None, &mut host);
+                    self.look(index, &"all workloads", &mut host);
                 }
                 self.finish(index, host);
             }
@@ -449,32 +449,28 @@ impl<'p> Measuring<'p> {
         let look = turn.look && measured.is_ok();
         self.rounds[index][turn.case].take(latency, measured);
         if look {
-            self.look(index, Some(turn.case), host);
+            self.look(index, &self.build.cases[turn.case], host);
         }
         fine
     }
 
-    /// Scans the whole index. What is wrong is told of this case, which has no figure then, and of
-    /// all others.
+    /// Scans the whole index. What is wrong is told of all cases: those of scans and of the load have
+    /// no figures then.
     fn look<K: Key + ?Sized>(
         &mut self,
         index: usize,
-        case: Option<usize>,
+        when: &dyn std::fmt::Display,
         host: &mut Host<'_, '_, K>,
     ) {
-        let Ok(Some(wrong)) = host.look().map_err(|problem| {
-            self.rounds[index].iter_mut().for_each(|rounds| rounds.fail(&problem));
-        }) else {
-            return;
-        };
-        for (at, (rounds, other)) in
-            self.rounds[index].iter_mut().zip(&self.build.cases).enumerate()
-        {
-            if case == Some(at) {
-                rounds.fail(&Problem::Wrong(wrong.clone()));
-            } else {
-                rounds.take_wrong_scan(&other.workload, &wrong);
+        let looked = host.look();
+        let rounds = self.rounds[index].iter_mut().zip(&self.build.cases);
+        match looked {
+            Ok(None) => {}
+            Ok(Some(wrong)) => {
+                let wrong = format!("after {when}: {wrong}");
+                rounds.for_each(|(rounds, case)| rounds.take_wrong_scan(&case.workload, &wrong));
             }
+            Err(problem) => rounds.for_each(|(rounds, _)| rounds.fail(&problem)),
         }
     }
 

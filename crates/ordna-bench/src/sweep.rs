@@ -205,15 +205,20 @@ pub fn check_whole<K: Key + ?Sized>(
             {
                 // Where the stretch before ended.
                 if above.is_ne() {
-                    broken.get_or_insert_with(|| wrong("a scan of the whole index", key, found));
+                    let text = "it does not go on where it ended";
+                    broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
                 }
                 return;
             }
             let position = position_of(found);
             let state = held.states.get(position).copied().unwrap_or(State::ABSENT);
-            if above.is_some_and(|above| above.is_ge()) || state.value(key, position) != Some(found)
-            {
-                broken.get_or_insert_with(|| wrong("a scan of the whole index", key, found));
+            let state = state.value(key, position);
+            if above.is_some_and(|above| above.is_ge()) {
+                let text = "it is not above the one before";
+                broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
+            } else if state != Some(found) {
+                let text = expected(&[state], Some(found));
+                broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
             }
             match &mut last {
                 // Keeps the buffer of the key before.
