@@ -47,6 +47,12 @@ struct Functions {
     _library: Library,
 }
 
+/// What the system's loader says, which stands in the source; without the path in front.
+fn reason(error: &libloading::Error, path: &impl std::fmt::Display) -> String {
+    let text = std::error::Error::source(error).map_or(error.to_string(), ToString::to_string);
+    text.strip_prefix(&format!("{path}: ")).unwrap_or(&text).to_owned()
+}
+
 /// A loaded plug-in.
 #[derive(Clone)]
 pub struct Plugin(Arc<Functions>);
@@ -60,7 +66,7 @@ impl Plugin {
         let shown = path.display();
         // SAFETY: runs the library's constructors; the user vouches for it.
         let library = unsafe { Library::new(path) }
-            .map_err(|error| format!("cannot load {shown}: {error}"))?;
+            .map_err(|error| format!("cannot load {shown}: {}", reason(&error, &shown)))?;
         macro_rules! function {
             ($name:literal) => {{
                 // SAFETY: the header gives the symbol this signature; the pointer is kept with the
