@@ -378,8 +378,52 @@ fn beyond_the_memory_limit_reads_and_deletes_go_on() {
     let batch = client.ask(&[b"MSET", b"x", b"1", b"y", &value]);
     assert_eq!(batch, refused);
     assert_eq!(client.say("EXISTS x y"), r":0\r\n");
+    // Nor what needs no more than there was.
+    assert_eq!(client.ask(&[b"SET", b"0002", &value]), r"+OK\r\n");
     assert_eq!(client.say("DEL 0000 0001"), r":2\r\n");
     assert_eq!(client.ask(&[b"SET", b"0000", &value]), r"+OK\r\n");
+}
+
+/// As in Redis: whoever finds the memory full may have it emptied by expiry.
+#[test]
+fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
+    let server = start(Config { max_memory: Some(100_000), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let value = vec![b'v'; 1000];
+    let fill = |client: &mut Client| {
+        let full = (0..).find(|n: &u32| {
+            client.ask(&[b"SET", format!("{n:04}").as_bytes(), &value]) != r"+OK\r\n"
+        });
+        // And the last few bytes.
+        while client.say("APPEND 0000 x").starts_with(':') {}
+        full.unwrap()
+    };
+    let full = fill(&mut client);
+    // A snapshot keeps the versions without an expiry.
+    for snapshot in ["PING", "ORDNA.SNAPSHOT CREATE"] {
+        client.say(snapshot);
+        for n in 0..full {
+            converse(
+                &mut client,
+                &[
+                    (&format!("EXPIRE {n:04} 100"), r":1\r\n"),
+                    (&format!("TTL {n:04}"), r":100\r\n"),
+                    (&format!("PERSIST {n:04}"), r":1\r\n"),
+                ],
+            );
+            client.say(&format!("GETEX {n:04} EX 200"));
+            assert_eq!(client.say(&format!("TTL {n:04}")), r":200\r\n");
+        }
+        assert!(client.say("SET more 1").starts_with("-OOM"), "{snapshot}");
+    }
+    // What is beyond the limit is made up for before more is written.
+    client.say("ORDNA.SNAPSHOT DROP 1");
+    assert_eq!(client.say("EXPIRE 0001 0"), r":1\r\n");
+    fill(&mut client);
+    let info = client.say("INFO memory");
+    let used = info.split_once("used_memory:").unwrap().1.split_once('\\').unwrap().0;
+    let used: usize = used.parse().unwrap();
+    assert!(used <= 100_000, "{used}");
 }
 
 #[test]

@@ -296,6 +296,43 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     store.validate().unwrap();
 }
 
+/// What replaces a version needs only the bytes beyond its; a deadline is set whatever the limit
+/// says, and what that takes beyond it is made up for first.
+#[test]
+fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
+    let limit = 100 << 10;
+    let store: Store<[u8], [u8]> =
+        Store::with_options(Options::new().memory_limit(limit).collectors(0).clock(|| 5));
+    let value = [7; 1000];
+    let key = |n: u32| n.to_be_bytes();
+    let filled = (0..).find(|n| store.insert(&key(*n), &value).is_err()).unwrap();
+    for n in 0..filled {
+        store.insert(&key(n), &[8; 1000]).unwrap();
+    }
+    let longer = [7; 2100];
+    assert_eq!(store.insert(&key(0), &longer), Err(Error::MemoryLimit { limit }));
+    store.insert(&key(0), b"short").unwrap();
+    store.insert(&key(0), &value).unwrap();
+    store.validate().unwrap();
+    let snapshot = store.snapshot();
+    for n in 0..filled {
+        assert_eq!(store.set_expiry(&key(n), Some(10 + u64::from(n))), Ok(true));
+        assert_eq!(store.expiry(&key(n)), Some(Some(10 + u64::from(n))));
+    }
+    assert_eq!(store.set_expiry(b"absent", None), Ok(false));
+    assert!(store.statistics().bytes > 2 * (limit - 2000));
+    // Another thread removes: still far too much is held.
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..9).for_each(|n| drop(store.remove(&key(n)))));
+    });
+    assert_eq!(store.insert(b"more", b""), Err(Error::MemoryLimit { limit }));
+    store.validate().unwrap();
+    drop(snapshot);
+    while store.insert(&store.statistics().bytes.to_be_bytes(), &value).is_ok() {}
+    assert!(store.statistics().bytes <= limit);
+    store.validate().unwrap();
+}
+
 /// Values that wait for a collection do not make the limit refuse what will fit after it.
 #[test]
 fn the_limit_collects_before_it_refuses() {

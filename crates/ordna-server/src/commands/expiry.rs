@@ -1,7 +1,6 @@
 //! Keys that expire.
 
 use ordna::Change;
-use ordna::mvcc::Put;
 
 use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused};
 use crate::reply::Replies;
@@ -115,15 +114,13 @@ fn set(
     let count = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     let deadline = scale.milliseconds(count, now).ok_or_else(|| invalid(command))?;
     let mut done = false;
-    let change = context.keys.modify_entry(arguments.get(1), |found| {
+    let change = context.keys.modify_expiry(arguments.get(1), |found| {
         done = found.is_some_and(|found| only.allow(found.expires_at, deadline));
-        match (found.filter(|_| done), u64::try_from(deadline)) {
-            (None, _) => Change::Keep,
-            (Some(found), Ok(deadline)) if deadline > now => {
-                Change::Put(Put { value: found.value.to_owned(), expires_at: Some(deadline) })
-            }
+        match u64::try_from(deadline) {
+            _ if !done => Change::Keep,
+            Ok(deadline) if deadline > now => Change::Put(Some(deadline)),
             // It is over already.
-            (Some(_), _) => Change::Remove,
+            _ => Change::Remove,
         }
     });
     change.map_err(refused)?;
@@ -149,10 +146,9 @@ pub fn pexpireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut 
 
 pub fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let mut done = false;
-    let change = context.keys.modify_entry(arguments.get(1), |found| {
-        let expiring = found.filter(|found| found.expires_at.is_some());
-        done = expiring.is_some();
-        expiring.map_or(Change::Keep, |found| Change::Put(Put::forever(found.value.to_owned())))
+    let change = context.keys.modify_expiry(arguments.get(1), |found| {
+        done = found.is_some_and(|found| found.expires_at.is_some());
+        if done { Change::Put(None) } else { Change::Keep }
     });
     change.map_err(refused)?;
     out.integer(i64::from(done));
@@ -220,17 +216,13 @@ pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
         _ => return Err(SYNTAX.to_owned()),
     };
     let mut value = None;
-    let change = context.keys.modify_entry(arguments.get(1), |found| {
+    let change = context.keys.modify_expiry(arguments.get(1), |found| {
         value = found.map(|found| found.value.to_owned());
-        let put = |expires_at| {
-            let value = found.map(|found| found.value.to_owned());
-            value.map_or(Change::Keep, |value| Change::Put(Put { value, expires_at }))
-        };
         match expiry {
             Expiry::Keep => Change::Keep,
             Expiry::Lift if found.is_none_or(|found| found.expires_at.is_none()) => Change::Keep,
-            Expiry::Lift => put(None),
-            Expiry::At(deadline) if deadline > now => put(Some(deadline)),
+            Expiry::Lift => Change::Put(None),
+            Expiry::At(deadline) if deadline > now => Change::Put(Some(deadline)),
             Expiry::At(_) => Change::Remove,
         }
     });

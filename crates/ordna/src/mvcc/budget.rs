@@ -1,14 +1,15 @@
 //! The memory limit.
 //!
 //! # Contract
-//! The bytes reserved never exceed the limit, whoever reserves at once. A reservation is refused
-//! only if the limit has no room for it beside what is reserved and what other threads are just
-//! taking in advance.
+//! The bytes reserved never exceed the limit, whoever reserves at once, but by what was forced. A
+//! reservation is refused only if the limit has no room for it beside what is reserved and what
+//! other threads are just taking in advance.
 //!
 //! # Protocol
 //! One counter holds what was taken from the limit; threads take a chunk in advance each and keep
 //! the rest as their stripe's credit, so that the shared counter is touched once per chunk. When
 //! the limit has no room, all credits are returned to it, under a lock, before anybody is refused.
+//! While more is taken than the limit, what is given back is nobody's credit: it makes up for that.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -72,6 +73,13 @@ impl Budget {
         if self.take(bytes) { Ok(()) } else { Err(Error::MemoryLimit { limit: self.limit }) }
     }
 
+    /// Takes `bytes`, beyond the limit if it has no room for them.
+    pub fn reserve_forced(&self, bytes: usize) {
+        if self.reserve(bytes).is_err() {
+            self.taken.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
     fn take(&self, bytes: usize) -> bool {
         let within = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= self.limit);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok()
@@ -80,6 +88,10 @@ impl Budget {
     /// Gives back what was reserved.
     #[inline]
     pub fn release(&self, bytes: usize) {
+        if self.taken.load(Ordering::Relaxed) > self.limit && !fault!("mvcc.budget.makes_up") {
+            self.taken.fetch_sub(bytes, Ordering::Relaxed);
+            return;
+        }
         let credit = self.credit();
         let before = credit.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > 4 * CHUNK && draw(credit, before + bytes - CHUNK) {

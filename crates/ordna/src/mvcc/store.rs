@@ -59,6 +59,8 @@ impl Options {
 
     /// Refuses writes that would make the versions hold more than so many bytes. Counts key, value
     /// and overhead of each version that is linked, dead ones included; not what waits to be freed.
+    /// A write that replaces a version of its own term needs only what it takes beyond that one.
+    /// [`Store::modify_expiry`] is not refused.
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), ..self }
     }
@@ -236,18 +238,39 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.modify_entry(key, |_| Change::Put(put))
     }
 
+    /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value
+    /// as it is (`None`: it does not expire). Of an absent key there is none to be put.
+    ///
+    /// The memory limit does not refuse this, and may be exceeded by it: by a deadline's eight bytes,
+    /// or, if a snapshot keeps the version that had the former one, by a version as large as that.
+    ///
+    /// # Errors
+    /// Key too long.
+    pub fn modify_expiry<F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    where
+        F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
+    {
+        key.check()?;
+        self.writing(|engine, term, guard| {
+            engine.apply(key, term, guard, Payment::Forced, |found| match (change(found), found) {
+                (Change::Put(expires_at), Some(found)) => {
+                    Change::Put(Put { value: found.value.to_owned(), expires_at })
+                }
+                (Change::Remove, _) => Change::Remove,
+                (Change::Keep | Change::Put(_), _) => Change::Keep,
+            })
+        })
+    }
+
     /// Sets or lifts (`None`) the time at which `key` expires; returns whether it is there.
     ///
     /// # Errors
-    /// As [`modify_entry`](Self::modify_entry).
+    /// As [`modify_expiry`](Self::modify_expiry).
     pub fn set_expiry(&self, key: &K, expires_at: Option<u64>) -> Result<bool, Error> {
         let mut present = false;
-        self.modify_entry(key, |found| {
+        self.modify_expiry(key, |found| {
             present = found.is_some();
-            match found {
-                Some(found) => Change::Put(Put { value: found.value.to_owned(), expires_at }),
-                None => Change::Keep,
-            }
+            Change::Put(expires_at)
         })?;
         Ok(present)
     }

@@ -83,6 +83,8 @@ impl<T> Put<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Payment {
     Due,
+    /// Beyond the limit if need be.
+    Forced,
     /// The batch reserved them all.
     Done,
 }
@@ -114,10 +116,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 match self.show(node, &mut change) {
                     Change::Keep => return Ok(()),
                     Change::Put(put) => {
-                        let new = self.prepare(key, &put, term, payment)?;
+                        let new = self.prepare(key, &put, term, payment, node.cost())?;
                         if self.versions.exchange(&mut place, node, &new.version, guard) {
                             new.inserted();
-                            self.forget(node, guard);
+                            self.forget_deadline(node, guard);
                             return Ok(());
                         }
                     }
@@ -126,7 +128,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                         point("mvcc.remove.before_unlink");
                         if self.versions.unlink(&mut place, node, guard) {
                             self.terms.items.add(-1);
-                            self.forget(node, guard);
+                            self.budget.release(node.cost());
+                            self.forget_deadline(node, guard);
                             return Ok(());
                         }
                     }
@@ -140,7 +143,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 Some((node, LIVE)) => match self.show(node, &mut change) {
                     Change::Keep => return Ok(()),
                     Change::Put(put) => {
-                        let new = self.prepare(key, &put, term, payment)?;
+                        let new = self.prepare(key, &put, term, payment, 0)?;
                         point("mvcc.put.before_claim");
                         if !fault!("mvcc.put.claims") && !node.end(LIVE, CLAIMED) {
                             continue;
@@ -173,7 +176,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                         }
                     }
                     Change::Put(put) => {
-                        let new = self.prepare(key, &put, term, payment)?;
+                        let new = self.prepare(key, &put, term, payment, 0)?;
                         if self.versions.link(&mut place, &new.version, guard) {
                             self.terms.items.add(1);
                             new.inserted();
@@ -197,26 +200,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         node.with_value(|value| change(Some(Found { value, version, expires_at })))
     }
 
-    /// Checks what is to be put, and reserves what it takes. Undone unless it is inserted.
+    /// Checks what is to be put, and reserves what it takes beyond the bytes of the version that it
+    /// replaces (0: none): whoever exchanges that has its bytes. Undone unless it is inserted.
     fn prepare<'a, T: Borrow<V>>(
         &'a self,
         key: &'a K,
         put: &'a Put<T>,
         term: u64,
         payment: Payment,
+        replaced: usize,
     ) -> Result<Prepared<'a, K, V>, Error> {
         let value = put.value.borrow();
         value.check()?;
-        let bytes = match payment {
-            Payment::Due => cost(key, value, put.expires_at.is_some()),
+        let cost = match payment {
+            Payment::Due | Payment::Forced => cost(key, value, put.expires_at.is_some()),
             Payment::Done => 0,
         };
-        self.budget.reserve(bytes)?;
+        let (bytes, surplus) = (cost.saturating_sub(replaced), replaced.saturating_sub(cost));
+        match payment {
+            Payment::Forced => self.budget.reserve_forced(bytes),
+            Payment::Due | Payment::Done => self.budget.reserve(bytes)?,
+        }
         if let Some(deadline) = put.expires_at {
             self.deadlines.add(key, deadline);
         }
         let version = NewVersion::new(key, value, term, put.expires_at);
-        Ok(Prepared { engine: self, key, bytes, deadline: put.expires_at, version })
+        Ok(Prepared { engine: self, key, bytes, surplus, deadline: put.expires_at, version })
     }
 
     /// Inserts a version of a key whose last one this thread has claimed: nobody else does.
@@ -242,9 +251,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// What is left to do for a version that this thread's write has unlinked.
-    fn forget(&self, node: Node<K, V>, guard: &Guard<'_>) {
-        self.budget.release(node.cost());
+    /// This thread's write has ended the version.
+    fn forget_deadline(&self, node: Node<K, V>, guard: &Guard<'_>) {
         if let Some(deadline) = node.expires_at() {
             self.deadlines.forget(node.key(guard), deadline);
         }
@@ -252,9 +260,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Disposes of a version that this thread's write has ended.
     fn bury(&self, node: Node<K, V>, term: u64, guard: &Guard<'_>) {
-        if let Some(deadline) = node.expires_at() {
-            self.deadlines.forget(node.key(guard), deadline);
-        }
+        self.forget_deadline(node, guard);
         let corpse = Corpse::new(node, term);
         let born = self.graves.first_that_keeps(&corpse);
         if self.terms.is_unseen(born) {
@@ -304,7 +310,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 struct Prepared<'a, K: Key + ?Sized, V: Value + ?Sized> {
     engine: &'a Engine<K, V>,
     key: &'a K,
+    /// Reserved for it.
     bytes: usize,
+    /// What the version that it replaces takes more than it.
+    surplus: usize,
     deadline: Option<u64>,
     version: NewVersion<'a, K, V>,
 }
@@ -313,6 +322,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Prepared<'_, K, V> {
     /// It is.
     fn inserted(mut self) {
         self.bytes = 0;
+        if self.surplus > 0 {
+            self.engine.budget.release(self.surplus);
+        }
         if let Some(deadline) = self.deadline.take()
             && self.engine.deadlines.schedule(deadline)
         {
