@@ -2,7 +2,8 @@
 //!
 //! A key that is there has a version, which is another one after every write. One that is absent, is
 //! written and is removed again is as absent as before, and the store keeps nothing of it: whoever
-//! watches such a key registers here, and commands that may create keys report theirs.
+//! watches such a key registers here, and commands report the keys they have written, if those may
+//! have been absent.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -41,7 +42,7 @@ impl Watches {
         Watch { watches: Arc::clone(self), key: key.to_owned(), seen }
     }
 
-    /// These keys were written, or may have been.
+    /// These keys were written.
     pub fn written<'k>(&self, written: impl Iterator<Item = &'k [u8]>) {
         fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) > 0 {

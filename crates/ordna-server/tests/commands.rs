@@ -241,7 +241,19 @@ fn a_watched_key_that_came_and_went_has_changed() {
     for failed in ["SET w 1 BAD", "INCRBY w x", "SETEX w 0 1", "MSET a 1 w"] {
         assert_eq!(outcome(&[failed]), done, "{failed}");
     }
-    assert_eq!(outcome(&[]), done);
+    for unwritten in ["SET w 1 XX", "SET w 1 XX GET", "MSETNX here 1 w 2"] {
+        assert_eq!(outcome(&["SET here 1", unwritten]), done, "{unwritten}");
+    }
+    for written in ["GETSET w 1", "SET w 1 NX", "MSETNX new 1 w 2", "DECRBY w 3", "PSETEX w 9 1"] {
+        assert_eq!(outcome(&[written, "DEL w new"]), refused, "{written}");
+    }
+    // One that is there and is not written.
+    assert_eq!(outcome(&["SET w 1"]), refused);
+    for unwritten in ["SET w 2 NX", "MSETNX new 1 w 2", "SETNX w 2", "EXPIRE w 9 XX", "INCR here x"]
+    {
+        assert_eq!(outcome(&[unwritten]), done, "{unwritten}");
+    }
+    assert_eq!(outcome(&["SET w 2 XX"]), refused);
 }
 
 /// All replies of a transaction together are bounded as each of them is.

@@ -23,6 +23,15 @@ pub struct Context<'a> {
     pub keys: Keys<'a>,
 }
 
+impl Context<'_> {
+    /// Tells those who watch these keys that they were written, and so may be new. Every command
+    /// that has written a key which was absent must call this: it still holds the keyspace, so no
+    /// `EXEC` comes between.
+    fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8]>) {
+        self.state.watches.written(written.into_iter());
+    }
+}
+
 /// What remains to be done after a command was executed.
 pub enum Outcome {
     /// Nothing: the reply is written.
@@ -63,26 +72,6 @@ impl Command {
     const fn at_once(self) -> Self {
         Self { at_once: true, ..self }
     }
-
-    /// Runs it, and reports the keys that it may have created to those who watch them. One that
-    /// ends with an error has written nothing.
-    fn execute(
-        &self,
-        context: &mut Context<'_>,
-        arguments: Arguments<'_>,
-        out: &mut Replies,
-    ) -> Result {
-        let result = (self.execute)(context, arguments, out);
-        if result.is_ok() && self.flags.contains(&CREATES) {
-            // In the table all keys of such commands are at 1, 1 + step and so on, or at 1 only.
-            let (_, last, step) = self.keys;
-            let count = if last < 0 { usize::MAX } else { 1 };
-            let keys = arguments.iter_from(1).step_by(step as usize).take(count);
-            // The context still holds the keyspace: no EXEC comes between.
-            context.state.watches.written(keys);
-        }
-        result
-    }
 }
 
 const fn command(
@@ -98,9 +87,9 @@ const fn command(
 
 const READ: &[&str] = &["readonly", "fast"];
 const WALK: &[&str] = &["readonly"];
-/// Redis' flag of commands that may need memory: only these create keys.
-const CREATES: &str = "denyoom";
-const WRITE: &[&str] = &["write", CREATES, "fast"];
+/// Redis' flag of commands that may need memory.
+const NEEDS_MEMORY: &str = "denyoom";
+const WRITE: &[&str] = &["write", NEEDS_MEMORY, "fast"];
 const CHANGE: &[&str] = &["write", "fast"];
 const REMOVE: &[&str] = &["write"];
 const ADMIN: &[&str] = &["loading", "stale", "fast"];
@@ -422,7 +411,7 @@ pub fn execute(
             }),
             None => {
                 let keys = if command.alone { state.keys_alone() } else { state.keys() };
-                command.execute(&mut Context { state, session, keys }, arguments, out)
+                (command.execute)(&mut Context { state, session, keys }, arguments, out)
             }
         },
         Err(error) if arguments.get(0).eq_ignore_ascii_case(b"exec") => {

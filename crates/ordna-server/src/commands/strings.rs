@@ -8,7 +8,6 @@ use super::transactions::write_all;
 use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused, wrong_arity};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
-use crate::state::Keyspace;
 
 pub fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     if context.keys.get_with(arguments.get(1), |value| out.bulk(value)).is_none() {
@@ -60,7 +59,7 @@ enum Expiry {
 
 /// Writes under a condition; returns whether it did, and the old value if wanted.
 fn set_if(
-    keys: &Keyspace,
+    context: &Context<'_>,
     key: &[u8],
     value: &[u8],
     condition: &Condition,
@@ -68,7 +67,7 @@ fn set_if(
     want_old: bool,
 ) -> std::result::Result<(bool, Option<Vec<u8>>), String> {
     let (mut written, mut old) = (false, None);
-    keys.modify_entry(key, |found| {
+    let change = context.keys.modify_entry(key, |found| {
         old = found.filter(|_| want_old).map(|found| found.value.to_vec());
         written = match condition {
             Condition::Always => true,
@@ -81,8 +80,11 @@ fn set_if(
             Expiry::At(deadline) => Some(*deadline),
         };
         if written { Change::Put(Put { value, expires_at }) } else { Change::Keep }
-    })
-    .map_err(refused)?;
+    });
+    change.map_err(refused)?;
+    if written {
+        context.report([key]);
+    }
     Ok((written, old))
 }
 
@@ -114,7 +116,7 @@ pub fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         None => Expiry::None,
     };
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (written, old) = set_if(&context.keys, key, value, &condition, &expiry, want_old)?;
+    let (written, old) = set_if(context, key, value, &condition, &expiry, want_old)?;
     match (want_old, written) {
         (true, _) => out.bulk_or_null(old.as_deref()),
         (false, true) => out.simple("OK"),
@@ -133,6 +135,7 @@ fn set_for(
     let deadline = scale.deadline(arguments.get(2), context.keys.now(), command)?;
     let (key, value) = (arguments.get(1), arguments.get(3));
     context.keys.insert_until(key, value, deadline).map_err(refused)?;
+    context.report([key]);
     out.simple("OK");
     Ok(Outcome::Done)
 }
@@ -147,15 +150,14 @@ pub fn psetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
 
 pub fn setnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (written, _) =
-        set_if(&context.keys, key, value, &Condition::IfAbsent, &Expiry::None, false)?;
+    let (written, _) = set_if(context, key, value, &Condition::IfAbsent, &Expiry::None, false)?;
     out.integer(i64::from(written));
     Ok(Outcome::Done)
 }
 
 pub fn getset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (_, old) = set_if(&context.keys, key, value, &Condition::Always, &Expiry::None, true)?;
+    let (_, old) = set_if(context, key, value, &Condition::Always, &Expiry::None, true)?;
     out.bulk_or_null(old.as_deref());
     Ok(Outcome::Done)
 }
@@ -212,6 +214,7 @@ pub fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
             other => refused(other),
         })?;
     debug_assert!(length <= value::MAX_LEN);
+    context.report([key]);
     out.count(length);
     Ok(Outcome::Done)
 }
@@ -251,6 +254,8 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
             }
         })
         .map_err(refused)?;
-    out.integer(sum?);
+    let sum = sum?;
+    context.report([key]);
+    out.integer(sum);
     Ok(Outcome::Done)
 }

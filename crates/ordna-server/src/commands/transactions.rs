@@ -126,7 +126,7 @@ pub fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
     out.array(transaction.queued.len());
     for (command, request) in &transaction.queued {
         let before = out.bytes.len();
-        let outcome = command.execute(context, request.arguments(), out);
+        let outcome = (command.execute)(context, request.arguments(), out);
         let outcome = outcome.and_then(|outcome| finish(context, outcome, out));
         if let Err(error) = outcome {
             out.error(&error);
@@ -162,5 +162,7 @@ pub fn write_all(
 ) -> std::result::Result<(), String> {
     let put = |(key, value): &(_, _)| ordna::mvcc::Write::put(*key, *value);
     let writes: Vec<_> = pairs.iter().map(put).collect();
-    context.keys.write_batch(&writes).map_err(refused)
+    context.keys.write_batch(&writes).map_err(refused)?;
+    context.report(pairs.iter().map(|(key, _)| *key));
+    Ok(())
 }
