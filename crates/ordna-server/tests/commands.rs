@@ -438,6 +438,75 @@ fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
     assert!(used <= 100_000, "{used}");
 }
 
+/// The limit refuses a transaction as a whole, when it is queued or when it is to be executed.
+#[test]
+fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
+    let server = start(Config { max_memory: Some(100_000), ..Config::default() });
+    let (mut client, mut other) = (Client::new(server.address), Client::new(server.address));
+    let value = vec![b'v'; 1000];
+    let fill = |client: &mut Client| {
+        let full = |n: &u32| client.ask(&[b"SET", &n.to_be_bytes(), &value]) != r"+OK\r\n";
+        (0..).find(full).unwrap();
+        while client.say("APPEND pad x").starts_with(':') {}
+    };
+    let reason = "OOM command not allowed when used memory > 'maxmemory'.";
+    client.say("MSET small 1 pad 1");
+    fill(&mut other);
+    converse(
+        &mut client,
+        &[
+            ("MULTI", r"+OK\r\n"),
+            ("EXPIRE small 100", r"+QUEUED\r\n"),
+            ("SET more 1", &format!(r"-{reason}\r\n")),
+            ("SET small 2", &format!(r"-{reason}\r\n")),
+            ("EXEC", r"-EXECABORT Transaction discarded because of previous errors.\r\n"),
+            ("TTL small", r":-1\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("EXPIRE small 100", r"+QUEUED\r\n"),
+            ("EXEC", r"*1\r\n:1\r\n"),
+            ("FLUSHALL", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET small 3", r"+QUEUED\r\n"),
+        ],
+    );
+    // There is room for each, but not for both.
+    let half = vec![b'v'; 60_000];
+    assert_eq!(client.ask(&[b"SET", b"one", &half]), r"+QUEUED\r\n");
+    assert_eq!(client.ask(&[b"SET", b"two", &half]), format!(r"-{reason}\r\n"));
+    converse(
+        &mut client,
+        &[
+            ("DISCARD", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("DEL 1", r"+QUEUED\r\n"),
+            ("SET small 3", r"+QUEUED\r\n"),
+            ("INCR small", r"+QUEUED\r\n"),
+        ],
+    );
+    // It was queued while there was room.
+    fill(&mut other);
+    let aborted = format!(r"-EXECABORT Transaction discarded because of: {reason}\r\n");
+    converse(&mut client, &[("EXEC", &aborted), ("EXISTS small", r":0\r\n")]);
+    // What is begun is brought to its end: a snapshot keeps the value that is appended to.
+    other.say("FLUSHALL");
+    assert_eq!(client.ask(&[b"SET", b"one", &half]), r"+OK\r\n");
+    converse(
+        &mut client,
+        &[
+            ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
+            ("APPEND one x", &format!(r"-{reason}\r\n")),
+            ("MULTI", r"+OK\r\n"),
+            ("SET a 1", r"+QUEUED\r\n"),
+            ("APPEND one x", r"+QUEUED\r\n"),
+            ("SET b 1", r"+QUEUED\r\n"),
+            ("EXEC", r"*3\r\n+OK\r\n:60001\r\n+OK\r\n"),
+            ("SET c 1", &format!(r"-{reason}\r\n")),
+            ("ORDNA.SNAPSHOT DROP 1", r":1\r\n"),
+            ("SET c 1", r"+OK\r\n"),
+        ],
+    );
+}
+
 #[test]
 fn keys_and_values_are_any_bytes() {
     let (_server, mut client) = fresh();

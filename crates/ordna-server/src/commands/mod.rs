@@ -405,7 +405,7 @@ pub fn execute(
 ) -> Outcome {
     let result = match permitted(session, arguments) {
         Ok(command) => match session.transaction.as_mut().filter(|_| !command.at_once) {
-            Some(transaction) => transaction.queue(command, arguments).map(|()| {
+            Some(transaction) => transaction.queue(command, arguments, state).map(|()| {
                 out.simple("QUEUED");
                 Outcome::Done
             }),

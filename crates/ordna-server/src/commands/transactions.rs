@@ -1,8 +1,13 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
 //! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of what it does.
+//!
+//! Nor does the memory limit leave a part of it undone. As in Redis, a command that needs memory is
+//! refused when it is queued if there is none, EXEC is if there is none any more, and once begun it is
+//! executed to its end. Here each counts as if it set new keys, so it is begun only if there is room
+//! for those; what copies of older values take, kept by snapshots, may exceed the limit.
 
-use super::{Command, Context, Outcome, Result, refused};
+use super::{Command, Context, NEEDS_MEMORY, Outcome, Result, refused};
 use crate::reply::Replies;
 use crate::request::{Arguments, Command as Request};
 use crate::state::{Keys, State};
@@ -16,6 +21,8 @@ const MOST: usize = 1 << 30;
 pub struct Transaction {
     queued: Vec<(&'static Command, Request)>,
     bytes: usize,
+    /// About what those that need memory may take.
+    needed: usize,
     /// A command was refused; EXEC will refuse all.
     pub broken: bool,
 }
@@ -26,8 +33,16 @@ impl Transaction {
         &mut self,
         command: &'static Command,
         arguments: Arguments<'_>,
+        state: &State,
     ) -> std::result::Result<(), String> {
         let request = arguments.to_command();
+        if command.flags.contains(&NEEDS_MEMORY) {
+            self.needed += request.size();
+            if let Err(error) = state.keys().check_room(self.needed) {
+                self.broken = true;
+                return Err(refused(error));
+            }
+        }
         self.bytes += request.size();
         if self.bytes > MOST {
             *self = Self { broken: true, ..Self::default() };
@@ -117,10 +132,14 @@ pub fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
     if transaction.broken {
         return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
     }
+    context.keys.check_room(transaction.needed).map_err(|error| {
+        format!("EXECABORT Transaction discarded because of: {}", refused(error))
+    })?;
     if !watched.iter().all(|watched| watched.is_unchanged(context.state, &context.keys)) {
         out.null_array();
         return Ok(Outcome::Done);
     }
+    let _lifted = context.keys.lift_limit();
     let most = context.state.config.max_reply;
     let start = out.bytes.len();
     out.array(transaction.queued.len());

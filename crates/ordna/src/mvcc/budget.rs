@@ -11,7 +11,7 @@
 //! the limit has no room, all credits are returned to it, under a lock, before anybody is refused.
 //! While more is taken than the limit, what is given back is nobody's credit: it makes up for that.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Error;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -32,6 +32,19 @@ pub struct Budget {
     taken: AtomicUsize,
     credits: Box<[Credit]>,
     returning: Mutex<()>,
+    /// Those who lift the limit.
+    lifting: Arc<AtomicUsize>,
+}
+
+/// Lifts the memory limit of a store until it is dropped: nothing is refused for it.
+#[derive(Debug)]
+#[must_use]
+pub struct Lifted(Arc<AtomicUsize>);
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Budget {
@@ -41,6 +54,7 @@ impl Budget {
             taken: AtomicUsize::new(0),
             credits: (0..STRIPES).map(|_| Credit::default()).collect(),
             returning: Mutex::new(()),
+            lifting: Arc::default(),
         }
     }
 
@@ -70,7 +84,20 @@ impl Budget {
             let credits = self.credits.iter().map(|credit| credit.0.swap(0, Ordering::Relaxed));
             self.taken.fetch_sub(credits.sum(), Ordering::Relaxed);
         }
-        if self.take(bytes) { Ok(()) } else { Err(Error::MemoryLimit { limit: self.limit }) }
+        if self.take(bytes) {
+            return Ok(());
+        }
+        if self.lifting.load(Ordering::Relaxed) == 0 {
+            return Err(Error::MemoryLimit { limit: self.limit });
+        }
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Has all that is reserved meanwhile be forced.
+    pub fn lift(&self) -> Lifted {
+        self.lifting.fetch_add(1, Ordering::Relaxed);
+        Lifted(Arc::clone(&self.lifting))
     }
 
     /// Takes `bytes`, beyond the limit if it has no room for them.

@@ -57,6 +57,7 @@ mod ttl;
 mod write;
 
 pub use batch::Write;
+pub use budget::Lifted;
 pub use collect::Order;
 pub use engine::Removed;
 pub use snapshot::{Handle, Snapshot};

@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::budget::Budget;
+use super::budget::{Budget, Lifted};
 use super::collect::Order;
 use super::engine::{Engine, Removed, Versions, View};
 use super::snapshot::{Handle, Snapshot};
@@ -60,7 +60,7 @@ impl Options {
     /// Refuses writes that would make the versions hold more than so many bytes. Counts key, value
     /// and overhead of each version that is linked, dead ones included; not what waits to be freed.
     /// A write that replaces a version of its own term needs only what it takes beyond that one.
-    /// [`Store::modify_expiry`] is not refused.
+    /// [`Store::modify_expiry`] is not refused, nor is anything under [`Store::lift_limit`].
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), ..self }
     }
@@ -208,6 +208,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             }
             done => done,
         }
+    }
+
+    /// Whether the memory limit has room for so many bytes more. To be asked before
+    /// [`lift_limit`](Self::lift_limit). Collects if it has not. O(1) if it has.
+    ///
+    /// # Errors
+    /// It has none.
+    pub fn check_room(&self, bytes: usize) -> Result<(), Error> {
+        self.within_limit(|engine| {
+            engine.budget.reserve(bytes)?;
+            engine.budget.release(bytes);
+            Ok(())
+        })
+    }
+
+    /// Lifts the memory limit, for writers of all threads, until what this returns is dropped: for
+    /// writes of which either all are to be done or none. What they take beyond the limit is made up
+    /// for by what is freed, before anything else is written.
+    pub fn lift_limit(&self) -> Lifted {
+        self.engine().budget.lift()
     }
 
     /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
