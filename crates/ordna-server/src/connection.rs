@@ -115,6 +115,8 @@ async fn execute_all(
             Outcome::Done => {}
             Outcome::Close => break false,
             Outcome::Walk(walk) => run(state, *walk, replies).await,
+            // It does not panic, and is not aborted.
+            Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
         }
         if replies.bytes.len() > SEND {
             stream.write_all(&replies.bytes).await?;

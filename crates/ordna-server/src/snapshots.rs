@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::state::Snapshot;
 
@@ -55,7 +55,8 @@ impl Snapshots {
             let task = tokio::spawn(async move {
                 tokio::time::sleep_until(until.into()).await;
                 if let Some(snapshots) = snapshots.upgrade() {
-                    snapshots.end(id);
+                    // The task goes on by itself.
+                    drop(snapshots.end(id));
                 }
             });
             Some((until, task.abort_handle()))
@@ -68,14 +69,14 @@ impl Snapshots {
         self.table().held.get(&id).map(|held| held.snapshot.clone())
     }
 
-    /// Ends a snapshot; returns whether it was there.
-    pub fn end(&self, id: u64) -> bool {
-        // Outside the lock: ending a snapshot may collect.
-        let held = self.table().held.remove(&id);
-        if let Some((_, task)) = held.as_ref().and_then(|held| held.lease.as_ref()) {
+    /// Ends a snapshot; `None` if it was not there. What only it kept is freed by the task: that may
+    /// be all of a keyspace which was flushed, and take a while.
+    pub fn end(&self, id: u64) -> Option<JoinHandle<()>> {
+        let held = self.table().held.remove(&id)?;
+        if let Some((_, task)) = &held.lease {
             task.abort();
         }
-        held.is_some()
+        Some(tokio::task::spawn_blocking(move || drop(held)))
     }
 
     pub fn list(&self) -> Vec<Listed> {
@@ -86,5 +87,46 @@ impl Snapshots {
             lease: held.lease.as_ref().map(|(until, _)| left(*until)),
         };
         self.table().held.iter().map(list).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{self, ThreadId};
+
+    use ordna::mvcc::Options;
+
+    use super::*;
+    use crate::state::Keyspace;
+
+    /// Tells by which thread it is freed.
+    struct Freed(Sender<ThreadId>);
+
+    impl Drop for Freed {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_snapshot_kept_is_not_freed_by_a_thread_that_serves() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (tell, told) = channel();
+            let freed = Freed(tell);
+            let clock = move || {
+                let _kept = &freed;
+                0
+            };
+            let store = Keyspace::with_options(Options::new().clock(clock));
+            let snapshots = Arc::new(Snapshots::default());
+            let id = snapshots.keep(store.snapshot(), None).unwrap();
+            drop(store);
+            assert!(told.try_recv().is_err(), "the snapshot keeps it");
+            snapshots.end(id).unwrap().await.unwrap();
+            assert_ne!(told.try_recv().unwrap(), thread::current().id());
+            assert!(snapshots.end(id).is_none());
+        });
     }
 }

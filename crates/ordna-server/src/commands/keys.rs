@@ -47,9 +47,9 @@ pub fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     }
     let old = context.state.flush(&mut context.keys)?;
     // Freeing millions of keys takes a while: not on a thread that serves others.
-    tokio::task::spawn_blocking(move || drop(old));
+    let freeing = tokio::task::spawn_blocking(move || drop(old));
     out.simple("OK");
-    Ok(Outcome::Done)
+    Ok(Outcome::Freeing(freeing))
 }
 
 pub fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {

@@ -8,6 +8,8 @@ mod snapshots;
 mod strings;
 mod transactions;
 
+use tokio::task::JoinHandle;
+
 use crate::connection::Session;
 use crate::reply::Replies;
 use crate::request::Arguments;
@@ -40,6 +42,8 @@ pub enum Outcome {
     Close,
     /// A walk; its reply is written at its end.
     Walk(Box<Walk>),
+    /// The reply is written; it is sent once memory is freed that counts against the limit.
+    Freeing(JoinHandle<()>),
 }
 
 /// How a command ends: an error is a reply like any other.

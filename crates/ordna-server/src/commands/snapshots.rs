@@ -27,9 +27,9 @@ pub fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
             Ok(Outcome::Walk(Box::new(walk)))
         }),
         ("drop", 3, |context, arguments, out| {
-            let dropped = context.state.snapshots.end(id(arguments)?);
-            out.integer(i64::from(dropped));
-            Ok(Outcome::Done)
+            let freeing = context.state.snapshots.end(id(arguments)?);
+            out.integer(i64::from(freeing.is_some()));
+            Ok(freeing.map_or(Outcome::Done, Outcome::Freeing))
         }),
         ("list", 2, list),
         ("help", 2, |_, _, out| {
