@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
-use ordna::mvcc::{self, Options, Store};
+use ordna::mvcc::{self, MemoryBudget, Observer, Options, Statistics, Store};
 use ordna::sync::StripedCounter;
 
 use crate::Config;
@@ -31,6 +31,10 @@ pub(crate) struct State {
     keyspace: ShardedLock<Keyspace>,
     /// How often the keyspace was replaced by an empty one.
     flushes: AtomicU64,
+    /// Those that were replaced, as long as snapshots keep them.
+    flushed: Mutex<Vec<Observer<[u8], [u8]>>>,
+    /// The memory limit, for all of them together.
+    memory: Option<MemoryBudget>,
     password: Mutex<Option<String>>,
     pub config: Config,
     pub address: SocketAddr,
@@ -47,9 +51,12 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(config: Config, address: SocketAddr) -> Self {
         let password = config.password.clone().filter(|password| !password.is_empty());
+        let memory = config.max_memory.map(MemoryBudget::new);
         Self {
-            keyspace: ShardedLock::new(empty(&config)),
+            keyspace: ShardedLock::new(empty(memory.as_ref())),
             flushes: AtomicU64::new(0),
+            flushed: Mutex::default(),
+            memory,
             password: Mutex::new(password),
             cursors: Arc::new(Cursors::new(config.scan_lease)),
             config,
@@ -85,7 +92,17 @@ impl State {
         };
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.cursors.end_leases();
-        Ok(std::mem::replace(&mut **keyspace, empty(&self.config)))
+        let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        flushed.retain(|flushed| flushed.statistics().is_some());
+        flushed.push(keyspace.observer());
+        drop(flushed);
+        Ok(std::mem::replace(&mut **keyspace, empty(self.memory.as_ref())))
+    }
+
+    /// Counts of the flushed keyspaces that are not freed.
+    pub(crate) fn flushed(&self) -> Vec<Statistics> {
+        let flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        flushed.iter().filter_map(Observer::statistics).collect()
     }
 
     pub(crate) fn flushes(&self) -> u64 {
@@ -106,10 +123,10 @@ impl State {
     }
 }
 
-fn empty(config: &Config) -> Keyspace {
+fn empty(memory: Option<&MemoryBudget>) -> Keyspace {
     let options = Options::new();
-    Store::with_options(match config.max_memory {
-        Some(bytes) => options.memory_limit(bytes),
+    Store::with_options(match memory {
+        Some(budget) => options.memory_budget(budget),
         None => options,
     })
 }

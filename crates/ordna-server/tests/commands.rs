@@ -507,6 +507,34 @@ fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
     );
 }
 
+/// What snapshots keep of flushed keyspaces counts against the limit until they end.
+#[test]
+fn flushing_does_not_lead_past_the_memory_limit() {
+    let server = start(Config { max_memory: Some(1_000_000), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let value = vec![b'v'; 1000];
+    let fill = |client: &mut Client| {
+        let full = |n: &u32| client.ask(&[b"SET", &n.to_be_bytes(), &value]) != r"+OK\r\n";
+        (0..).find(full).unwrap()
+    };
+    let most = fill(&mut client);
+    // Freed at once if nobody keeps it.
+    client.say("FLUSHALL");
+    assert_eq!(fill(&mut client), most);
+    converse(&mut client, &[("ORDNA.SNAPSHOT CREATE", r":1\r\n"), ("FLUSHALL", r"+OK\r\n")]);
+    assert_eq!(fill(&mut client), 0);
+    let info = client.say("INFO");
+    let count = |name: &str| {
+        let (_, rest) = info.split_once(&format!("{name}:")).unwrap();
+        rest.split_once('\\').unwrap().0.parse::<usize>().unwrap()
+    };
+    assert!((990_000..=1_000_000).contains(&count("used_memory")), "{info}");
+    assert_eq!((count("snapshots_alive"), count("versions")), (1, most as usize), "{info}");
+    converse(&mut client, &[("DBSIZE", r":0\r\n"), ("ORDNA.SNAPSHOT DROP 1", r":1\r\n")]);
+    assert_eq!(fill(&mut client), most);
+    assert!(client.say("INFO").contains("snapshots_alive:0"));
+}
+
 #[test]
 fn keys_and_values_are_any_bytes() {
     let (_server, mut client) = fresh();

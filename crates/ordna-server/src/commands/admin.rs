@@ -411,8 +411,15 @@ pub fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
                     .any(|name| asked.eq_ignore_ascii_case(name.as_bytes()))
             })
     };
-    let counts = context.keys.statistics();
-    let (keys, expires, used) = (counts.items, counts.expiring.0, counts.bytes);
+    let mut counts = context.keys.statistics();
+    let (keys, expires) = (counts.items, counts.expiring.0);
+    for flushed in state.flushed() {
+        counts.bytes += flushed.bytes;
+        counts.versions += flushed.versions;
+        counts.dead += flushed.dead;
+        counts.snapshots.extend(flushed.snapshots);
+    }
+    let used = counts.bytes;
     let limit = state.config.max_memory.unwrap_or(0);
     let (scans, leases_ended) = state.cursors.leases();
     let held = state.snapshots.list();

@@ -2,10 +2,10 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use super::budget::{Budget, Lifted};
+use super::budget::{Budget, Lifted, MemoryBudget};
 use super::collect::Order;
 use super::engine::{Engine, Removed, Versions, View};
 use super::snapshot::{Handle, Snapshot};
@@ -25,6 +25,7 @@ const RANGE_CHUNK: usize = 256;
 #[derive(Clone)]
 pub struct Options {
     pub(super) memory_limit: Option<usize>,
+    pub(super) memory_budget: Option<MemoryBudget>,
     pub(super) collectors: usize,
     pub(super) order: Order,
     pub(super) clock: Clock,
@@ -34,6 +35,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             memory_limit: None,
+            memory_budget: None,
             collectors: 1,
             order: Order::default(),
             clock: Arc::new(system_clock),
@@ -45,6 +47,7 @@ impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field("memory_limit", &self.memory_limit)
+            .field("memory_budget", &self.memory_budget)
             .field("collectors", &self.collectors)
             .field("order", &self.order)
             .finish_non_exhaustive()
@@ -62,7 +65,13 @@ impl Options {
     /// A write that replaces a version of its own term needs only what it takes beyond that one.
     /// [`Store::modify_expiry`] is not refused, nor is anything under [`Store::lift_limit`].
     pub fn memory_limit(self, bytes: usize) -> Self {
-        Self { memory_limit: Some(bytes), ..self }
+        Self { memory_limit: Some(bytes), memory_budget: None, ..self }
+    }
+
+    /// The same for all stores that share the budget: what they hold together counts, until a store
+    /// and its snapshots are dropped and freed.
+    pub fn memory_budget(self, budget: &MemoryBudget) -> Self {
+        Self { memory_budget: Some(budget.clone()), ..self }
     }
 
     /// Threads that collect in the background; best as many as write. They are started when there
@@ -74,7 +83,10 @@ impl Options {
     }
 
     pub(super) fn budget(&self) -> Budget {
-        Budget::new(self.memory_limit.unwrap_or(usize::MAX))
+        match &self.memory_budget {
+            Some(shared) => Budget::within(shared),
+            None => Budget::new(self.memory_limit.unwrap_or(usize::MAX)),
+        }
     }
 
     /// What keeps dead versions from being collected.
@@ -116,7 +128,7 @@ pub struct Statistics {
     pub collected: usize,
     /// Bytes of all versions, towers at their mean height.
     pub bytes: usize,
-    /// The limit of `bytes`.
+    /// The limit of `bytes`, and of those of all stores that share the budget.
     pub memory_limit: Option<usize>,
     /// Versions with a deadline, and about the bytes that their list takes.
     pub expiring: (usize, usize),
@@ -223,11 +235,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Lifts the memory limit, for writers of all threads, until what this returns is dropped: for
-    /// writes of which either all are to be done or none. What they take beyond the limit is made up
-    /// for by what is freed, before anything else is written.
+    /// Lifts the memory limit; see [`MemoryBudget::lift`].
     pub fn lift_limit(&self) -> Lifted {
-        self.engine().budget.lift()
+        self.engine().budget.shared().lift()
     }
 
     /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
@@ -451,7 +461,33 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Counts. O(live snapshots).
     pub fn statistics(&self) -> Statistics {
-        let engine = self.engine();
+        Statistics::of(self.engine())
+    }
+
+    /// Goes on counting when the store is dropped, as long as snapshots keep it, and does not keep it.
+    pub fn observer(&self) -> Observer<K, V> {
+        Observer(self.engine().me.clone())
+    }
+}
+
+/// Counts of a store; see [`Store::observer`].
+pub struct Observer<K: Key + ?Sized, V: Value + ?Sized>(Weak<Engine<K, V>>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Observer<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Observer").field(&self.statistics()).finish()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Observer<K, V> {
+    /// As [`Store::statistics`]; `None` once the store and all its snapshots are dropped.
+    pub fn statistics(&self) -> Option<Statistics> {
+        self.0.upgrade().map(|engine| Statistics::of(&engine))
+    }
+}
+
+impl Statistics {
+    fn of<K: Key + ?Sized, V: Value + ?Sized>(engine: &Engine<K, V>) -> Self {
         let (items, dead) = (engine.terms.items.sum(), engine.corpses());
         let live = engine.terms.live();
         let snapshots = live.iter().map(|(term, live)| LiveSnapshot {
@@ -461,7 +497,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         });
         let snapshots = snapshots.collect();
         drop(live);
-        Statistics {
+        Self {
             items,
             versions: items + dead,
             dead,
