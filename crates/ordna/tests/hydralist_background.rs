@@ -1,6 +1,7 @@
 //! HydraList as it is by default: search layers that threads in the background bring up to date, or
 //! that follow when asked; one per declared NUMA node.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use ordna::index::hydralist::layer::{ArtLayer, LockedLayer, Place, SearchLayer, Step};
 use ordna::index::hydralist::{Options, Update};
+use ordna::index::wormhole::layer::TableLayer;
 use ordna::topology::Topology;
 use ordna::{HydraList, OrderedIndex};
 
@@ -87,7 +89,34 @@ fn must_end(body: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn each_thread_reads_its_node_and_all_replicas_converge() {
+fn each_thread_reads_the_replica_of_its_node() {
+    const READS: usize = 100;
+    let options = nodes(4);
+    let index: Small<u64, u64> = HydraList::with(&options);
+    for n in 0..1000 {
+        index.insert(&n, &n).unwrap();
+    }
+    let mut homes = HashSet::new();
+    // One thread at a time: what is counted meanwhile is its own.
+    for _ in 0..16 {
+        let before = index.statistics().reads;
+        let home = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                (0..READS as u64).for_each(|n| assert_eq!(index.get(&n), Some(n)));
+                options.topology.node_of_this_thread()
+            });
+            reader.join().unwrap()
+        });
+        let mut expected = before;
+        expected[home] += READS;
+        assert_eq!(index.statistics().reads, expected, "a thread of node {home}");
+        homes.insert(home);
+    }
+    assert_eq!(homes.len(), 4);
+}
+
+#[test]
+fn all_replicas_are_read_and_converge() {
     let index: Small<u64, u64> = HydraList::with(&nodes(4));
     std::thread::scope(|scope| {
         for thread in 0..16_u64 {
@@ -173,7 +202,7 @@ fn a_stale_jump_node_hands_on() {
         let mut many = Vec::new();
         let keys: Vec<u64> = (0..200).collect();
         index.get_many(&keys, &mut many);
-        assert!(many.iter().zip(2..).all(|(value, expected)| *value == Some(expected)));
+        assert_eq!(many, (2..202).map(Some).collect::<Vec<_>>());
         assert_eq!(index.range(..).rev().count(), 200);
         index.validate().unwrap();
     });
@@ -250,14 +279,14 @@ fn an_index_is_dropped_right_after_its_last_write() {
 
 /// A search layer that panics in every fifth step.
 #[derive(Default)]
-struct Fragile {
-    inner: LockedLayer<u64>,
+struct Fragile<L> {
+    inner: L,
     steps: AtomicUsize,
 }
 
 #[expect(unsafe_code, reason = "promises what places it tells")]
 // SAFETY: its places are those of the inner layer, and it panics before a step, not after.
-unsafe impl SearchLayer<u64> for Fragile {
+unsafe impl<L: SearchLayer<u64>> SearchLayer<u64> for Fragile<L> {
     fn jump(&self, key: &u64) -> Option<Place> {
         self.inner.jump(key)
     }
@@ -269,6 +298,10 @@ unsafe impl SearchLayer<u64> for Fragile {
         );
         // SAFETY: handed on from the caller.
         unsafe { self.inner.apply(anchor, step) }
+    }
+
+    fn publish(&self, left: impl FnMut(Place)) {
+        self.inner.publish(left);
     }
 
     fn for_each(&self, each: impl FnMut(&u64, Place)) {
@@ -283,10 +316,16 @@ unsafe impl SearchLayer<u64> for Fragile {
 /// A panic in the updater costs a step, not the updater: writers under back-pressure go on.
 #[test]
 fn an_updater_that_panics_leaves_nobody_waiting() {
+    panics::<LockedLayer<u64>>();
+    panics::<ArtLayer<u64>>();
+    panics::<TableLayer<u64>>();
+}
+
+fn panics<L: SearchLayer<u64> + 'static>() {
     for replicas in [1, 2] {
         must_end(move || {
             let options = Options { lag_limit: 2, ..nodes(replicas) };
-            let index: HydraList<u64, u64, Fragile, 4> = HydraList::with(&options);
+            let index: HydraList<u64, u64, Fragile<L>, 4> = HydraList::with(&options);
             for n in 0..400 {
                 index.insert(&(n * 7 % 400), &n).unwrap();
             }

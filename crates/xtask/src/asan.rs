@@ -5,6 +5,10 @@ use crate::{Outcome, cargo, must};
 /// The sanitizer needs a target of its own, or build scripts would be built with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
+/// What is never freed on purpose.
+const KEPT: &str =
+    concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/src/asan.leaks:print_suppressions=0");
+
 pub fn run(part: &str) -> Outcome {
     must(
         cargo()
@@ -12,6 +16,7 @@ pub fn run(part: &str) -> Outcome {
             .args(["--target", TARGET, "--target-dir", "target/asan"])
             .arg(part)
             // The flag is an unstable one; this lets the stable compiler take it.
+            .env("LSAN_OPTIONS", KEPT)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", "-Zsanitizer=address"),
     )
