@@ -8,7 +8,8 @@
 //! # Protocol
 //! One counter holds what was taken from the limit; threads take a chunk in advance each and keep
 //! the rest as their stripe's credit, so that the shared counter is touched once per chunk. When
-//! the limit has no room, all credits, of all stores that share it, are returned to it, under a lock, before anybody is refused.
+//! the limit has no room, all credits, of all stores that share it, are returned to it, under a
+//! lock, before anybody is refused.
 //! While more is taken than the limit, what is given back is nobody's credit: it makes up for that.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
