@@ -4,8 +4,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is measured: changes in it that are not committed are told.
-const MEASURED: [&str; 4] =
-    ["crates/ordna/src", "crates/ordna-bench/src", "crates/ordna-bench/build.rs", "Cargo.lock"];
+const MEASURED: [&str; 7] = [
+    "crates/ordna/src",
+    "crates/ordna/Cargo.toml",
+    "crates/ordna-bench/src",
+    "crates/ordna-bench/build.rs",
+    "crates/ordna-bench/Cargo.toml",
+    "Cargo.toml",
+    "Cargo.lock",
+];
 
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(["-C", "../.."]).args(arguments).output().ok()?;

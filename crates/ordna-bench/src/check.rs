@@ -17,13 +17,15 @@ use crate::target::Session;
 use crate::workload::{Action, Call, Operation};
 use crate::zipf::Random;
 
-/// 24 bits of the first and the last eight bytes of a key and its length, in place.
+/// 24 bits of the first 8 and the last 24 bytes of a key and its length, in place.
 fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
     let bytes = key.tail();
-    let mut last = [0; 8];
-    let end = &bytes[bytes.len().saturating_sub(8)..];
-    last[..end.len()].copy_from_slice(end);
-    let word = key.head() ^ u64::from_le_bytes(last).rotate_left(32) ^ bytes.len() as u64;
+    let end = &bytes[bytes.len().saturating_sub(24)..];
+    let word = end.chunks(8).fold(key.head() ^ bytes.len() as u64, |word, chunk| {
+        let mut next = [0; 8];
+        next[..chunk.len()].copy_from_slice(chunk);
+        word.rotate_left(23) ^ u64::from_le_bytes(next)
+    });
     Random::mix(word) >> 40 << 40
 }
 
@@ -345,6 +347,9 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         let (keys, positions) = (&self.keys, &self.positions);
         let (mut broken, mut answers) = (None, 0);
         session.get_group(keys, &mut |at, found| {
+            if at != answers {
+                broken.get_or_insert_with(|| format!("answer {at} where {answers} was due"));
+            }
             answers += 1;
             let right = match found {
                 Some(found) => belongs(found, keys[at], positions[at]),

@@ -265,13 +265,16 @@ impl Plan {
                 phases: &script.phases,
                 ranks: order.as_deref(),
             };
+            // `contend` has two threads whatever was asked for.
+            let threads = build.cases.iter().map(|case| case.threads);
+            let threads = threads.chain([build.threads]).max().unwrap_or(1);
             let makers: Vec<_> = self
                 .indexes
                 .iter()
                 .map(|index| {
                     let make = maker(&index.entry);
                     move || match make {
-                        Ok(make) => make(&index.switches, build.threads),
+                        Ok(make) => make(&index.switches, threads),
                         Err(why) => Err(why.clone()),
                     }
                 })

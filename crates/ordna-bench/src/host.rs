@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::isolate::Child;
 use crate::run::{Instance, Job, Load, Make, Measured, Problem};
+use crate::workload::{Action, Operation};
 
 /// What a child is asked. Between two requests it stands still: nothing that an index does in the
 /// background runs while another is measured.
@@ -66,7 +67,11 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
                 let Some(phase) = job.phases.get(at) else {
                     return Err(Problem::Failed(format!("there is no phase {at}")));
                 };
-                let limit = limit(phase.written.operations.iter().map(Vec::len).sum());
+                let entries = |operation: &Operation| match operation.action {
+                    Action::Scan(entries) => usize::from(entries),
+                    _ => 1,
+                };
+                let limit = limit(phase.written.operations.iter().flatten().map(entries).sum());
                 let when = format!("during {}", phase.workload);
                 self.ask(Request::Phase(at), limit, &when)
             }
@@ -133,7 +138,8 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
     }
 }
 
-/// How long so many operations may take: more than the slowest index needs for the longest scans.
+/// How long so many operations may take, the entries of scans counting as one each: many times what
+/// the slowest index needs.
 fn limit(operations: usize) -> Duration {
     Duration::from_secs(60)
         + Duration::from_micros(50).saturating_mul(u32::try_from(operations).unwrap_or(u32::MAX))

@@ -216,7 +216,7 @@ pub fn check_whole<K: Key + ?Sized>(
             if above.is_some_and(|above| above.is_ge()) {
                 let text = "it is not above the one before";
                 broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
-            } else if state != Some(found) {
+            } else if state != Some(found) || job.keys.get(position) != Some(key) {
                 let text = expected(&[state], Some(found));
                 broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
             }

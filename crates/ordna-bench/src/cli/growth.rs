@@ -24,7 +24,7 @@ pub struct Growth {
     /// The largest number of keys; less if the memory does not hold them.
     #[arg(long, default_value_t = 100_000_000)]
     to: usize,
-    /// Lookups to measure per size and round.
+    /// Lookups to measure per size and round; with --quick the rounds share them.
     #[arg(long, default_value_t = 1_000_000)]
     ops: usize,
     /// Keys per call, see `run --help`.

@@ -118,7 +118,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Common {
     /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch; `ours`, `peers`
-    /// and `all` stand for many. Without it: ours, or those of the paper's figure.
+    /// and `all` stand for many. Without it: ours. In `paper` names only, beside those of the figure.
     #[arg(long, value_delimiter = ',')]
     index: Option<Vec<String>>,
     /// Shared libraries that hold an index behind include/ordna_peer.h; measured by their names.
@@ -301,6 +301,11 @@ impl Common {
         self.check_baseline(plans)?;
         // All of them before the first begins.
         plans.iter().try_for_each(Plan::check).map_err(BenchError::Request)?;
+        if let Some(path) = &self.json {
+            // Told now, not after a long run; what is there stays until there are results.
+            let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            opened.map_err(|source| BenchError::Write { path: path.clone(), source })?;
+        }
         let then = Ticks::now();
         let progress = Progress::new(plans.iter().map(Plan::steps).sum());
         let mut cells = Vec::new();

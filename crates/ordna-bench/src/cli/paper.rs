@@ -21,7 +21,7 @@ pub struct Papers {
     /// At most so many keys.
     #[arg(long, default_value_t = 1_000_000)]
     n: usize,
-    /// Operations to measure per workload and round.
+    /// Operations to measure per workload and round; with --quick the rounds share them.
     #[arg(long, default_value_t = 1_000_000)]
     ops: usize,
     #[command(flatten)]

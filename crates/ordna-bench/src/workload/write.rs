@@ -48,7 +48,7 @@ impl Workload {
                     workload: self,
                     draw: &draw,
                     loaded: loaded as u64,
-                    random: Random::new(seed ^ Random::mix(thread as u64)),
+                    random: Random::new(Random::mix(seed) ^ Random::mix(thread as u64)),
                     fresh: first,
                     end: fresh + part(extra, thread + 1),
                     thread,
