@@ -341,6 +341,14 @@ fn panics<L: SearchLayer<u64> + 'static>() {
             assert_eq!(index.range(..).count(), 266);
             let statistics = index.statistics();
             assert!(statistics.skipped > 20, "{statistics:?}");
+            // The drop carries out what is left, and survives it.
+            let on_demand =
+                Options { update: Update::OnDemand, lag_limit: 1000, ..nodes(replicas) };
+            let index: HydraList<u64, u64, Fragile<L>, 4> = HydraList::with(&on_demand);
+            for n in 0..400 {
+                index.insert(&n, &n).unwrap();
+            }
+            assert!(index.statistics().lag > 20);
         });
     }
 }

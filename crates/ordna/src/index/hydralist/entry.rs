@@ -5,8 +5,8 @@
 //! | `u64` | `u64` | the key | the value |
 //! | otherwise | | head of the key | address of a [`Record`] with key and value |
 //!
-//! Both words are atomics. A slot is written under its node's lock; who reads it without the lock
-//! validates before it takes the second word for an address.
+//! Both words are atomics. A slot is written under its node's lock. Why who reads it without the lock
+//! may follow the second word before it validates is told in [`super::node`].
 
 #![expect(unsafe_code, reason = "records behind words")]
 

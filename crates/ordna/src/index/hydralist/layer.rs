@@ -119,7 +119,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
 }
 
 /// The adaptive radix tree under ROWEX: jumps look at no lock. Its records are the anchors in the nodes,
-/// so that a jump has fetched the start of the node when it has compared the anchor.
+/// so that a jump that has compared an anchor has fetched what a lookup reads of the node first.
 #[derive(Debug)]
 pub struct ArtLayer<K: Key + ?Sized>(ArtRowex<K, Lent>);
 

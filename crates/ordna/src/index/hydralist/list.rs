@@ -34,6 +34,7 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::entry::Entry;
 use super::layer::SearchLayer;
@@ -736,8 +737,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Drop
     for List<K, V, L, N>
 {
     fn drop(&mut self) {
-        // Dead nodes are then in no log and no layer, so they are retired.
-        self.updates.run(&self.collector.pin());
+        // Dead nodes are then in no log and no layer, so they are retired. A search layer that panics
+        // loses a step each time, and has said so.
+        let run = || self.updates.run(&self.collector.pin());
+        while catch_unwind(AssertUnwindSafe(run)).is_err() {}
         self.free_nodes();
     }
 }

@@ -25,9 +25,10 @@
 //!
 //! # The sorted order
 //! It is worked out by the first walk that comes by after a write, and kept with the version for
-//! which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY` keeps two walks from writing it at once. A walk that reads it while
-//! another one replaces it, which can only be for a later version, is told by its own token: the
-//! bytes are stored with release ordering after the later version was read.
+//! which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY`
+//! keeps two walks from writing it at once. A walk that reads it while another one replaces it, which
+//! can only be for a later version, is told by its own token: the bytes are stored with release
+//! ordering after the later version was read.
 //!
 //! # Following records
 //! A reader follows a record's address before it validates, so the address must be sound whatever has
@@ -393,7 +394,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Some(low)
     }
 
-    /// Puts the entry at `at`. The caller holds the lock, and `at` came from [`Node::find`].
+    /// The slot at `at`. The caller holds the lock, and `at` came from [`Node::find`].
     pub fn slot(&self, at: usize) -> &Slot {
         &self.slots[at]
     }

@@ -241,8 +241,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         up: bool,
         valid: impl Fn() -> bool,
     ) -> Result<usize, Stale> {
-        // SAFETY: handed on from the caller; the words of the last key were read under a right found
-        // valid, within the section.
+        // SAFETY: handed on from the caller.
         unsafe {
             match place {
                 Place::Bound(Bound::Unbounded, _) => Ok(if up { 0 } else { order.len() }),
