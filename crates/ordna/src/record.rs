@@ -17,7 +17,7 @@
 //!
 //! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
 //!
-//! A record with a value of the kind [`Lent`](crate::value::Lent) is a key that stands in somebody else's
+//! A record with a value of the kind `Lent` is a key that stands in somebody else's
 //! memory: it is not made, freed or counted here.
 
 #![expect(unsafe_code, reason = "the one place that lays out records of variable length")]
