@@ -226,7 +226,7 @@ impl Written {
     }
 
     /// The same in another order, so that operations of one call stand together, up to `batch` of
-    /// them: see [`groups`].
+    /// them: see `groups`.
     #[must_use]
     pub fn grouped(self, batch: usize) -> Self {
         if batch < 2 {
