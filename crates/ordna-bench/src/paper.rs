@@ -185,7 +185,7 @@ pub const PAPERS: [Paper; 5] = [
                 title: "distance from jump node to target node",
                 indexes: &["hydralist"],
                 runs: runs(&["int", "email"], &[100_000], &["load", "delmix"], Threads::Growing),
-                note: "counted by the index, in \"counts\" of the JSON and below the table",
+                note: "counted by the index, in \"counts\" of the JSON",
             },
         ],
     },
