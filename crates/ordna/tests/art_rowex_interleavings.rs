@@ -122,6 +122,19 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
     }
 }
 
+/// The slot that a seek looks at is emptied behind it: it has seen a record there, and looks no further.
+#[test]
+fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
+    let index = with::<Rowex>(&[b"abcdefghijka", b"abcdefghijkb", b"abcdefghijkc"]);
+    // In the first slot of the node stands the second key.
+    let (found, looks) = while_held(
+        "art.some_leaf.filled_slot",
+        || (index.ceiling(b"abcdefghij0").map(|(key, _)| key), restarts::of_this_thread()),
+        || assert!(index.remove(b"abcdefghijkb").is_some()),
+    );
+    assert_eq!((found, looks), (Some(b"abcdefghijka".to_vec()), 0));
+}
+
 /// The entries of a node have moved from the larger side of the key to the smaller one, behind the jump:
 /// it does not say that the tree is empty.
 #[test]

@@ -666,19 +666,22 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             super::tree::steps::add(1);
             let mut words = [Word::EMPTY; 2];
             words[0] = node.terminal();
-            let filled = |slot: &&Slot| {
-                let filled = !slot.load::<P>().is_empty();
-                if !filled {
+            // Looked at once: what is emptied behind it tells as well.
+            let filled = |slot: &'g Slot| {
+                let word = slot.load::<P>();
+                if word.is_empty() {
                     point("art.some_leaf.empty_slot");
+                    return None;
                 }
-                filled
+                point("art.some_leaf.filled_slot");
+                Some(if fault!("art.some_leaf.one_look") { slot.load() } else { word })
             };
-            let child = match node.view() {
-                View::Linear(linear) => linear.children.iter().find(filled),
-                View::Node48(inner) => inner.children.iter().find(filled),
-                View::Node256(inner) => inner.children.iter().find(filled),
-            };
-            words[1] = child.map_or(Word::EMPTY, Slot::load);
+            words[1] = match node.view() {
+                View::Linear(linear) => linear.children.iter().find_map(filled),
+                View::Node48(inner) => inner.children.iter().find_map(filled),
+                View::Node256(inner) => inner.children.iter().find_map(filled),
+            }
+            .unwrap_or(Word::EMPTY);
             match words.into_iter().find(|word| !word.is_empty())?.child() {
                 Child::Leaf(leaf) => return Some(leaf),
                 Child::Node(below) => node = below,
