@@ -31,6 +31,10 @@ const CLEAN_LIMIT: Duration = Duration::from_secs(180);
 /// of the fault.
 const HANG: Duration = Duration::from_secs(30);
 
+/// How often a suite looks for a fault: some show in some interleavings only, which threads come upon
+/// sooner or later.
+const TRIES: u32 = 5;
+
 /// Which way the suite noticed, and how soon.
 enum Verdict {
     Test(String),
@@ -93,7 +97,14 @@ pub fn run(part: &str) -> Outcome {
     let mut missed = Vec::new();
     for name in &names {
         let suite = suite_of(name)?;
-        let (verdict, took) = judge(&suite, name, limits[&suite])?;
+        let (mut verdict, mut took) = (Verdict::Nothing, Duration::ZERO);
+        for _ in 0..TRIES {
+            let (found, more) = judge(&suite, name, limits[&suite])?;
+            (verdict, took) = (found, took + more);
+            if !matches!(verdict, Verdict::Nothing) {
+                break;
+            }
+        }
         let caught = verdict.name().unwrap_or_else(|| {
             missed.push(name.as_str());
             "NOTHING".to_owned()
