@@ -93,7 +93,7 @@ pub(super) struct Graves<K: Key + ?Sized, V: Value + ?Sized> {
     queued: AtomicUsize,
     /// Something was queued, a deadline came nearer, or it is time to stop.
     wake: Condvar,
-    /// The queue is empty and nobody is at work.
+    /// Nobody is at work.
     calm: Condvar,
     collectors: usize,
     /// Callers collect: no threads are wanted, the system gave none, or one has panicked.
@@ -167,9 +167,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
 
     fn done(&self, queue: &mut Queue<K, V>) {
         queue.at_work -= 1;
-        if queue.at_work == 0 && queue.batches.is_empty() {
+        if queue.at_work == 0 {
             self.calm.notify_all();
         }
+    }
+
+    /// The queue, once nobody is at work. No batch is taken while it is held.
+    fn at_rest(&self) -> MutexGuard<'_, Queue<K, V>> {
+        let mut queue = self.queue();
+        while queue.at_work > 0 && !fault!("mvcc.collect.at_rest") {
+            queue = self.calm.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue
     }
 
     pub fn count_collected(&self) {
@@ -241,10 +250,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         while self.expire() > 0 {}
         self.graves.stitch();
         self.drain();
-        let mut queue = self.graves.queue();
-        while queue.at_work > 0 {
-            queue = self.graves.calm.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
+        drop(self.graves.at_rest());
+    }
+
+    /// Runs `audit` while the store's own threads change nothing.
+    pub fn while_at_rest<R>(&self, audit: impl FnOnce() -> R) -> R {
+        let _turn = self.deadlines.turn();
+        let _queue = self.graves.at_rest();
+        audit()
     }
 
     fn drain(&self) {
@@ -316,9 +329,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         ended
     }
 
-    /// Removes expired keys, up to a number. Returns how many were looked at.
+    /// Removes expired keys, up to a number. Returns how many were looked at. One caller at a time: who
+    /// is told of none finds that those of another are gone.
     fn expire(&self) -> usize {
-        let due = self.deadlines.due(self.time.now(), DUE);
+        let now = self.time.now();
+        let _turn = (!fault!("mvcc.expire.turn")).then(|| self.deadlines.turn());
+        let due = self.deadlines.due(now, DUE);
+        if self.deadlines.earliest() < u64::MAX && !fault!("mvcc.expire.wakes") {
+            // A collector that looked meanwhile has found no deadline, and sleeps.
+            self.wake_for_deadline();
+        }
+        point("mvcc.expire.due");
         for key in &due {
             let key: &K = std::borrow::Borrow::borrow(key);
             let writing = self.terms.enter(stripe_of_this_thread());

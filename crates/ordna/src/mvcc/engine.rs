@@ -410,8 +410,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         bytes
     }
 
-    /// Audits structure and counts; returns live versions and all. Nobody else may use the store.
+    /// Audits structure and counts; returns live versions and all. Nobody else may use the store; its
+    /// own collectors wait.
     pub fn validate(&self) -> Result<(usize, usize), Violation> {
+        self.while_at_rest(|| self.audit())
+    }
+
+    fn audit(&self) -> Result<(usize, usize), Violation> {
         let broken = |what: String| Err(Violation(format!("store: {what}")));
         let all = Structure::validate(&self.versions)?;
         let guard = self.collector.pin();

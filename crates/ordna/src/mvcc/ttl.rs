@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::Key;
-use crate::sync::{StripedCounter, fault};
+use crate::sync::{StripedCounter, fault, point};
 
 /// Tells the time in milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -56,9 +56,11 @@ type Shard<K> = BTreeMap<(u64, <K as ToOwned>::Owned), u32>;
 /// The keys that will expire, by deadline.
 pub struct Deadlines<K: Key + ?Sized> {
     shards: [Mutex<Shard<K>>; SHARDS],
-    /// No deadline is earlier. May be too early, never too late.
+    /// No deadline is earlier. May be too early; too late only while somebody looks for what is due.
     earliest: AtomicU64,
     used: AtomicBool,
+    /// Held by who removes expired keys.
+    turn: Mutex<()>,
     noted: StripedCounter,
     bytes: StripedCounter,
 }
@@ -69,6 +71,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
             shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
             earliest: AtomicU64::new(u64::MAX),
             used: AtomicBool::new(false),
+            turn: Mutex::new(()),
             noted: StripedCounter::new(),
             bytes: StripedCounter::new(),
         }
@@ -121,14 +124,21 @@ impl<K: Key + ?Sized> Deadlines<K> {
         self.earliest.load(Ordering::Acquire)
     }
 
+    /// Waits until nobody else removes expired keys, and keeps others waiting.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
+    }
+
     /// Keys with a deadline at or before `now`, at most `limit`. They stay noted until they are
-    /// forgotten.
+    /// forgotten. Meanwhile [`earliest`](Self::earliest) may tell of none or too late a deadline: who
+    /// sleeps by it is to be woken.
     pub fn due(&self, now: u64, limit: usize) -> Vec<K::Owned> {
         if self.earliest() > now {
             return Vec::new();
         }
         // What is scheduled from now on counts anew; what was before is found below.
         self.earliest.store(u64::MAX, Ordering::Release);
+        point("mvcc.due.looks");
         let mut due = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
