@@ -7,7 +7,7 @@ mod art_trees;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use art_trees::{Bytes, FORK, keys, walk, with};
 use ordna::index::art::{Concurrent, Olc, Rowex, restarts, steps};
@@ -186,7 +186,7 @@ fn a_jump_ends_in_a_tree_that_was_emptied() {
         schedule.wait_held("jump", "art.walk.before_record");
         all.iter().for_each(|key| assert!(index.remove(key).is_some()));
         schedule.release("jump", "art.walk.before_record");
-        let found = told.recv_timeout(Duration::from_secs(5));
+        let found = told.recv_timeout(PATIENCE);
         // Lets it end if it waits.
         index.insert(b"z", &0).unwrap();
         found

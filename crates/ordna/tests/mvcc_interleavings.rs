@@ -3,7 +3,7 @@
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use ordna::mvcc::{Options, Removed, Snapshot, Store, Write};
@@ -472,7 +472,7 @@ fn nobody_waits_for_a_writer_that_collects() {
     std::thread::scope(|scope| {
         scope.spawn(|| schedule.enroll("writer", || fill(&store, 0..600, 1)));
         schedule.wait_held("writer", "mvcc.collect.examined");
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = mpsc::channel();
         let store = &store;
         scope.spawn(move || {
             let snapshot = store.snapshot();
@@ -541,40 +541,39 @@ fn a_write_that_does_nothing_saw_that_nothing_was_there() {
     store.validate().unwrap();
 }
 
-/// A clock that stands still until it is set.
-#[derive(Default)]
-struct Stopped {
-    hands: AtomicU64,
-    /// Looks of the store's own collectors.
-    looks: AtomicU64,
+/// A store whose clock stands still, and the hands of the clock.
+fn with_clock(options: Options) -> (Words, Arc<AtomicU64>) {
+    let clock = Arc::new(AtomicU64::new(0));
+    let hands = Arc::clone(&clock);
+    (Store::with_options(options.clock(move || hands.load(Ordering::SeqCst))), clock)
 }
 
-impl Stopped {
-    fn store(options: Options) -> (Words, Arc<Self>) {
-        let clock = Arc::new(Self::default());
-        let told = Arc::clone(&clock);
-        (Store::with_options(options.clock(move || told.tell())), clock)
-    }
-
-    fn tell(&self) -> u64 {
-        let now = self.hands.load(Ordering::SeqCst);
-        if std::thread::current().name() == Some("ordna collector") {
-            self.looks.fetch_add(1, Ordering::SeqCst);
-        }
-        now
-    }
-
-    fn set(&self, now: u64) {
-        self.hands.store(now, Ordering::SeqCst);
-    }
+/// Has a collector of the store's own remove a version, and stand in the hook until what this returns is
+/// dropped.
+fn hold_collector(store: &Words) -> mpsc::Sender<()> {
+    store.insert(&1000, &0).unwrap();
+    let snapshot = store.snapshot();
+    store.remove(&1000);
+    let (tell, told) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    store.on_removal(Some(move |_: &Removed<'_, u64, u64>| {
+        // Nobody listens any more after the first.
+        let _ = tell.send(());
+        // Ends when the other side is dropped.
+        let _ = wait.lock().unwrap().recv();
+    }));
+    drop(snapshot);
+    told.recv_timeout(Duration::from_secs(20)).expect("the collector removes it");
+    go_on
 }
 
 /// Who collects while another is about to remove what has expired finds it gone.
 #[test]
 fn who_collects_waits_for_who_removes_expired_keys() {
-    let (store, clock) = Stopped::store(Options::new().collectors(0));
+    let (store, clock) = with_clock(Options::new().collectors(0));
     store.insert_until(&1, &0, 10).unwrap();
-    clock.set(10);
+    clock.store(10, Ordering::SeqCst);
     let schedule = Schedule::new();
     schedule.hold("first", "mvcc.expire.due");
     std::thread::scope(|scope| {
@@ -595,59 +594,40 @@ fn who_collects_waits_for_who_removes_expired_keys() {
 /// it is woken for the deadline all the same.
 #[test]
 fn a_collector_does_not_sleep_beyond_a_deadline() {
+    // Hours away.
     const FAR: u64 = 10_000_000;
-    let (store, clock) = Stopped::store(Options::new().collectors(1));
-    let wait_until = |done: &dyn Fn() -> bool| {
-        let give_up = Instant::now() + Duration::from_secs(20);
-        while !done() {
-            assert!(Instant::now() < give_up, "{:?}", store.statistics());
-            std::thread::yield_now();
-        }
-    };
+    let (store, clock) = with_clock(Options::new().collectors(1));
+    let collector = hold_collector(&store);
     store.insert_until(&1, &0, FAR).unwrap();
     store.insert_until(&2, &0, FAR + 20).unwrap();
-    wait_until(&|| clock.looks.load(Ordering::SeqCst) > 0);
-    // It sleeps for hours. The caller comes first.
-    clock.set(FAR);
+    clock.store(FAR, Ordering::SeqCst);
     let schedule = Schedule::new();
     schedule.hold("caller", "mvcc.due.looks");
     std::thread::scope(|scope| {
         scope.spawn(|| schedule.enroll("caller", || store.collect_garbage()));
         schedule.wait_held("caller", "mvcc.due.looks");
-        // Something to do: the collector looks at the deadlines behind it.
-        store.insert(&3, &0).unwrap();
-        let snapshot = store.snapshot();
-        store.remove(&3);
-        drop(snapshot);
-        wait_until(&|| store.statistics().collected == 1);
+        // It is done with its batch, and looks at the deadlines.
+        drop(collector);
         a_moment();
         schedule.release("caller", "mvcc.due.looks");
     });
-    clock.set(FAR + 20);
-    wait_until(&|| store.statistics().items == 0);
+    clock.store(FAR + 20, Ordering::SeqCst);
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while store.statistics().items > 0 {
+        assert!(Instant::now() < give_up, "{:?}", store.statistics());
+        std::thread::yield_now();
+    }
 }
 
 /// An audit counts what a collector of the store's own has in hand.
 #[test]
 fn an_audit_waits_for_the_collectors() {
     let store: Words = Store::with_options(Options::new().collectors(1));
-    fill(&store, 0..10, 0);
-    let snapshot = store.snapshot();
-    clear(&store, 0..10);
-    let (tell, told) = std::sync::mpsc::channel();
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    store.on_removal(Some(move |_: &Removed<'_, u64, u64>| {
-        let _ = tell.send(());
-        // Ends when the other side is dropped.
-        let _ = wait.lock().unwrap().recv();
-    }));
-    drop(snapshot);
-    told.recv_timeout(Duration::from_secs(20)).expect("the collector removes the first");
+    let collector = hold_collector(&store);
     std::thread::scope(|scope| {
         let audit = scope.spawn(|| store.validate());
         a_moment();
-        drop(go_on);
+        drop(collector);
         assert_eq!(audit.join().unwrap().map(|audit| audit.nodes), Ok(0));
     });
 }
