@@ -60,10 +60,10 @@ fn stands_still() {
         std::thread::sleep(tenth);
         child.ticks().unwrap() - before
     };
-    assert!(busy(&child) > 0);
+    // It may have to wait for its turn on a processor, and the signal takes effect a moment later.
+    assert!((0..100).any(|_| busy(&child) > 0));
     child.stand_still();
-    // The signal takes effect a moment later.
-    std::thread::sleep(tenth);
+    assert!((0..100).any(|_| busy(&child) == 0));
     assert_eq!(busy(&child), 0);
     child.go_on();
     assert_eq!(child.ask("end", 100 * tenth).unwrap(), "end\n");

@@ -174,7 +174,9 @@ fn one_thread<K: Key + ?Sized>(
     let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
     let (mut at, batch) = (0, task.batch);
     let begin = Instant::now();
-    while at < operations.len() && !stopped() {
+    // Something is done by each, or it would have no figure: the other may be through before this one
+    // has its turn on a processor.
+    while at < operations.len() && (at == 0 || !stopped()) {
         let stride = (at + STRIDE).min(operations.len());
         if let Some(histogram) = &mut latency {
             while at < stride {

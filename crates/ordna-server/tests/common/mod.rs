@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordna_server::{Config, Server};
 use redis_protocol::resp2::decode::decode as decode2;
@@ -36,7 +36,7 @@ pub fn start(config: Config) -> Running {
                 .await;
         });
     });
-    let address = told.recv_timeout(Duration::from_secs(10)).expect("the server starts");
+    let address = told.recv_timeout(Duration::from_secs(60)).expect("the server starts");
     Running { address, stop: Some(stop), thread: Some(thread) }
 }
 
@@ -127,4 +127,18 @@ pub fn request(arguments: &[&[u8]]) -> Vec<u8> {
 
 pub fn show(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("\\'", "'")
+}
+
+/// Whether a reply to TTL is the other one, or differs by no more than the time since `begin`, at or after
+/// which the deadline was set: on a machine that was held up, a second has gone.
+pub fn is_ttl(reply: &str, other: &str, begin: Instant) -> bool {
+    let seconds = |reply: &str| -> Option<u64> {
+        reply.strip_prefix(':')?.strip_suffix(r"\r\n")?.parse().ok()
+    };
+    let gone = begin.elapsed();
+    match (seconds(reply), seconds(other)) {
+        // Both are rounded.
+        (Some(one), Some(other)) => one.abs_diff(other) <= (gone.as_millis() as u64 + 500) / 1000,
+        _ => reply == other,
+    }
 }
