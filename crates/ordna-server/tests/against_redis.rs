@@ -315,6 +315,26 @@ const CONVERSATION: &str = "
     GETEX e BAD
     GETEX e PERSIST EX 5
     GETEX nothing EX 5
+    GETEX nothing EX 0
+    GETEX nothing EX many
+    GETEX nothing EX 9223372036854775807
+    GETEX nothing EX
+    GETEX nothing BAD
+    GETEX nothing EX 10 PX 10
+    GETEX e EX 9223372036854775807
+    GETEX e EX many
+    GETEX e EX 10 PX 10
+    GETEX e EX 10 PERSIST
+    GETEX e EX 10 EX 2000
+    TTL e
+    GETEX e PERSIST PERSIST
+    TTL e
+    SET e 1 EX 10 EX 2000
+    TTL e
+    SET e 1 EX 10 PX 20
+    SET e 1 KEEPTTL KEEPTTL
+    TTL e
+    SET e 1 KEEPTTL EX 5
     GETEX e PXAT 1
     EXISTS e
     SET e 1 PXAT 1

@@ -7,7 +7,7 @@ use crate::reply::Replies;
 use crate::request::{Arguments, number};
 
 /// How a command tells a time.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct Scale {
     /// Milliseconds in one of its units.
     unit: i64,
@@ -197,36 +197,57 @@ pub fn pexpiretime(
 }
 
 /// What GETEX does to the expiry.
-enum Expiry {
+#[derive(Clone, Copy)]
+enum Expiry<'a> {
     Keep,
     Lift,
-    At(u64),
+    At(Scale, &'a [u8]),
+}
+
+impl<'a> Expiry<'a> {
+    fn read(mut options: impl Iterator<Item = &'a [u8]>) -> std::result::Result<Self, String> {
+        let mut expiry = Self::Keep;
+        while let Some(option) = options.next() {
+            expiry = match (Scale::of_option(option), expiry) {
+                (Some(scale), Self::Keep) => Self::At(scale, options.next().ok_or(SYNTAX)?),
+                // Said again, the last time counts.
+                (Some(scale), Self::At(said, _)) if said == scale => {
+                    Self::At(scale, options.next().ok_or(SYNTAX)?)
+                }
+                (None, Self::Keep | Self::Lift) if option.eq_ignore_ascii_case(b"persist") => {
+                    Self::Lift
+                }
+                _ => return Err(SYNTAX.to_owned()),
+            };
+        }
+        Ok(expiry)
+    }
 }
 
 pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let now = context.keys.now();
-    let option = arguments.get(2);
-    let expiry = match arguments.len() {
-        2 => Expiry::Keep,
-        3 if option.eq_ignore_ascii_case(b"persist") => Expiry::Lift,
-        4 => {
-            let scale = Scale::of_option(option).ok_or(SYNTAX)?;
-            Expiry::At(scale.deadline(arguments.get(3), now, "getex")?)
-        }
-        _ => return Err(SYNTAX.to_owned()),
+    let expiry = Expiry::read(arguments.iter_from(2))?;
+    // As in Redis, a time that is none is an error only if there is a key to expire.
+    let deadline = match expiry {
+        Expiry::At(scale, argument) => scale.deadline(argument, now, "getex").map(Some),
+        Expiry::Keep | Expiry::Lift => Ok(None),
     };
     let mut value = None;
     let change = context.keys.modify_expiry(arguments.get(1), |found| {
         value = found.map(|found| found.value.to_owned());
-        match expiry {
-            Expiry::Keep => Change::Keep,
-            Expiry::Lift if found.is_none_or(|found| found.expires_at.is_none()) => Change::Keep,
-            Expiry::Lift => Change::Put(None),
-            Expiry::At(deadline) if deadline > now => Change::Put(Some(deadline)),
-            Expiry::At(_) => Change::Remove,
+        match (expiry, &deadline) {
+            (Expiry::Keep, _) | (_, Err(_)) => Change::Keep,
+            (Expiry::Lift, _) if found.is_none_or(|found| found.expires_at.is_none()) => {
+                Change::Keep
+            }
+            (_, Ok(Some(deadline))) if *deadline <= now => Change::Remove,
+            (_, Ok(deadline)) => Change::Put(*deadline),
         }
     });
     change.map_err(refused)?;
+    if value.is_some() {
+        deadline?;
+    }
     out.bulk_or_null(value.as_deref());
     Ok(Outcome::Done)
 }

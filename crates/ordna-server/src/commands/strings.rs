@@ -96,8 +96,9 @@ pub fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let mut options = arguments.iter_from(3);
     while let Some(option) = options.next() {
         let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-        let scale = Scale::of_option(option).filter(|_| !keep && expires.is_none());
-        match scale {
+        // As in Redis, the same option may be said again: the last time counts.
+        let fits = |scale: &Scale| !keep && expires.is_none_or(|(said, _)| said == *scale);
+        match Scale::of_option(option).filter(fits) {
             Some(scale) => expires = Some((scale, options.next().ok_or(SYNTAX)?)),
             None if is("nx") && condition != Condition::IfPresent => {
                 condition = Condition::IfAbsent;
