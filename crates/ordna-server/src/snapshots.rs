@@ -69,14 +69,14 @@ impl Snapshots {
         self.table().held.get(&id).map(|held| held.snapshot.clone())
     }
 
-    /// Ends a snapshot; `None` if it was not there. What only it kept is freed by the task: that may
-    /// be all of a keyspace which was flushed, and take a while.
-    pub fn end(&self, id: u64) -> Option<JoinHandle<()>> {
+    /// Ends a snapshot; `None` if it was not there. If it was the last that held a keyspace which was
+    /// flushed, the task frees that.
+    pub fn end(&self, id: u64) -> Option<Option<JoinHandle<()>>> {
         let held = self.table().held.remove(&id)?;
-        if let Some((_, task)) = &held.lease {
+        if let Some((_, task)) = held.lease {
             task.abort();
         }
-        Some(tokio::task::spawn_blocking(move || drop(held)))
+        Some(held.snapshot.release())
     }
 
     pub fn list(&self) -> Vec<Listed> {
@@ -124,9 +124,30 @@ mod tests {
             let id = snapshots.keep(store.snapshot(), None).unwrap();
             drop(store);
             assert!(told.try_recv().is_err(), "the snapshot keeps it");
-            snapshots.end(id).unwrap().await.unwrap();
+            snapshots.end(id).unwrap().unwrap().await.unwrap();
             assert_ne!(told.try_recv().unwrap(), thread::current().id());
             assert!(snapshots.end(id).is_none());
         });
+    }
+
+    /// Whoever happens to be the last: a walk, a scan's lease, who counts for INFO.
+    #[test]
+    fn whoever_is_the_last_to_hold_a_keyspace_does_not_free_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let (tell, told) = channel();
+        runtime.block_on(async {
+            let freed = Freed(tell);
+            let clock = move || {
+                let _kept = &freed;
+                0
+            };
+            let store = Keyspace::with_options(Options::new().clock(clock));
+            let snapshot = store.snapshot();
+            let clone = snapshot.clone();
+            drop((store, snapshot));
+            assert!(told.try_recv().is_err(), "the snapshot keeps it");
+            drop(clone);
+        });
+        assert_ne!(told.recv().unwrap(), thread::current().id());
     }
 }

@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
-use ordna::mvcc::{self, MemoryBudget, Observer, Options, Statistics, Store};
+use ordna::mvcc::{self, MemoryBudget, Options, Statistics, Store};
 use ordna::sync::StripedCounter;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::Config;
 use crate::clients::Clients;
@@ -16,11 +18,84 @@ use crate::cursors::Cursors;
 use crate::snapshots::Snapshots;
 use crate::watches::Watches;
 
-/// The keys and values.
-pub(crate) type Keyspace = Store<[u8], [u8]>;
+type Entries = Store<[u8], [u8]>;
 
-/// A stable state of them.
-pub(crate) type Snapshot = mvcc::Snapshot<[u8], [u8]>;
+/// The keys and values, as somebody holds them: the server, a snapshot, or who counts.
+///
+/// Once it was flushed, the last of them frees millions of keys, perhaps, and may be anybody: so that
+/// is left to a thread that serves nobody.
+#[derive(Debug)]
+pub(crate) struct Keyspace(Option<Arc<Entries>>);
+
+impl Keyspace {
+    pub(crate) fn with_options(options: Options) -> Self {
+        Self(Some(Arc::new(Store::with_options(options))))
+    }
+
+    /// A stable state.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let snapshot = self.deref().snapshot();
+        Snapshot { snapshot, keyspace: Self(self.0.clone()) }
+    }
+
+    /// Lets go; returns the task that frees it if nobody else holds it.
+    pub(crate) fn release(mut self) -> Option<JoinHandle<()>> {
+        self.let_go()
+    }
+
+    fn let_go(&mut self) -> Option<JoinHandle<()>> {
+        let last = self.0.take().and_then(Arc::into_inner)?;
+        // Without a runtime nobody is served.
+        let runtime = Handle::try_current().ok()?;
+        Some(runtime.spawn_blocking(move || drop(last)))
+    }
+}
+
+impl Drop for Keyspace {
+    fn drop(&mut self) {
+        // The task goes on by itself.
+        drop(self.let_go());
+    }
+}
+
+impl Deref for Keyspace {
+    type Target = Entries;
+
+    fn deref(&self) -> &Entries {
+        self.0.as_deref().expect("it is let go by its end only")
+    }
+}
+
+/// A stable state of the keys and values.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    // First: the keyspace outlives it.
+    snapshot: mvcc::Snapshot<[u8], [u8]>,
+    keyspace: Keyspace,
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Self {
+        Self { snapshot: self.snapshot.clone(), keyspace: Keyspace(self.keyspace.0.clone()) }
+    }
+}
+
+impl Snapshot {
+    /// Lets go; returns the task that frees the keyspace if nobody else holds that.
+    pub(crate) fn release(self) -> Option<JoinHandle<()>> {
+        let Self { snapshot, keyspace } = self;
+        drop(snapshot);
+        keyspace.release()
+    }
+}
+
+impl Deref for Snapshot {
+    type Target = mvcc::Snapshot<[u8], [u8]>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.snapshot
+    }
+}
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]
@@ -32,7 +107,7 @@ pub(crate) struct State {
     /// How often the keyspace was replaced by an empty one.
     flushes: AtomicU64,
     /// Those that were replaced, as long as snapshots keep them.
-    flushed: Mutex<Vec<Observer<[u8], [u8]>>>,
+    flushed: Mutex<Vec<Weak<Entries>>>,
     /// The memory limit, for all of them together.
     memory: Option<MemoryBudget>,
     password: Mutex<Option<String>>,
@@ -93,8 +168,8 @@ impl State {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.cursors.end_leases();
         let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
-        flushed.retain(|flushed| flushed.statistics().is_some());
-        flushed.push(keyspace.observer());
+        flushed.retain(|flushed| flushed.strong_count() > 0);
+        flushed.extend(keyspace.0.as_ref().map(Arc::downgrade));
         drop(flushed);
         Ok(std::mem::replace(&mut **keyspace, empty(self.memory.as_ref())))
     }
@@ -102,7 +177,8 @@ impl State {
     /// Counts of the flushed keyspaces that are not freed.
     pub(crate) fn flushed(&self) -> Vec<Statistics> {
         let flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
-        flushed.iter().filter_map(Observer::statistics).collect()
+        let held = flushed.iter().filter_map(Weak::upgrade).map(|entries| Keyspace(Some(entries)));
+        held.map(|keyspace| keyspace.statistics()).collect()
     }
 
     pub(crate) fn flushes(&self) -> u64 {
@@ -125,7 +201,7 @@ impl State {
 
 fn empty(memory: Option<&MemoryBudget>) -> Keyspace {
     let options = Options::new();
-    Store::with_options(match memory {
+    Keyspace::with_options(match memory {
         Some(budget) => options.memory_budget(budget),
         None => options,
     })

@@ -45,11 +45,9 @@ pub fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     if !fits {
         return Err(SYNTAX.to_owned());
     }
-    let old = context.state.flush(&mut context.keys)?;
-    // Freeing millions of keys takes a while: not on a thread that serves others.
-    let freeing = tokio::task::spawn_blocking(move || drop(old));
+    let freeing = context.state.flush(&mut context.keys)?.release();
     out.simple("OK");
-    Ok(Outcome::Freeing(freeing))
+    Ok(freeing.map_or(Outcome::Done, Outcome::Freeing))
 }
 
 pub fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {

@@ -27,9 +27,9 @@ pub fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
             Ok(Outcome::Walk(Box::new(walk)))
         }),
         ("drop", 3, |context, arguments, out| {
-            let freeing = context.state.snapshots.end(id(arguments)?);
-            out.integer(i64::from(freeing.is_some()));
-            Ok(freeing.map_or(Outcome::Done, Outcome::Freeing))
+            let ended = context.state.snapshots.end(id(arguments)?);
+            out.integer(i64::from(ended.is_some()));
+            Ok(ended.flatten().map_or(Outcome::Done, Outcome::Freeing))
         }),
         ("list", 2, list),
         ("help", 2, |_, _, out| {

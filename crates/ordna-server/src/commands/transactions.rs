@@ -1,6 +1,11 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of what it does.
+//! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of what it does. It is
+//! not a batch of the store. A batch is a list of writes that is complete before the first of them is
+//! done, and commands are none: what INCR or SETNX writes, and what they reply, follows from what the
+//! commands before them have left. Nor would a batch do: it is whole for snapshots, but a GET of another
+//! client, which reads the latest state, may come between two of its writes; in Redis it never does.
+//! (MSET and MSETNX, whose writes are known, are batches, and hold the keyspace alone for such a GET.)
 //!
 //! Nor does the memory limit leave a part of it undone. As in Redis, a command that needs memory is
 //! refused when it is queued if there is none, EXEC is if there is none any more, and once begun it is

@@ -61,6 +61,6 @@ pub use budget::{Lifted, MemoryBudget};
 pub use collect::Order;
 pub use engine::Removed;
 pub use snapshot::{Handle, Snapshot};
-pub use store::{LiveSnapshot, Observer, Options, Statistics, Store};
+pub use store::{LiveSnapshot, Options, Statistics, Store};
 pub use ttl::Clock;
 pub use write::{Found, Put};
