@@ -382,6 +382,68 @@ fn expired_keys_are_collected_in_the_background() {
     store.validate().unwrap();
 }
 
+/// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for the
+/// clock, and do not look again each millisecond.
+#[test]
+fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let (time, looks) = (Arc::new(AtomicU64::new(1_000_000)), Arc::new(AtomicU64::new(0)));
+    let (clock, looked) = (Arc::clone(&time), Arc::clone(&looks));
+    let options = Options::new().collectors(1).clock(move || {
+        if std::thread::current().name() == Some("ordna collector") {
+            looked.fetch_add(1, Ordering::SeqCst);
+        }
+        clock.load(Ordering::SeqCst)
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    assert_eq!(store.now(), 1_000_000);
+    time.store(400_000, Ordering::SeqCst);
+    store.insert_until(&1, &1, 1_000_001).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let looks = looks.load(Ordering::SeqCst);
+    assert!((1..20).contains(&looks), "{looks} looks at the clock in 300 ms");
+    time.store(1_000_001, Ordering::SeqCst);
+    store.collect_garbage();
+    assert_eq!(store.validate().unwrap().nodes, 0);
+}
+
+/// Who ends a snapshot leaves what it kept to the collectors, and does not even put it in order.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_end_of_a_snapshot_is_no_work_for_who_ends_it() {
+    const KEYS: u64 = 200_000;
+    /// Nanoseconds that this thread has run.
+    fn worked() -> u64 {
+        let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        told.split_whitespace().next().unwrap().parse().unwrap()
+    }
+    fn cost(work: impl FnOnce()) -> u64 {
+        // What the system counts it counts when the thread gives way.
+        let before = (std::thread::yield_now(), worked()).1;
+        work();
+        std::thread::yield_now();
+        worked() - before
+    }
+    let key = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(1));
+    let costs = (0..3).map(|round| {
+        (0..KEYS).for_each(|n| drop(store.insert(&key(n), &round)));
+        let snapshot = store.snapshot();
+        (0..KEYS).for_each(|n| drop(store.insert(&key(n), &round)));
+        store.collect_garbage();
+        assert_eq!(store.statistics().snapshots[0].keeps as u64, KEYS);
+        let cost = cost(|| drop(snapshot));
+        store.collect_garbage();
+        cost
+    });
+    let least = costs.min().unwrap();
+    assert_eq!(store.validate().unwrap().nodes as u64, KEYS);
+    let mut sorted: Vec<u64> = (0..KEYS).map(key).collect();
+    let sorting = cost(|| sorted.sort_unstable());
+    assert!(least < sorting / 4, "{least} ns, where putting that in order takes {sorting} ns");
+}
+
 /// Collectors hand over everything that a snapshot that is gone would have seen.
 #[test]
 fn the_hook_hears_of_every_removal() {

@@ -517,3 +517,28 @@ fn handles_remove_the_latest_version_and_no_other() {
     drop((a, b, c));
     assert_eq!(store.validate().unwrap().nodes, 1);
 }
+
+/// What has expired is as absent for a handle as for everybody else, collected or not.
+#[test]
+fn a_handle_removes_nothing_that_has_expired() {
+    let time = Arc::new(AtomicU64::new(1000));
+    let clock = Arc::clone(&time);
+    let options = Options::new().collectors(0).clock(move || clock.load(Ordering::SeqCst));
+    let store: Store<u64, u64> = Store::with_options(options);
+    store.insert_until(&1, &10, 2000).unwrap();
+    store.insert_until(&2, &20, 3000).unwrap();
+    let snapshot = store.snapshot();
+    let [one, two] = [1, 2].map(|key| snapshot.handle(&key).unwrap());
+    time.store(2000, Ordering::SeqCst);
+    assert_eq!((store.remove(&1), store.remove_at(&one)), (None, false));
+    assert!(store.remove_at(&two));
+    store.insert_until(&3, &30, 4000).unwrap();
+    let later = store.snapshot();
+    let three = later.handle(&3).unwrap();
+    time.store(4000, Ordering::SeqCst);
+    assert!(!store.remove_at(&three));
+    assert_eq!(store.statistics().items, 0);
+    drop((one, two, three, snapshot, later));
+    store.collect_garbage();
+    assert_eq!(store.validate().unwrap().nodes, 0);
+}

@@ -35,7 +35,6 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use super::engine::Engine;
 use super::raw::{Corpse, Rank};
@@ -50,7 +49,7 @@ use crate::{Key, Value};
 const STRIPES: usize = 64;
 /// A writer hands its list over when it is so long.
 const LIST: usize = 512;
-/// What a snapshot kept is queued in batches of so many.
+/// Small batches are examined together, up to so many versions.
 const BATCH: usize = 2048;
 /// So many versions in the queue make writers help.
 const LONG_QUEUE: usize = 64 << 10;
@@ -158,18 +157,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
         }
     }
 
-    fn take(&self, queue: &mut Queue<K, V>) -> Option<Batch<K, V>> {
-        let batch = queue.batches.pop_front()?;
-        self.queued.fetch_sub(batch.len(), Ordering::Relaxed);
-        queue.at_work += 1;
-        Some(batch)
+    /// Puts what a snapshot kept into the queue as it is: who ends one does no more than that.
+    fn enqueue_all(&self, kept: Vec<Batch<K, V>>) {
+        if !kept.is_empty() {
+            let versions = kept.iter().map(Vec::len).sum();
+            self.queued.fetch_add(versions, Ordering::Relaxed);
+            self.queue().batches.extend(kept);
+            self.wake.notify_all();
+        }
     }
 
-    fn done(&self, queue: &mut Queue<K, V>) {
-        queue.at_work -= 1;
-        if queue.at_work == 0 {
-            self.calm.notify_all();
+    /// Takes a batch from the queue, or several small ones.
+    fn take(&self, queue: &mut Queue<K, V>) -> Option<Taken<'_, K, V>> {
+        let first = queue.batches.pop_front()?;
+        let mut versions = first.len();
+        let mut batches = vec![first];
+        while let Some(next) = queue.batches.front().map(Vec::len)
+            && versions + next <= BATCH
+        {
+            versions += next;
+            batches.extend(queue.batches.pop_front());
         }
+        self.queued.fetch_sub(versions, Ordering::Relaxed);
+        queue.at_work += 1;
+        Some(Taken { graves: self, batches })
     }
 
     /// The queue, once nobody is at work. No batch is taken while it is held.
@@ -206,6 +217,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
     }
 }
 
+/// Batches that a thread works on; until it is dropped, come what may: others wait for that.
+struct Taken<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    graves: &'a Graves<K, V>,
+    batches: Vec<Batch<K, V>>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Taken<'_, K, V> {
+    fn drop(&mut self) {
+        let mut queue = self.graves.queue();
+        queue.at_work -= 1;
+        if queue.at_work == 0 {
+            self.graves.calm.notify_all();
+        }
+    }
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Has all dead versions examined that no snapshot is known to keep.
     pub fn hand_over(&self) {
@@ -215,15 +242,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Examines what a snapshot kept that has ended, and all else.
+    /// Has what a snapshot kept that has ended examined again, and all else.
     pub fn examine_again(&self, kept: Vec<Batch<K, V>>) {
-        let mut kept: Batch<K, V> = kept.into_iter().flatten().collect();
-        // Neighbours are unlinked one after the other; see `unlink_all`.
-        kept.sort_unstable_by_key(|corpse| corpse.head);
-        let mut kept = kept.into_iter();
-        while kept.len() > 0 {
-            self.graves.enqueue(kept.by_ref().take(BATCH).collect());
-        }
+        self.graves.enqueue_all(kept);
         self.hand_over();
     }
 
@@ -265,15 +286,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     fn work_off_one(&self) -> bool {
-        let mut queue = self.graves.queue();
-        let Some(batch) = self.graves.take(&mut queue) else { return false };
-        drop(queue);
-        self.examine(batch);
-        self.graves.done(&mut self.graves.queue());
+        let Some(mut taken) = self.graves.take(&mut self.graves.queue()) else { return false };
+        self.examine(&mut taken);
         true
     }
 
-    fn examine(&self, mut batch: Batch<K, V>) {
+    fn examine(&self, taken: &mut Taken<'_, K, V>) {
+        let mut batch: Batch<K, V> = taken.batches.drain(..).flatten().collect();
         while !batch.is_empty() {
             let live: Vec<u64> = self.terms.live().keys().copied().collect();
             let keeper = |corpse: &Corpse<K, V>| {
@@ -290,6 +309,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
             }
             point("mvcc.collect.examined");
+            // Neighbours are unlinked one after the other; see `unlink_all`.
+            unseen.sort_unstable_by_key(|corpse: &Corpse<K, V>| corpse.head);
             let mut unseen = unseen.into_iter();
             while unseen.len() > 0 {
                 let guard = self.collector.pin();
@@ -387,12 +408,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let _attendance = Attendance(&graves.unattended);
         let mut queue = graves.queue();
         while !queue.stop {
-            if let Some(batch) = graves.take(&mut queue) {
+            if let Some(mut taken) = graves.take(&mut queue) {
                 drop(queue);
-                self.examine(batch);
+                self.examine(&mut taken);
                 point("mvcc.collector.finishing");
+                drop(taken);
                 queue = graves.queue();
-                graves.done(&mut queue);
                 continue;
             }
             let earliest = self.deadlines.earliest();
@@ -400,9 +421,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 queue = graves.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let left = earliest.saturating_sub(self.time.now());
-            if left > 0 {
-                let left = Duration::from_millis(left);
+            let left = self.time.until(earliest);
+            if !left.is_zero() {
                 let waited = graves.wake.wait_timeout(queue, left);
                 queue = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
@@ -444,4 +464,23 @@ impl Drop for Attendance<'_> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// Nobody waits for a thread that has panicked at work.
+    #[test]
+    fn who_panics_at_work_is_at_work_no_more() {
+        let graves: Graves<u64, u64> = Graves::new(0, Order::LiveSet);
+        graves.queue().batches.extend([Vec::new(), Vec::new()]);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _taken = graves.take(&mut graves.queue()).unwrap();
+            assert_eq!(graves.queue().at_work, 1);
+            std::panic::resume_unwind(Box::new("at work"));
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(graves.queue().at_work, 0);
+    }
 }

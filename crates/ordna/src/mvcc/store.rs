@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::budget::{Budget, Lifted, MemoryBudget};
@@ -364,14 +364,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Removes the entry of a handle if it is still the latest of its key; returns whether it was.
-    /// O(1): nothing is searched for.
+    /// One that has expired is not, whether it is collected or not. O(1): nothing is searched for.
     pub fn remove_at(&self, handle: &Handle<K, V>) -> bool {
         if !handle.is_of(&self.owner) {
             return false;
         }
         let done = self.writing(|engine, term, guard| {
+            let expired = engine.is_expired(handle.node());
             // Snapshots are of terms that are over: it was born before this one.
-            Ok(engine.end(handle.node(), term, guard))
+            Ok(engine.end(handle.node(), term, guard) && !expired)
         });
         done.unwrap_or(false)
     }
@@ -462,27 +463,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Counts. O(live snapshots).
     pub fn statistics(&self) -> Statistics {
         Statistics::of(self.engine())
-    }
-
-    /// Goes on counting when the store is dropped, as long as snapshots keep it, and does not keep it.
-    pub fn observer(&self) -> Observer<K, V> {
-        Observer(self.engine().me.clone())
-    }
-}
-
-/// Counts of a store; see [`Store::observer`].
-pub struct Observer<K: Key + ?Sized, V: Value + ?Sized>(Weak<Engine<K, V>>);
-
-impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Observer<K, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Observer").field(&self.statistics()).finish()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Observer<K, V> {
-    /// As [`Store::statistics`]; `None` once the store and all its snapshots are dropped.
-    pub fn statistics(&self) -> Option<Statistics> {
-        self.0.upgrade().map(|engine| Statistics::of(&engine))
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::Key;
 use crate::sync::{StripedCounter, fault, point};
@@ -47,6 +47,16 @@ impl Timekeeper {
             return told;
         }
         self.latest.fetch_max(told, Ordering::AcqRel).max(told)
+    }
+
+    /// How long until the store's time comes to `deadline`, if the clock runs on as it does. While it
+    /// is behind the store's time, because it was set back, that stands still.
+    pub fn until(&self, deadline: u64) -> Duration {
+        let told = (self.clock)();
+        let now = self.latest.fetch_max(told, Ordering::AcqRel).max(told);
+        let told = if fault!("mvcc.ttl.waits_for_the_clock") { now } else { told };
+        let left = if deadline <= now { 0 } else { deadline - told };
+        Duration::from_millis(left)
     }
 }
 
