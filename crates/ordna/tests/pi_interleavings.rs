@@ -1,9 +1,10 @@
 //! PI's rare interleavings, forced: readers, owners and rebuilds held where it matters.
 
 use std::ops::Bound;
+use std::time::Instant;
 
 use ordna::index::pi::{Options, Query};
-use ordna::sync::schedule::{Schedule, while_held};
+use ordna::sync::schedule::{PATIENCE, Schedule, while_held};
 use ordna::topology::Topology;
 use ordna::{Direction, OrderedIndex, Pi};
 
@@ -140,6 +141,27 @@ fn a_batch_outlives_the_layer_that_it_began_with() {
         assert_eq!(batch.join().unwrap(), Ok(64));
     });
     assert_eq!(index.validate().unwrap().entries, 128);
+}
+
+/// Writes go on while the layer is rebuilt, and end before it is: they have a rebuild of their own.
+#[test]
+fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
+    let index = Words::with(&Options { node_entries: 4, ..Options::default() });
+    let schedule = Schedule::new();
+    // The thread that rebuilds in the background has the role of the one that started it.
+    schedule.hold("writer", "pi.rebuild.after_scan");
+    let insert = |key| assert_eq!(index.insert(&key, &key), Ok(None));
+    schedule.enroll("writer", || (0..40).for_each(insert));
+    schedule.wait_held("writer", "pi.rebuild.after_scan");
+    (40..1000).for_each(insert);
+    assert_eq!(index.places(), 1);
+    schedule.release("writer", "pi.rebuild.after_scan");
+    let give_up = Instant::now() + PATIENCE;
+    while index.places() < 250 {
+        assert!(Instant::now() < give_up, "{} of 250 places", index.places());
+        std::thread::yield_now();
+    }
+    assert_eq!(index.validate().unwrap().nodes, 250);
 }
 
 /// A walk between two nodes, of which the second goes into the first.

@@ -77,5 +77,11 @@ pub fn yield_now() {
 #[cfg(not(feature = "schedule"))]
 #[inline(always)]
 pub(crate) fn point(_name: &'static str) {}
+/// Has a thread of the index's own run under the role of the one that starts it ([`schedule`]).
+#[cfg(not(feature = "schedule"))]
+#[inline(always)]
+pub(crate) fn handed_on<F>(body: F) -> F {
+    body
+}
 #[cfg(feature = "schedule")]
-pub(crate) use schedule::point;
+pub(crate) use schedule::{handed_on, point};

@@ -137,6 +137,16 @@ pub fn while_held<R: Send>(
     })
 }
 
+/// Has `body`, on whatever thread, run under the role that the calling thread has now: for threads that an
+/// index starts itself.
+pub(crate) fn handed_on<R>(body: impl FnOnce() -> R) -> impl FnOnce() -> R {
+    let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());
+    move || match enrolled {
+        Some((schedule, role)) => schedule.enroll(role, body),
+        None => body(),
+    }
+}
+
 /// A named place in an index's code. Holds the thread if its schedule says so.
 pub(crate) fn point(name: &'static str) {
     let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());

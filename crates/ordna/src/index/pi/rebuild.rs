@@ -33,7 +33,7 @@ use super::storage::Storage;
 use crate::reclaim::Retire;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::lock::{Condvar, Mutex, MutexGuard};
-use crate::sync::{Shared as Watched, fault, point};
+use crate::sync::{Shared as Watched, fault, handed_on, point};
 use crate::{Key, Value};
 
 /// Fewest changed nodes that are worth a rebuild.
@@ -163,23 +163,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         if orders.thread.is_none() && !orders.stop {
             let shared = self.clone();
             let name = "ordna-pi-rebuild".to_owned();
-            let thread = std::thread::Builder::new().name(name).spawn(move || shared.serve());
+            let serve = handed_on(move || shared.serve());
+            let thread = std::thread::Builder::new().name(name).spawn(serve);
             orders.thread = thread.ok();
         }
         orders.thread.is_some()
+    }
+
+    /// Whether the layer is stale enough; see the top.
+    #[inline]
+    fn is_due(&self) -> bool {
+        let storage = &self.storage;
+        let changed = storage.changed.load(Ordering::Relaxed);
+        let walked = storage.walked.load(Ordering::Relaxed);
+        if changed < FEWEST {
+            return false;
+        }
+        let nodes = storage.layer(&storage.collector.pin()).len();
+        let threshold = nodes.saturating_mul(self.rebuilder.plan.threshold);
+        changed * 100 >= threshold || walked >= nodes
     }
 
     /// Has the layer rebuilt if that is due. Called after writes, by nobody's turn.
     #[inline]
     pub fn rebuild_if_due(self: &Arc<Self>) {
         let (storage, rebuilder) = (&self.storage, &self.rebuilder);
-        let changed = storage.changed.load(Ordering::Relaxed);
-        let walked = storage.walked.load(Ordering::Relaxed);
-        if changed < FEWEST {
-            return;
-        }
-        let nodes = storage.layer(&storage.collector.pin()).len();
-        if changed * 100 < nodes.saturating_mul(rebuilder.plan.threshold) && walked < nodes {
+        if !self.is_due() {
             return;
         }
         if !rebuilder.plan.in_background {
@@ -221,7 +230,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             drop(gone);
             if due.load(Ordering::Acquire) {
                 self.rebuild_here();
-                due.store(false, Ordering::Release);
+                // Acquire: of who asked in vain meanwhile, what was changed by then is seen.
+                due.swap(false, Ordering::AcqRel);
+                // It may have been the last write for long.
+                if self.is_due() && !fault!("pi.due.asks_again") {
+                    due.store(true, Ordering::Release);
+                }
             }
         }
     }
