@@ -240,8 +240,8 @@ impl<K: Key + ?Sized> State<K> {
 
     fn step(&mut self, place: Post<K>, came: bool, left: Post<K>, right: Option<Post<K>>) {
         // Mostly a byte short of the whole: see `length`.
-        let matched = table::Place::anchor(&place).len().saturating_sub(1);
-        let step = table::Step { place, came, left, right, outer: left.prev(), matched };
+        let ended = table::Place::anchor(&place).len().saturating_sub(1);
+        let step = table::Step { place, came, left, right, outer: left.prev(), ended };
         self.version += 1;
         // SAFETY: `TableLayer::begin` has seen that it is quiet, and it was not published since.
         unsafe { self.standby.table() }.apply(&step, self.version);

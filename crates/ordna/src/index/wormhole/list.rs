@@ -364,8 +364,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 next.set_prev(Some(right));
             }
             leaf.set_next(Some(right));
-            let (outer, matched) = (leaf.prev(), target.found.matched());
-            Step { place: right, came: true, left: leaf, right: next, outer, matched }
+            let (outer, ended) = (leaf.prev(), target.found.item_length());
+            Step { place: right, came: true, left: leaf, right: next, outer, ended }
         });
     }
 
@@ -407,14 +407,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         held: S::Held<'_>,
         target: &Target<K, V, S, LEAF>,
     ) {
-        let matched = target.found.matched();
+        let ended = target.found.item_length();
         let fits = |other: Leaf<K, V, S, LEAF>| leaf.len() + other.len() <= LEAF / 4 * 3;
         if let Some(right) = leaf.next().filter(|right| fits(*right)) {
             // Our lock keeps it the next, and alive.
             point("wormhole.merge.before_right");
             let still = || fault!("wormhole.merge.unrechecked") || fits(right);
             if let Some(right_held) = S::try_lock(right.lock()).filter(|_| still()) {
-                self.absorb((leaf, right), right_held, matched);
+                self.absorb((leaf, right), right_held, ended);
                 drop(held);
                 return;
             }
@@ -425,7 +425,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             point("wormhole.merge.before_left");
             let left_held = S::try_lock(left.lock());
             if let Some(left_held) = left_held.filter(|_| fits(left) && adjacent()) {
-                self.absorb((left, leaf), held, matched);
+                self.absorb((left, leaf), held, ended);
                 drop(left_held);
             }
         }
@@ -437,7 +437,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         &self,
         (left, gone): (Leaf<K, V, S, LEAF>, Leaf<K, V, S, LEAF>),
         held: S::Held<'_>,
-        matched: usize,
+        ended: usize,
     ) {
         gone.move_all(left);
         self.tables.step(|_| {
@@ -446,7 +446,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             if let Some(next) = next {
                 next.set_prev(Some(left));
             }
-            Step { place: gone, came: false, left, right: next, outer: left.prev(), matched }
+            Step { place: gone, came: false, left, right: next, outer: left.prev(), ended }
         });
         if !self.switches.sort_by_tag {
             // SAFETY: the lock is held, by the caller within a section; the leaf has its new range.

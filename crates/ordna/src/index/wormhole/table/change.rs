@@ -4,10 +4,8 @@
 //! it shares with a neighbour, so the lengths of the prefixes shared with both tell, without a search,
 //! which items it is the only one of, and which it is the first or last leaf of ([`Shared`]).
 
-use super::{Bucket, ENDS, ITEM, Item, POINTER, Place, SLOTS, Step, Table, common_length, hash};
-
-/// How many steps the mean of where searches ended goes back.
-const SAMPLES: usize = 32;
+use super::{Bucket, Child, ITEM, Item, POINTER, Place, SLOTS, Step, Table, common_length, hash};
+use crate::sync::fault;
 
 impl<P: Place> Table<P> {
     /// Takes a change of the list into the table: step number `version`.
@@ -18,7 +16,7 @@ impl<P: Place> Table<P> {
         } else {
             self.drop_anchor(step)
         }
-        self.typical = (self.typical * (SAMPLES - 1) + step.matched * 256) / SAMPLES;
+        self.hints.sample(step.place.anchor(), step.ended);
     }
 
     /// Runs `change` on the items of the prefixes of `key` with these lengths.
@@ -43,20 +41,33 @@ impl<P: Place> Table<P> {
         }
     }
 
+    /// Sets the last leaf of the items of the prefixes of `anchor` with these lengths, and what their
+    /// parents know of it.
+    fn set_last(&mut self, anchor: &[u8], lengths: std::ops::RangeInclusive<usize>, last: P) {
+        if lengths.is_empty() {
+            return;
+        }
+        let (from, to) = (*lengths.start(), *lengths.end());
+        self.for_items(anchor, from.saturating_sub(1)..=to, |item| {
+            let length = item.length();
+            if length >= from {
+                item.last = last;
+            }
+            if length < to && !fault!("wormhole.table.parent_unaware") {
+                item.set_child(anchor[length], Child::new(last, false));
+            }
+        });
+    }
+
     /// The item of this prefix, made from the leaf in its slot if there is none yet.
     fn item_of(&mut self, prefix: &[u8], outer: Option<P>) -> &mut Item<P> {
         let hash = hash::extend(hash::EMPTY, prefix);
         let slot = self.exact(prefix, hash).unwrap_or(self.root);
         let number = if slot & ITEM == 0 {
             let leaf = Self::leaf(slot);
-            let number = self.new_item(Item {
-                before: outer,
-                first: leaf,
-                last: leaf,
-                children: [0; 4],
-                length: prefix.len() as u32 | ENDS,
-                hash,
-            });
+            let mut item = Item::new(prefix.len(), hash, leaf, outer);
+            item.set_ends(true);
+            let number = self.new_item(item);
             self.set(prefix, hash, number << 1 | ITEM);
             number
         } else {
@@ -93,11 +104,12 @@ impl<P: Place> Table<P> {
         let shared = Shared::new(step);
         let depth = shared.depth();
         let item = self.item_of(&anchor[..depth], step.outer);
+        let is_leaf = depth + 1 == anchor.len();
         match anchor.get(depth) {
-            Some(byte) => item.set_child(*byte),
+            Some(byte) => item.add_child(*byte, Child::new(new, is_leaf)),
             None => item.set_ends(true),
         }
-        self.for_items(anchor, shared.left_only(), |item| item.last = new);
+        self.set_last(anchor, shared.left_only(), new);
         self.for_items(anchor, shared.right_only(), |item| item.first = new);
         let mut hash = hash::extend(hash::EMPTY, &anchor[..depth]);
         for length in depth + 1..=anchor.len() {
@@ -105,15 +117,8 @@ impl<P: Place> Table<P> {
             let word = match anchor.get(length) {
                 None => new.word(),
                 Some(byte) => {
-                    let mut item = Item {
-                        before: Some(step.left),
-                        first: new,
-                        last: new,
-                        children: [0; 4],
-                        length: length as u32,
-                        hash,
-                    };
-                    item.set_child(*byte);
+                    let mut item = Item::new(length, hash, new, Some(step.left));
+                    item.add_child(*byte, Child::new(new, length + 1 == anchor.len()));
                     self.new_item(item) << 1 | ITEM
                 }
             };
@@ -122,10 +127,10 @@ impl<P: Place> Table<P> {
         if let Some(right) = step.right {
             self.for_items(right.anchor(), shared.beyond(&right), |item| item.before = Some(new));
         }
-        if self.lengths.len() <= anchor.len() {
-            self.lengths.resize(anchor.len() + 1, 0);
+        if self.prefixes.len() <= anchor.len() {
+            self.prefixes.resize(anchor.len() + 1, 0);
         }
-        self.lengths[anchor.len()] += 1;
+        self.prefixes[depth + 1..=anchor.len()].iter_mut().for_each(|count| *count += 1);
         self.anchors += 1;
     }
 
@@ -139,7 +144,7 @@ impl<P: Place> Table<P> {
             hash = hash::extend(hash, &anchor[length - 1..length]);
             self.take(&anchor[..length], hash);
         }
-        self.for_items(anchor, shared.left_only(), |item| item.last = left);
+        self.set_last(anchor, shared.left_only(), left);
         if let Some(right) = step.right {
             self.for_items(anchor, shared.right_only(), |item| item.first = right);
             self.for_items(right.anchor(), shared.beyond(&right), |item| item.before = Some(left));
@@ -147,7 +152,7 @@ impl<P: Place> Table<P> {
         let prefix = &anchor[..depth];
         let item = self.item_of(prefix, step.outer);
         match anchor.get(depth) {
-            Some(byte) => item.clear_child(*byte),
+            Some(byte) => item.drop_child(*byte),
             None => item.set_ends(false),
         }
         if !item.has_children() {
@@ -157,11 +162,17 @@ impl<P: Place> Table<P> {
                 self.vacant_items.push(((slot & POINTER) >> 1) as u32);
             }
             self.set(prefix, hash, leaf.word());
+            if let Some(parent) = depth.checked_sub(1) {
+                let child = Child::new(leaf, true);
+                self.for_items(prefix, parent..=parent, |item| {
+                    item.set_child(prefix[parent], child)
+                });
+            }
         }
         self.anchors -= 1;
-        self.lengths[anchor.len()] -= 1;
-        while self.lengths.len() > 1 && self.lengths.last() == Some(&0) {
-            self.lengths.pop();
+        self.prefixes[depth + 1..=anchor.len()].iter_mut().for_each(|count| *count -= 1);
+        while self.prefixes.len() > 1 && self.prefixes.last() == Some(&0) {
+            self.prefixes.pop();
         }
     }
 
@@ -197,6 +208,7 @@ impl<P: Place> Table<P> {
         for slot in old.iter().flat_map(|bucket| bucket.0).filter(|slot| *slot != 0) {
             self.place(self.hash_of(slot), slot);
         }
+        self.renew_hints();
     }
 
     /// Empties the slot of a prefix, and brings back what had to go past its bucket.
@@ -279,12 +291,24 @@ impl<P: Place> Table<P> {
                 };
                 items += 1;
                 let subtree = leaves[at..].iter().take_while(|l| l.anchor().starts_with(prefix));
-                let mut expected = Item { children: [0; 4], last: *leaf, ..item.clone() };
+                let mut expected = Item::new(length, hash, *leaf, left.copied());
+                let mut children: [Option<Child>; 256] = [None; 256];
                 for leaf in subtree {
                     expected.last = *leaf;
-                    leaf.anchor().get(length).into_iter().for_each(|b| expected.set_child(*b));
+                    if let Some(byte) = leaf.anchor().get(length) {
+                        let is_leaf = leaf.anchor().len() == length + 1;
+                        let child = Child::new(*leaf, is_leaf && !expected.has_child(*byte));
+                        children[usize::from(*byte)] = Some(child);
+                        if !expected.has_child(*byte) {
+                            expected.add_child(*byte, child);
+                        }
+                    }
                 }
+                let known = (0..=255).filter(|byte| item.has_child(*byte)).all(|byte| {
+                    item.child(byte).is_none_or(|child| children[usize::from(byte)] == Some(child))
+                });
                 let right = inner
+                    && known
                     && item.before == left.copied()
                     && item.first == *leaf
                     && item.last == expected.last

@@ -9,9 +9,11 @@
 //!
 //! A search finds the longest prefix of the key in the trie by binary search on its length (trusting
 //! tags), and from that node, in constant time, the leaf whose range holds the key. It begins where
-//! searches of late have ended (steps tell), not in the middle, and goes on from there by one byte, two,
-//! four…, so at most twice the steps of the binary search. It looks at the item of each prefix that it
-//! finds: if that has no child for the key's next byte it is the longest, whatever lengths are left.
+//! searches of such keys have ended of late (`hints`), not in the middle, and goes on from there by one
+//! byte, two, four…, so at most twice the steps of the binary search. It looks at the item of each prefix
+//! that it finds: if that has no child for the key's next byte it is the longest, whatever lengths are
+//! left. Items know the last leaves of their first ten children (`item`): as a rule the search ends at
+//! the item, whether the key goes on to a child that is a leaf or belongs before a child that is missing.
 //! [`Found::agrees`] compares the prefix with an anchor: if a tag has lied,
 //! [`Table::search_by_comparing`] starts over.
 //!
@@ -25,6 +27,7 @@
 //!   Here an anchor that is a prefix of others is the *end* of its item, a child before child 0. So
 //!   any two keys can be told apart by an anchor, and no leaf is ever fat.
 //! - *An item knows the leaf before its first*, so a search never has to go back along the list.
+//! - *And the last leaves of its children*, so the sibling's slot and item are mostly not looked at.
 //! - *Items hold no prefix.* All anchors of a subtree start with it: comparing with one of them is
 //!   as good, and a table takes O(1) bytes per prefix and not its length.
 //!
@@ -33,9 +36,12 @@
 #![expect(unsafe_code, reason = "leaves in slots of 48 bits, and prefetching")]
 
 mod change;
+mod hints;
+mod item;
 
-use super::Switches;
-use super::hash;
+use self::hints::Hints;
+use self::item::{Child, Item};
+use super::{Switches, hash};
 
 /// A leaf as the table sees it.
 pub trait Place: Copy + PartialEq {
@@ -63,9 +69,8 @@ pub struct Step<P> {
     pub right: Option<P>,
     /// What stood before `left`.
     pub outer: Option<P>,
-    /// How long the prefix was that the search of the key that caused the change has found: a sample
-    /// of where searches end.
-    pub matched: usize,
+    /// Where the search ended of the key that caused the change ([`Found::item_length`]): a sample.
+    pub ended: usize,
 }
 
 const SLOTS: usize = 8;
@@ -93,79 +98,6 @@ impl Bucket {
     }
 }
 
-/// An inner node of the trie.
-#[derive(Debug, Clone)]
-#[repr(C, align(64))]
-struct Item<P> {
-    /// The leaf before `first`.
-    before: Option<P>,
-    /// First and last leaf of the subtree.
-    first: P,
-    last: P,
-    children: [u64; 4],
-    /// Length of the prefix, in bytes; in the top bit, whether the prefix is an anchor itself, that of
-    /// `first`. So an item is a cache line.
-    length: u32,
-    /// Hash of the prefix.
-    hash: u32,
-}
-
-const ENDS: u32 = 1 << 31;
-
-impl<P: Place> Item<P> {
-    #[inline]
-    fn length(&self) -> usize {
-        (self.length & !ENDS) as usize
-    }
-
-    #[inline]
-    fn ends(&self) -> bool {
-        self.length & ENDS != 0
-    }
-
-    fn set_ends(&mut self, ends: bool) {
-        self.length = self.length & !ENDS | if ends { ENDS } else { 0 };
-    }
-
-    fn has_child(&self, byte: u8) -> bool {
-        self.children[usize::from(byte / 64)] >> (byte % 64) & 1 == 1
-    }
-
-    fn set_child(&mut self, byte: u8) {
-        self.children[usize::from(byte / 64)] |= 1 << (byte % 64);
-    }
-
-    fn clear_child(&mut self, byte: u8) {
-        self.children[usize::from(byte / 64)] &= !(1 << (byte % 64));
-    }
-
-    fn has_children(&self) -> bool {
-        self.children.iter().any(|word| *word != 0)
-    }
-
-    /// The largest child below `byte`.
-    #[inline]
-    fn child_below(&self, byte: u8) -> Option<u8> {
-        let mut at = usize::from(byte / 64);
-        let mut word = self.children[at] & ((1 << (byte % 64)) - 1);
-        loop {
-            if word != 0 {
-                return Some((at * 64) as u8 + 63 - word.leading_zeros() as u8);
-            }
-            at = at.checked_sub(1)?;
-            word = self.children[at];
-        }
-    }
-
-    /// Whether no child is at `byte` or above.
-    #[inline]
-    fn none_from(&self, byte: u8) -> bool {
-        let at = usize::from(byte / 64);
-        let rest = self.children[at + 1..].iter().fold(0, |all, word| all | word);
-        self.children[at] >> (byte % 64) == 0 && rest == 0
-    }
-}
-
 /// Where a search ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<P> {
@@ -184,10 +116,10 @@ pub struct Found<P> {
 }
 
 impl<P: Place> Found<P> {
-    /// How long the prefix is that was matched.
+    /// The length at which a search should have begun: that of the last item that it has looked at.
     #[inline]
-    pub fn matched(&self) -> usize {
-        self.matched
+    pub fn item_length(&self) -> usize {
+        self.matched - usize::from(self.whole && self.matched > 0)
     }
 
     /// The leaf whose anchor [`Found::agrees`] looks at.
@@ -287,11 +219,11 @@ pub struct Table<P> {
     used: usize,
     items: Vec<Item<P>>,
     vacant_items: Vec<u32>,
-    /// How many anchors there are of each length.
-    lengths: Vec<u32>,
+    /// How many prefixes there are of each length; the last is not 0.
+    prefixes: Vec<u32>,
     anchors: usize,
-    /// Where a search looks first: the moving mean of where searches ended, in bytes, times 256.
-    typical: usize,
+    /// Where searches begin.
+    hints: Hints,
     /// Number of the last step in it.
     version: u64,
     switches: Switches,
@@ -309,9 +241,9 @@ impl<P: Place> Table<P> {
             used: 0,
             items: Vec::new(),
             vacant_items: Vec::new(),
-            lengths: vec![1],
+            prefixes: vec![1],
             anchors: 1,
-            typical: 0,
+            hints: Hints::default(),
             version: 0,
             switches,
         }
@@ -337,7 +269,8 @@ impl<P: Place> Table<P> {
     pub fn bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<Bucket>()
             + self.items.capacity() * size_of::<Item<P>>()
-            + (self.vacant_items.capacity() + self.lengths.capacity()) * size_of::<u32>()
+            + (self.vacant_items.capacity() + self.prefixes.capacity()) * size_of::<u32>()
+            + self.hints.bytes()
     }
 
     #[inline]
@@ -449,9 +382,7 @@ impl<P: Place> Table<P> {
     pub fn search_many<const N: usize>(&self, keys: [Option<&[u8]>; N]) -> [Option<Found<P>>; N] {
         let mut searches = keys.map(|key| {
             let key = key?;
-            let search = self.begin(key);
-            self.fetch(&search);
-            Some((key, search))
+            Some((key, self.begin(key)))
         });
         let mut goes_on = true;
         while goes_on {
@@ -459,7 +390,6 @@ impl<P: Place> Table<P> {
             for (key, search) in searches.iter_mut().flatten() {
                 if !matches!(search.stage, Stage::Done(_)) {
                     self.step(search, key, !self.switches.tag_matching);
-                    self.fetch(search);
                     goes_on = true;
                 }
             }
@@ -473,7 +403,7 @@ impl<P: Place> Table<P> {
             matched: 0,
             hash: hash::EMPTY,
             slot: self.root,
-            missing: (self.lengths.len() - 1).min(key.len()) + 1,
+            missing: self.prefixes.len().min(key.len() + 1),
             next: 0,
             next_hash: hash::EMPTY,
             pace: Pace::First,
@@ -490,9 +420,7 @@ impl<P: Place> Table<P> {
             // Their bucket was asked for when they were chosen.
             Stage::Length | Stage::Sibling(_) | Stage::Done(_) => {}
             Stage::Item | Stage::SiblingItem(_) => {
-                if let Some(item) = self.item(search.slot) {
-                    prefetch(item);
-                }
+                self.item(search.slot).into_iter().for_each(Item::prefetch);
             }
         }
     }
@@ -506,6 +434,7 @@ impl<P: Place> Table<P> {
             search.finish(place, place, None, true);
         } else {
             search.stage = Stage::Item;
+            self.fetch(search);
         }
     }
 
@@ -515,7 +444,16 @@ impl<P: Place> Table<P> {
     fn narrow(&self, search: &mut Search<P>, key: &[u8]) {
         let Search { matched, missing, .. } = *search;
         let length = match search.pace {
-            Pace::First => (self.typical + 128) / 256,
+            Pace::First => {
+                let (first, known, hash) = self.hints.first(key);
+                let length = first.clamp(matched + 1, missing - 1);
+                // Only the empty prefix is matched as yet: the hash can go on from that of the beginning.
+                if self.switches.incremental_hashing && known <= length {
+                    let hash = hash::extend(hash, &key[known..length]);
+                    return self.look_for_hash(search, length, hash);
+                }
+                length
+            }
             Pace::Longer(stride) => matched + stride,
             Pace::Shorter(stride) => missing.saturating_sub(stride),
             Pace::Halves => (matched + 1).midpoint(missing),
@@ -525,13 +463,18 @@ impl<P: Place> Table<P> {
 
     #[inline]
     fn look_for(&self, search: &mut Search<P>, key: &[u8], length: usize) {
-        search.next = length;
-        search.next_hash = if self.switches.incremental_hashing {
+        let hash = if self.switches.incremental_hashing {
             hash::extend(search.hash, &key[search.matched..length])
         } else {
             hash::extend(hash::EMPTY, &key[..length])
         };
-        prefetch(&raw const self.buckets[self.home(search.next_hash)]);
+        self.look_for_hash(search, length, hash);
+    }
+
+    #[inline]
+    fn look_for_hash(&self, search: &mut Search<P>, length: usize, hash: u32) {
+        (search.next, search.next_hash) = (length, hash);
+        prefetch(&raw const self.buckets[self.home(hash)]);
     }
 
     #[inline]
@@ -583,6 +526,7 @@ impl<P: Place> Table<P> {
                     Some(slot) => {
                         search.slot = slot;
                         search.stage = Stage::SiblingItem(byte);
+                        self.fetch(search);
                     }
                     None => search.stage = Stage::Done(None),
                 }
@@ -609,11 +553,16 @@ impl<P: Place> Table<P> {
         if let Some(byte) = missing {
             if item.has_child(byte) {
                 // The longest prefix is longer; unless that is known to be missing: a tag has lied.
-                if search.missing > search.matched + 1 {
+                if search.missing <= search.matched + 1 {
+                    search.stage = Stage::Done(None);
+                } else if let Some(child) = item.child(byte).filter(|child| child.is_leaf()) {
+                    search.matched += 1;
+                    search.hash = hash::extend(search.hash, &[byte]);
+                    let place = Self::leaf(child.last());
+                    search.finish(place, place, None, true);
+                } else {
                     search.stage = Stage::Length;
                     self.narrow(search, key);
-                } else {
-                    search.stage = Stage::Done(None);
                 }
                 return;
             }
@@ -622,6 +571,11 @@ impl<P: Place> Table<P> {
                 return;
             }
             if let Some(sibling) = item.child_below(byte) {
+                if let Some(child) = item.child(sibling) {
+                    let place = Self::leaf(child.last());
+                    search.finish(place, place, Some(sibling), false);
+                    return;
+                }
                 search.next_hash = hash::extend(search.hash, &[sibling]);
                 prefetch(&raw const self.buckets[self.home(search.next_hash)]);
                 search.stage = Stage::Sibling(sibling);
