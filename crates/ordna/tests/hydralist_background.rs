@@ -2,6 +2,7 @@
 //! that follow when asked; one per declared NUMA node.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -349,6 +350,66 @@ fn panics<L: SearchLayer<u64> + 'static>() {
                 index.insert(&n, &n).unwrap();
             }
             assert!(index.statistics().lag > 20);
+        });
+    }
+}
+
+/// Gathers steps until they are published, as [`TableLayer`] does, and panics at the one of this anchor.
+#[derive(Default)]
+struct FragileAtTwelve(TableLayer<u64>);
+
+#[expect(unsafe_code, reason = "promises what places it tells")]
+// SAFETY: its places are those of the inner layer, and it panics before a step, not after.
+unsafe impl SearchLayer<u64> for FragileAtTwelve {
+    fn jump(&self, key: &u64) -> Option<Place> {
+        self.0.jump(key)
+    }
+
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+        assert!(*anchor != 12, "this panic is part of the test");
+        // SAFETY: handed on from the caller.
+        unsafe { self.0.apply(anchor, step) }
+    }
+
+    fn publish(&self, left: impl FnMut(Place)) {
+        self.0.publish(left);
+    }
+
+    fn for_each(&self, each: impl FnMut(&u64, Place)) {
+        self.0.for_each(each);
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.0.memory_usage()
+    }
+}
+
+/// A panic in the last step of all does not keep the steps before it from being published.
+#[test]
+fn steps_before_a_panic_in_the_last_one_are_published() {
+    for (replicas, update) in
+        [(1, Update::Background), (2, Update::Background), (1, Update::OnDemand)]
+    {
+        must_end(move || {
+            let options = Options { update, ..nodes(replicas) };
+            let index: HydraList<u64, u64, FragileAtTwelve, 4> = HydraList::with(&options);
+            // Four to a node: the steps are those of 4, 8 and 12.
+            for n in 0..=12 {
+                index.insert(&n, &n).unwrap();
+            }
+            if update == Update::OnDemand {
+                assert!(catch_unwind(AssertUnwindSafe(|| index.follow())).is_err());
+                assert_eq!(index.statistics().lag, 1);
+                index.follow();
+            }
+            while index.statistics().lag > 0 {
+                std::thread::yield_now();
+            }
+            let before = index.statistics().jumps[0];
+            assert_eq!(index.insert(&9, &0), Ok(Some(9)));
+            let statistics = index.statistics();
+            assert_eq!(statistics.jumps[0], before + 1, "{statistics:?}");
+            assert_eq!(statistics.skipped, replicas);
         });
     }
 }

@@ -127,6 +127,8 @@ struct Replica<L, T> {
     turn: Mutex<()>,
     /// How many lines have been carried out.
     applied: AtomicUsize,
+    /// How many of those lost to panics at the end of a log count when the next run of steps has ended.
+    owed: AtomicUsize,
     /// How many operations began here; counted only if there are several replicas.
     reads: StripedCounter,
 }
@@ -158,26 +160,40 @@ pub struct Updates<T: Anchored, L> {
 }
 
 /// A merged log that is being carried out. When it is dropped, be it by a panic of the search layer, what
-/// was done counts and the rest is the first thing to do.
+/// was done counts and the rest is the first thing to do: be it no step, but the end of the run, without
+/// which jumps may not see the steps before.
 struct Turn<'a, T: Anchored, L> {
     updates: &'a Updates<T, L>,
     replica: &'a Replica<L, T>,
     merged: &'a [Line<T>],
     done: usize,
+    /// A step is under way, or the end of the run is.
+    in_step: bool,
     panicked: bool,
 }
 
 impl<T: Anchored, L> Drop for Turn<'_, T, L> {
     fn drop(&mut self) {
         let rest = self.merged.get(self.done..).unwrap_or_default();
-        if !rest.is_empty() && !fault!("hydralist.apply.rest") {
+        let ends_run = rest.is_empty();
+        if !ends_run && !fault!("hydralist.apply.rest")
+            || ends_run && self.in_step && !fault!("hydralist.apply.end")
+        {
             lock(&self.replica.merged).push_front(rest.into());
         }
+        let mut done = self.done;
         if self.panicked {
             self.updates.skipped.add(1);
         }
+        // Relaxed: both are under the turn's lock. Who waits for the last step waits for the end.
+        if ends_run && self.in_step {
+            self.replica.owed.fetch_add(1, Ordering::Relaxed);
+            done -= 1;
+        } else if ends_run {
+            done += self.replica.owed.swap(0, Ordering::Relaxed);
+        }
         // SeqCst: see `wait_for`.
-        self.replica.applied.fetch_add(self.done, Ordering::SeqCst);
+        self.replica.applied.fetch_add(done, Ordering::SeqCst);
         if self.updates.waiting.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.updates.stop));
             self.updates.progress.notify_all();
@@ -198,6 +214,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             merged: Mutex::new(VecDeque::new()),
             turn: Mutex::new(()),
             applied: AtomicUsize::new(0),
+            owed: AtomicUsize::new(0),
             reads: StripedCounter::new(),
         };
         // Under loom every thread has the same stripe.
@@ -304,13 +321,20 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         loop {
             let merged = lock(&replica.merged).pop_front();
             let Some(merged) = merged else { return };
-            let mut turn =
-                Turn { updates: self, replica, merged: &merged, done: 0, panicked: true };
+            let mut turn = Turn {
+                updates: self,
+                replica,
+                merged: &merged,
+                done: 0,
+                in_step: true,
+                panicked: true,
+            };
             for line in &*merged {
                 turn.done += 1;
                 // SAFETY: the line has a reference for this replica.
                 unsafe { Self::carry_out(&replica.layer, *line, guard) };
             }
+            turn.in_step = false;
             // SAFETY: what leaves the layer leaves the layer's reference behind.
             replica.layer.publish(|left| unsafe { Self::node_at(left).release(1, guard) });
             turn.panicked = false;
