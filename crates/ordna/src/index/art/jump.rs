@@ -132,6 +132,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             }
             Child::Node(child) => {
                 child.prefetch(bytes.get(level + 1));
+                // Of few entries none may be below the key: then those of the node before it are wanted.
+                if !node.is_small()
+                    && let Some(word) = below(node, at)
+                {
+                    word.prefetch_small();
+                }
                 Jump::Down { node: child, depth: level + 1, above: Some((node, at)), unproven }
             }
             Child::Empty => Jump::around(node, at, above),

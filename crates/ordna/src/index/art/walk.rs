@@ -425,8 +425,11 @@ pub fn side_of_stored<P: Protocol>(
     if !prefix.fits(depth, level) {
         return (Order::Equal, false);
     }
-    let rest = bytes.get(depth..).unwrap_or(&[]);
     let (stored, len) = prefix.stored();
+    if len == 0 {
+        return (Order::Equal, true);
+    }
+    let rest = bytes.get(depth..).unwrap_or(&[]);
     let compared = len.min(rest.len());
     let order = rest[..compared].cmp(&stored[..compared]);
     if order.is_ne() || compared < len {
