@@ -104,7 +104,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     #[inline]
     pub fn prefetch(self) {
         if !Self::INLINE {
-            crate::simd::prefetch(ptr::with_exposed_provenance::<u8>(self.word as usize));
+            let record = ptr::with_exposed_provenance::<u8>(self.word as usize);
+            crate::simd::prefetch(record);
+            if !K::HEAD_IS_KEY {
+                // Of a key of usual length, the end.
+                crate::simd::prefetch(record.wrapping_add(40));
+            }
         }
     }
 

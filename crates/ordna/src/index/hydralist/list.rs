@@ -38,7 +38,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::entry::Entry;
 use super::layer::SearchLayer;
-use super::node::{Changed, Leaf, Node, Run, Token};
+use super::node::{CHUNK, Changed, Leaf, Node, Run, Token};
+use super::pool::Pool;
 use super::stats::Counters;
 use super::updates::{Anchored, Event, Updates};
 use super::{Options, Update};
@@ -54,6 +55,9 @@ pub const LIMIT: u32 = 16;
 
 /// The fixed part of the smallest key of each kind.
 static ZERO: u64 = 0;
+
+/// How many parts of the next node a walk asks for with each chunk of entries.
+const AT_ONCE: usize = Node::<u64, u64, 64>::PARTS.div_ceil(2);
 
 /// How many lookups of a batch are under way at once.
 const LANES: usize = 16;
@@ -89,6 +93,7 @@ pub struct List<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: 
     backoff: bool,
     update: Update,
     topology: Topology,
+    pub pool: Pool,
 }
 
 // SAFETY: the anchor never changes; references keep the node.
@@ -133,7 +138,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
     pub fn new(options: &Options) -> Self {
         // SAFETY: zeroes are the number 0, and a tail of no bytes is empty.
         let smallest: &K = unsafe { K::view((&raw const ZERO).cast(), (&raw const ZERO).cast()) };
-        let first = Node::new(smallest, 1);
+        let pool = Node::<K, V, N>::pool();
+        let first = Node::new(smallest, 1, &pool);
         Self {
             first: AtomicPtr::new(first),
             last: AtomicPtr::new(first),
@@ -146,6 +152,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
             backoff: options.backoff,
             update: options.update,
             topology: options.topology.clone(),
+            pool,
         }
     }
 
@@ -348,11 +355,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
 
     /// Calls `each` with the value of every key, in order. The memory accesses of sixteen lookups
     /// overlap: those of the search layer, of the nodes, of the slots, and of the records.
-    pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+    pub fn get_many<Q: Borrow<K>>(&self, all: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
         let guard = self.collector.pin();
+        let keys = all;
         let layer = self.updates.layer(self.topology.node_of_this_thread());
         let mut places = [None; LANES];
+        keys.iter().take(LANES).for_each(|key| prefetch_key::<K>(key.borrow()));
         for (group, keys) in keys.chunks(LANES).enumerate() {
+            let next = all.iter().skip((group + 1) * LANES).take(LANES);
+            next.for_each(|key| prefetch_key::<K>(key.borrow()));
             layer.jump_many(keys, &mut places[..keys.len()]);
             let starts: [&Node<K, V, N>; LANES] = std::array::from_fn(|lane| {
                 let start = match places[lane] {
@@ -471,7 +482,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
 
     /// Splits a full node at its median and adds the entry to the right half. The caller holds the lock.
     fn split(&self, node: &Node<K, V, N>, entry: Entry<K, V>, guard: &Guard<'_>) {
-        let made = node.split_off(self.leaf, 1 + self.updates.replicas(), entry);
+        let made = node.split_off(self.leaf, 1 + self.updates.replicas(), entry, &self.pool);
         // SAFETY: new, and it cannot die before the lock is given up.
         let upper = unsafe { &*made };
         let time = self.clock.after(node.stamp.load(Ordering::Relaxed));
@@ -546,6 +557,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
         // SAFETY: the references were taken above.
         unsafe { self.updates.log(time, Event::Died, right) };
         self.counters.merges.add(1);
+        if right.anchor_bytes() == 0 {
+            self.pool.forget();
+        }
         drop(left_lock);
         // SAFETY: the list's own reference; the guard keeps the node until the caller is done.
         unsafe { right.release(1, guard) };
@@ -613,12 +627,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 (_, Bound::Included(key) | Bound::Excluded(key)) => Goal::At(key.head(), key),
             };
             let mut parts = 0..0;
-            // Where the walk probably goes on. Never followed from here.
+            // Where the walk probably goes on. Followed only to ask for memory.
             let mut ahead = std::ptr::null();
             let (read, next, token) = self.read_at(node, goal, &guard, |node, next, token| {
                 ahead = match direction {
                     Direction::Ascending => next.map_or(std::ptr::null(), std::ptr::from_ref),
-                    Direction::Descending => node.prev.load(Ordering::Relaxed).cast_const(),
+                    Direction::Descending => node.prev.load(Ordering::Acquire).cast_const(),
                 };
                 parts = 0..Node::<K, V, N>::PARTS;
                 if is_first && want > 1 && !ahead.is_null() {
@@ -641,14 +655,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
             run.entries().iter().for_each(|entry| entry.prefetch());
             loop {
                 point("hydralist.visit.copied");
+                // What comes after these is asked for at once: misses wait for each other's page tables
+                // unless they stand close together.
+                read.prefetch_records(&run);
+                if want > run.entries().len() + run.left() && !ahead.is_null() {
+                    parts.by_ref().take(AT_ONCE).for_each(|part| Node::prefetch_part(ahead, part));
+                }
+                let is_last_chunk = run.left() == 0;
                 for (at, entry) in run.entries().iter().enumerate() {
-                    read.prefetch_record(&run, at);
-                    // A line with each entry: a walk that ends early has not asked for much in vain.
-                    if want > at + run.left()
-                        && !ahead.is_null()
-                        && let Some(part) = parts.next()
-                    {
-                        Node::prefetch_part(ahead, part);
+                    // Its lines were asked for some entries ago.
+                    if is_last_chunk && at == CHUNK / 2 && want > run.entries().len() {
+                        // SAFETY: as where the walk goes on.
+                        let ahead = unsafe { Self::node(ahead, &guard) };
+                        ahead.inspect(|ahead| ahead.prefetch_first(direction));
                     }
                     // SAFETY: the entry was in the list during the guard.
                     let visited = unsafe {
@@ -742,6 +761,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Drop
         let run = || self.updates.run(&self.collector.pin());
         while catch_unwind(AssertUnwindSafe(run)).is_err() {}
         self.free_nodes();
+    }
+}
+
+/// Asks for a key that is soon compared: the caller's keys may stand anywhere.
+#[inline]
+fn prefetch_key<K: Key + ?Sized>(key: &K) {
+    crate::simd::prefetch(std::ptr::from_ref(key).cast::<u8>());
+    if let Some(last) = key.tail().last() {
+        crate::simd::prefetch(last);
     }
 }
 

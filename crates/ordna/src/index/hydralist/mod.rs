@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `entry` | what a slot holds, for all kinds of keys and values |
 //! | `node` | a data node: layout, search, sorted order, references |
+//! | `pool` | where nodes get their memory |
 //! | `list` | lookups, changes, splits and merges |
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
@@ -28,6 +29,7 @@ mod entry;
 pub mod layer;
 mod list;
 mod node;
+mod pool;
 mod stats;
 pub mod updates;
 
@@ -285,6 +287,7 @@ where
                 ("records", records),
                 ("search layers", layers.iter().sum()),
                 ("logs", logs),
+                ("free nodes", self.list.pool.spare()),
             ],
         }
     }

@@ -14,10 +14,10 @@
 //! | 1024 | the slots' numbers in the order of their keys |
 //! | 1088 | a fingerprint for each slot |
 //! | 1152 | lock, bitmap of the slots in use, next, previous, head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
-//! | 1216 | the number of references, the anchor |
+//! | 1216 | the number of references, where the memory is from, the anchor |
 //!
 //! The anchor is that of the search layer too, so who compares it there has this end of the node. Of an
-//! integer the head is the anchor; a byte string stands behind its length, up to 54 bytes of it in the
+//! integer the head is the anchor; a byte string stands behind its length, up to 52 bytes of it in the
 //! 1280 of the node, a longer one beyond.
 //!
 //! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch the
@@ -50,8 +50,10 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering as Order;
 use std::mem::offset_of;
 use std::ops::Bound;
+use std::ptr::NonNull;
 
 use super::entry::{Entry, Slot, fingerprint};
+use super::pool::Pool;
 use crate::index::Direction;
 use crate::reclaim::{Guard, Retire};
 use crate::simd::{Bytes, InstructionSet};
@@ -154,6 +156,8 @@ pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
     order_version: AtomicU64,
     pub stamp: AtomicU64,
     references: AtomicUsize,
+    /// Whether its memory is from a [`Pool`].
+    is_pooled: bool,
     kinds: std::marker::PhantomData<Box<V>>,
     /// Its tail stands behind, in what else there is of the struct and beyond.
     anchor: K::Cell,
@@ -180,9 +184,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             .expect("checked lengths stay far below isize")
     }
 
+    /// Where nodes get their memory from.
+    pub fn pool() -> Pool {
+        Pool::new(Layout::new::<Self>())
+    }
+
     /// An empty node that nobody else knows yet; to be freed by [`Node::free`].
-    pub fn new(anchor: &K, references: usize) -> *mut Self {
+    pub fn new(anchor: &K, references: usize, pool: &Pool) -> *mut Self {
         const { assert!(N >= 2 && N <= MOST, "a node has 2 to 64 slots") };
+        let tail = anchor.tail();
+        let layout = Self::layout(tail.len());
+        let pooled = if layout.size() == size_of::<Self>() { pool.allocate() } else { None };
         let node = Self {
             slots: std::array::from_fn(|_| Slot::default()),
             order: Bytes::default(),
@@ -196,15 +208,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             order_version: AtomicU64::new(NO_ORDER),
             stamp: AtomicU64::new(0),
             references: AtomicUsize::new(references),
+            is_pooled: pooled.is_some(),
             kinds: std::marker::PhantomData,
             anchor: anchor.cell(),
         };
-        let tail = anchor.tail();
-        let layout = Self::layout(tail.len());
         // SAFETY: the layout has the size of a node at least. The tail fits behind the cell by its
         // construction, and is written last: padding of the node may be written with it.
         unsafe {
-            let memory = alloc(layout);
+            let memory = pooled.map_or_else(|| alloc(layout), NonNull::as_ptr);
             if memory.is_null() {
                 handle_alloc_error(layout);
             }
@@ -225,8 +236,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         // SAFETY: made by `new` with this same layout.
         unsafe {
             let layout = Self::layout((*node).anchor().tail().len());
+            let is_pooled = (*node).is_pooled;
             node.drop_in_place();
-            dealloc(node.cast(), layout);
+            match NonNull::new(node.cast()) {
+                Some(memory) if is_pooled => Pool::free(memory),
+                _ => dealloc(node.cast(), layout),
+            }
         }
     }
 
@@ -581,14 +596,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Ok(())
     }
 
-    /// Asks for the record of the entry that comes `ahead` places after those that were copied.
+    /// Asks for the records with which a walk through the node probably begins. Nothing is followed.
     #[inline]
-    pub fn prefetch_record(&self, run: &Run<K, V>, ahead: usize) {
-        if !Entry::<K, V>::INLINE
-            && let Some(slot) = run.slots[run.next..run.end].get(ahead)
-            && let Some(slot) = self.slots.get(usize::from(*slot))
-        {
-            slot.load::<K, V>().prefetch();
+    pub fn prefetch_first(&self, direction: Direction) {
+        if Entry::<K, V>::INLINE {
+            return;
+        }
+        let order = self.order.load();
+        let ask = |slot: &u8| {
+            if let Some(slot) = self.slots.get(usize::from(*slot)) {
+                slot.load::<K, V>().prefetch();
+            }
+        };
+        match direction {
+            Direction::Ascending => order.iter().take(CHUNK).for_each(ask),
+            Direction::Descending => {
+                let slots = order.iter().rev().filter(|slot| **slot != NO_SLOT);
+                slots.take(CHUNK).for_each(ask);
+            }
+        }
+    }
+
+    /// Asks for the records of the entries that are copied next.
+    #[inline]
+    pub fn prefetch_records(&self, run: &Run<K, V>) {
+        if !Entry::<K, V>::INLINE {
+            for slot in run.slots[run.next..run.end].iter().take(CHUNK) {
+                if let Some(slot) = self.slots.get(usize::from(*slot)) {
+                    slot.load::<K, V>().prefetch();
+                }
+            }
         }
     }
 
@@ -597,20 +634,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     ///
     /// Behind the last entry of the last node nothing is moved: keys that come in ascending order would
     /// leave every node half full.
-    pub fn split_off(&self, leaf: Leaf, references: usize, entry: Entry<K, V>) -> *mut Self {
+    pub fn split_off(
+        &self,
+        leaf: Leaf,
+        references: usize,
+        entry: Entry<K, V>,
+        pool: &Pool,
+    ) -> *mut Self {
         let (all, count) = self.gather(leaf);
         // SAFETY: entries of a locked node are alive, and so is the new one.
         let is_last = unsafe { all[count - 1].0.order(entry) }.is_lt();
         if is_last && self.next.load(Ordering::Relaxed).is_null() {
             // SAFETY: as above.
-            let made = unsafe { entry.with_key(|anchor| Self::new(anchor, references)) };
+            let made = unsafe { entry.with_key(|anchor| Self::new(anchor, references, pool)) };
             // SAFETY: new.
             unsafe { &*made }.add(entry, leaf);
             return made;
         }
         let (stay, go) = all[..count].split_at(count / 2);
         // SAFETY: entries of a locked node are alive, and a full node has two at least.
-        let made = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references)) };
+        let made = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references, pool)) };
         // SAFETY: new.
         let upper = unsafe { &*made };
         let prints = self.fingerprints.load();

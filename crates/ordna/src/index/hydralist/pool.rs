@@ -1,0 +1,282 @@
+//! Memory for data nodes: slabs of 2 MiB that ask the system for a huge page.
+//!
+//! Neighbours in the list stand anywhere in memory. On pages of 4 KiB nearly every step to another node
+//! begins with a walk through page tables that are in no cache either, and a prefetch waits for that
+//! walk as a load does.
+//!
+//! # Contract
+//! Any number of threads allocate and free at once; a lock per pool orders them. It is held for a few
+//! instructions, or for the system's answer where a slab is made or given back. Nodes are made once in
+//! some twenty insertions. Memory outlives its [`Pool`] until it is freed.
+//!
+//! # Invariants
+//! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
+//! 2. `open` holds exactly the slabs that have room. A slab that nothing is left in is given back at once.
+//!
+//! The first [`PLAIN`] bytes of an index are not from slabs: small indexes stay small. Where the system
+//! knows no huge pages a slab is memory like any other.
+
+#![expect(unsafe_code, reason = "an allocator")]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
+const SLAB: usize = 2 << 20;
+
+/// So many bytes of nodes that are there at once are allocated one by one. The second-level TLBs of current
+/// processors reach as far with small pages.
+const PLAIN: usize = 8 << 20;
+
+const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a power of two"),
+};
+
+/// Memory for nodes of one size.
+#[derive(Debug)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// From one node to the next, and their alignment.
+    size: usize,
+    align: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Nodes that are there.
+    nodes: usize,
+    /// Slabs that have room.
+    open: Vec<NonNull<Slab>>,
+    slabs: usize,
+    /// Nodes in slabs.
+    used: usize,
+}
+
+// SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
+unsafe impl Send for State {}
+
+/// The head of a slab. All but `shared` is used under the lock of the pool's state.
+struct Slab {
+    shared: Arc<Shared>,
+    /// Nodes in use.
+    used: usize,
+    /// Where memory begins that has never been used.
+    fresh: usize,
+    /// Freed nodes, each leading to the next.
+    free: *mut u8,
+}
+
+impl Pool {
+    /// For nodes of this layout.
+    pub fn new(layout: Layout) -> Self {
+        let layout = layout.pad_to_align();
+        let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
+        Self(Arc::new(Shared { size, align, state: Mutex::default() }))
+    }
+
+    /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate this one.
+    pub fn allocate(&self) -> Option<NonNull<u8>> {
+        let mut state = self.0.lock();
+        state.nodes += 1;
+        if state.nodes * self.0.size <= PLAIN {
+            return None;
+        }
+        let slab = match state.open.last() {
+            Some(slab) => *slab,
+            None => {
+                let slab = Slab::new(&self.0)?;
+                state.open.push(slab);
+                state.slabs += 1;
+                slab
+            }
+        };
+        state.used += 1;
+        // SAFETY: an open slab is there, and the lock is held.
+        let (memory, is_full) = unsafe { Slab::take(slab, &self.0) };
+        if is_full {
+            state.open.pop();
+        }
+        Some(memory)
+    }
+
+    /// Notes that there is one node less, whoever allocated it. Its memory may be freed later.
+    pub fn forget(&self) {
+        let mut state = self.0.lock();
+        state.nodes = state.nodes.saturating_sub(1);
+    }
+
+    /// Frees a node's memory.
+    ///
+    /// # Safety
+    /// It comes from [`Pool::allocate`] of some pool, and nobody uses it any more.
+    pub unsafe fn free(memory: NonNull<u8>) {
+        let slab = memory.as_ptr().addr() & !(SLAB - 1);
+        let slab = ptr::with_exposed_provenance_mut::<Slab>(slab);
+        // SAFETY: the slab has this node in it, so it is there.
+        let shared = unsafe { (*slab).shared.clone() };
+        let mut state = shared.lock();
+        state.used -= 1;
+        // SAFETY: the node is the caller's, and has room for a pointer, at its alignment or above; the lock is held.
+        unsafe {
+            memory.as_ptr().cast::<*mut u8>().write((*slab).free);
+            let had_room = Slab::has_room(slab, &shared);
+            (*slab).free = memory.as_ptr();
+            (*slab).used -= 1;
+            let slab = NonNull::new_unchecked(slab);
+            if (*slab.as_ptr()).used == 0 {
+                state.open.retain(|open| *open != slab);
+                state.slabs -= 1;
+                slab.drop_in_place();
+                dealloc(slab.as_ptr().cast(), LAYOUT);
+            } else if !had_room {
+                state.open.push(slab);
+            }
+        }
+    }
+
+    /// Bytes of slabs that no node stands in.
+    pub fn spare(&self) -> usize {
+        let state = self.0.lock();
+        state.slabs * SLAB - state.used * self.0.size
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the first node stands in a slab.
+    fn start(&self) -> usize {
+        size_of::<Slab>().next_multiple_of(self.align)
+    }
+}
+
+impl Slab {
+    fn new(shared: &Arc<Shared>) -> Option<NonNull<Self>> {
+        // SAFETY: the layout is not empty.
+        let slab = NonNull::new(unsafe { alloc(LAYOUT) })?;
+        ask_for_huge_pages(slab);
+        let _ = slab.as_ptr().expose_provenance();
+        let head =
+            Self { shared: shared.clone(), used: 0, fresh: shared.start(), free: ptr::null_mut() };
+        // SAFETY: new memory, large enough, aligned to its size.
+        unsafe { slab.cast::<Self>().write(head) };
+        Some(slab.cast())
+    }
+
+    /// # Safety
+    /// The slab is there, and the lock of its pool is held.
+    unsafe fn has_room(slab: *const Self, shared: &Shared) -> bool {
+        // SAFETY: by the caller.
+        unsafe { !(*slab).free.is_null() || (*slab).fresh + shared.size <= SLAB }
+    }
+
+    /// A node's memory, and whether it was the last one.
+    ///
+    /// # Safety
+    /// The slab is there and has room, and the lock of its pool is held.
+    unsafe fn take(slab: NonNull<Self>, shared: &Shared) -> (NonNull<u8>, bool) {
+        let head = slab.as_ptr();
+        // SAFETY: by the caller. A freed node holds the next one's address; what was never used is in bounds.
+        unsafe {
+            (*head).used += 1;
+            let memory = match NonNull::new((*head).free) {
+                Some(memory) => {
+                    (*head).free = memory.cast::<*mut u8>().read();
+                    memory
+                }
+                None => {
+                    let memory = slab.cast::<u8>().add((*head).fresh);
+                    (*head).fresh += shared.size;
+                    memory
+                }
+            };
+            (memory, !Self::has_room(head, shared))
+        }
+    }
+}
+
+/// Where huge pages are given to those who ask. Refusals do not matter.
+#[inline]
+fn ask_for_huge_pages(slab: NonNull<u8>) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: memory that this process has; the advice changes nothing that is in it.
+    let _ = unsafe { libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_HUGEPAGE) };
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = slab;
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const NODE: Layout = match Layout::from_size_align(1280, 64) {
+        Ok(layout) => layout,
+        Err(_) => panic!(),
+    };
+    const A_SLAB: usize = SLAB / 1280;
+
+    fn past_the_plain_ones() -> Pool {
+        let pool = Pool::new(NODE);
+        assert!((0..PLAIN / 1280).all(|_| pool.allocate().is_none()));
+        pool
+    }
+
+    #[test]
+    fn memory_is_aligned_disjoint_and_used_again() {
+        let pool = past_the_plain_ones();
+        let take =
+            |count| -> Vec<NonNull<u8>> { (0..count).map(|_| pool.allocate().unwrap()).collect() };
+        let mut nodes = take(A_SLAB * 3);
+        let places: HashSet<usize> = nodes.iter().map(|node| node.as_ptr().addr()).collect();
+        assert_eq!(places.len(), nodes.len());
+        for node in &nodes {
+            let place = node.as_ptr().addr();
+            assert!(place.is_multiple_of(64));
+            assert!(place % SLAB >= size_of::<Slab>() && place % SLAB + 1280 <= SLAB);
+            assert!((1..1280).all(|byte| !places.contains(&(place + byte))));
+            // SAFETY: 1280 bytes of this test's own.
+            unsafe { node.write_bytes(0xA5, 1280) };
+        }
+        let slabs = |pool: &Pool| pool.0.lock().slabs;
+        let before = slabs(&pool);
+        let gone: Vec<_> = nodes.iter().copied().step_by(2).collect();
+        nodes.retain(|node| !gone.contains(node));
+        for node in &gone {
+            // SAFETY: used by nobody.
+            unsafe { Pool::free(*node) };
+        }
+        let again = take(gone.len());
+        assert_eq!(slabs(&pool), before, "freed memory is used first");
+        nodes.extend(again);
+        let all: HashSet<_> = nodes.iter().map(|node| node.as_ptr().addr()).collect();
+        assert_eq!(all, places);
+        for node in nodes {
+            // SAFETY: as above.
+            unsafe { Pool::free(node) };
+        }
+        assert_eq!((slabs(&pool), pool.spare(), pool.0.lock().open.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn memory_outlives_its_pool_and_small_pools_have_no_slab() {
+        let pool = past_the_plain_ones();
+        let node = pool.allocate().unwrap();
+        assert_eq!(pool.spare(), SLAB - 1280);
+        pool.forget();
+        pool.forget();
+        assert!(pool.allocate().is_none(), "as many as before the first slab");
+        drop(pool);
+        // SAFETY: used by nobody.
+        unsafe { Pool::free(node) };
+    }
+}
