@@ -43,8 +43,34 @@ fn check<L: SearchLayer<[u8]>>() {
     assert!(left.abs() < 4096, "{left} bytes are left after the drop");
 }
 
+/// As many keys as have nodes in slabs: freed nodes are used again, and slabs come back.
+fn check_slabs() {
+    const KEYS: u64 = 600_000;
+    let cycle = |index: &HydraList<u64, u64>| {
+        let key = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for n in 0..KEYS {
+            index.insert(&key(n), &n).unwrap();
+        }
+        let full = live_everywhere();
+        assert!((0..KEYS).all(|n| index.get(&key(n)) == Some(n)));
+        for n in 0..KEYS {
+            assert_eq!(index.remove(&key(n)), Some(n));
+        }
+        index.validate().unwrap();
+        full
+    };
+    let before = live_everywhere();
+    let index = HydraList::new();
+    let full: Vec<i64> = (0..3).map(|_| cycle(&index) - before).collect();
+    assert!(full.iter().all(|bytes| *bytes < full[0] + full[0] / 5 + SLACK), "{full:?}");
+    drop((index, full));
+    let left = live_everywhere() - before;
+    assert!(left.abs() < 4096, "{left} bytes are left after the drop");
+}
+
 #[test]
 fn nodes_and_records_come_back_in_the_background_and_on_drop() {
     check::<ArtLayer<[u8]>>();
     check::<TableLayer<[u8]>>();
+    check_slabs();
 }
