@@ -20,7 +20,9 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::lock::{Mutex, MutexGuard};
 
 /// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
 const SLAB: usize = 2 << 20;
@@ -35,10 +37,8 @@ const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
 };
 
 /// Memory for nodes of one size.
-#[derive(Debug)]
 pub struct Pool(Arc<Shared>);
 
-#[derive(Debug)]
 struct Shared {
     /// From one node to the next, and their alignment.
     size: usize,
@@ -46,7 +46,7 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// Nodes that are there.
     nodes: usize,
@@ -76,7 +76,7 @@ impl Pool {
     pub fn new(layout: Layout) -> Self {
         let layout = layout.pad_to_align();
         let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
-        Self(Arc::new(Shared { size, align, state: Mutex::default() }))
+        Self(Arc::new(Shared { size, align, state: Mutex::new(State::default()) }))
     }
 
     /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate this one.
