@@ -15,6 +15,9 @@
 //!
 //! The first [`PLAIN`] bytes of an index are not from slabs: small indexes stay small. Where the system
 //! knows no huge pages a slab is memory like any other.
+//!
+//! Nodes do not move: one that is left, or dead and not yet freed, keeps its whole slab. [`Pool::spare`]
+//! counts what is not in use there.
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -278,5 +281,67 @@ mod tests {
         drop(pool);
         // SAFETY: used by nobody.
         unsafe { Pool::free(node) };
+    }
+
+    /// Each writes a number of its own into its nodes, which the next thread finds when it frees them; one
+    /// node is freed when the pool is gone.
+    #[test]
+    fn threads_free_the_memory_of_others() {
+        const ROUNDS: usize = if cfg!(miri) { 2 } else { 500 };
+        const BATCH: usize = 200;
+        const WORDS: [usize; 2] = [0, 1280 / size_of::<usize>() - 1];
+        struct Node(NonNull<u8>, usize);
+        // SAFETY: memory of whoever has it.
+        unsafe impl Send for Node {}
+        let make = |pool: &Pool, number| {
+            let memory = pool.allocate().unwrap();
+            // SAFETY: 1280 bytes at an alignment of 64, this test's own.
+            WORDS.iter().for_each(|at| unsafe { memory.cast::<usize>().add(*at).write(number) });
+            Node(memory, number)
+        };
+        let free = |Node(memory, number): Node| {
+            for at in WORDS {
+                // SAFETY: written by `make`.
+                assert_eq!(unsafe { memory.cast::<usize>().add(at).read() }, number);
+            }
+            // SAFETY: used by nobody.
+            unsafe { Pool::free(memory) };
+        };
+        let pool = past_the_plain_ones();
+        let last = make(&pool, usize::MAX);
+        let (mut senders, receivers): (Vec<_>, Vec<_>) =
+            (0..4).map(|_| std::sync::mpsc::channel::<Vec<Node>>()).unzip();
+        senders.rotate_left(1);
+        std::thread::scope(|scope| {
+            for (thread, (next, own)) in senders.into_iter().zip(receivers).enumerate() {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let first = (round * 4 + thread) * BATCH;
+                        // A thread that has ended takes no more: then they are freed here.
+                        let made = (0..BATCH).map(|at| make(pool, first + at)).collect();
+                        if let Err(back) = next.send(made) {
+                            back.0.into_iter().for_each(free);
+                        }
+                        // Now and then, so that there is more than one slab.
+                        if round % 8 == 7 {
+                            own.try_iter().flatten().for_each(free);
+                        }
+                    }
+                    drop(next);
+                    own.into_iter().flatten().for_each(free);
+                });
+            }
+        });
+        let shared = pool.0.clone();
+        drop(pool);
+        let left = || {
+            let state = shared.lock();
+            (state.slabs, state.used, state.open.len())
+        };
+        assert_eq!(left(), (1, 1, 1));
+        free(last);
+        assert_eq!(left(), (0, 0, 0));
+        assert_eq!(Arc::strong_count(&shared), 1, "a slab that is gone has let go");
     }
 }
