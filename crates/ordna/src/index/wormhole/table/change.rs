@@ -270,6 +270,7 @@ impl<P: Place> Table<P> {
     pub fn audit(&self, leaves: &[P]) -> Result<(), String> {
         let mut slots = 0;
         let mut items = 0;
+        let mut prefixes: Vec<u32> = Vec::new();
         for (at, leaf) in leaves.iter().enumerate() {
             let anchor = leaf.anchor();
             let common = |other: Option<&P>| other.map_or(0, |o| common_length(anchor, o.anchor()));
@@ -277,7 +278,9 @@ impl<P: Place> Table<P> {
             let from = if at == 0 { 0 } else { common(left) + 1 };
             let below = common(leaves.get(at + 1));
             // The prefixes that no leaf to the left has; the items among them begin with this leaf.
+            prefixes.resize(prefixes.len().max(anchor.len() + 1), 0);
             for length in from..=anchor.len() {
+                prefixes[length] += 1;
                 let prefix = &anchor[..length];
                 let hash = hash::extend(hash::EMPTY, prefix);
                 let slot = self.exact(prefix, hash).ok_or(format!("no prefix {prefix:?}"))?;
@@ -327,6 +330,10 @@ impl<P: Place> Table<P> {
         }
         if self.items.len() - self.vacant_items.len() != items || self.anchors != leaves.len() {
             return Err(format!("{items} items and {} leaves are miscounted", leaves.len()));
+        }
+        // Searches look for no longer prefix than these tell of.
+        if self.prefixes != prefixes {
+            return Err(format!("prefixes of each length: {prefixes:?}, not {:?}", self.prefixes));
         }
         Ok(())
     }

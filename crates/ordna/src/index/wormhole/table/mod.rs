@@ -38,6 +38,8 @@
 mod change;
 mod hints;
 mod item;
+#[cfg(test)]
+mod tests;
 
 use self::hints::Hints;
 use self::item::{Child, Item};

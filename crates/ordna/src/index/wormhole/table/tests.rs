@@ -1,0 +1,203 @@
+//! Two tables that follow a list of anchors, one a few steps behind the other, as in `twin`.
+
+use std::collections::VecDeque;
+
+use ordna_testkit::random::Random;
+
+use super::{Place, Step, Switches, Table};
+
+/// A place that is nothing but its anchor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Anchor(*mut Vec<u8>);
+
+impl Place for Anchor {
+    fn word(self) -> u64 {
+        self.0.expose_provenance() as u64
+    }
+
+    unsafe fn from_word(word: u64) -> Self {
+        Self(std::ptr::with_exposed_provenance_mut(word as usize))
+    }
+
+    fn anchor(&self) -> &[u8] {
+        // SAFETY: boxed by `Anchor::new`, and freed only when neither table has it.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Anchor {
+    fn new(anchor: Vec<u8>) -> Self {
+        Self(Box::into_raw(Box::new(anchor)))
+    }
+
+    fn free(self) {
+        // SAFETY: boxed by `new`; the callers are done with it.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+/// Both tables and what they should hold.
+struct Lists {
+    leaves: Vec<Anchor>,
+    tables: [Table<Anchor>; 2],
+    /// Steps that the second table has not.
+    behind: VecDeque<Step<Anchor>>,
+    version: [u64; 2],
+}
+
+impl Lists {
+    fn new(switches: Switches) -> Self {
+        let first = Anchor::new(Vec::new());
+        let table = Table::new(first, switches);
+        let tables = [table.clone(), table];
+        Self { leaves: vec![first], tables, behind: VecDeque::new(), version: [0; 2] }
+    }
+
+    /// The number of anchors that are not above the key.
+    fn rank(&self, key: &[u8]) -> usize {
+        self.leaves.partition_point(|leaf| leaf.anchor() <= key)
+    }
+
+    /// An anchor that was not there comes, one that was goes, if that is wanted.
+    fn change(&mut self, anchor: &[u8], come: bool, ended: usize) {
+        let at = self.rank(anchor);
+        let there = self.leaves[at - 1].anchor() == anchor;
+        if there == come || anchor.is_empty() {
+            return;
+        }
+        let (place, left) = if come {
+            (Anchor::new(anchor.to_vec()), at - 1)
+        } else {
+            (self.leaves.remove(at - 1), at - 2)
+        };
+        let right = self.leaves.get(left + 1).copied();
+        let outer = left.checked_sub(1).map(|outer| self.leaves[outer]);
+        if come {
+            self.leaves.insert(at, place);
+        }
+        let step = Step { place, came: come, left: self.leaves[left], right, outer, ended };
+        self.version[0] += 1;
+        self.tables[0].apply(&step, self.version[0]);
+        self.behind.push_back(step);
+    }
+
+    /// The second table takes in what it has not; what is in neither is freed.
+    fn follow(&mut self) {
+        for step in &self.behind {
+            self.version[1] += 1;
+            self.tables[1].apply(step, self.version[1]);
+        }
+        self.behind.drain(..).filter(|step| !step.came).for_each(|step| step.place.free());
+    }
+
+    /// Searches for the keys; returns how often tags lied.
+    fn check(&self, keys: &[Vec<u8>]) -> usize {
+        let mut lies = 0;
+        let table = &self.tables[0];
+        let groups = keys.as_chunks::<4>().0;
+        let many = groups.iter().flat_map(|g| table.search_many(g.each_ref().map(|k| Some(&**k))));
+        for (key, many) in keys.iter().zip(many) {
+            let right = self.leaves[self.rank(key) - 1];
+            for found in [table.search(key), many] {
+                let found = found.filter(|found| found.agrees(key));
+                lies += usize::from(found.is_none());
+                assert!(found.is_none_or(|found| found.place == right), "{key:?}");
+            }
+            let found = table.search_by_comparing(key).filter(|found| found.agrees(key));
+            assert_eq!(found.map(|found| found.place), Some(right), "{key:?} by comparing");
+        }
+        lies
+    }
+
+    fn free(self) {
+        let gone = self.behind.iter().filter(|step| !step.came).map(|step| step.place);
+        gone.chain(self.leaves).for_each(Anchor::free);
+    }
+}
+
+/// Anchors come and go, fewer and more in turn; returns how often tags lied.
+fn comes_and_goes(
+    seed: u64,
+    steps: usize,
+    most: usize,
+    mut key: impl FnMut(&mut Random) -> Vec<u8>,
+) -> usize {
+    let mut random = Random::new(seed);
+    let mut lies = 0;
+    for tag_matching in [true, false] {
+        let mut lists = Lists::new(Switches { tag_matching, ..Switches::default() });
+        let mut grows = true;
+        for _ in 0..steps {
+            let len = lists.leaves.len();
+            grows = if grows { len < most } else { len < 3 };
+            let come = random.below(4) > if grows { 0 } else { 2 };
+            let (anchor, ended) = (key(&mut random), random.below(80) as usize);
+            let anchor = if come {
+                anchor
+            } else {
+                lists.leaves[random.below(len as u64) as usize].anchor().to_vec()
+            };
+            lists.change(&anchor, come, ended);
+            lists.tables[0].audit(&lists.leaves).unwrap();
+            if random.below(12) == 0 {
+                lists.follow();
+                lists.tables[1].audit(&lists.leaves).unwrap();
+                if random.below(2) == 0 {
+                    lists.tables.swap(0, 1);
+                    lists.version.swap(0, 1);
+                }
+            }
+            let mut probes: Vec<Vec<u8>> = (0..6).map(|_| key(&mut random)).collect();
+            probes.extend([Vec::new(), anchor]);
+            lies += lists.check(&probes);
+        }
+        lists.free();
+    }
+    lies
+}
+
+fn letters(random: &mut Random, length: u64, letters: u64) -> Vec<u8> {
+    (0..random.below(length + 1)).map(|_| (random.below(letters) * 7) as u8).collect()
+}
+
+#[test]
+fn tables_follow_their_list() {
+    // Chains and ends; items with more children than they know; all bytes.
+    comes_and_goes(1, 1000, 60, |random| letters(random, 14, 2));
+    comes_and_goes(2, 1000, 60, |random| letters(random, 4, 13));
+    comes_and_goes(3, 1000, 40, |random| letters(random, 2, 30));
+    comes_and_goes(4, 600, 300, |random| letters(random, 3, 256));
+    comes_and_goes(5, 500, 40, |random| {
+        [vec![b'p'; 20 + random.below(3) as usize * 9], letters(random, 12, 12)].concat()
+    });
+    comes_and_goes(6, 60, 9, |random| {
+        [vec![b'p'; random.below(2) as usize * 1500], letters(random, 4, 3)].concat()
+    });
+}
+
+/// Two strings of the same length and hash, whatever stands before: CRC is linear, and they differ by its
+/// polynomial.
+#[test]
+fn tables_whose_hashes_collide_follow_their_list() {
+    let one = *b"abcde";
+    let polynomial = (0x82F6_3B78_u64 << 1 | 1).to_le_bytes();
+    let other: [u8; 5] = std::array::from_fn(|at| one[at] ^ polynomial[at]);
+    let hash = |bytes: &[u8]| super::hash::extend(super::hash::EMPTY, bytes);
+    assert_eq!(hash(&one), hash(&other));
+    assert_eq!(hash(&[b"xy", &one[..]].concat()), hash(&[b"xy", &other[..]].concat()));
+    let key = |random: &mut Random| {
+        let mut key = Vec::new();
+        for _ in 0..random.below(5) {
+            match random.below(5) {
+                0 | 1 => key.extend(one),
+                2 | 3 => key.extend(other),
+                _ => key.push(b"ab"[random.below(2) as usize]),
+            }
+        }
+        key.truncate(key.len() - (random.below(3) as usize).min(key.len()));
+        key.extend(letters(random, 1, 14));
+        key
+    };
+    let lies = comes_and_goes(7, 1000, 60, key) + comes_and_goes(8, 600, 400, key);
+    assert!(lies > 1000, "{lies} searches went wrong");
+}
