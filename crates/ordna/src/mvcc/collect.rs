@@ -76,7 +76,7 @@ struct List<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
 
 struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
     batches: VecDeque<Batch<K, V>>,
-    /// Batches taken and not done.
+    /// Threads with batches that they have taken and are not done with.
     at_work: usize,
     threads: Vec<JoinHandle<()>>,
     /// Threads are running, or it was tried.

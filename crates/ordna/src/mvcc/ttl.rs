@@ -8,7 +8,7 @@
 //! # The background
 //! Every version with a deadline stands in an ordered list, by shard of its key, from before it can
 //! be found in the store until it is replaced, removed or expired. Collectors sleep until the earliest
-//! of them.
+//! of them, but look at the clock once a minute: who sets it tells nobody.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -23,6 +23,8 @@ use crate::sync::{StripedCounter, fault, point};
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 const SHARDS: usize = 16;
+/// A clock that was set, perhaps back and now forward again, is noticed after so long.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
 /// Milliseconds since 1970.
 pub fn system_clock() -> u64 {
@@ -49,14 +51,15 @@ impl Timekeeper {
         self.latest.fetch_max(told, Ordering::AcqRel).max(told)
     }
 
-    /// How long until the store's time comes to `deadline`, if the clock runs on as it does. While it
-    /// is behind the store's time, because it was set back, that stands still.
+    /// How long to sleep until the store's time comes to `deadline`, if the clock runs on as it does.
+    /// While it is behind the store's time, because it was set back, that stands still. At most
+    /// [`LONGEST_SLEEP`].
     pub fn until(&self, deadline: u64) -> Duration {
         let told = (self.clock)();
         let now = self.latest.fetch_max(told, Ordering::AcqRel).max(told);
         let told = if fault!("mvcc.ttl.waits_for_the_clock") { now } else { told };
         let left = if deadline <= now { 0 } else { deadline - told };
-        Duration::from_millis(left)
+        Duration::from_millis(left).min(LONGEST_SLEEP)
     }
 }
 
@@ -176,4 +179,25 @@ impl<K: Key + ?Sized> Deadlines<K> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_back_is_looked_at_again() {
+        let hands = Arc::new(AtomicU64::new(10_000_000));
+        let clock = Arc::clone(&hands);
+        let time = Timekeeper::new(Arc::new(move || clock.load(Ordering::SeqCst)));
+        assert_eq!(time.until(10_000_000), Duration::ZERO);
+        assert_eq!(time.until(10_000_100), Duration::from_millis(100));
+        // Hours, if it were to catch up; but it may be put right.
+        hands.store(0, Ordering::SeqCst);
+        assert_eq!(time.until(10_000_100), LONGEST_SLEEP);
+        assert_eq!(time.until(10_000_000), Duration::ZERO);
+        hands.store(10_000_050, Ordering::SeqCst);
+        assert_eq!(time.until(10_000_100), Duration::from_millis(50));
+        assert_eq!(time.until(u64::MAX), LONGEST_SLEEP);
+    }
 }
