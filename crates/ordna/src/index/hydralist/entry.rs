@@ -272,3 +272,12 @@ pub fn fingerprint<K: Key + ?Sized>(key: &K, head: u64) -> u8 {
     }
     (hash >> 56) as u8
 }
+
+/// Asks for a key that is soon compared: the caller's keys may stand anywhere.
+#[inline]
+pub fn prefetch_key<K: Key + ?Sized>(key: &K) {
+    crate::simd::prefetch(std::ptr::from_ref(key).cast::<u8>());
+    if let Some(last) = key.tail().last() {
+        crate::simd::prefetch(last);
+    }
+}

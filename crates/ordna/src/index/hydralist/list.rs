@@ -36,7 +36,7 @@ use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::entry::Entry;
+use super::entry::{Entry, prefetch_key};
 use super::layer::SearchLayer;
 use super::node::{CHUNK, Changed, Leaf, Node, Run, Token};
 use super::pool::Pool;
@@ -55,9 +55,6 @@ pub const LIMIT: u32 = 16;
 
 /// The fixed part of the smallest key of each kind.
 static ZERO: u64 = 0;
-
-/// How many parts of the next node a walk asks for with each chunk of entries.
-const AT_ONCE: usize = Node::<u64, u64, 64>::PARTS.div_ceil(2);
 
 /// How many lookups of a batch are under way at once.
 const LANES: usize = 16;
@@ -355,14 +352,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
 
     /// Calls `each` with the value of every key, in order. The memory accesses of sixteen lookups
     /// overlap: those of the search layer, of the nodes, of the slots, and of the records.
-    pub fn get_many<Q: Borrow<K>>(&self, all: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+    pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
         let guard = self.collector.pin();
-        let keys = all;
         let layer = self.updates.layer(self.topology.node_of_this_thread());
         let mut places = [None; LANES];
-        keys.iter().take(LANES).for_each(|key| prefetch_key::<K>(key.borrow()));
+        let mut following = keys.iter();
+        following.by_ref().take(LANES).for_each(|key| prefetch_key::<K>(key.borrow()));
         for (group, keys) in keys.chunks(LANES).enumerate() {
-            let next = all.iter().skip((group + 1) * LANES).take(LANES);
+            let next = following.by_ref().take(LANES);
             next.for_each(|key| prefetch_key::<K>(key.borrow()));
             layer.jump_many(keys, &mut places[..keys.len()]);
             let starts: [&Node<K, V, N>; LANES] = std::array::from_fn(|lane| {
@@ -659,12 +656,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
                 // unless they stand close together.
                 read.prefetch_records(&run);
                 if want > run.entries().len() + run.left() && !ahead.is_null() {
-                    parts.by_ref().take(AT_ONCE).for_each(|part| Node::prefetch_part(ahead, part));
+                    let some = parts.by_ref().take(Node::<K, V, N>::AT_ONCE);
+                    some.for_each(|part| Node::prefetch_part(ahead, part));
                 }
-                let is_last_chunk = run.left() == 0;
                 for (at, entry) in run.entries().iter().enumerate() {
                     // Its lines were asked for some entries ago.
-                    if is_last_chunk && at == CHUNK / 2 && want > run.entries().len() {
+                    if run.left() == 0 && at == CHUNK / 2 && want > run.entries().len() {
                         // SAFETY: as where the walk goes on.
                         let ahead = unsafe { Self::node(ahead, &guard) };
                         ahead.inspect(|ahead| ahead.prefetch_first(direction));
@@ -761,15 +758,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Drop
         let run = || self.updates.run(&self.collector.pin());
         while catch_unwind(AssertUnwindSafe(run)).is_err() {}
         self.free_nodes();
-    }
-}
-
-/// Asks for a key that is soon compared: the caller's keys may stand anywhere.
-#[inline]
-fn prefetch_key<K: Key + ?Sized>(key: &K) {
-    crate::simd::prefetch(std::ptr::from_ref(key).cast::<u8>());
-    if let Some(last) = key.tail().last() {
-        crate::simd::prefetch(last);
     }
 }
 

@@ -374,6 +374,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Into how many parts a node is divided for [`Node::prefetch_part`].
     pub const PARTS: usize = (N * 3 / 4).div_ceil(4) + 1;
+    /// How many of them a walk asks for with each chunk of entries.
+    pub const AT_ONCE: usize = Self::PARTS.div_ceil(2);
 
     /// Fetches a part of what a walk reads of a node that it passes through: what it reads first has the
     /// lowest number. The slots are filled from the first one on; the last quarter is left to chance.
