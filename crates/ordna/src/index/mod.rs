@@ -20,6 +20,7 @@ pub mod art;
 pub mod hydralist;
 pub mod locked;
 pub mod pi;
+mod pool;
 mod range;
 pub mod skiplist;
 pub mod wormhole;

@@ -15,7 +15,6 @@
 //! |---|---|
 //! | `entry` | what a slot holds, for all kinds of keys and values |
 //! | `node` | a data node: layout, search, sorted order, references |
-//! | `pool` | where nodes get their memory |
 //! | `list` | lookups, changes, splits and merges |
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
@@ -29,7 +28,6 @@ mod entry;
 pub mod layer;
 mod list;
 mod node;
-mod pool;
 mod stats;
 pub mod updates;
 

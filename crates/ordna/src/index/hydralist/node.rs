@@ -53,8 +53,8 @@ use std::ops::Bound;
 use std::ptr::NonNull;
 
 use super::entry::{Entry, Slot, fingerprint};
-use super::pool::Pool;
 use crate::index::Direction;
+use crate::index::pool::Pool;
 use crate::reclaim::{Guard, Retire};
 use crate::simd::{Bytes, InstructionSet};
 use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};

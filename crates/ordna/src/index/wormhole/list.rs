@@ -27,7 +27,7 @@
 #![expect(unsafe_code, reason = "follows pointers between leaves and records that guards keep")]
 
 use super::Switches;
-use super::leaf::{Leaf, Order, Stale, Words};
+use super::leaf::{Leaf, Order, Pools, Stale, Words};
 use super::mode::Mode;
 use super::table::{Found, Step, Table, common_length};
 use super::upkeep::Tables;
@@ -60,6 +60,7 @@ pub struct List<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> 
     first: Leaf<K, V, S, LEAF>,
     tables: Tables<Leaf<K, V, S, LEAF>>,
     pub switches: Switches,
+    pools: Pools,
     // Last: the collector frees what is retired after all else is gone.
     collector: Collector,
 }
@@ -114,8 +115,10 @@ impl Side {
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
     pub fn new(switches: Switches) -> Self {
-        let first = Leaf::new(&[]);
-        Self { first, tables: Tables::new(first, switches), switches, collector: Collector::new() }
+        let pools = Leaf::<K, V, S, LEAF>::pools();
+        let first = Leaf::new(&[], &pools);
+        let tables = Tables::new(first, switches);
+        Self { first, tables, switches, pools, collector: Collector::new() }
     }
 
     #[inline]
@@ -341,7 +344,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             let anchor = Leaf::<K, V, S, LEAF>::with_key(leaf.words(order.position(at)), |key| {
                 key.radix().as_ref()[..length].to_vec()
             });
-            (Leaf::new(&anchor), at, order)
+            (Leaf::new(&anchor, &self.pools), at, order)
         };
         // SAFETY: as above; the new leaf is ours alone.
         unsafe { leaf.move_from(&order, at, right) };
@@ -440,6 +443,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         ended: usize,
     ) {
         gone.move_all(left);
+        gone.forget(&self.pools);
         self.tables.step(|_| {
             let next = gone.next();
             left.set_next(next);
@@ -530,8 +534,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         std::iter::successors(Some(self.first), |leaf| leaf.next())
     }
 
-    /// Bytes of leaves, records and tables. Exact while nobody writes.
-    pub fn bytes(&self, section: &Section<'_>) -> [usize; 3] {
+    /// Bytes of leaves, of slabs where no leaf stands, of records and tables. Exact while nobody writes.
+    pub fn bytes(&self, section: &Section<'_>) -> [usize; 4] {
         let (mut leaves, mut records) = (0, 0);
         let mut at = Some(self.first);
         while let Some(leaf) = at {
@@ -548,7 +552,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             drop(held);
         }
         let _ = section;
-        [leaves, records, self.tables.bytes()]
+        [leaves, self.pools.spare(), records, self.tables.bytes()]
     }
 
     /// Audits leaves, links and tables; returns the numbers of entries and of leaves.

@@ -250,8 +250,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
     }
 
     fn memory_usage(&self) -> MemoryUsage {
-        let [leaves, records, tables] = self.list.bytes(&self.list.enter());
-        MemoryUsage { parts: vec![("leaves", leaves), ("records", records), ("tables", tables)] }
+        let [leaves, free, records, tables] = self.list.bytes(&self.list.enter());
+        let parts =
+            [("leaves", leaves), ("free leaves", free), ("records", records), ("tables", tables)];
+        MemoryUsage { parts: parts.to_vec() }
     }
 
     fn validate(&self) -> Result<Audit, Violation> {

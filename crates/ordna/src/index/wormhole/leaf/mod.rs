@@ -11,6 +11,10 @@
 //! | entries, on a line | 2,496, or 1,248 | `u64` key and value; or the address of a record |
 //! | anchor | its length | never changes |
 //!
+//! Anchors of keys that are no longer than a head stand between tags and order, where there is room: their
+//! leaves are all of one size, an odd number of lines, so that their first lines are not all on the same few
+//! sets of a cache. Leaves are from slabs ([`Pools`]) unless their anchor is long.
+//!
 //! Entries stand in the order of their tags, with gaps: four positions are a *group*, a tag gives the
 //! group to look into, and who finds it full goes on to the next. So an insert moves nothing, and the
 //! place of an entry is known without a look at the leaf: header, tags and entry are fetched at once.
@@ -41,11 +45,13 @@ use super::hash;
 use super::list::Section;
 use super::mode::Mode;
 use super::table::{Place, prefetch};
+use crate::index::pool::Pool;
 use crate::reclaim::Retire;
 use crate::record::Record;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::{Key, Value};
 
+const LINE: usize = 64;
 /// Entries of a group: as many tags as a word has.
 const LANES: usize = 4;
 const LOW: u64 = 0x0001_0001_0001_0001;
@@ -64,11 +70,40 @@ struct Header<S: Mode> {
     split: AtomicU64,
     /// Number of entries; above bit 16, how many of them the order has sorted.
     fill: AtomicU32,
-    anchor_length: u32,
+    anchor_length: u16,
+    /// Whether its memory is from a [`Pool`].
+    is_pooled: bool,
     /// The first eight bytes of the anchor, and of the next leaf's, as [`Key::head`] gives them;
     /// `u64::MAX` without a next leaf.
     anchor_head: u64,
     upper_head: AtomicU64,
+}
+
+/// Memory for leaves, by their size.
+pub struct Pools {
+    /// Bytes of the smallest leaf, in whole lines.
+    least: usize,
+    /// For leaves of so many lines more.
+    pools: [Pool; 4],
+}
+
+impl Pools {
+    fn new(least: Layout) -> Self {
+        let least = least.pad_to_align();
+        let more = |lines| Layout::from_size_align(least.size() + lines * LINE, least.align());
+        let pools = std::array::from_fn(|lines| Pool::new(more(lines).unwrap_or(least)));
+        Self { least: least.size(), pools }
+    }
+
+    /// The pool for leaves of this layout; `None` if they are too large.
+    fn of(&self, layout: Layout) -> Option<&Pool> {
+        self.pools.get((layout.pad_to_align().size() - self.least) / LINE)
+    }
+
+    /// Bytes of slabs that no leaf stands in.
+    pub fn spare(&self) -> usize {
+        self.pools.iter().map(Pool::spare).sum()
+    }
 }
 
 /// An entry's words: key and value, or the address of the record and nothing.
@@ -119,27 +154,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     const GROUPS: usize = if LEAF < 8 { 2 } else { (LEAF * 39).div_ceil(128) };
     const SLOTS: usize = Self::GROUPS * LANES;
     const TAGS: usize = size_of::<Header<S>>();
-    const ORDER: usize = (Self::TAGS + Self::GROUPS * 8).next_multiple_of(64);
+    const TAGS_END: usize = Self::TAGS + Self::GROUPS * 8;
+    const ORDER: usize = (Self::TAGS_END + if K::HEAD_IS_KEY { 8 } else { 0 }).next_multiple_of(64);
     /// On a cache line: the four entries of a group are one, or half of one.
     const ENTRIES: usize = (Self::ORDER + LEAF.div_ceil(8) * 8).next_multiple_of(64);
-    const ANCHOR: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;
+    const ENTRIES_END: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;
+    const ANCHOR: usize = if K::HEAD_IS_KEY { Self::TAGS_END } else { Self::ENTRIES_END };
     const FITS: () = assert!(LEAF >= 4 && LEAF < Self::SLOTS && Self::SLOTS <= 256);
 
     fn layout(anchor: usize) -> Layout {
         const { Self::FITS };
-        Layout::from_size_align(Self::ANCHOR + anchor, align_of::<Header<S>>())
+        let size = Self::ENTRIES_END.max(Self::ANCHOR + anchor);
+        Layout::from_size_align(size, align_of::<Header<S>>())
             .expect("anchors are no longer than keys")
     }
 
     /// An empty leaf that nobody else knows yet.
-    pub fn new(anchor: &[u8]) -> Self {
+    pub fn new(anchor: &[u8], pools: &Pools) -> Self {
         let layout = Self::layout(anchor.len());
-        // SAFETY: the layout is not of size zero. Zeroed memory is what every part but the header
-        // begins with; the header is written whole, and the anchor has room behind the order.
+        let pooled = pools.of(layout).and_then(Pool::allocate);
+        // SAFETY: the layout is not of size zero, and a pool's memory has room for it. Zeroed memory is what
+        // every part but the header begins with; the header is written whole, and the anchor has its room.
         let header = unsafe {
-            let Some(memory) = NonNull::new(alloc::alloc_zeroed(layout)) else {
+            let Some(memory) = pooled.or_else(|| NonNull::new(alloc::alloc(layout))) else {
                 alloc::handle_alloc_error(layout)
             };
+            memory.write_bytes(0, layout.size());
             let header = memory.cast::<Header<S>>();
             header.write(Header {
                 lock: S::Lock::default(),
@@ -147,7 +187,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                 prev: AtomicPtr::default(),
                 split: AtomicU64::new(0),
                 fill: AtomicU32::new(0),
-                anchor_length: anchor.len() as u32,
+                anchor_length: anchor.len() as u16,
+                is_pooled: pooled.is_some(),
                 anchor_head: anchor.head(),
                 upper_head: AtomicU64::new(u64::MAX),
             });
@@ -169,7 +210,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
 
     #[inline]
     fn word_at<'a>(self, part: usize, at: usize) -> &'a AtomicU64 {
-        debug_assert!(part + at * 8 + 8 <= Self::ANCHOR);
+        debug_assert!(part + at * 8 + 8 <= Self::ENTRIES_END);
         // SAFETY: the parts are words, initialized, and callers stay within theirs: positions are
         // below SLOTS, groups below GROUPS, order words below LEAF / 8. The leaf lives.
         unsafe { self.header.byte_add(part + at * 8).cast().as_ref() }
@@ -183,7 +224,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// The anchor: not above any key of this leaf, above every key of the one before.
     #[inline]
     pub fn anchor_bytes<'a>(self) -> &'a [u8] {
-        let length = self.header().anchor_length as usize;
+        let length = usize::from(self.header().anchor_length);
         // SAFETY: written by `new`, never changed; the leaf lives.
         unsafe {
             std::slice::from_raw_parts(self.header.byte_add(Self::ANCHOR).cast().as_ptr(), length)
@@ -314,7 +355,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     }
 
     /// How many lines a walk reads.
-    pub const LINES: usize = 1 + (Self::ANCHOR - Self::ORDER).div_ceil(64);
+    pub const LINES: usize = 1 + (Self::ENTRIES_END - Self::ORDER).div_ceil(64);
 
     /// Asks for one of them: header, order, entries.
     #[inline]
@@ -620,9 +661,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(())
     }
 
-    /// Bytes asked of the allocator for the leaf itself.
+    /// Where leaves get their memory from.
+    pub fn pools() -> Pools {
+        Pools::new(Self::layout(0))
+    }
+
+    /// Bytes that the leaf itself takes, of a slab or of the allocator.
     pub fn bytes(self) -> usize {
-        Self::layout(self.anchor_bytes().len()).size()
+        let layout = Self::layout(self.anchor_bytes().len());
+        if self.header().is_pooled { layout.pad_to_align().size() } else { layout.size() }
+    }
+
+    /// Tells the pools that this leaf is left.
+    pub fn forget(self, pools: &Pools) {
+        pools.of(Self::layout(self.anchor_bytes().len())).into_iter().for_each(Pool::forget);
     }
 
     /// The address, for [`Guard::retire`](crate::reclaim::Guard::retire).
@@ -636,10 +688,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Nobody else can reach the leaf, and nobody uses it afterwards.
     pub unsafe fn free(self) {
         let layout = Self::layout(self.anchor_bytes().len());
-        // SAFETY: exclusively ours by the caller; allocated by `new` with this layout.
+        // SAFETY: exclusively ours by the caller; allocated by `new`, with this layout if from no pool.
         unsafe {
+            let is_pooled = self.header().is_pooled;
             self.header.drop_in_place();
-            alloc::dealloc(self.header.as_ptr().cast(), layout);
+            if is_pooled {
+                Pool::free(self.header.cast());
+            } else {
+                alloc::dealloc(self.header.as_ptr().cast(), layout);
+            }
         }
     }
 }

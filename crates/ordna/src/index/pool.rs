@@ -1,6 +1,6 @@
-//! Memory for data nodes: slabs of 2 MiB that ask the system for a huge page.
+//! Memory for the nodes of lists: slabs of 2 MiB that ask the system for a huge page.
 //!
-//! Neighbours in the list stand anywhere in memory. On pages of 4 KiB nearly every step to another node
+//! Neighbours in a list stand anywhere in memory. On pages of 4 KiB nearly every step to another node
 //! begins with a walk through page tables that are in no cache either, and a prefetch waits for that
 //! walk as a load does.
 //!
@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
-//! 2. `open` holds exactly the slabs that have room. A slab that nothing is left in is given back at once.
+//! 2. The list that begins at `open` holds exactly the slabs that have room. A slab that nothing is left in is
+//!    given back at once.
 //!
 //! The first [`PLAIN`] bytes of an index are not from slabs: small indexes stay small. Where the system
 //! knows no huge pages a slab is memory like any other.
@@ -49,12 +50,11 @@ struct Shared {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     /// Nodes that are there.
     nodes: usize,
-    /// Slabs that have room.
-    open: Vec<NonNull<Slab>>,
+    /// The first of the slabs that have room.
+    open: *mut Slab,
     slabs: usize,
     /// Nodes in slabs.
     used: usize,
@@ -72,6 +72,9 @@ struct Slab {
     fresh: usize,
     /// Freed nodes, each leading to the next.
     free: *mut u8,
+    /// Its neighbours among the slabs that have room, if it has.
+    next: *mut Self,
+    prev: *mut Self,
 }
 
 impl Pool {
@@ -79,7 +82,8 @@ impl Pool {
     pub fn new(layout: Layout) -> Self {
         let layout = layout.pad_to_align();
         let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
-        Self(Arc::new(Shared { size, align, state: Mutex::new(State::default()) }))
+        let state = State { nodes: 0, open: ptr::null_mut(), slabs: 0, used: 0 };
+        Self(Arc::new(Shared { size, align, state: Mutex::new(state) }))
     }
 
     /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate this one.
@@ -89,22 +93,20 @@ impl Pool {
         if state.nodes * self.0.size <= PLAIN {
             return None;
         }
-        let slab = match state.open.last() {
-            Some(slab) => *slab,
-            None => {
-                let slab = Slab::new(&self.0)?;
-                state.open.push(slab);
+        // SAFETY: a new slab is in no list, an open one is there, and the lock is held.
+        unsafe {
+            if state.open.is_null() {
+                state.open(Slab::new(&self.0)?.as_ptr());
                 state.slabs += 1;
-                slab
             }
-        };
-        state.used += 1;
-        // SAFETY: an open slab is there, and the lock is held.
-        let (memory, is_full) = unsafe { Slab::take(slab, &self.0) };
-        if is_full {
-            state.open.pop();
+            state.used += 1;
+            let slab = state.open;
+            let memory = Slab::take(slab, &self.0);
+            if !Slab::has_room(slab, &self.0) {
+                state.close(slab);
+            }
+            Some(memory)
         }
-        Some(memory)
     }
 
     /// Notes that there is one node less, whoever allocated it. Its memory may be freed later.
@@ -130,14 +132,14 @@ impl Pool {
             let had_room = Slab::has_room(slab, &shared);
             (*slab).free = memory.as_ptr();
             (*slab).used -= 1;
-            let slab = NonNull::new_unchecked(slab);
-            if (*slab.as_ptr()).used == 0 {
-                state.open.retain(|open| *open != slab);
+            if !had_room {
+                state.open(slab);
+            }
+            if (*slab).used == 0 {
+                state.close(slab);
                 state.slabs -= 1;
                 slab.drop_in_place();
-                dealloc(slab.as_ptr().cast(), LAYOUT);
-            } else if !had_room {
-                state.open.push(slab);
+                dealloc(slab.cast(), LAYOUT);
             }
         }
     }
@@ -161,14 +163,56 @@ impl Shared {
     }
 }
 
+impl State {
+    /// Puts a slab first into the list of those that have room.
+    ///
+    /// # Safety
+    /// The slab is there and not in the list, and the lock is held.
+    unsafe fn open(&mut self, slab: *mut Slab) {
+        // SAFETY: by the caller; slabs in the list are there.
+        unsafe {
+            (*slab).prev = ptr::null_mut();
+            (*slab).next = self.open;
+            if let Some(next) = self.open.as_mut() {
+                next.prev = slab;
+            }
+        }
+        self.open = slab;
+    }
+
+    /// Takes a slab out of that list.
+    ///
+    /// # Safety
+    /// The slab is in the list, and the lock is held.
+    unsafe fn close(&mut self, slab: *mut Slab) {
+        // SAFETY: by the caller; slabs in the list are there.
+        unsafe {
+            let (next, prev) = ((*slab).next, (*slab).prev);
+            if let Some(next) = next.as_mut() {
+                next.prev = prev;
+            }
+            match prev.as_mut() {
+                Some(prev) => prev.next = next,
+                None => self.open = next,
+            }
+        }
+    }
+}
+
 impl Slab {
     fn new(shared: &Arc<Shared>) -> Option<NonNull<Self>> {
         // SAFETY: the layout is not empty.
         let slab = NonNull::new(unsafe { alloc(LAYOUT) })?;
         ask_for_huge_pages(slab);
         let _ = slab.as_ptr().expose_provenance();
-        let head =
-            Self { shared: shared.clone(), used: 0, fresh: shared.start(), free: ptr::null_mut() };
+        let head = Self {
+            shared: shared.clone(),
+            used: 0,
+            fresh: shared.start(),
+            free: ptr::null_mut(),
+            next: ptr::null_mut(),
+            prev: ptr::null_mut(),
+        };
         // SAFETY: new memory, large enough, aligned to its size.
         unsafe { slab.cast::<Self>().write(head) };
         Some(slab.cast())
@@ -181,27 +225,25 @@ impl Slab {
         unsafe { !(*slab).free.is_null() || (*slab).fresh + shared.size <= SLAB }
     }
 
-    /// A node's memory, and whether it was the last one.
+    /// A node's memory.
     ///
     /// # Safety
     /// The slab is there and has room, and the lock of its pool is held.
-    unsafe fn take(slab: NonNull<Self>, shared: &Shared) -> (NonNull<u8>, bool) {
-        let head = slab.as_ptr();
+    unsafe fn take(slab: *mut Self, shared: &Shared) -> NonNull<u8> {
         // SAFETY: by the caller. A freed node holds the next one's address; what was never used is in bounds.
         unsafe {
-            (*head).used += 1;
-            let memory = match NonNull::new((*head).free) {
+            (*slab).used += 1;
+            match NonNull::new((*slab).free) {
                 Some(memory) => {
-                    (*head).free = memory.cast::<*mut u8>().read();
+                    (*slab).free = memory.cast::<*mut u8>().read();
                     memory
                 }
                 None => {
-                    let memory = slab.cast::<u8>().add((*head).fresh);
-                    (*head).fresh += shared.size;
+                    let memory = NonNull::new_unchecked(slab).cast::<u8>().add((*slab).fresh);
+                    (*slab).fresh += shared.size;
                     memory
                 }
-            };
-            (memory, !Self::has_room(head, shared))
+            }
         }
     }
 }
@@ -227,6 +269,18 @@ mod tests {
         Err(_) => panic!(),
     };
     const A_SLAB: usize = SLAB / 1280;
+
+    /// How many slabs have room; checks their list.
+    fn open(state: &State) -> usize {
+        let (mut count, mut before, mut slab) = (0, ptr::null_mut(), state.open);
+        // SAFETY: slabs in the list are there, and the caller holds the lock.
+        while let Some(head) = unsafe { slab.as_ref() } {
+            assert_eq!(head.prev, before);
+            assert!(!head.free.is_null() || head.fresh + 1280 <= SLAB);
+            (count, before, slab) = (count + 1, slab, head.next);
+        }
+        count
+    }
 
     fn past_the_plain_ones() -> Pool {
         let pool = Pool::new(NODE);
@@ -258,8 +312,10 @@ mod tests {
             // SAFETY: used by nobody.
             unsafe { Pool::free(*node) };
         }
+        assert_eq!(open(&pool.0.lock()), before, "each has room");
         let again = take(gone.len());
         assert_eq!(slabs(&pool), before, "freed memory is used first");
+        assert_eq!(open(&pool.0.lock()), 0);
         nodes.extend(again);
         let all: HashSet<_> = nodes.iter().map(|node| node.as_ptr().addr()).collect();
         assert_eq!(all, places);
@@ -267,7 +323,7 @@ mod tests {
             // SAFETY: as above.
             unsafe { Pool::free(node) };
         }
-        assert_eq!((slabs(&pool), pool.spare(), pool.0.lock().open.len()), (0, 0, 0));
+        assert_eq!((slabs(&pool), pool.spare(), open(&pool.0.lock())), (0, 0, 0));
     }
 
     #[test]
@@ -337,7 +393,7 @@ mod tests {
         drop(pool);
         let left = || {
             let state = shared.lock();
-            (state.slabs, state.used, state.open.len())
+            (state.slabs, state.used, open(&state))
         };
         assert_eq!(left(), (1, 1, 1));
         free(last);
