@@ -15,6 +15,7 @@
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
 //! | [`paper`] | the papers' experiments as a table of runs |
 //! | [`batches`] | PI's batches beside single operations |
+//! | [`reclaim`] | the ways to free removed memory, side by side |
 //! | [`dram`] | the machine's memory latency |
 //! | [`memory`] | bytes as the allocator and the system count them |
 //! | [`info`] | where, when and on what a run was |
@@ -43,6 +44,7 @@ pub mod paper;
 mod peers;
 pub mod plugin;
 pub mod progress;
+pub mod reclaim;
 pub mod registry;
 pub mod report;
 pub mod run;

@@ -32,24 +32,26 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
+/// What the machine was like during a run, if that is known.
+pub fn told_of(run: &RunInfo) -> Option<String> {
+    let busy = run.was_busy()?;
+    let load = run.load_average.map(|load| format!("load average {load:.2} at its start"));
+    let shares = run.shares.map(|shares| {
+        let (others, stolen) = (shares.others * 100.0, shares.stolen * 100.0);
+        format!(
+            "other processes and the system took {others:.1} % of the processors, the host {stolen:.1} %"
+        )
+    });
+    let figures: Vec<String> = load.into_iter().chain(shares).collect();
+    let verdict = if busy { "BUSY: do not rely on its figures" } else { "quiet" };
+    let (run, figures) = (&run.started, figures.join("; "));
+    Some(format!("In the run of {run} the machine was {verdict} ({figures})."))
+}
+
 /// What the runs were like, a sentence each: load of the machine, spread of the rounds, drift of
 /// the baseline.
 pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
-    let mut told = Vec::new();
-    for run in runs(cells) {
-        let Some(busy) = run.was_busy() else { continue };
-        let load = run.load_average.map(|load| format!("load average {load:.2} at its start"));
-        let shares = run.shares.map(|shares| {
-            let (others, stolen) = (shares.others * 100.0, shares.stolen * 100.0);
-            format!(
-                "other processes and the system took {others:.1} % of the processors, the host {stolen:.1} %"
-            )
-        });
-        let figures: Vec<String> = load.into_iter().chain(shares).collect();
-        let verdict = if busy { "BUSY: do not rely on its figures" } else { "quiet" };
-        let (run, figures) = (&run.started, figures.join("; "));
-        told.push(format!("In the run of {run} the machine was {verdict} ({figures})."));
-    }
+    let mut told: Vec<String> = runs(cells).into_iter().filter_map(told_of).collect();
     let figures = cells.iter().filter(|cell| cell.mops.is_some()).count();
     let known: Vec<&Cell> = cells.iter().filter(|cell| cell.noise().is_some()).collect();
     let once = figures - known.len();

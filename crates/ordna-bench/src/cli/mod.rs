@@ -3,6 +3,7 @@
 mod batches;
 mod growth;
 mod paper;
+mod reclaim;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,9 @@ enum Command {
     Growth(Box<growth::Growth>),
     /// Measure PI's batches beside single operations of other indexes.
     Pi(Box<batches::Batches>),
+    /// Measure the ways to free removed memory: what reading sections and retiring cost, and what stays
+    /// unfreed beside a reader that stalls.
+    Reclaim(reclaim::Reclaim),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
     /// List the indexes, key sets and workloads.
@@ -190,6 +194,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
         Command::Run(run) => run.run(),
         Command::Growth(growth) => growth.run(),
         Command::Pi(batches) => batches.run(),
+        Command::Reclaim(reclaim) => reclaim.run(),
         Command::Paper(papers) => papers.run(),
         Command::Docs(docs) => docs.run(),
     }
@@ -302,9 +307,7 @@ impl Common {
         // All of them before the first begins.
         plans.iter().try_for_each(Plan::check).map_err(BenchError::Request)?;
         if let Some(path) = &self.json {
-            // Told now, not after a long run; what is there stays until there are results.
-            let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            opened.map_err(|source| BenchError::Write { path: path.clone(), source })?;
+            check_writable(path)?;
         }
         let then = Ticks::now();
         let progress = Progress::new(plans.iter().map(Plan::steps).sum());
@@ -377,6 +380,13 @@ fn report(folder: &Path, cells: &[Cell], baseline: &str) -> Result<(), BenchErro
     write(&page, &render_report(cells, baseline))?;
     println!("plots: {}", page.display());
     Ok(())
+}
+
+/// Tells now, not after a long run; what is there stays until there are results.
+fn check_writable(path: &Path) -> Result<(), BenchError> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let written = |source| BenchError::Write { path: path.to_owned(), source };
+    opened.map(drop).map_err(written)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {

@@ -11,19 +11,12 @@
 //!
 //! # The library behind the façade
 //! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence), measured against
-//! `crossbeam-epoch` 0.9 by the example `reclaim_peers`: medians of five interleaved rounds on one
-//! virtual AMD EPYC server with two cores, one million retires of 48 bytes.
+//! `crossbeam-epoch` 0.9 by `ordna bench reclaim`, on one virtual
+//! AMD EPYC server with two cores (`docs/benchmarks/nitro.md` has the figures, the access barrier's too):
+//! entering costs the same within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch`
+//! retires for less (29 ns with the allocation, 38 ns here).
 //!
-//! | | `seize` | `crossbeam-epoch` |
-//! |---|---|---|
-//! | enter and leave | 6.7 ns | 8.2 ns |
-//! | the same within a guard | 1.2 ns | 1.6 ns |
-//! | allocate, enter, retire | 39 ns | 46 ns |
-//! | held while one reader stalls through all retires | 48.0 MB | 48.0 MB |
-//! | held after it left and 1,000 more retires | 0 | 47.9 MB |
-//! | held after the owner was dropped | 0 | 47.9 MB (its global collector lives on) |
-//!
-//! So a stalled reader costs the same in both: all that is retired meanwhile. The difference is
+//! A stalled reader costs the same in both: all that is retired meanwhile. The difference is
 //! afterwards. `seize` leaves the stalled reader's garbage to that reader, which frees it when it
 //! leaves (its leaving takes that long); `crossbeam-epoch` frees a few bags at a time as later
 //! traffic comes by. A collector per index needs no registration of threads here, and dropping it
