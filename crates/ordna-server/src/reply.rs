@@ -39,6 +39,7 @@ impl Replies {
     /// An error with its code first. Line breaks become blanks, as in Redis.
     pub fn error(&mut self, text: &str) {
         self.bytes.push(b'-');
+        let text = text.trim_end_matches(['\r', '\n']);
         let line = text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte });
         self.bytes.extend(line);
         self.bytes.extend_from_slice(b"\r\n");

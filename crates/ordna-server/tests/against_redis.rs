@@ -75,6 +75,16 @@ fn replies_are_those_of_redis() {
         vec![b"INCRBY", b"n", b" 1"],
         vec![b"INCRBY", b"n", b""],
         vec![b"CONFIG", &long],
+        vec![b"SET", b"e", b"1"],
+        vec![b"EXPIRE", b"e", b"100", &long],
+        vec![b"EXPIRE", b"e", b"x", b"NX", &long],
+        vec![b"EXPIRE", b"e", b"100", b"ba\0d"],
+        vec![b"EXPIRE", b"e", b"100", b"\0"],
+        vec![b"EXPIRE", b"e", b"100", b""],
+        vec![b"EXPIRE", b"e", b"100", b"a\r\nb\r\n"],
+        vec![b"EXPIRE", b"e", b"100", b"xx\0nx"],
+        vec![b"EXPIRE", b"e", b"100", b"nX\0"],
+        vec![b"TTL", b"e"],
     ]);
     let begin = Instant::now();
     for command in &commands {

@@ -70,13 +70,15 @@ impl Only {
     fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> std::result::Result<Self, String> {
         let mut only = Self::default();
         for option in options {
+            // To Redis it ends at a NUL.
+            let option = option.split(|byte| *byte == 0).next().unwrap_or_default();
             match option.to_ascii_lowercase().as_slice() {
                 b"nx" => only.absent = true,
                 b"xx" => only.present = true,
                 b"gt" => only.later = true,
                 b"lt" => only.earlier = true,
                 _ => {
-                    let shown = String::from_utf8_lossy(&option[..option.len().min(128)]);
+                    let shown = String::from_utf8_lossy(option);
                     return Err(format!("ERR Unsupported option {shown}"));
                 }
             }
