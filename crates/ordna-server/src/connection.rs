@@ -115,7 +115,7 @@ async fn execute_all(
             Outcome::Done => {}
             Outcome::Close => break false,
             Outcome::Walk(walk) => run(state, *walk, replies).await,
-            // It does not panic, and is not aborted.
+            // If nobody tells, it is freed too.
             Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
         }
         if replies.bytes.len() > SEND {
@@ -131,11 +131,15 @@ async fn execute_all(
 }
 
 async fn run(state: &State, mut walk: Walk, replies: &mut Replies) {
+    let mut noted = None;
     loop {
         let stepped = walk.step(&state.keys(), state.config.max_reply);
         match stepped {
             Ok(true) => return walk.reply(replies),
-            Ok(false) => tokio::task::yield_now().await,
+            Ok(false) => {
+                noted.get_or_insert_with(|| state.walks.note());
+                tokio::task::yield_now().await;
+            }
             Err(error) => return replies.error(&error),
         }
     }

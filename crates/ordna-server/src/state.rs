@@ -16,6 +16,7 @@ use crate::Config;
 use crate::clients::Clients;
 use crate::cursors::Cursors;
 use crate::snapshots::Snapshots;
+use crate::walk::LongWalks;
 use crate::watches::Watches;
 
 type Entries = Store<[u8], [u8]>;
@@ -117,6 +118,7 @@ pub(crate) struct State {
     pub cursors: Arc<Cursors>,
     pub snapshots: Arc<Snapshots>,
     pub watches: Arc<Watches>,
+    pub walks: LongWalks,
     pub started: Instant,
     pub commands: StripedCounter,
     pub connections: AtomicU64,
@@ -139,6 +141,7 @@ impl State {
             clients: Clients::default(),
             snapshots: Arc::default(),
             watches: Arc::default(),
+            walks: LongWalks::default(),
             started: Instant::now(),
             commands: StripedCounter::new(),
             connections: AtomicU64::new(0),

@@ -1,6 +1,8 @@
 //! Commands that walk over many keys, in stretches, so that others get their turn.
 
 use std::ops::{Bound, ControlFlow};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ordna::entries::{FlatBytes, Sequence};
 use ordna::{Direction, OrderedIndex};
@@ -129,6 +131,46 @@ impl Walk {
                 out.bytes.extend_from_slice(&self.found.bytes);
             }
             Purpose::Count | Purpose::Delete => out.count(self.count),
+        }
+    }
+}
+
+/// The walks that take more than one stretch, since their first.
+#[derive(Debug, Default)]
+pub struct LongWalks(Mutex<Vec<Instant>>);
+
+impl LongWalks {
+    fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one until what this returns is dropped.
+    pub fn note(&self) -> Noted<'_> {
+        let since = Instant::now();
+        self.list().push(since);
+        Noted { walks: self, since }
+    }
+
+    /// How many there are, and the age of the oldest.
+    pub fn count(&self) -> (usize, Duration) {
+        let list = self.list();
+        (list.len(), list.iter().min().map(Instant::elapsed).unwrap_or_default())
+    }
+}
+
+/// A long walk under way.
+#[derive(Debug)]
+pub struct Noted<'a> {
+    walks: &'a LongWalks,
+    since: Instant,
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut list = self.walks.list();
+        // Of two noted at the same time either will do.
+        if let Some(at) = list.iter().position(|noted| *noted == self.since) {
+            list.swap_remove(at);
         }
     }
 }

@@ -607,3 +607,81 @@ fn partition_points_divide_the_store() {
         assert_eq!(points, (1..20_000).map(|key| key * 7).collect::<Vec<_>>());
     }
 }
+
+/// Walks are counted while they last, however they end; the long ones with their age. Reads of keys
+/// are not.
+#[test]
+fn walks_under_way_are_counted() {
+    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+    (0..5000).for_each(|key| drop(store.insert(&key, &key)));
+    let snapshot = store.snapshot();
+    let counts = || {
+        let told = store.statistics();
+        (told.walks, told.long_walks)
+    };
+    assert_eq!(counts(), (0, vec![]));
+    store.get_with(&7, |_| assert_eq!(counts().0, 0)).unwrap();
+    store.get_many_with(&[1, 2, 3], |_, _| assert_eq!(counts().0, 0));
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    for direction in [Direction::Ascending, Direction::Descending] {
+        let mut passed = 0;
+        let mut oldest = Duration::ZERO;
+        snapshot.visit(all.0, all.1, direction, |key, _| {
+            passed += 1;
+            let (walks, long) = counts();
+            assert_eq!(walks, 1);
+            match passed {
+                1..=50 => assert!(long.is_empty(), "after {passed}"),
+                2500.. => {
+                    assert_eq!(long.len(), 1);
+                    assert!(long[0] >= oldest);
+                    oldest = long[0];
+                }
+                _ => {}
+            }
+            if passed % 1000 == 0 {
+                // A short one within, of the latest state, that is cut off.
+                store.visit(Bound::Included(key), all.1, direction, |_, _| {
+                    assert_eq!((counts().0, counts().1.len()), (2, long.len()));
+                    ControlFlow::Break(())
+                });
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!((passed, counts()), (5000, (0, vec![])));
+        assert!(oldest > Duration::ZERO);
+    }
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        store.visit(all.0, all.1, Direction::Ascending, |key, _| {
+            if *key == 4000 {
+                std::panic::resume_unwind(Box::new("a visitor"));
+            }
+            ControlFlow::Continue(())
+        });
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(counts(), (0, vec![]));
+    // A range that is held reads nothing.
+    let mut range = snapshot.iter();
+    assert_eq!(range.next(), Some((0, 0)));
+    assert_eq!(counts(), (0, vec![]));
+    // One that stands still is seen by others.
+    let (inside, told) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            snapshot.visit(all.0, all.1, Direction::Ascending, |key, _| {
+                if *key == 4000 {
+                    inside.wait();
+                    told.wait();
+                }
+                ControlFlow::Continue(())
+            });
+        });
+        inside.wait();
+        let (walks, long) = counts();
+        assert_eq!((walks, long.len()), (1, 1));
+        assert!(counts().1[0] >= long[0]);
+        told.wait();
+    });
+    assert_eq!(counts(), (0, vec![]));
+}

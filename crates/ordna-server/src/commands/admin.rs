@@ -417,12 +417,14 @@ pub fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         counts.bytes += flushed.bytes;
         counts.versions += flushed.versions;
         counts.dead += flushed.dead;
+        counts.walks += flushed.walks;
         counts.snapshots.extend(flushed.snapshots);
     }
     let used = counts.bytes;
     let limit = state.config.max_memory.unwrap_or(0);
     let (scans, leases_ended) = state.cursors.leases();
     let held = state.snapshots.list();
+    let (walks, walk_age) = state.walks.count();
     let oldest = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs()).max().unwrap_or(0);
     let uptime = state.started.elapsed().as_secs();
     let (port, process) = (state.address.port(), std::process::id());
@@ -452,9 +454,11 @@ pub fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         (
             "Snapshots",
             format!(
-                "snapshots_held:{}\r\nscans_under_way:{scans}\r\nscan_leases_ended:{leases_ended}\r\nsnapshots_alive:{}\r\noldest_snapshot_seconds:{oldest}\r\nversions:{}\r\ndead_versions:{}\r\ncollected_versions:{}\r\n",
+                "snapshots_held:{}\r\nscans_under_way:{scans}\r\nscan_leases_ended:{leases_ended}\r\nsnapshots_alive:{}\r\noldest_snapshot_seconds:{oldest}\r\nwalks_under_way:{walks}\r\noldest_walk_seconds:{}\r\nwalks_reading:{}\r\nversions:{}\r\ndead_versions:{}\r\ncollected_versions:{}\r\n",
                 held.len(),
                 counts.snapshots.len(),
+                walk_age.as_secs(),
+                counts.walks,
                 counts.versions,
                 counts.dead,
                 counts.collected

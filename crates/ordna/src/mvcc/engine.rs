@@ -36,6 +36,7 @@ use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
 use super::structure::Structure;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
+use super::walks::{Walk, Walks};
 use crate::index::skiplist::item::Item;
 use crate::index::skiplist::raw::{LANES, List};
 use crate::index::{Direction, is_above, is_below};
@@ -47,6 +48,10 @@ use crate::{Key, Value, Violation};
 const REFRESH: usize = 512;
 /// The first section of a walk: many end in it.
 const FIRST_SECTION: usize = 64;
+/// A walk upwards that goes on after so many sections is a long one: some 600 versions.
+const SHORT_ASCENT: usize = 2;
+/// The same downwards, where the first sections are shorter.
+const SHORT_DESCENT: usize = LANES.len();
 /// A thread hands over so many unlinked versions at once for freeing.
 const RETIRED: usize = 256;
 /// Announcements of writers are spread over so many cache lines.
@@ -86,6 +91,7 @@ pub(super) struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub hook: RwLock<Option<Hook<K, V>>>,
     /// Rounds of writes beyond the first.
     pub retries: StripedCounter,
+    pub walks: Walks,
     pub me: Weak<Self>,
 }
 
@@ -110,6 +116,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             deadlines: Deadlines::new(),
             hook: RwLock::new(None),
             retries: StripedCounter::new(),
+            walks: Walks::default(),
             me,
         }
     }
@@ -229,10 +236,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         direction: Direction,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
+        let mut walk = self.walks.begin();
         let mut each = |node: Node<K, V>, key: &K| node.with_value(|value| visit(key, value));
         match direction {
-            Direction::Ascending => self.ascend(view, lower, upper, &mut each),
-            Direction::Descending => self.descend(view, lower, upper, &mut each),
+            Direction::Ascending => self.ascend(view, lower, upper, &mut walk, &mut each),
+            Direction::Descending => self.descend(view, lower, upper, &mut walk, &mut each),
         }
     }
 
@@ -241,6 +249,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         view: View,
         lower: Bound<&K>,
         upper: Bound<&K>,
+        walk: &mut Walk<'_>,
         each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
     ) {
         // Where to go on, and whether that key was visited.
@@ -283,6 +292,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 _ => self.pass_lanes(view, first, upper, &mut lanes, &guard, &mut pass),
             };
             sections += 1;
+            if sections == SHORT_ASCENT {
+                walk.note_as_long();
+            }
             let Some((next, behind)) = next else { return };
             let key = next.key(&guard);
             let key_visited = visited == Some(key);
@@ -351,12 +363,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         view: View,
         lower: Bound<&K>,
         upper: Bound<&K>,
+        walk: &mut Walk<'_>,
         each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
     ) {
         let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
         // Behind which key the last section began: all keys above it were visited.
         let mut resume: Option<K::Owned> = None;
         for section in 0.. {
+            if section == SHORT_DESCENT {
+                walk.note_as_long();
+            }
             let guard = self.collector.pin();
             let upper = resume.as_ref().map_or(upper, |key| Bound::Included(key.borrow()));
             let to = match upper {

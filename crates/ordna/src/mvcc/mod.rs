@@ -38,6 +38,7 @@
 //! | `collect` | what becomes of dead versions, and who collects |
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
+//! | `walks` | walks under way, for the statistics |
 //!
 //! Source: the Nitro paper (VLDB 2016), §3, §4, §6.4. Where it departs from it, the modules say so.
 
@@ -54,6 +55,7 @@ mod structure;
 #[doc(hidden)]
 pub mod terms;
 mod ttl;
+mod walks;
 mod write;
 
 pub use batch::Write;

@@ -134,6 +134,14 @@ pub struct Statistics {
     pub expiring: (usize, usize),
     /// The live snapshots, oldest first.
     pub snapshots: Vec<LiveSnapshot>,
+    /// Walks under way: calls of `visit` of the store and its snapshots, and what their ranges just
+    /// read ahead. Each holds back the freeing of what is unlinked for a short stretch only, unless
+    /// its caller stands still in it. (The Nitro paper counts sessions of its access barrier, which
+    /// the store does not run on.) Reads of single keys and of groups of keys are not counted.
+    pub walks: usize,
+    /// Of these the long ones, which have passed some 600 versions: for how long each has been one,
+    /// longest first.
+    pub long_walks: Vec<Duration>,
     /// Rounds of writes beyond the first, because another write came between.
     pub retries: usize,
     /// Times a write or a read waited for the writers of an ended term.
@@ -460,7 +468,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         points
     }
 
-    /// Counts. O(live snapshots).
+    /// Counts. O(live snapshots and long walks).
     pub fn statistics(&self) -> Statistics {
         Statistics::of(self.engine())
     }
@@ -487,6 +495,8 @@ impl Statistics {
             memory_limit: engine.budget.limit(),
             expiring: engine.deadlines.size(),
             snapshots,
+            walks: engine.walks.under_way(),
+            long_walks: engine.walks.long(),
             retries: engine.retries.sum(),
             waits: engine.terms.waits.load(Ordering::Relaxed),
         }
