@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -31,7 +32,11 @@ pub struct Options {
     max_memory: Option<usize>,
     /// Worker threads; as many as there are cores unless given
     #[arg(long)]
-    threads: Option<std::num::NonZeroUsize>,
+    threads: Option<NonZeroUsize>,
+    /// Threads that remove what has expired and what snapshots no longer need; as many as worker
+    /// threads unless given
+    #[arg(long)]
+    collectors: Option<NonZeroUsize>,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -47,12 +52,14 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
         builder.worker_threads(threads.get());
     }
     let runtime = builder.enable_all().build()?;
+    let default = Config::default();
     let config = Config {
         bind: SocketAddr::new(options.bind, options.port),
         password: options.password,
         max_clients: options.max_clients,
         max_memory: options.max_memory,
-        ..Config::default()
+        collectors: options.collectors.or(options.threads).unwrap_or(default.collectors),
+        ..default
     };
     runtime.block_on(async {
         // Before the socket is there, so that nobody who reaches it can be too early with a signal.

@@ -24,6 +24,7 @@ mod walk;
 mod watches;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,9 @@ pub struct Config {
     pub max_memory: Option<usize>,
     /// How long the state that a SCAN reads is kept for its next call.
     pub scan_lease: Duration,
+    /// Threads that remove what no snapshot sees any more, and what has expired; best as many as there
+    /// are that write. They sleep while there is nothing to do.
+    pub collectors: NonZeroUsize,
 }
 
 impl Default for Config {
@@ -59,6 +63,7 @@ impl Default for Config {
             max_reply: 512 << 20,
             max_memory: None,
             scan_lease: Duration::from_secs(60),
+            collectors: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         }
     }
 }

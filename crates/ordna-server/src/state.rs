@@ -130,7 +130,7 @@ impl State {
         let password = config.password.clone().filter(|password| !password.is_empty());
         let memory = config.max_memory.map(MemoryBudget::new);
         Self {
-            keyspace: ShardedLock::new(empty(memory.as_ref())),
+            keyspace: ShardedLock::new(empty(&config, memory.as_ref())),
             flushes: AtomicU64::new(0),
             flushed: Mutex::default(),
             memory,
@@ -174,7 +174,7 @@ impl State {
         flushed.retain(|flushed| flushed.strong_count() > 0);
         flushed.extend(keyspace.0.as_ref().map(Arc::downgrade));
         drop(flushed);
-        Ok(std::mem::replace(&mut **keyspace, empty(self.memory.as_ref())))
+        Ok(std::mem::replace(&mut **keyspace, empty(&self.config, self.memory.as_ref())))
     }
 
     /// Counts of the flushed keyspaces that are not freed.
@@ -202,8 +202,8 @@ impl State {
     }
 }
 
-fn empty(memory: Option<&MemoryBudget>) -> Keyspace {
-    let options = Options::new();
+fn empty(config: &Config, memory: Option<&MemoryBudget>) -> Keyspace {
+    let options = Options::new().collectors(config.collectors.get());
     Keyspace::with_options(match memory {
         Some(budget) => options.memory_budget(budget),
         None => options,

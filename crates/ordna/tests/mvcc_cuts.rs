@@ -685,3 +685,50 @@ fn walks_under_way_are_counted() {
     });
     assert_eq!(counts(), (0, vec![]));
 }
+
+/// One collector watches the next deadline, the others sleep until they are woken; and if there is no
+/// other, the one that watches collects.
+#[test]
+fn one_collector_watches_the_deadlines_and_all_collect() {
+    use std::collections::BTreeSet;
+    use std::sync::{Arc, Mutex};
+    const FAR: u64 = 1 << 50;
+    for collectors in [1, 2, 4] {
+        let time = Arc::new(AtomicU64::new(1000));
+        let lookers: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (clock, looked) = (Arc::clone(&time), Arc::clone(&lookers));
+        let options = Options::new().collectors(collectors).clock(move || {
+            let thread = std::thread::current();
+            if thread.name() == Some("ordna collector") {
+                looked.lock().unwrap().insert(format!("{:?}", thread.id()));
+            }
+            clock.load(Ordering::SeqCst)
+        });
+        let store: Store<u64, u64> = Store::with_options(options);
+        let patience = Instant::now() + Duration::from_secs(20);
+        let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+            while !done() {
+                assert!(Instant::now() < patience, "{collectors} collectors: not {what}");
+                std::thread::yield_now();
+            }
+        };
+        store.insert_until(&0, &0, FAR).unwrap();
+        wait_until("watched", &|| !lookers.lock().unwrap().is_empty());
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(lookers.lock().unwrap().len(), 1, "of {collectors} collectors look");
+        for round in 0..50 {
+            (1..100).for_each(|key| drop(store.insert(&key, &round)));
+            let snapshot = store.snapshot();
+            (1..100).for_each(|key| drop(store.insert(&key, &round)));
+            drop(snapshot);
+            wait_until("collected", &|| store.statistics().dead == 0);
+            if round % 10 == 0 {
+                // Nearer than the one that is watched.
+                store.insert_until(&500, &1, 1010 + round).unwrap();
+                time.store(1010 + round, Ordering::SeqCst);
+                wait_until("expired", &|| store.statistics().items == 100);
+            }
+        }
+        drop(store);
+    }
+}

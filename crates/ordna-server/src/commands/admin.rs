@@ -341,6 +341,7 @@ fn settings(state: &State) -> Vec<(&'static str, String)> {
     vec![
         ("appendonly", "no".to_owned()),
         ("bind", state.address.ip().to_string()),
+        ("collectors", state.config.collectors.to_string()),
         ("databases", "1".to_owned()),
         ("maxclients", state.config.max_clients.to_string()),
         ("maxmemory", state.config.max_memory.unwrap_or(0).to_string()),

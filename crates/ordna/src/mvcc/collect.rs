@@ -29,12 +29,17 @@
 //! no threads, whoever fills the queue empties it, a writer after the end of its announcement: snapshot
 //! readers and writers of the next term wait for that.
 //!
+//! A thread with nothing to do is *idle*, until something is queued, or, if there is a deadline, the one
+//! that *watches* it: it sleeps until then. Whoever queues something wakes an idle one, or else the one that
+//! watches; an idle one takes its place when it finds nobody there.
+//!
 //! Source: the Nitro paper, §4. There lists are stitched when a snapshot is made; here when one ends,
 //! which is when there is something to decide. Collection by the live set is ours.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::engine::Engine;
 use super::raw::{Corpse, Rank};
@@ -78,6 +83,10 @@ struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
     batches: VecDeque<Batch<K, V>>,
     /// Threads with batches that they have taken and are not done with.
     at_work: usize,
+    /// Collectors that sleep until they are woken.
+    idle: usize,
+    /// One sleeps until the next deadline.
+    watched: bool,
     threads: Vec<JoinHandle<()>>,
     /// Threads are running, or it was tried.
     started: bool,
@@ -90,8 +99,10 @@ pub(super) struct Graves<K: Key + ?Sized, V: Value + ?Sized> {
     queue: Mutex<Queue<K, V>>,
     /// Versions in the queue.
     queued: AtomicUsize,
-    /// Something was queued, a deadline came nearer, or it is time to stop.
+    /// For the idle ones: something was queued, a deadline is not watched, or it is time to stop.
     wake: Condvar,
+    /// For the one that watches: a deadline came nearer, or what the idle ones would be woken for.
+    hurry: Condvar,
     /// Nobody is at work.
     calm: Condvar,
     collectors: usize,
@@ -108,12 +119,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
             queue: Mutex::new(Queue {
                 batches: VecDeque::new(),
                 at_work: 0,
+                idle: 0,
+                watched: false,
                 threads: Vec::new(),
                 started: false,
                 stop: false,
             }),
             queued: AtomicUsize::new(0),
             wake: Condvar::new(),
+            hurry: Condvar::new(),
             calm: Condvar::new(),
             collectors,
             unattended: AtomicBool::new(collectors == 0),
@@ -152,8 +166,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
     fn enqueue(&self, batch: Batch<K, V>) {
         if !batch.is_empty() {
             self.queued.fetch_add(batch.len(), Ordering::Relaxed);
-            self.queue().batches.push_back(batch);
-            self.wake.notify_one();
+            let mut queue = self.queue();
+            queue.batches.push_back(batch);
+            let watched_only = queue.idle == 0 && !fault!("mvcc.collect.wakes_the_watch");
+            drop(queue);
+            if watched_only { self.hurry.notify_one() } else { self.wake.notify_one() }
         }
     }
 
@@ -163,8 +180,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Graves<K, V> {
             let versions = kept.iter().map(Vec::len).sum();
             self.queued.fetch_add(versions, Ordering::Relaxed);
             self.queue().batches.extend(kept);
-            self.wake.notify_all();
+            self.wake_all();
         }
+    }
+
+    fn wake_all(&self) {
+        self.wake.notify_all();
+        self.hurry.notify_all();
+    }
+
+    /// Sleeps until there is something to do.
+    fn idle<'a>(&self, mut queue: MutexGuard<'a, Queue<K, V>>) -> MutexGuard<'a, Queue<K, V>> {
+        queue.idle += 1;
+        let mut queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+        queue
+    }
+
+    /// The same, but at most for so long.
+    fn watch<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue<K, V>>,
+        most: Duration,
+    ) -> MutexGuard<'a, Queue<K, V>> {
+        queue.watched = true;
+        let waited = self.hurry.wait_timeout(queue, most);
+        let mut queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        queue.watched = false;
+        queue
     }
 
     /// Takes a batch from the queue, or several small ones.
@@ -378,8 +421,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn wake_for_deadline(&self) {
         self.start_collectors();
         // Under the lock: a collector that has just looked at the deadlines is asleep by then.
-        let _queue = self.graves.queue();
-        self.graves.wake.notify_one();
+        let queue = self.graves.queue();
+        let sleeping = if queue.watched { &self.graves.hurry } else { &self.graves.wake };
+        sleeping.notify_one();
     }
 
     /// Starts the collectors if that was not done. Returns whether they can be relied on.
@@ -417,14 +461,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 continue;
             }
             let earliest = self.deadlines.earliest();
-            if earliest == u64::MAX {
-                queue = graves.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            if earliest == u64::MAX || (queue.watched && !fault!("mvcc.collect.one_watches")) {
+                queue = graves.idle(queue);
                 continue;
             }
             let left = self.time.until(earliest);
             if !left.is_zero() {
-                let waited = graves.wake.wait_timeout(queue, left);
-                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                queue = graves.watch(queue, left);
                 continue;
             }
             drop(queue);
@@ -438,7 +481,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let threads = {
             let mut queue = self.graves.queue();
             queue.stop = true;
-            self.graves.wake.notify_all();
+            self.graves.wake_all();
             std::mem::take(&mut queue.threads)
         };
         for thread in threads {

@@ -1,0 +1,56 @@
+//! As many threads collect as are configured, and sleep while there is nothing to do. In a process of
+//! its own: it looks at all threads of it.
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use common::{Client, start};
+use ordna_server::Config;
+
+/// How often each collector of this process went to sleep.
+fn sleeps() -> Vec<(String, u64)> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
+    // One that has just ended has none.
+    let status = status.flatten().filter(|text| text.starts_with("Name:\tordna collector\n"));
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let count = |text: &str| field(text, "voluntary_ctxt_switches:").parse().unwrap();
+    let mut all: Vec<_> = status.map(|text| (field(&text, "Pid:"), count(&text))).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn as_many_collectors_run_as_are_configured_and_they_sleep() {
+    let collectors = NonZeroUsize::new(3).unwrap();
+    let server = start(Config { collectors, ..Config::default() });
+    let mut client = Client::new(server.address);
+    assert_eq!(client.say("CONFIG GET collectors"), r"*2\r\n$10\r\ncollectors\r\n$1\r\n3\r\n");
+    assert_eq!(sleeps(), [], "they start when there is something to collect");
+    // Of the keyspace that a flush puts in the place of the first, too.
+    for _ in 0..2 {
+        client.say("SET far 1 EX 10000");
+        client.say("SET key 1");
+        let number = client.say("ORDNA.SNAPSHOT CREATE");
+        let number = number.trim_start_matches(':').trim_end_matches(r"\r\n");
+        client.say("SET key 2");
+        assert_eq!(client.say(&format!("ORDNA.SNAPSHOT DROP {number}")), r":1\r\n");
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !client.say("INFO snapshots").contains(r"\r\ndead_versions:0\r\n") {
+            assert!(Instant::now() < patience, "{}", client.say("INFO snapshots"));
+        }
+        // Each has looked for work and found none.
+        std::thread::sleep(Duration::from_millis(200));
+        let before = sleeps();
+        assert_eq!(before.len(), 3, "{before:?}");
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(sleeps(), before, "a collector woke with nothing to do");
+        client.say("FLUSHALL");
+    }
+}
