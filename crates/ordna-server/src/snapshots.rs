@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::AbortHandle;
 
-use crate::state::Snapshot;
+use crate::state::{Freeing, Snapshot};
 
 /// Snapshots at once, of all clients together.
 pub const MOST: usize = 1024;
@@ -70,8 +70,8 @@ impl Snapshots {
     }
 
     /// Ends a snapshot; `None` if it was not there. If it was the last that held a keyspace which was
-    /// flushed, the task frees that.
-    pub fn end(&self, id: u64) -> Option<Option<JoinHandle<()>>> {
+    /// flushed, it tells when that is freed.
+    pub fn end(&self, id: u64) -> Option<Option<Freeing>> {
         let held = self.table().held.remove(&id)?;
         if let Some((_, task)) = held.lease {
             task.abort();

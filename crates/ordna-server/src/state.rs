@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
 use std::time::Instant;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use ordna::mvcc::{self, MemoryBudget, Options, Statistics, Store};
 use ordna::sync::StripedCounter;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use crate::Config;
 use crate::clients::Clients;
@@ -20,6 +21,9 @@ use crate::walk::LongWalks;
 use crate::watches::Watches;
 
 type Entries = Store<[u8], [u8]>;
+
+/// Resolves, to whatever, once a keyspace is freed.
+pub(crate) type Freeing = oneshot::Receiver<()>;
 
 /// The keys and values, as somebody holds them: the server, a snapshot, or who counts.
 ///
@@ -39,22 +43,31 @@ impl Keyspace {
         Snapshot { snapshot, keyspace: Self(self.0.clone()) }
     }
 
-    /// Lets go; returns the task that frees it if nobody else holds it.
-    pub(crate) fn release(mut self) -> Option<JoinHandle<()>> {
+    /// Lets go; tells when it is freed if nobody else holds it.
+    pub(crate) fn release(mut self) -> Option<Freeing> {
         self.let_go()
     }
 
-    fn let_go(&mut self) -> Option<JoinHandle<()>> {
+    fn let_go(&mut self) -> Option<Freeing> {
         let last = self.0.take().and_then(Arc::into_inner)?;
         // Without a runtime nobody is served.
-        let runtime = Handle::try_current().ok()?;
-        Some(runtime.spawn_blocking(move || drop(last)))
+        Handle::try_current().ok()?;
+        let (tell, freeing) = oneshot::channel();
+        let free = move || {
+            drop(last);
+            // Most do not wait for it.
+            let _ = tell.send(());
+        };
+        // Not on the runtime's threads, which panics if the system gives none: here it is freed at once
+        // then, with the closure.
+        let _ = thread::Builder::new().name("ordna flush".to_owned()).spawn(free);
+        Some(freeing)
     }
 }
 
 impl Drop for Keyspace {
     fn drop(&mut self) {
-        // The task goes on by itself.
+        // It goes on by itself.
         drop(self.let_go());
     }
 }
@@ -82,8 +95,8 @@ impl Clone for Snapshot {
 }
 
 impl Snapshot {
-    /// Lets go; returns the task that frees the keyspace if nobody else holds that.
-    pub(crate) fn release(self) -> Option<JoinHandle<()>> {
+    /// Lets go; tells when the keyspace is freed if nobody else holds that.
+    pub(crate) fn release(self) -> Option<Freeing> {
         let Self { snapshot, keyspace } = self;
         drop(snapshot);
         keyspace.release()

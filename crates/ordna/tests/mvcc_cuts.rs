@@ -732,3 +732,32 @@ fn one_collector_watches_the_deadlines_and_all_collect() {
         drop(store);
     }
 }
+
+/// A clock that panics while expired keys are removed loses none of them.
+#[test]
+fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
+    use std::sync::Arc;
+    /// Looks at the clock after which it panics once.
+    const PANICS: u64 = 7;
+    let time = Arc::new(AtomicU64::new(0));
+    let left = Arc::new(AtomicU64::new(u64::MAX));
+    let (hands, looks) = (Arc::clone(&time), Arc::clone(&left));
+    let options = Options::new().collectors(0).clock(move || {
+        if looks.fetch_sub(1, Ordering::SeqCst) == 1 {
+            std::panic::resume_unwind(Box::new("the clock"));
+        }
+        hands.load(Ordering::SeqCst)
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    (0..100).for_each(|key| store.insert_until(&key, &key, 10).unwrap());
+    time.store(20, Ordering::SeqCst);
+    left.store(PANICS, Ordering::SeqCst);
+    let collect = std::panic::AssertUnwindSafe(|| store.collect_garbage());
+    assert!(std::panic::catch_unwind(collect).is_err());
+    let items = store.statistics().items;
+    assert!((1..100).contains(&items), "{items} are left");
+    left.store(u64::MAX, Ordering::SeqCst);
+    store.collect_garbage();
+    assert_eq!(store.statistics().items, 0);
+    assert_eq!(store.validate().unwrap().nodes, 0);
+}

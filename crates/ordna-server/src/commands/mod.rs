@@ -8,12 +8,10 @@ mod snapshots;
 mod strings;
 mod transactions;
 
-use tokio::task::JoinHandle;
-
 use crate::connection::Session;
 use crate::reply::Replies;
 use crate::request::Arguments;
-use crate::state::{Keys, State};
+use crate::state::{Freeing, Keys, State};
 use crate::walk::Walk;
 
 pub use transactions::{Transaction, Watched};
@@ -43,7 +41,7 @@ pub enum Outcome {
     /// A walk; its reply is written at its end.
     Walk(Box<Walk>),
     /// The reply is written; it is sent once memory is freed that counts against the limit.
-    Freeing(JoinHandle<()>),
+    Freeing(Freeing),
 }
 
 /// How a command ends: an error is a reply like any other.

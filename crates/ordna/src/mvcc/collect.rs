@@ -44,6 +44,7 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::raw::{Corpse, Rank};
 use super::structure::Structure;
+use super::ttl::Deadlines;
 use super::write::Payment;
 use crate::index::Change;
 use crate::reclaim::Guard;
@@ -404,6 +405,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             self.wake_for_deadline();
         }
         point("mvcc.expire.due");
+        let mut unfinished = Unfinished { deadlines: &self.deadlines, now: Some(now) };
         for key in &due {
             let key: &K = std::borrow::Borrow::borrow(key);
             let writing = self.terms.enter(stripe_of_this_thread());
@@ -414,6 +416,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             });
             debug_assert_eq!(done, Ok(()));
         }
+        unfinished.now = None;
         due.len()
     }
 
@@ -490,6 +493,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 // A collector that panicked in the caller's clock has said so.
                 let _ = thread.join();
             }
+        }
+    }
+}
+
+/// Of who removes expired keys: those of `now` and before. If it panics, in the caller's clock, the next one
+/// is to look again.
+struct Unfinished<'a, K: Key + ?Sized> {
+    deadlines: &'a Deadlines<K>,
+    now: Option<u64>,
+}
+
+impl<K: Key + ?Sized> Drop for Unfinished<'_, K> {
+    fn drop(&mut self) {
+        if let Some(now) = self.now
+            && !fault!("mvcc.expire.panics")
+        {
+            self.deadlines.schedule(now);
         }
     }
 }
