@@ -1,0 +1,48 @@
+//! What INFO tells of what others do meanwhile.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Client, start};
+use ordna_server::Config;
+
+/// Walks that let others in between are told of, until they end.
+#[test]
+fn info_tells_of_long_walks() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    let words: Vec<Vec<u8>> = (0..20_000).map(|n| format!("key{n}").into_bytes()).collect();
+    for words in words.chunks(1000) {
+        let mut command: Vec<&[u8]> = vec![b"MSET"];
+        command.extend(words.iter().flat_map(|key| [key.as_slice(), b"value"]));
+        assert_eq!(client.ask(&command), r"+OK\r\n");
+    }
+    let told = |client: &mut Client, name: &str| {
+        let info = client.say("INFO snapshots");
+        let (_, rest) = info.split_once(&format!("{name}:")).unwrap();
+        rest.split_once('\\').unwrap().0.parse::<usize>().unwrap()
+    };
+    assert_eq!(told(&mut client, "walks_under_way"), 0);
+    let seen = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut walker = Client::new(server.address);
+            let give_up = Instant::now() + Duration::from_secs(20);
+            while !seen.load(Ordering::Relaxed) && Instant::now() < give_up {
+                assert_eq!(walker.say("ORDNA.COUNT - +"), r":20000\r\n");
+            }
+        });
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while !seen.load(Ordering::Relaxed) && Instant::now() < give_up {
+            let under_way = told(&mut client, "walks_under_way");
+            assert!(under_way <= 1, "there is one at a time");
+            seen.store(under_way == 1, Ordering::Relaxed);
+        }
+    });
+    assert!(seen.into_inner(), "no walk was ever told of");
+    for name in ["walks_under_way", "oldest_walk_seconds", "walks_reading"] {
+        assert_eq!(told(&mut client, name), 0, "{name}");
+    }
+}
