@@ -51,6 +51,7 @@ where
         return Err(Violation("the last node is another one".to_owned()));
     }
     for (replica, layer) in list.updates.layers().enumerate() {
+        layer.audit().map_err(|why| Violation(format!("replica {replica}: {why}")))?;
         let mut seen = 0;
         let mut wrong = None;
         layer.for_each(|anchor, place| {

@@ -75,6 +75,14 @@ pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
 
     /// Bytes held.
     fn memory_usage(&self) -> usize;
+
+    /// Audits what the layer promises itself, while nothing is applied.
+    ///
+    /// # Errors
+    /// What is broken first.
+    fn audit(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A B-tree under a reader-writer lock: the layer that others are compared with.

@@ -436,6 +436,35 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         let published = unsafe { self.twin.read() };
         posts.sum::<usize>() + published.bytes() + state.standby.peek().bytes()
     }
+
+    /// Compares both tables with the signposts, each as far as it has followed.
+    fn audit(&self) -> Result<(), String> {
+        let state = self.state();
+        let posts: Vec<_> = std::iter::successors(Some(state.first), |post| post.next()).collect();
+        for pair in posts.windows(2) {
+            let [left, post] = [pair[0], pair[1]];
+            let anchor = table::Place::anchor(&post);
+            if post.prev() != Some(left) {
+                return Err(format!("the link back of {anchor:?} is wrong"));
+            }
+            // The first signpost stands for all keys below the second.
+            if left != state.first && anchor <= left.whole() || anchor.is_empty() {
+                return Err(format!("{anchor:?} is not above the anchor before it"));
+            }
+        }
+        let _guard = self.collector.pin();
+        // SAFETY: the guard was taken before, and lasts.
+        let published = unsafe { self.twin.read() };
+        let tables = [(published, &state.ahead), (state.standby.peek(), &state.behind)];
+        for (table, lacks) in tables {
+            let (mut table, version) = (table.clone(), state.version - lacks.len() as u64);
+            for (step, number) in lacks.iter().zip(version + 1..) {
+                table.apply(step, number);
+            }
+            table.audit(&posts)?;
+        }
+        Ok(())
+    }
 }
 
 impl<K: Key + ?Sized> Drop for TableLayer<K> {

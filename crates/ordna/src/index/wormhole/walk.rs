@@ -12,6 +12,7 @@
 
 #![expect(unsafe_code, reason = "calls the visitor with entries that the section keeps")]
 
+use std::mem::MaybeUninit;
 use std::ops::{Bound, ControlFlow};
 
 use super::leaf::{Leaf, Order, Stale, Words};
@@ -37,8 +38,17 @@ enum Place<'s, K: ?Sized> {
 
 /// Entries copied from a leaf, in the direction of the walk.
 struct Run<const LEAF: usize> {
-    words: [Words; LEAF],
+    /// The first `len` of them are there.
+    words: [MaybeUninit<Words>; LEAF],
     len: usize,
+}
+
+impl<const LEAF: usize> Run<LEAF> {
+    #[inline]
+    fn words(&self) -> &[Words] {
+        // SAFETY: `len` of them were written before it was set.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
+    }
 }
 
 /// The right to read a leaf: a ticket, or its lock.
@@ -87,7 +97,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
                 (leaf, Place::Bound(bound, target.tag))
             }
         };
-        let mut run = Run { words: [Words::default(); LEAF], len: 0 };
+        let mut run = Run { words: [MaybeUninit::uninit(); LEAF], len: 0 };
         let mut tail = match bound {
             Bound::Included(key) | Bound::Excluded(key) => key.tail().len(),
             Bound::Unbounded => 0,
@@ -179,10 +189,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
             (order, at)
         };
         point("wormhole.walk.ordered");
-        run.len = want.min(if up { order.len() - at } else { at });
-        for (step, words) in run.words[..run.len].iter_mut().enumerate() {
-            *words = leaf.words(order.position(if up { at + step } else { at - 1 - step }));
+        let len = want.min(if up { order.len() - at } else { at });
+        for (step, words) in run.words[..len].iter_mut().enumerate() {
+            words.write(leaf.words(order.position(if up { at + step } else { at - 1 - step })));
         }
+        run.len = len;
         let beside = if up { leaf.next() } else { leaf.prev() };
         let counts = fault!("wormhole.walk.unvalidated") || right.is_valid();
         if counts { Ok(beside) } else { Err(Stale) }
@@ -200,8 +211,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
         tail: &mut usize,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let words = &run.words[..run.len];
-        words[..run.len.min(RECORDS_AHEAD)]
+        let words = run.words();
+        words[..words.len().min(RECORDS_AHEAD)]
             .iter()
             .for_each(|words| Leaf::<K, V, S, LEAF>::prefetch_words(words, *tail));
         let mut lines = 0..Leaf::<K, V, S, LEAF>::LINES;

@@ -38,12 +38,25 @@ impl<const LEAF: usize> Order<LEAF> {
     }
 }
 
+/// All bytes of a word but the last.
+const TOP: u64 = !0xFF;
+
+/// Merges two sorted parts that have nothing in common.
+fn merge(left: &[u64], right: &[u64], merged: &mut [u64]) {
+    let (mut i, mut j) = (0, 0);
+    let mut at = 0;
+    while i < left.len() && j < right.len() {
+        let from_left = left[i] < right[j];
+        merged[at] = if from_left { left[i] } else { right[j] };
+        (i, j, at) = (i + usize::from(from_left), j + usize::from(!from_left), at + 1);
+    }
+    let rest = if i < left.len() { &left[i..] } else { &right[j..] };
+    merged[at..at + rest.len()].copy_from_slice(rest);
+}
+
 /// The first eight bytes behind a prefix that is known. Keys with equal heads may differ.
 #[inline]
 fn head_behind<K: Key + ?Sized>(key: &K, prefix: usize) -> u64 {
-    if K::HEAD_IS_KEY || prefix == 0 {
-        return key.head();
-    }
     key.radix().as_ref().get(prefix..).unwrap_or_default().head()
 }
 
@@ -77,48 +90,58 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         if sorted == len {
             return Ok(Order { positions, len });
         }
-        let mut words = [Words::default(); LEAF];
-        for (words, position) in words.iter_mut().zip(&positions[..len]) {
-            *words = self.words(usize::from(*position));
-            // What distinguishes keys of a leaf is mostly not far behind its anchor.
-            Self::prefetch_words(words, self.anchor_bytes().len() + 32);
-        }
+        // What distinguishes keys of a leaf is mostly not far behind its anchor.
+        let tail = self.anchor_bytes().len() + 32;
+        let words: [Words; LEAF] = std::array::from_fn(|at| {
+            if at >= len {
+                return Words::default();
+            }
+            let words = self.words(usize::from(positions[at]));
+            Self::prefetch_words(&words, tail);
+            words
+        });
+        let upper = self.header().upper_head.load(Ordering::Relaxed);
         let next = self.next();
         if !valid() {
             return Err(Stale);
         }
-        let shared = if Self::INLINE { 0 } else { self.shared_length(next) };
-        // Heads first, and the keys only where they are the same: records are far apart, and comparing
-        // byte strings is slow.
-        let mut items = [(0_u64, 0_u8); LEAF];
-        for (at, item) in (0_u8..).zip(&mut items[..len]) {
-            let words = words[usize::from(at)];
-            // SAFETY: all words were read before `valid` was true, by the caller's promise.
-            let head = unsafe { Self::with_key(words, |key| head_behind(key, shared)) };
-            *item = (head, at);
-        }
-        let less = |a: &(u64, u8), b: &(u64, u8)| {
-            if a.0 != b.0 || Self::INLINE {
-                return a.0 < b.0;
+        // Seven bytes of a key and where it is, in a word: to compare records, which are far apart, or byte
+        // strings is slow, and words are sorted without a branch on what is in them.
+        let mut items = [0_u64; LEAF];
+        if K::HEAD_IS_KEY {
+            let shared = (self.header().anchor_head ^ upper).leading_zeros().min(56);
+            for (at, (item, words)) in items.iter_mut().zip(&words[..len]).enumerate() {
+                // SAFETY: all words were read before `valid` was true, by the caller's promise.
+                let head = unsafe { Self::with_key(*words, Key::head) };
+                *item = head << shared & TOP | at as u64;
             }
-            let [a, b] = [a, b].map(|item| words[usize::from(item.1)]);
-            // SAFETY: as above.
-            unsafe { Self::with_key(a, |a| Self::with_key(b, |b| a < b)) }
-        };
-        let (left, right) = items[..len].split_at_mut(sorted);
-        right.sort_unstable_by(|a, b| {
-            if less(a, b) { std::cmp::Ordering::Less } else { std::cmp::Ordering::Greater }
-        });
-        let (mut i, mut j) = (0, 0);
-        let mut merged = [0; LEAF];
-        for rank in &mut merged[..len] {
-            let from_left = j == right.len() || (i < left.len() && less(&left[i], &right[j]));
-            let (_, at) = if from_left { left[i] } else { right[j] };
-            *rank = positions[usize::from(at)];
-            i += usize::from(from_left);
-            j += usize::from(!from_left);
+        } else {
+            let shared = self.shared_length(next);
+            for (at, (item, words)) in items.iter_mut().zip(&words[..len]).enumerate() {
+                // SAFETY: as above.
+                let head = unsafe { Self::with_key(*words, |key| head_behind(key, shared)) };
+                *item = head & TOP | at as u64;
+            }
         }
-        Ok(Order { positions: merged, len })
+        items[sorted..len].sort_unstable();
+        let mut merged = [0_u64; LEAF];
+        merge(&items[..sorted], &items[sorted..len], &mut merged[..len]);
+        // SAFETY: as above.
+        let compare =
+            |a: Words, b: Words| unsafe { Self::with_key(a, |a| Self::with_key(b, |b| a.cmp(b))) };
+        for alike in merged[..len].chunk_by_mut(|a, b| (a ^ b) & TOP == 0) {
+            if alike.len() > 1 {
+                alike.sort_unstable_by(|a, b| {
+                    let [a, b] = [a, b].map(|item| words[usize::from(*item as u8)]);
+                    compare(a, b)
+                });
+            }
+        }
+        let mut order = Order { positions: [0; LEAF], len };
+        for (position, item) in order.positions[..len].iter_mut().zip(&merged) {
+            *position = positions[usize::from(*item as u8)];
+        }
+        Ok(order)
     }
 
     /// How long a prefix all keys of the leaf share at least: they lie between its anchor and the next
@@ -164,12 +187,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         for group in 0..Self::GROUPS {
             self.tags(group).store(0, Ordering::Relaxed);
         }
-        self.set_fill(0, 0);
-        for (rank, (tag, words)) in entries[..order.len].iter().enumerate() {
-            if rank < at { self.insert(*tag, *words) } else { to.insert(*tag, *words) }
-        }
-        for leaf in [self, to] {
-            leaf.set_fill(leaf.len(), leaf.len());
+        let (left, right) = entries[..order.len].split_at(at);
+        for (leaf, entries) in [(self, left), (to, right)] {
+            let mut positions = [0; LEAF];
+            for (position, (tag, words)) in positions.iter_mut().zip(entries) {
+                *position = leaf.place(*tag, *words) as u8;
+            }
+            leaf.store_order(&positions[..entries.len()]);
+            leaf.set_fill(entries.len(), entries.len());
         }
     }
 

@@ -203,7 +203,7 @@ impl<P: Place> Search<P> {
         if let Stage::Done(found) = self.stage { found } else { None }
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, place: P, witness: P, sibling: Option<u8>, whole: bool) {
         let (matched, hash) = (self.matched, self.hash);
         self.stage = Stage::Done(Some(Found { place, witness, matched, sibling, whole, hash }));
@@ -399,7 +399,7 @@ impl<P: Place> Table<P> {
         searches.map(|search| search?.1.found())
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(&self, key: &[u8]) -> Search<P> {
         let mut search = Search {
             matched: 0,
@@ -416,7 +416,7 @@ impl<P: Place> Table<P> {
     }
 
     /// Fetches what the next step needs.
-    #[inline]
+    #[inline(always)]
     fn fetch(&self, search: &Search<P>) {
         match search.stage {
             // Their bucket was asked for when they were chosen.
@@ -428,7 +428,7 @@ impl<P: Place> Table<P> {
     }
 
     /// At a prefix that is in the trie: its slot holds the leaf, or an item to look at.
-    #[inline]
+    #[inline(always)]
     fn arrive(&self, search: &mut Search<P>) {
         if search.slot & ITEM == 0 {
             // An anchor that nothing longer starts with.
@@ -442,7 +442,7 @@ impl<P: Place> Table<P> {
 
     /// Chooses the next length to look for, between what is known to be there and what is not: the
     /// likely one, then one byte off, two, four… in the same direction; from the first turn on the middle.
-    #[inline]
+    #[inline(always)]
     fn narrow(&self, search: &mut Search<P>, key: &[u8]) {
         let Search { matched, missing, .. } = *search;
         let length = match search.pace {
@@ -463,7 +463,7 @@ impl<P: Place> Table<P> {
         self.look_for(search, key, length.clamp(matched + 1, missing - 1));
     }
 
-    #[inline]
+    #[inline(always)]
     fn look_for(&self, search: &mut Search<P>, key: &[u8], length: usize) {
         let hash = if self.switches.incremental_hashing {
             hash::extend(search.hash, &key[search.matched..length])
@@ -473,13 +473,13 @@ impl<P: Place> Table<P> {
         self.look_for_hash(search, length, hash);
     }
 
-    #[inline]
+    #[inline(always)]
     fn look_for_hash(&self, search: &mut Search<P>, length: usize, hash: u32) {
         (search.next, search.next_hash) = (length, hash);
         prefetch(&raw const self.buckets[self.home(hash)]);
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(&self, search: &mut Search<P>, key: &[u8], comparing: bool) {
         match search.stage {
             Stage::Length => {
@@ -544,7 +544,7 @@ impl<P: Place> Table<P> {
     }
 
     /// From the item of a prefix on: to the leaf, if it is the longest prefix.
-    #[inline]
+    #[inline(always)]
     fn turn(&self, search: &mut Search<P>, key: &[u8]) {
         let item = self.item(search.slot).filter(|item| item.length() == search.matched);
         let Some(item) = item else {

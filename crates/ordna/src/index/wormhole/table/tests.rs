@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ordna_testkit::random::Random;
 
-use super::{Place, Step, Switches, Table};
+use super::{Place, Stage, Step, Switches, Table};
 
 /// A place that is nothing but its anchor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -200,4 +200,51 @@ fn tables_whose_hashes_collide_follow_their_list() {
     };
     let lies = comes_and_goes(7, 1000, 60, key) + comes_and_goes(8, 600, 400, key);
     assert!(lies > 1000, "{lies} searches went wrong");
+}
+
+/// Buckets and items that a search looks at.
+fn steps(table: &Table<Anchor>, key: &[u8]) -> usize {
+    let (mut search, mut steps) = (table.begin(key), 0);
+    while !matches!(search.stage, Stage::Done(_)) {
+        table.step(&mut search, key, false);
+        steps += 1;
+    }
+    steps
+}
+
+/// Where searches begin changes no answer, only the number of steps: it is what is counted here. Keys of
+/// one kind are told apart by their third byte, of the other by their twentieth. With the first kind alone
+/// all lengths are short, and their mean serves.
+#[test]
+fn searches_begin_where_they_end() {
+    let key = |random: &mut Random, kind: u64| {
+        let mut key = vec![b'a' + kind as u8, random.below(9) as u8, random.below(9) as u8];
+        key.extend([b'-'; 17].iter().take(if kind == 1 { 17 } else { 0 }));
+        key.extend((0..3).map(|_| random.below(8) as u8));
+        key
+    };
+    let mut random = Random::new(9);
+    for kinds in [1, 2] {
+        let mut lists = Lists::new(Switches::default());
+        for _ in 0..1500 * kinds {
+            let kind = random.below(kinds);
+            let mut anchor = key(&mut random, kind);
+            anchor.pop();
+            let ended = lists.tables[0].search(&anchor).map_or(0, |found| found.item_length());
+            lists.change(&anchor, true, ended);
+        }
+        for kind in 0..kinds {
+            let keys: Vec<_> = (0..2000).map(|_| key(&mut random, kind)).collect();
+            lists.check(&keys);
+            let steps = keys.iter().map(|key| steps(&lists.tables[0], key)).sum::<usize>();
+            // At best three: the root, a bucket and its item.
+            assert!(
+                steps * 10 < 36 * keys.len(),
+                "{} steps for {}, of {kinds} kinds",
+                steps,
+                keys.len()
+            );
+        }
+        lists.free();
+    }
 }
