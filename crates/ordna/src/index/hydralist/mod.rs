@@ -14,8 +14,9 @@
 //! | file | holds |
 //! |---|---|
 //! | `entry` | what a slot holds, for all kinds of keys and values |
-//! | `node` | a data node: layout, search, sorted order, references |
-//! | `list` | lookups, changes, splits and merges |
+//! | `node`, `node::run` | a data node: layout, search, sorted order, references; how a walk copies it |
+//! | `order` | how the sorted order of a node is worked out |
+//! | `list`, `list::walk` | lookups, changes, splits and merges; walks |
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
 //!
@@ -28,6 +29,7 @@ mod entry;
 pub mod layer;
 mod list;
 mod node;
+mod order;
 mod stats;
 pub mod updates;
 

@@ -24,8 +24,8 @@
 //! next node. For byte strings it decides unless the heads are equal.
 //!
 //! # The sorted order
-//! It is worked out by the first walk that comes by after a write, and kept with the version for
-//! which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY`
+//! It is worked out (see `order`) by the first walk that comes by after a write, and kept with the version
+//! for which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY`
 //! keeps two walks from writing it at once. A walk that reads it while another one replaces it, which
 //! can only be for a later version, is told by its own token: the bytes are stored with release
 //! ordering after the later version was read.
@@ -46,14 +46,16 @@
 
 #![expect(unsafe_code, reason = "nodes are reached by pointers, and hold records")]
 
+mod run;
+
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering as Order;
 use std::mem::offset_of;
-use std::ops::Bound;
 use std::ptr::NonNull;
 
+pub use self::run::{CHUNK, Run};
 use super::entry::{Entry, Slot, fingerprint};
-use crate::index::Direction;
+use super::order;
 use crate::index::pool::Pool;
 use crate::reclaim::{Guard, Retire};
 use crate::simd::{Bytes, InstructionSet};
@@ -110,35 +112,6 @@ type Found<K, V> = (usize, Entry<K, V>);
 
 /// Entries with their slots, and how many they are.
 type Gathered<K, V> = ([(Entry<K, V>, u8); MOST], usize);
-
-/// How many entries a walk copies before it hands them out.
-pub const CHUNK: usize = 16;
-
-/// A walk through one node: the slots that it has before it, and the entries that it copied last.
-pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
-    /// In the direction of the walk.
-    slots: [u8; MOST],
-    /// The slots from `next` to `end` are still to be copied.
-    next: usize,
-    end: usize,
-    entries: [Entry<K, V>; CHUNK],
-    len: usize,
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
-    pub fn new() -> Self {
-        Self { slots: [0; MOST], next: 0, end: 0, entries: [Entry::EMPTY; CHUNK], len: 0 }
-    }
-
-    pub fn entries(&self) -> &[Entry<K, V>] {
-        &self.entries[..self.len]
-    }
-
-    /// How many entries of the node are still to be copied.
-    pub fn left(&self) -> usize {
-        self.end - self.next
-    }
-}
 
 /// A node of the data list, at the start of an allocation that ends with the anchor.
 #[repr(C, align(64))]
@@ -460,40 +433,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.live.store(live & !(1 << freed), Ordering::Release);
     }
 
-    /// The entries with their slots, in the order of their keys.
-    ///
-    /// Each is ranked by 25 bits of its head, those in which the heads of the node differ first: how many
-    /// of the others are below it. That takes no branches. The sort behind it has work only where these
-    /// bits are equal, and looks at records only where whole heads are.
-    fn gather(&self, leaf: Leaf) -> Gathered<K, V> {
+    /// The entries and their slots as they stand, and how many they are.
+    #[inline]
+    fn entries(&self) -> ([Entry<K, V>; MOST], [u8; MOST], usize) {
         let mut live = self.live.load(Ordering::Acquire);
         let count = live.count_ones() as usize;
-        let mut found = [(Entry::EMPTY, 0); MOST];
-        let (mut least, mut most) = (u64::MAX, 0);
-        for place in &mut found[..count] {
-            let at = live.trailing_zeros();
+        let (mut entries, mut slots) = ([Entry::EMPTY; MOST], [NO_SLOT; MOST]);
+        for (entry, slot) in entries.iter_mut().zip(&mut slots).take(count) {
+            *slot = live.trailing_zeros() as u8;
             live &= live - 1;
-            let entry = self.slots[at as usize].load();
-            (least, most) = (least.min(entry.head()), most.max(entry.head()));
-            *place = (entry, at as u8);
+            *entry = self.slots[usize::from(*slot)].load();
         }
-        let simd = match leaf {
-            Leaf::Fingerprints(simd) => simd,
-            Leaf::Sorted => return (found, count),
+        (entries, slots, count)
+    }
+
+    /// The entries with their slots, in the order of their keys.
+    fn gather(&self, leaf: Leaf) -> Gathered<K, V> {
+        let (entries, slots, count) = self.entries();
+        let places = match leaf {
+            // SAFETY: they stood in slots in use, under the caller's guard.
+            Leaf::Fingerprints(simd) => unsafe { order::positions(&entries[..count], simd) },
+            Leaf::Sorted => std::array::from_fn(|at| at as u8),
         };
-        let shift = (u64::BITS - most.saturating_sub(least).leading_zeros()).saturating_sub(25);
-        let mut numbers = [i32::MAX; MOST];
-        for (at, (entry, _)) in found[..count].iter().enumerate() {
-            // The position behind the bits makes all numbers different.
-            numbers[at] = ((entry.head() - least) >> shift << 6) as i32 | at as i32;
-        }
-        let ranks = simd.ranks(&numbers, count);
-        let mut all = [(Entry::EMPTY, 0); MOST];
-        for (entry, rank) in found[..count].iter().zip(ranks) {
-            all[rank as usize] = *entry;
-        }
-        // SAFETY: they stood in slots in use, under the caller's guard.
-        all[..count].sort_by(|one, other| unsafe { one.0.order(other.0) });
+        let all = places.map(|place| (entries[usize::from(place)], slots[usize::from(place)]));
         (all, count)
     }
 
@@ -501,9 +463,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     fn sorted_slots(&self, leaf: Leaf, token: Token<'_>) -> ([u8; MOST], usize) {
         // Acquire: see "Following records".
         let count = self.live.load(Ordering::Acquire).count_ones() as usize;
-        if leaf == Leaf::Sorted {
+        let Leaf::Fingerprints(simd) = leaf else {
             return (std::array::from_fn(|at| at as u8), count);
-        }
+        };
         // Acquire: the bytes are those of this version, or later ones.
         let kept = self.order_version.load(Ordering::Acquire);
         let version = match token {
@@ -519,8 +481,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             fence(Ordering::Acquire);
             return (order, count);
         }
-        let (all, count) = self.gather(leaf);
-        let order = std::array::from_fn(|at| if at < count { all[at].1 } else { NO_SLOT });
+        let (entries, slots, count) = self.entries();
+        // SAFETY: they stood in slots in use, under the caller's guard.
+        let places = unsafe { order::positions(&entries[..count], simd) };
+        let order = places.map(|place| slots[usize::from(place)]);
         if let Some(version) = version
             && token.holds()
             && (kept == NO_ORDER || kept & BUSY == 0 && kept < version)
@@ -533,102 +497,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             self.order_version.store(version, Ordering::Release);
         }
         (order, count)
-    }
-
-    /// Begins to copy the entries from `from` on in the given direction. What is in the run is right if
-    /// the token holds afterwards; as long as it holds, [`Node::copy_on`] goes on.
-    pub fn copy(
-        &self,
-        from: Bound<&K>,
-        direction: Direction,
-        want: usize,
-        leaf: Leaf,
-        token: Token<'_>,
-        run: &mut Run<K, V>,
-    ) -> Result<(), Changed> {
-        let (order, count) = self.sorted_slots(leaf, token);
-        let slot_at = |at: usize| usize::from(order[at]);
-        // How many entries are below the bound, or at it if `with` says so.
-        let below = |key: &K, with: bool| {
-            let head = key.head();
-            // Bounds are often keys that are there; then the fingerprint finds the one record to look at.
-            if let Leaf::Fingerprints(_) = leaf
-                && let Some((slot, _)) = self.find(key, head, leaf)
-                && let Some(at) = order[..count].iter().position(|at| usize::from(*at) == slot)
-            {
-                return Some(at + usize::from(with));
-            }
-            self.bisect(count, slot_at, |entry| {
-                // SAFETY: `bisect` hands out entries that stood in slots in use.
-                let order = unsafe { entry.compare(head, key) };
-                order.is_lt() || with && order.is_eq()
-            })
-        };
-        (run.slots, run.next, run.end) = match direction {
-            Direction::Ascending => {
-                let start = match from {
-                    Bound::Unbounded => 0,
-                    Bound::Included(key) => below(key, false).ok_or(Changed)?,
-                    Bound::Excluded(key) => below(key, true).ok_or(Changed)?,
-                };
-                (order, start, count)
-            }
-            Direction::Descending => {
-                let end = match from {
-                    Bound::Unbounded => count,
-                    Bound::Included(key) => below(key, true).ok_or(Changed)?,
-                    Bound::Excluded(key) => below(key, false).ok_or(Changed)?,
-                };
-                let mut slots = order;
-                slots.reverse();
-                (slots, MOST - end, MOST)
-            }
-        };
-        self.copy_on(want, run)
-    }
-
-    /// Copies the next entries of a run, `want` at most.
-    pub fn copy_on(&self, want: usize, run: &mut Run<K, V>) -> Result<(), Changed> {
-        let slots = &run.slots[run.next..run.end];
-        run.len = slots.len().min(CHUNK).min(want);
-        for (place, slot) in run.entries.iter_mut().zip(slots) {
-            *place = self.slots.get(usize::from(*slot)).ok_or(Changed)?.load();
-        }
-        run.next += run.len;
-        Ok(())
-    }
-
-    /// Asks for the records with which a walk through the node probably begins. Nothing is followed.
-    #[inline]
-    pub fn prefetch_first(&self, direction: Direction) {
-        if Entry::<K, V>::INLINE {
-            return;
-        }
-        let order = self.order.load();
-        let ask = |slot: &u8| {
-            if let Some(slot) = self.slots.get(usize::from(*slot)) {
-                slot.load::<K, V>().prefetch();
-            }
-        };
-        match direction {
-            Direction::Ascending => order.iter().take(CHUNK).for_each(ask),
-            Direction::Descending => {
-                let slots = order.iter().rev().filter(|slot| **slot != NO_SLOT);
-                slots.take(CHUNK).for_each(ask);
-            }
-        }
-    }
-
-    /// Asks for the records of the entries that are copied next.
-    #[inline]
-    pub fn prefetch_records(&self, run: &Run<K, V>) {
-        if !Entry::<K, V>::INLINE {
-            for slot in run.slots[run.next..run.end].iter().take(CHUNK) {
-                if let Some(slot) = self.slots.get(usize::from(*slot)) {
-                    slot.load::<K, V>().prefetch();
-                }
-            }
-        }
     }
 
     /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
