@@ -426,6 +426,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         bytes
     }
 
+    /// [`Structure::overhead`].
+    pub fn overhead(&self) -> (usize, usize) {
+        Structure::overhead(&self.versions, &self.collector.pin())
+    }
+
     /// Audits structure and counts; returns live versions and all. Nobody else may use the store; its
     /// own collectors wait.
     pub fn validate(&self) -> Result<(usize, usize), Violation> {

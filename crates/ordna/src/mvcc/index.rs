@@ -54,10 +54,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
 
     fn memory_usage(&self) -> MemoryUsage {
         let (live, dead) = self.engine().bytes();
-        let deadlines = self.engine().deadlines.size().1;
-        MemoryUsage {
-            parts: vec![("versions", live), ("dead versions", dead), ("deadlines", deadlines)],
-        }
+        let (shortcuts, held) = self.engine().overhead();
+        let parts = vec![
+            ("versions", live),
+            ("dead versions", dead),
+            ("held versions", held),
+            ("shortcuts", shortcuts),
+            ("deadlines", self.engine().deadlines.size().1),
+        ];
+        MemoryUsage { parts }
     }
 
     fn validate(&self) -> Result<Audit, Violation> {

@@ -101,6 +101,11 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Version<K, V> {
     }
 
     #[inline]
+    fn head(rank: Rank<'_, K>) -> u64 {
+        rank.key.head()
+    }
+
+    #[inline]
     fn tail_len(life: &Life<V>, key: &K::Cell) -> usize {
         K::tail_len(*key) + life.expiry_len() + V::tail_len(&life.value)
     }

@@ -223,7 +223,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ) -> Result<R, Error> {
         match attempt(self.engine()) {
             Err(Error::MemoryLimit { .. }) if !fault!("mvcc.limit.collects") => {
-                self.collect_garbage();
+                // What is held back for searches is not counted, and stays.
+                self.engine().collect();
                 attempt(self.engine())
             }
             done => done,
@@ -434,10 +435,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Collects everything that can be, expired keys too, and waits for the collectors at work. Not
-    /// needed for anything but a moment of quiet: collection runs by itself.
+    /// needed for anything but a moment of quiet: collection runs by itself. What is collected and freed
+    /// later, a fiftieth of the versions at most, is given back as well, in O(n).
     pub fn collect_garbage(&self) {
         self.engine().collect();
-        self.engine().collector.pin().flush();
+        let guard = self.engine().collector.pin();
+        self.engine().versions.give_back(&guard);
+        guard.flush();
     }
 
     /// Has `hook` called with every version that is about to be removed because no snapshot sees it

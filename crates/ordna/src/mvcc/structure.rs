@@ -98,6 +98,12 @@ pub trait Structure<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
     /// many. O(their number).
     fn sample(&self, wanted: usize, guard: &Guard<'_>) -> Vec<Node<K, V>>;
 
+    /// Bytes beside the linked versions: of what serves searches, and of unlinked versions that it holds back.
+    fn overhead(&self, guard: &Guard<'_>) -> (usize, usize);
+
+    /// Retires the unlinked versions that it holds back. O(n).
+    fn give_back(&self, guard: &Guard<'_>);
+
     /// Audits the structure; returns the number of linked versions. Nobody else may use it.
     fn validate(&self) -> Result<usize, Violation>;
 }
@@ -220,6 +226,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Structure<K, V> for List<Version<K, V>>
             }
         }
         sample
+    }
+
+    fn overhead(&self, guard: &Guard<'_>) -> (usize, usize) {
+        List::overhead(self, guard)
+    }
+
+    fn give_back(&self, guard: &Guard<'_>) {
+        if self.overhead(guard).1 > 0 {
+            self.renew_shortcuts(guard);
+        }
     }
 
     fn validate(&self) -> Result<usize, Violation> {

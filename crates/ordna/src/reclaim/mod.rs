@@ -89,9 +89,19 @@ impl Guard<'_> {
     pub fn watch(&self, watch: Shared<AtomicBool>) {
         let watcher = Box::into_raw(Box::new(Watcher(watch)));
         // SAFETY: nobody but the collector knows the box.
-        unsafe { self.retire(watcher) };
+        unsafe { self.retire_at_once(watcher) };
+    }
+
+    /// [`retire`](Self::retire) for what is large: it does not wait for more to come. Costs a
+    /// `membarrier`.
+    ///
+    /// # Safety
+    /// As for [`retire`](Self::retire).
+    pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.retire(memory) };
         // The library hands a batch over only when it has an entry for every thread that is inside.
-        for _ in 0..WATCH_ENTRIES {
+        for _ in 0..FILLERS {
             // SAFETY: there is nothing to free, and `free` does nothing.
             unsafe { self.retire(std::ptr::dangling_mut::<Nothing>()) };
         }
@@ -104,8 +114,8 @@ impl Guard<'_> {
     }
 }
 
-/// With more threads inside than this, a watch waits for the next full batch.
-const WATCH_ENTRIES: usize = 31;
+/// With more threads inside than this, what is retired at once waits for the next full batch.
+const FILLERS: usize = 31;
 
 struct Watcher(Shared<AtomicBool>);
 

@@ -31,6 +31,9 @@ pub unsafe trait Item: Sized + 'static {
     /// The order of two ranks, which live for different times.
     fn compare(one: Self::Rank<'_>, other: Self::Rank<'_>) -> Order;
 
+    /// Orders ranks as far as it goes: the greater of two ranks has no smaller head.
+    fn head(rank: Self::Rank<'_>) -> u64;
+
     /// Length of all stretches together.
     fn tail_len(first: &Self::First, second: &Self::Second) -> usize;
 
@@ -60,6 +63,11 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Pair<K, V> {
     #[inline]
     fn compare(one: &K, other: &K) -> Order {
         one.cmp(other)
+    }
+
+    #[inline]
+    fn head(key: &K) -> u64 {
+        key.head()
     }
 
     #[inline]

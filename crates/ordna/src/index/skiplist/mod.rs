@@ -4,9 +4,12 @@
 //! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
 //! some five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a new
 //! node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
-//! allocator's rounding.
+//! allocator's rounding, and one for the table at which searches begin (`raw::shortcuts`).
 //!
-//! Source: the Nitro paper (VLDB 2016), §2.
+//! Removed nodes of that table, a fiftieth of the list's at most, are freed when the next table is made:
+//! after a quarter of its nodes have come or gone.
+//!
+//! Source: the Nitro paper (VLDB 2016), §2; the table is the index layer of the PI paper (2016), §3.1.
 
 pub(crate) mod item;
 pub(crate) mod raw;
@@ -234,7 +237,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
             at = self.list.next(node, &guard);
         }
         let head = raw::MAX_HEIGHT * size_of::<usize>();
-        MemoryUsage { parts: vec![("nodes", nodes), ("head", head)] }
+        let (shortcuts, held) = self.list.overhead(&guard);
+        let parts =
+            [("nodes", nodes), ("head", head), ("shortcuts", shortcuts), ("held nodes", held)];
+        MemoryUsage { parts: parts.into() }
     }
 
     fn validate(&self) -> Result<Audit, Violation> {

@@ -33,6 +33,10 @@
 //! the new one. Against a concurrent insert behind the old node, or a removal of it, the CAS on the
 //! same word decides.
 //!
+//! # Where searches begin
+//! At the head, or at a node that a table of [`shortcuts`] names. A place found from there is known at the
+//! lowest levels only; who needs the others searches once more from the head ([`List::find_all`]).
+//!
 //! # Progress
 //! Lock-free. Reads write nothing and never restart. The links are Harris' and the multi-level
 //! protocol Fraser's and Herlihy and Shavit's, which the Nitro paper (§2) names. Towers grow with
@@ -45,6 +49,7 @@
 mod build;
 mod node;
 mod search;
+mod shortcuts;
 mod walk;
 
 use std::cell::Cell;
@@ -56,6 +61,7 @@ use self::node::{LINKED, Link, MARK, Tower, is_marked, marked, unmarked};
 pub use self::node::{Node, NodeRef};
 pub use self::search::Place;
 use self::search::prefetch;
+use self::shortcuts::{LEVEL, Shortcuts};
 use super::item::Item;
 use crate::Violation;
 use crate::reclaim::Guard;
@@ -76,6 +82,7 @@ pub struct List<I: Item> {
     head: Box<[Link<I>; MAX_HEIGHT]>,
     /// No node is higher. Raised before such a node is published.
     height: AtomicUsize,
+    shortcuts: Shortcuts<I>,
     kinds: PhantomData<I>,
 }
 
@@ -89,6 +96,7 @@ impl<I: Item> List<I> {
         Self {
             head: Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut()))),
             height: AtomicUsize::new(1),
+            shortcuts: Shortcuts::new(),
             kinds: PhantomData,
         }
     }
@@ -107,7 +115,17 @@ impl<I: Item> List<I> {
     /// Links a new node at `place`, which says that the key is absent. `false` if the list has
     /// changed there: nothing is done.
     pub fn insert(&self, place: &mut Place<I>, item: &I::New<'_>, guard: &Guard<'_>) -> bool {
-        let node = self.prepare(place, item);
+        let node = self.prepare(item);
+        let here = (place.before[0], place.after[0]);
+        if !place.knows(node) {
+            *place = self.find_all(node.rank(), guard);
+            if (place.before[0], place.after[0]) != here || place.found.is_some() {
+                // SAFETY: the node was not published.
+                unsafe { node.free() };
+                return false;
+            }
+        }
+        place.aim(node);
         point("skiplist.insert.before_link");
         if !place.before[0].swing(0, place.after[0], node.0.as_ptr()) {
             // SAFETY: the node was not published.
@@ -116,6 +134,11 @@ impl<I: Item> List<I> {
         }
         self.link_upper(node, place, guard);
         true
+    }
+
+    /// Bytes beside the linked nodes: of the shortcuts, and of removed nodes that they hold back.
+    pub fn overhead(&self, guard: &Guard<'_>) -> (usize, usize) {
+        self.shortcuts.bytes(guard)
     }
 
     /// Puts a new node in the place of `old`, the node found at `place`. `false` if `old` is
@@ -127,7 +150,16 @@ impl<I: Item> List<I> {
         item: &I::New<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        let node = self.prepare(place, item);
+        let node = self.prepare(item);
+        if !place.knows(node) {
+            *place = self.find_all(node.rank(), guard);
+            if place.found != Some(old) {
+                // SAFETY: the node was not published.
+                unsafe { node.free() };
+                return false;
+            }
+        }
+        place.aim(node);
         mark_upper(old);
         point("skiplist.replace.before_swap");
         let replaced = loop {
@@ -147,11 +179,11 @@ impl<I: Item> List<I> {
         if self.unlink_at(place, old) {
             place.found = Some(node);
         } else {
-            *place = self.find(old.rank(), guard);
+            *place = self.find_all(old.rank(), guard);
         }
         if replaced.has(LINKED) {
             // SAFETY: the inserter is done, we are the remover, and the node is unlinked.
-            unsafe { guard.retire(old.0.as_ptr()) };
+            unsafe { self.retire(old, guard) };
         }
         self.link_upper(node, place, guard);
         true
@@ -169,10 +201,10 @@ impl<I: Item> List<I> {
         point("skiplist.remove.after_mark");
         if before.has(LINKED) || fault!("skiplist.remove.before_linked") {
             if !self.unlink_at(place, old) && !fault!("skiplist.remove.search") {
-                self.find(old.rank(), guard);
+                self.find_all(old.rank(), guard);
             }
             // SAFETY: the inserter is done, we are the one remover, and the node is unlinked.
-            unsafe { guard.retire(old.0.as_ptr()) };
+            unsafe { self.retire(old, guard) };
         }
         true
     }
@@ -187,24 +219,20 @@ impl<I: Item> List<I> {
         let mut all = true;
         for level in (0..old.height()).rev() {
             let next = unmarked(old.tower().load(level));
-            all &= place.before[level].swing(level, old.0.as_ptr(), next);
+            all &= level < place.levels && place.before[level].swing(level, old.0.as_ptr(), next);
             place.after[level] = next;
         }
         all
     }
 
-    /// A node for `place`, its links set, not published.
-    fn prepare(&self, place: &Place<I>, item: &I::New<'_>) -> NodeRef<I> {
+    /// A node of some height, not published.
+    fn prepare(&self, item: &I::New<'_>) -> NodeRef<I> {
         let height = random_height();
         // Before the node can be found: searches that have to unlink it start high enough.
         if height > self.height() {
             self.height.fetch_max(height, Ordering::Relaxed);
         }
-        let node = NodeRef::new(item, height);
-        for level in 0..height {
-            node.tower().store(level, place.after[level]);
-        }
-        node
+        NodeRef::new(item, height)
     }
 
     /// Links a node that is in the list at its upper levels, and says so by `LINKED`.
@@ -225,7 +253,7 @@ impl<I: Item> List<I> {
                 if NonNull::new(after).map(NodeRef).as_ref().is_some_and(is_twin)
                     && !fault!("skiplist.link_upper.twin")
                 {
-                    *place = self.find(node.rank(), guard);
+                    *place = self.find_all(node.rank(), guard);
                     if place.found != Some(node) {
                         break 'levels;
                     }
@@ -242,7 +270,7 @@ impl<I: Item> List<I> {
                 if place.before[level].swing(level, after, node.0.as_ptr()) {
                     break;
                 }
-                *place = self.find(node.rank(), guard);
+                *place = self.find_all(node.rank(), guard);
                 if place.found != Some(node) {
                     break 'levels;
                 }
@@ -250,11 +278,14 @@ impl<I: Item> List<I> {
         }
         if node.tower().tag(0, LINKED).has(MARK) {
             if !fault!("skiplist.link_upper.search") {
-                self.find(node.rank(), guard);
+                self.find_all(node.rank(), guard);
             }
             // SAFETY: every link of the node is marked, nobody will link it again, and the search
             // has unlinked it at every level; the remover saw it not `LINKED` and left it to us.
-            unsafe { guard.retire(node.0.as_ptr()) };
+            unsafe { self.retire(node, guard) };
+        }
+        if height > LEVEL {
+            self.tall_changed(guard);
         }
     }
 
@@ -289,6 +320,10 @@ impl<I: Item> List<I> {
             }
             if level == 0 {
                 counts = (here.len(), here.len());
+            }
+            if level == LEVEL {
+                let is_linked = |node: NodeRef<I>| here.contains(&node.0.as_ptr().addr());
+                self.shortcuts.validate(is_linked)?;
             }
             below = here;
         }

@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 
 use super::{LINKED, List, MAX_HEIGHT, Node, NodeRef, random_height};
 use crate::index::skiplist::item::Item;
+use crate::reclaim::Collector;
 use crate::sync::atomic::Ordering;
 
 /// A sorted run of nodes, linked at all levels.
@@ -74,6 +75,8 @@ impl<I: Item> List<I> {
                 list.height.fetch_max(level + 1, Ordering::Relaxed);
             }
         }
+        // For reading, until there are changes. Nobody else knows the list, and nothing is retired.
+        list.renew_shortcuts(&Collector::new().pin());
         Ok(list)
     }
 }

@@ -7,10 +7,11 @@ use std::cmp::Ordering as Order;
 use std::ptr::{self, NonNull};
 
 use super::node::{Tower, is_marked, unmarked};
+use super::shortcuts::{LEVEL, Start};
 use super::{List, MAX_HEIGHT, Node, NodeRef};
 use crate::index::skiplist::item::Item;
 use crate::reclaim::Guard;
-use crate::sync::point;
+use crate::sync::{fault, point};
 
 /// How many searches of a group take turns.
 const GROUP: usize = 16;
@@ -42,8 +43,10 @@ fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) 
     }
 }
 
-/// Where a key belongs: its predecessor and successor at every level.
+/// Where a key belongs: its predecessor and successor at the lowest levels, or at all of them.
 pub struct Place<I: Item> {
+    /// How many levels are known.
+    pub(super) levels: usize,
     pub(super) before: [Tower<I>; MAX_HEIGHT],
     pub(super) after: [*mut Node<I>; MAX_HEIGHT],
     /// The last node before the place, live when it was passed. `None`: the head is.
@@ -53,6 +56,18 @@ pub struct Place<I: Item> {
 }
 
 impl<I: Item> Place<I> {
+    /// Whether the place says where the node belongs at each of its levels.
+    pub(super) fn knows(&self, node: NodeRef<I>) -> bool {
+        node.height() <= self.levels
+    }
+
+    /// Lets the links of a node that is not published lead to what follows.
+    pub(super) fn aim(&self, node: NodeRef<I>) {
+        for level in 0..node.height() {
+            node.tower().store(level, self.after[level]);
+        }
+    }
+
     /// Whether the two nodes around the place still stand next to each other, the first one live.
     pub fn is_current(&self) -> bool {
         self.before[0].load(0) == self.after[0]
@@ -60,14 +75,25 @@ impl<I: Item> Place<I> {
 }
 
 impl<I: Item> List<I> {
-    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n).
-    pub fn find(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Place<I> {
-        let mut descent = Descent::new(self, rank);
+    /// Where `rank` belongs, at low levels at least. Unlinks every marked node on its way. O(log n).
+    pub fn find(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
+        self.follow(Descent::new(self, rank, self.shortcuts.start(rank, guard)))
+    }
+
+    /// The same at all levels.
+    pub(super) fn find_all(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
+        if fault!("skiplist.find_all.begins_low") {
+            return self.find(rank, guard);
+        }
+        self.follow(Descent::new(self, rank, None))
+    }
+
+    fn follow(&self, mut descent: Descent<'_, I>) -> Place<I> {
         loop {
             match descent.step(self) {
                 Way::On => {}
                 Way::Over => return descent.place,
-                Way::Changed => descent = Descent::new(self, rank),
+                Way::Changed => descent = Descent::new(self, descent.rank, None),
             }
         }
     }
@@ -76,15 +102,22 @@ impl<I: Item> List<I> {
     /// overlap, and are over before its first visit: places may have changed since.
     pub fn find_many<'k>(
         &self,
-        ranks: impl Iterator<Item = I::Rank<'k>>,
-        _guard: &Guard<'_>,
+        mut ranks: impl Iterator<Item = I::Rank<'k>>,
+        guard: &Guard<'_>,
         mut visit: impl FnMut(&mut Place<I>),
     ) {
-        let mut ranks = ranks.peekable();
+        let mut group: Vec<I::Rank<'k>> = Vec::with_capacity(GROUP);
         let mut lanes: Vec<Descent<'k, I>> = Vec::with_capacity(GROUP);
-        while ranks.peek().is_some() {
+        loop {
+            group.clear();
+            group.extend(ranks.by_ref().take(GROUP));
+            if group.is_empty() {
+                return;
+            }
             lanes.clear();
-            lanes.extend(ranks.by_ref().take(GROUP).map(|rank| Descent::new(self, rank)));
+            self.shortcuts.starts::<GROUP>(&group, guard, |at, start| {
+                lanes.push(Descent::new(self, group[at], start));
+            });
             let mut running: [usize; GROUP] = std::array::from_fn(|lane| lane);
             let mut left = lanes.len();
             while left > 0 {
@@ -93,7 +126,7 @@ impl<I: Item> List<I> {
                     let descent = &mut lanes[running[lane]];
                     match descent.step(self) {
                         Way::On => prefetch(descent.at),
-                        Way::Changed => *descent = Descent::new(self, descent.rank),
+                        Way::Changed => *descent = Descent::new(self, descent.rank, None),
                         Way::Over => {
                             left -= 1;
                             running.swap(lane, left);
@@ -111,8 +144,8 @@ impl<I: Item> List<I> {
     ///
     /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
     /// moment at which the last link followed was current.
-    pub fn get(&self, rank: I::Rank<'_>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
-        let mut search = Search::new(self);
+    pub fn get(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<NodeRef<I>> {
+        let mut search = Search::new(self, self.shortcuts.start(rank, guard));
         loop {
             match search.step(rank) {
                 Step::On => {}
@@ -125,27 +158,24 @@ impl<I: Item> List<I> {
     /// Calls `each` with the live node of every key, overlapping the searches of a group.
     pub fn get_many<'k>(
         &self,
-        ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
-        _guard: &Guard<'_>,
+        mut ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
+        guard: &Guard<'_>,
         mut each: impl FnMut(usize, Option<NodeRef<I>>),
     ) {
-        let mut ranks = ranks.enumerate().peekable();
         struct Lane<'k, I: Item> {
-            at: usize,
             rank: I::Rank<'k>,
             search: Search<I>,
             end: Option<Step<I>>,
         }
+        let mut group: Vec<I::Rank<'k>> = Vec::with_capacity(GROUP);
         let mut lanes: Vec<Lane<'_, I>> = Vec::with_capacity(GROUP);
-        while ranks.peek().is_some() {
+        for from in (0..ranks.len()).step_by(GROUP) {
+            group.clear();
+            group.extend(ranks.by_ref().take(GROUP));
             lanes.clear();
-            let group = ranks.by_ref().take(GROUP);
-            lanes.extend(group.map(|(at, rank)| Lane {
-                at,
-                rank,
-                search: Search::new(self),
-                end: None,
-            }));
+            self.shortcuts.starts::<GROUP>(&group, guard, |at, start| {
+                lanes.push(Lane { rank: group[at], search: Search::new(self, start), end: None });
+            });
             let mut running = lanes.len();
             while running > 0 {
                 for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
@@ -158,9 +188,9 @@ impl<I: Item> List<I> {
                     }
                 }
             }
-            for lane in &lanes {
+            for (at, lane) in lanes.iter().enumerate() {
                 let found = if let Some(Step::Found(node)) = lane.end { Some(node) } else { None };
-                each(lane.at, found);
+                each(from + at, found);
             }
         }
     }
@@ -176,16 +206,17 @@ struct Descent<'k, I: Item> {
 }
 
 impl<'k, I: Item> Descent<'k, I> {
-    fn new(list: &List<I>, rank: I::Rank<'k>) -> Self {
+    fn new(list: &List<I>, rank: I::Rank<'k>, start: Option<Start<I>>) -> Self {
         let place = Place {
+            levels: if start.is_some() { LEVEL + 1 } else { MAX_HEIGHT },
             before: [list.head(); MAX_HEIGHT],
             after: [ptr::null_mut(); MAX_HEIGHT],
             last: None,
             found: None,
         };
-        let (before, level) = (list.head(), list.height() - 1);
         // Links of the head are never marked.
-        Self { rank, before, level, at: before.load(level), place }
+        let Search { before, level, at } = Search::new(list, start);
+        Self { rank, before, level, at, place }
     }
 
     /// Looks at one node.
@@ -248,9 +279,14 @@ enum Step<I: Item> {
 }
 
 impl<I: Item> Search<I> {
-    fn new(list: &List<I>) -> Self {
-        let (before, level) = (list.head(), list.height() - 1);
-        Self { before, level, at: unmarked(before.load(level)) }
+    fn new(list: &List<I>, start: Option<Start<I>>) -> Self {
+        match start {
+            Some(start) => Self { before: start.before.tower(), level: LEVEL, at: start.at },
+            None => {
+                let (before, level) = (list.head(), list.height() - 1);
+                Self { before, level, at: before.load(level) }
+            }
+        }
     }
 
     /// Looks at one node.

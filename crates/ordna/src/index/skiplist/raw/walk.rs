@@ -9,7 +9,8 @@ use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
 use super::node::{is_marked, unmarked};
-use super::{List, MAX_HEIGHT, NodeRef, prefetch};
+use super::shortcuts::LEVEL;
+use super::{List, MAX_HEIGHT, Node, NodeRef, prefetch};
 use crate::index::skiplist::item::Item;
 use crate::reclaim::Guard;
 use crate::sync::{fault, point};
@@ -20,7 +21,7 @@ impl<I: Item> List<I> {
     pub fn locate(
         &self,
         from: Option<(I::Rank<'_>, bool)>,
-        _guard: &Guard<'_>,
+        guard: &Guard<'_>,
     ) -> Option<NodeRef<I>> {
         let is_before = |node: &NodeRef<I>| {
             from.is_some_and(|(rank, inclusive)| match I::compare(node.rank(), rank) {
@@ -30,8 +31,10 @@ impl<I: Item> List<I> {
             })
         };
         let mut before = self.head();
-        if from.is_some() {
-            before = self.last_before(0, is_before).map_or(before, |node| node.tower());
+        if let Some((rank, _)) = from {
+            before = self
+                .last_before(0, Some(rank), guard, is_before)
+                .map_or(before, |node| node.tower());
         }
         point("skiplist.locate.found_before");
         let mut at = NonNull::new(unmarked(before.load(0))).map(NodeRef);
@@ -50,22 +53,42 @@ impl<I: Item> List<I> {
         &self,
         rank: Option<I::Rank<'_>>,
         level: usize,
-        _guard: &Guard<'_>,
+        guard: &Guard<'_>,
     ) -> Option<NodeRef<I>> {
-        self.last_before(level, |node| {
+        self.last_before(level, rank, guard, |node| {
             rank.is_none_or(|rank| I::compare(node.rank(), rank).is_lt())
         })
     }
 
-    /// The last node reachable at `level` or above for which `is_before` holds.
+    /// Where the link leads, unmarked, of the last node at `level` that is not above `rank`.
+    pub(super) fn link_behind(
+        &self,
+        rank: I::Rank<'_>,
+        level: usize,
+        guard: &Guard<'_>,
+    ) -> *mut Node<I> {
+        let is_before = |node: &NodeRef<I>| I::compare(node.rank(), rank).is_le();
+        let before = self.last_before(level, Some(rank), guard, is_before);
+        unmarked(before.map_or(self.head(), |node| node.tower()).load(level))
+    }
+
+    /// The last node reachable at `level` or above for which `is_before` holds, as it does for all
+    /// below `rank`.
     fn last_before(
         &self,
         level: usize,
+        rank: Option<I::Rank<'_>>,
+        guard: &Guard<'_>,
         is_before: impl Fn(&NodeRef<I>) -> bool,
     ) -> Option<NodeRef<I>> {
-        let mut last = None;
-        let mut before = self.head();
-        for level in (level..self.height().max(level + 1)).rev() {
+        let start = rank.filter(|_| level <= LEVEL);
+        let mut last =
+            start.and_then(|rank| self.shortcuts.start(rank, guard)).map(|start| start.before);
+        let (mut before, height) = match last {
+            Some(start) => (start.tower(), LEVEL + 1),
+            None => (self.head(), self.height().max(level + 1)),
+        };
+        for level in (level..height).rev() {
             let mut at = unmarked(before.load(level));
             while let Some(node) = NonNull::new(at).map(NodeRef) {
                 let next = node.tower().load(level);
@@ -116,10 +139,9 @@ impl<I: Item> List<I> {
         from: I::Rank<'_>,
         level: usize,
         limit: usize,
-        _guard: &Guard<'_>,
+        guard: &Guard<'_>,
     ) -> Vec<NodeRef<I>> {
-        let before = self.last_before(level, |node| I::compare(node.rank(), from).is_le());
-        let mut at = before.map_or(self.head(), |node| node.tower()).load(level);
+        let mut at = self.link_behind(from, level, guard);
         let mut row = Vec::with_capacity(limit);
         while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
             if row.len() == limit {
@@ -141,13 +163,13 @@ impl<I: Item> List<I> {
         to: Option<I::Rank<'_>>,
         level: usize,
         limit: usize,
-        _guard: &Guard<'_>,
+        guard: &Guard<'_>,
     ) -> Vec<NodeRef<I>> {
         let is_before = |node: &NodeRef<I>| to.is_none_or(|to| I::compare(node.rank(), to).is_lt());
         // So many levels higher stands one node for twice as many as are wanted: the row begins there.
         let higher = level + limit.next_power_of_two().trailing_zeros() as usize + 1;
         let higher = if limit == 1 { level } else { higher.min(MAX_HEIGHT - 1) };
-        let first = self.last_before(higher, is_before);
+        let first = self.last_before(higher, to, guard, is_before);
         let mut row = VecDeque::with_capacity(limit + 1);
         row.extend(first);
         let mut at = first.map_or(self.head(), |node| node.tower()).load(level);

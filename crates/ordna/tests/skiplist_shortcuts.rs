@@ -1,0 +1,89 @@
+//! The skip list's shortcuts: nodes that searches begin at, some of which have been removed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ordna::sync::schedule::Schedule;
+use ordna::{OrderedIndex, SkipList};
+
+const KEYS: u64 = 4_000;
+
+/// Every other key.
+fn filled() -> SkipList<u64, u64> {
+    let index = SkipList::new();
+    (0..KEYS).for_each(|key| assert_eq!(index.insert(&(key * 2), &key), Ok(None)));
+    let parts = index.memory_usage().parts;
+    assert!(parts.iter().any(|(name, bytes)| *name == "shortcuts" && *bytes > 0), "{parts:?}");
+    index
+}
+
+/// What a removed node leads to is what stood behind it when it was removed.
+#[test]
+fn a_search_does_not_begin_at_a_removed_node() {
+    let index = filled();
+    for key in (0..KEYS).map(|key| key * 2) {
+        assert!(index.remove(&key).is_some());
+        assert_eq!(index.insert(&(key + 1), &7), Ok(None));
+        assert_eq!(index.get(&(key + 1)), Some(7), "behind {key}");
+        assert_eq!(index.ceiling(&key), Some((key + 1, 7)));
+        let mut many = Vec::new();
+        index.get_many(&[key, key + 1], &mut many);
+        assert_eq!(many, [None, Some(7)]);
+    }
+    assert_eq!(index.validate().unwrap().entries, KEYS as usize);
+}
+
+/// Whole stretches of the table are of removed nodes.
+#[test]
+fn searches_come_past_many_removed_nodes() {
+    for kept in [1, 97, KEYS] {
+        let index = filled();
+        let gone = |key: &u64| !key.is_multiple_of(kept);
+        (0..KEYS).filter(gone).for_each(|key| assert_eq!(index.remove(&(key * 2)), Some(key)));
+        for key in 0..KEYS {
+            assert_eq!(index.get(&(key * 2)), (!gone(&key)).then_some(key));
+            assert_eq!(index.floor(&(key * 2)), Some((key / kept * kept * 2, key / kept * kept)));
+        }
+        index.validate().unwrap();
+    }
+}
+
+/// The audit looks for each node of the table among those that are linked and those that are held back.
+#[test]
+fn removed_nodes_stay_in_memory_as_long_as_in_the_table() {
+    let index = filled();
+    for key in 0..KEYS {
+        assert_eq!(index.remove(&(key * 2)), Some(key));
+        if key.is_multiple_of(100) {
+            index.validate().unwrap();
+        }
+        assert_eq!(index.insert(&(key * 2), &key), Ok(None));
+    }
+    index.validate().unwrap();
+}
+
+/// Nodes that were collected for the next table die before it is in place.
+#[test]
+fn nodes_die_while_a_table_is_made() {
+    const COLLECTED: &str = "skiplist.shortcuts.collected";
+    let index = filled();
+    let schedule = Schedule::new();
+    schedule.hold("maker", COLLECTED);
+    let was_held = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            schedule.enroll("maker", || {
+                // One of these finds that a table is due.
+                for key in (KEYS..KEYS * 4).take_while(|_| !was_held.load(Ordering::SeqCst)) {
+                    index.insert(&(key * 2), &key).unwrap();
+                }
+            });
+        });
+        schedule.wait_held("maker", COLLECTED);
+        (0..KEYS).for_each(|key| assert_eq!(index.remove(&(key * 2)), Some(key)));
+        was_held.store(true, Ordering::SeqCst);
+        schedule.release("maker", COLLECTED);
+        maker.join().unwrap();
+    });
+    assert!((0..KEYS).all(|key| index.get(&(key * 2)).is_none()));
+    index.validate().unwrap();
+}
