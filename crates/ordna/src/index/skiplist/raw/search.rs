@@ -7,7 +7,7 @@ use std::cmp::Ordering as Order;
 use std::ptr::{self, NonNull};
 
 use super::node::{Tower, is_marked, unmarked};
-use super::shortcuts::{LEVEL, Start};
+use super::shortcuts::{FAR, LEVEL, Start};
 use super::{List, MAX_HEIGHT, Node, NodeRef};
 use crate::index::skiplist::item::Item;
 use crate::reclaim::Guard;
@@ -93,7 +93,7 @@ impl<I: Item> List<I> {
             match descent.step(self) {
                 Way::On => {}
                 Way::Over => return descent.place,
-                Way::Changed => descent = Descent::new(self, descent.rank, None),
+                Way::Restart => descent = Descent::new(self, descent.rank, None),
             }
         }
     }
@@ -126,7 +126,7 @@ impl<I: Item> List<I> {
                     let descent = &mut lanes[running[lane]];
                     match descent.step(self) {
                         Way::On => prefetch(descent.at),
-                        Way::Changed => *descent = Descent::new(self, descent.rank, None),
+                        Way::Restart => *descent = Descent::new(self, descent.rank, None),
                         Way::Over => {
                             left -= 1;
                             running.swap(lane, left);
@@ -140,7 +140,7 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// The live node with `key`. Writes nothing, never restarts. O(log n).
+    /// The live node with `key`. Writes nothing; begins again at most once, at the head. O(log n).
     ///
     /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
     /// moment at which the last link followed was current.
@@ -149,6 +149,7 @@ impl<I: Item> List<I> {
         loop {
             match search.step(rank) {
                 Step::On => {}
+                Step::Restart => search = Search::new(self, None),
                 Step::Found(node) => return Some(node),
                 Step::Absent => return None,
             }
@@ -181,6 +182,7 @@ impl<I: Item> List<I> {
                 for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
                     match lane.search.step(lane.rank) {
                         Step::On => prefetch(lane.search.at),
+                        Step::Restart => lane.search = Search::new(self, None),
                         end => {
                             lane.end = Some(end);
                             running -= 1;
@@ -202,6 +204,7 @@ struct Descent<'k, I: Item> {
     before: Tower<I>,
     level: usize,
     at: *mut Node<I>,
+    left: usize,
     place: Place<I>,
 }
 
@@ -215,8 +218,8 @@ impl<'k, I: Item> Descent<'k, I> {
             found: None,
         };
         // Links of the head are never marked.
-        let Search { before, level, at } = Search::new(list, start);
-        Self { rank, before, level, at, place }
+        let Search { before, level, at, left } = Search::new(list, start);
+        Self { rank, before, level, at, left, place }
     }
 
     /// Looks at one node.
@@ -228,7 +231,7 @@ impl<'k, I: Item> Descent<'k, I> {
             prefetch_ways(next, before, level);
             if is_marked(next) {
                 if !before.swing(level, at, unmarked(next)) {
-                    return Way::Changed;
+                    return Way::Restart;
                 }
                 self.at = unmarked(next);
                 return Way::On;
@@ -237,6 +240,10 @@ impl<'k, I: Item> Descent<'k, I> {
                 Order::Less => {
                     self.before = node.tower();
                     self.at = next;
+                    if level == LEVEL {
+                        self.left -= 1;
+                        return if self.left == 0 { Way::Restart } else { Way::On };
+                    }
                     return Way::On;
                 }
                 Order::Equal if level == 0 => self.place.found = Some(node),
@@ -253,7 +260,7 @@ impl<'k, I: Item> Descent<'k, I> {
         self.level = level - 1;
         self.at = before.load(level - 1);
         // Marked: `before` was removed since it was seen unmarked one level up.
-        if is_marked(self.at) { Way::Changed } else { Way::On }
+        if is_marked(self.at) { Way::Restart } else { Way::On }
     }
 }
 
@@ -261,8 +268,8 @@ impl<'k, I: Item> Descent<'k, I> {
 enum Way {
     On,
     Over,
-    /// The list has changed on the way: from the start.
-    Changed,
+    /// From the head: the list has changed on the way, or what is sought is too [`FAR`] from the start.
+    Restart,
 }
 
 /// One lookup, taken a step at a time so that several can be interleaved.
@@ -270,10 +277,14 @@ struct Search<I: Item> {
     before: Tower<I>,
     level: usize,
     at: *mut Node<I>,
+    /// After how many more nodes at [`LEVEL`] it begins again at the head.
+    left: usize,
 }
 
 enum Step<I: Item> {
     On,
+    /// From the head: what is sought is too [`FAR`] from the start.
+    Restart,
     Found(NodeRef<I>),
     Absent,
 }
@@ -281,10 +292,12 @@ enum Step<I: Item> {
 impl<I: Item> Search<I> {
     fn new(list: &List<I>, start: Option<Start<I>>) -> Self {
         match start {
-            Some(start) => Self { before: start.before.tower(), level: LEVEL, at: start.at },
+            Some(start) => {
+                Self { before: start.before.tower(), level: LEVEL, at: start.at, left: FAR }
+            }
             None => {
                 let (before, level) = (list.head(), list.height() - 1);
-                Self { before, level, at: before.load(level) }
+                Self { before, level, at: before.load(level), left: usize::MAX }
             }
         }
     }
@@ -303,6 +316,10 @@ impl<I: Item> Search<I> {
                 Order::Less => {
                     self.before = node.tower();
                     self.at = next;
+                    if self.level == LEVEL {
+                        self.left -= 1;
+                        return if self.left == 0 { Step::Restart } else { Step::On };
+                    }
                     return Step::On;
                 }
                 // The link was seen unmarked: the node was in the list at that moment, whatever

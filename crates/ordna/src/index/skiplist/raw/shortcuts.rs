@@ -7,8 +7,8 @@
 //!
 //! # Contract
 //! Any number of threads search and note changes at once, each under a guard of the list's collector. A
-//! table in use never changes. It may lag: a node that is missing costs steps, and one that was removed
-//! is not begun from.
+//! table in use never changes. It may lag: a node that is missing costs a step, too many of them a search
+//! from the head, and one that was removed is not begun from.
 //!
 //! # Invariants
 //! 1. A node of the table is in memory as long as a guard is that was there before the table was
@@ -53,6 +53,10 @@ const LARGE: usize = 64 << 10;
 
 /// How many removed nodes a search steps over before it begins at the head.
 const TRIES: usize = 4;
+
+/// A search that passed so many nodes at [`LEVEL`] begins again at the head. The table lags, by a quarter of
+/// its nodes perhaps, and where keys ascend all of them are behind one entry.
+pub(super) const FAR: usize = 16;
 
 /// So many nodes are collected, or retired, by who notes a change: twice the nodes that come in between.
 const PIECE: usize = 32;
@@ -169,8 +173,12 @@ impl<I: Item> Table<I> {
         from + rest[..rest.len().min(reach - 1)].partition_point(is_below)
     }
 
-    /// A place to begin from, of so many entries.
+    /// A place to begin from, of so many entries. Behind the last of them are, where keys ascend, all
+    /// nodes that the table lacks.
     fn start(&self, below: usize) -> Option<Start<I>> {
+        if below == self.entries.len() {
+            return None;
+        }
         self.entries[..below].iter().rev().take(TRIES).find_map(|entry| {
             let at = entry.node.tower().load(LEVEL);
             let is_live = !is_marked(at) || fault!("skiplist.shortcuts.dead_start");
@@ -424,6 +432,8 @@ impl<I: Item> Drop for Shortcuts<I> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::Key;
     use crate::index::skiplist::item::Pair;
@@ -506,5 +516,95 @@ mod tests {
             assert!(table.entries[..below].iter().all(|entry| entry.node.rank() < &key[..]));
             assert!(table.entries[below..].iter().all(|entry| entry.node.rank() >= &key[..]));
         }
+    }
+
+    thread_local! {
+        static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// Counts how often keys are compared.
+    struct Counted;
+
+    // SAFETY: as `Pair`.
+    unsafe impl Item for Counted {
+        type First = <Pair<u64, u64> as Item>::First;
+        type Second = <Pair<u64, u64> as Item>::Second;
+        type Rank<'a> = &'a u64;
+        type New<'a> = (&'a u64, &'a u64);
+
+        fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 3]) {
+            Pair::parts(item)
+        }
+
+        fn compare(one: &u64, other: &u64) -> Order {
+            COMPARED.set(COMPARED.get() + 1);
+            one.cmp(other)
+        }
+
+        fn head(rank: &u64) -> u64 {
+            rank.head()
+        }
+
+        fn tail_len(_: &Self::First, _: &Self::Second) -> usize {
+            0
+        }
+
+        unsafe fn rank<'a>(
+            first: *const Self::First,
+            second: *const Self::Second,
+            tail: *const u8,
+        ) -> &'a u64 {
+            // SAFETY: handed on from the caller.
+            unsafe { Pair::<u64, u64>::rank(first, second, tail) }
+        }
+    }
+
+    /// All nodes that the table lacks may stand behind one entry, the last one or another.
+    #[test]
+    fn ascending_keys_take_no_more_steps_than_others() {
+        const KEYS: u64 = 30_000;
+        let collector = Collector::new();
+        let list: List<Counted> = List::new();
+        let insert = |key: u64| {
+            let guard = collector.pin();
+            let mut place = list.find(&key, &guard);
+            assert!(list.insert(&mut place, &(&key, &key), &guard));
+        };
+        let per_key = |what: &str, each: &dyn Fn(u64)| {
+            COMPARED.set(0);
+            (0..KEYS).for_each(each);
+            let compared = COMPARED.get() / KEYS as usize;
+            assert!(compared < 100, "{what}: {compared} comparisons");
+        };
+        per_key("insert at the end", &|key| insert(key));
+        (0..KEYS).for_each(|key| insert((key << 32) + (1 << 60)));
+        per_key("insert in the middle", &|key| {
+            insert(key + KEYS);
+            let guard = collector.pin();
+            let found = list.get(&(key + KEYS), &guard);
+            assert!(found.is_some());
+        });
+        let guard = collector.pin();
+        list.renew_shortcuts(&guard);
+        // As many tall nodes as the table may lack, but for a few.
+        let lacking = list.shortcuts.table(&guard).map_or(0, |table| table.entries.len()) * 3;
+        let keys: Vec<u64> = (0..lacking as u64).map(|key| key + 2 * KEYS).collect();
+        keys.iter().for_each(|key| insert(*key));
+        let at = |key: u64| keys[key as usize % keys.len()];
+        per_key("locate", &|key| {
+            let key = at(key);
+            assert!(list.locate(Some((&key, true)), &guard).is_some_and(|at| *at.rank() == key));
+        });
+        per_key("get", &|key| assert!(list.get(&at(key), &guard).is_some()));
+        per_key("stretch_before", &|key| {
+            assert!(list.stretch_before(Some(&at(key)), LEVEL, &guard).is_some());
+        });
+        let mut found = 0;
+        COMPARED.set(0);
+        list.get_many(keys.iter(), &guard, |_, node| found += usize::from(node.is_some()));
+        list.find_many(keys.iter(), &guard, |place| found += usize::from(place.found.is_some()));
+        assert_eq!(found, 2 * keys.len());
+        let compared = COMPARED.get() / found;
+        assert!(compared < 100, "of groups: {compared} comparisons");
     }
 }

@@ -1,7 +1,7 @@
 //! Walks: where they begin, and how they go on.
 //!
-//! Walks write nothing and never restart. What they come to may have been removed; its frozen links
-//! lead on to all that stood behind it, and to what replaced it.
+//! Walks write nothing. What they come to may have been removed; its frozen links lead on to all that
+//! stood behind it, and to what replaced it.
 
 use std::cmp::Ordering as Order;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
 use super::node::{is_marked, unmarked};
-use super::shortcuts::LEVEL;
+use super::shortcuts::{FAR, LEVEL, Start};
 use super::{List, MAX_HEIGHT, Node, NodeRef, prefetch};
 use crate::index::skiplist::item::Item;
 use crate::reclaim::Guard;
@@ -82,11 +82,22 @@ impl<I: Item> List<I> {
         is_before: impl Fn(&NodeRef<I>) -> bool,
     ) -> Option<NodeRef<I>> {
         let start = rank.filter(|_| level <= LEVEL);
-        let mut last =
-            start.and_then(|rank| self.shortcuts.start(rank, guard)).map(|start| start.before);
-        let (mut before, height) = match last {
-            Some(start) => (start.tower(), LEVEL + 1),
-            None => (self.head(), self.height().max(level + 1)),
+        let start = start.and_then(|rank| self.shortcuts.start(rank, guard));
+        let found = start.and_then(|start| self.last_behind(level, Some(start), &is_before));
+        found.or_else(|| self.last_behind(level, None, &is_before))
+    }
+
+    /// The same, from the start or the head. `None`: there is none, or the start is too [`FAR`] away.
+    fn last_behind(
+        &self,
+        level: usize,
+        start: Option<Start<I>>,
+        is_before: impl Fn(&NodeRef<I>) -> bool,
+    ) -> Option<NodeRef<I>> {
+        let mut last = start.map(|start| start.before);
+        let (mut before, height, mut left) = match last {
+            Some(start) => (start.tower(), LEVEL + 1, FAR),
+            None => (self.head(), self.height().max(level + 1), usize::MAX),
         };
         for level in (level..height).rev() {
             let mut at = unmarked(before.load(level));
@@ -102,6 +113,12 @@ impl<I: Item> List<I> {
                 last = Some(node);
                 before = node.tower();
                 at = next;
+                if level == LEVEL {
+                    left -= 1;
+                    if left == 0 {
+                        return None;
+                    }
+                }
             }
         }
         last
