@@ -279,11 +279,16 @@ impl<P: Place> Table<P> {
             let below = common(leaves.get(at + 1));
             // The prefixes that no leaf to the left has; the items among them begin with this leaf.
             prefixes.resize(prefixes.len().max(anchor.len() + 1), 0);
+            let mut hash = hash::EMPTY;
+            let mut hashed = 0;
             for length in from..=anchor.len() {
                 prefixes[length] += 1;
                 let prefix = &anchor[..length];
-                let hash = hash::extend(hash::EMPTY, prefix);
-                let slot = self.exact(prefix, hash).ok_or(format!("no prefix {prefix:?}"))?;
+                // Each byte is hashed once, and text made of an error only: anchors may have 65,535 bytes.
+                hash = hash::extend(hash, &prefix[hashed..]);
+                hashed = length;
+                let slot = self.exact(prefix, hash);
+                let slot = slot.ok_or_else(|| format!("no prefix {prefix:?}"))?;
                 slots += usize::from(length > 0);
                 let inner = length < anchor.len() || below == length && at + 1 < leaves.len();
                 let Some(item) = self.item(slot) else {
