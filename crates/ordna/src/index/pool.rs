@@ -14,7 +14,7 @@
 //! 2. The list that begins at `open` holds exactly the slabs that have room. A slab that nothing is left in is
 //!    given back at once.
 //!
-//! The first [`PLAIN`] bytes of an index are not from slabs: small indexes stay small. Where the system
+//! The first [`PLAIN`] bytes of a pool's nodes are not from slabs: small indexes stay small. Where the system
 //! knows no huge pages a slab is memory like any other.
 //!
 //! Nodes do not move: one that is left, or dead and not yet freed, keeps its whole slab. [`Pool::spare`]
@@ -63,7 +63,8 @@ struct State {
 // SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
 unsafe impl Send for State {}
 
-/// The head of a slab. All but `shared` is used under the lock of the pool's state.
+/// The head of a slab. All but `shared` is used under the lock of the pool's state. `shared` is read without it,
+/// to get at the lock: so there is never a `&mut` to the whole head, only to single fields.
 struct Slab {
     shared: Arc<Shared>,
     /// Nodes in use.
@@ -173,8 +174,8 @@ impl State {
         unsafe {
             (*slab).prev = ptr::null_mut();
             (*slab).next = self.open;
-            if let Some(next) = self.open.as_mut() {
-                next.prev = slab;
+            if !self.open.is_null() {
+                (*self.open).prev = slab;
             }
         }
         self.open = slab;
@@ -188,12 +189,13 @@ impl State {
         // SAFETY: by the caller; slabs in the list are there.
         unsafe {
             let (next, prev) = ((*slab).next, (*slab).prev);
-            if let Some(next) = next.as_mut() {
-                next.prev = prev;
+            if !next.is_null() {
+                (*next).prev = prev;
             }
-            match prev.as_mut() {
-                Some(prev) => prev.next = next,
-                None => self.open = next,
+            if prev.is_null() {
+                self.open = next;
+            } else {
+                (*prev).next = next;
             }
         }
     }

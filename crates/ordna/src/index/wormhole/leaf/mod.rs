@@ -12,8 +12,8 @@
 //! | anchor | its length | never changes |
 //!
 //! Anchors of keys that are no longer than a head stand between tags and order, where there is room: their
-//! leaves are all of one size, an odd number of lines, so that their first lines are not all on the same few
-//! sets of a cache. Leaves are from slabs ([`Pools`]) unless their anchor is long.
+//! leaves are all of one size. With `u64` values that is an odd number of lines, 47, so that their first lines are
+//! not all on the same few sets of a cache. Leaves are from slabs ([`Pools`]) unless their anchor is long.
 //!
 //! Entries stand in the order of their tags, with gaps: four positions are a *group*, a tag gives the
 //! group to look into, and who finds it full goes on to the next. So an insert moves nothing, and the
