@@ -38,7 +38,7 @@
 //! lowest levels only; who needs the others searches once more from the head ([`List::find_all`]).
 //!
 //! # Progress
-//! Lock-free. Reads write nothing and never restart. The links are Harris' and the multi-level
+//! Lock-free. Reads write nothing, and begin again once at most, at the head. The links are Harris' and the multi-level
 //! protocol Fraser's and Herlihy and Shavit's, which the Nitro paper (§2) names. Towers grow with
 //! p = 1/2 and not the paper's 1/4: measured with 10 M random `u64` (and nodes eight bytes larger
 //! than today's), p = 1/4 saves 6 bytes a key and makes lookups a third slower (a level then has 2.5

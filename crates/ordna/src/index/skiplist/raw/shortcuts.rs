@@ -58,7 +58,8 @@ const TRIES: usize = 4;
 /// its nodes perhaps, and where keys ascend all of them are behind one entry.
 pub(super) const FAR: usize = 16;
 
-/// So many nodes are collected, or retired, by who notes a change: twice the nodes that come in between.
+/// So many nodes are collected, or retired, by each who notes that one came or went: the table overtakes
+/// the changes.
 const PIECE: usize = 32;
 
 /// A list's shortcuts.
@@ -145,7 +146,7 @@ impl<I: Item> Table<I> {
         true
     }
 
-    /// The block in which entries end to have heads below `head`; it is asked for.
+    /// The block where heads cease to be below `head`; it is fetched.
     fn block(&self, head: u64) -> usize {
         let block = self.firsts.partition_point(|first| *first < head).saturating_sub(1);
         let start = self.entries.as_ptr().wrapping_add(block * BLOCK);
