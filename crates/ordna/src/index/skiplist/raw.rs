@@ -35,7 +35,8 @@
 //!
 //! # Where searches begin
 //! At the head, or at a node that a table of [`shortcuts`] names. A place found from there is known at the
-//! lowest levels only; who needs the others searches once more from the head ([`List::find_all`]).
+//! lowest levels only. So the height of a node is drawn before its place is looked for; and who removes a
+//! tall node looks for it from the head ([`List::find_all`]).
 //!
 //! # Progress
 //! Lock-free. Reads write nothing, and begin again once at most, at the head. The links are Harris' and the multi-level
@@ -115,17 +116,7 @@ impl<I: Item> List<I> {
     /// Links a new node at `place`, which says that the key is absent. `false` if the list has
     /// changed there: nothing is done.
     pub fn insert(&self, place: &mut Place<I>, item: &I::New<'_>, guard: &Guard<'_>) -> bool {
-        let node = self.prepare(item);
-        let here = (place.before[0], place.after[0]);
-        if !place.knows(node) {
-            *place = self.find_all(node.rank(), guard);
-            if (place.before[0], place.after[0]) != here || place.found.is_some() {
-                // SAFETY: the node was not published.
-                unsafe { node.free() };
-                return false;
-            }
-        }
-        place.aim(node);
+        let node = self.prepare(place, item);
         point("skiplist.insert.before_link");
         if !place.before[0].swing(0, place.after[0], node.0.as_ptr()) {
             // SAFETY: the node was not published.
@@ -150,16 +141,7 @@ impl<I: Item> List<I> {
         item: &I::New<'_>,
         guard: &Guard<'_>,
     ) -> bool {
-        let node = self.prepare(item);
-        if !place.knows(node) {
-            *place = self.find_all(node.rank(), guard);
-            if place.found != Some(old) {
-                // SAFETY: the node was not published.
-                unsafe { node.free() };
-                return false;
-            }
-        }
-        place.aim(node);
+        let node = self.prepare(place, item);
         mark_upper(old);
         point("skiplist.replace.before_swap");
         let replaced = loop {
@@ -225,14 +207,18 @@ impl<I: Item> List<I> {
         all
     }
 
-    /// A node of some height, not published.
-    fn prepare(&self, item: &I::New<'_>) -> NodeRef<I> {
-        let height = random_height();
+    /// A node for `place`, its links set, not published.
+    fn prepare(&self, place: &Place<I>, item: &I::New<'_>) -> NodeRef<I> {
+        let height = place.height;
         // Before the node can be found: searches that have to unlink it start high enough.
         if height > self.height() {
             self.height.fetch_max(height, Ordering::Relaxed);
         }
-        NodeRef::new(item, height)
+        let node = NodeRef::new(item, height);
+        for level in 0..height {
+            node.tower().store(level, place.after[level]);
+        }
+        node
     }
 
     /// Links a node that is in the list at its upper levels, and says so by `LINKED`.

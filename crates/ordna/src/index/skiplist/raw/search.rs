@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 
 use super::node::{Tower, is_marked, unmarked};
 use super::shortcuts::{FAR, LEVEL, Start};
-use super::{List, MAX_HEIGHT, Node, NodeRef};
+use super::{List, MAX_HEIGHT, Node, NodeRef, random_height};
 use crate::index::skiplist::item::Item;
 use crate::reclaim::Guard;
 use crate::sync::{fault, point};
@@ -47,6 +47,8 @@ fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) 
 pub struct Place<I: Item> {
     /// How many levels are known.
     pub(super) levels: usize,
+    /// How high a node will be that is put here: not above the known levels.
+    pub(super) height: usize,
     pub(super) before: [Tower<I>; MAX_HEIGHT],
     pub(super) after: [*mut Node<I>; MAX_HEIGHT],
     /// The last node before the place, live when it was passed. `None`: the head is.
@@ -56,15 +58,15 @@ pub struct Place<I: Item> {
 }
 
 impl<I: Item> Place<I> {
-    /// Whether the place says where the node belongs at each of its levels.
-    pub(super) fn knows(&self, node: NodeRef<I>) -> bool {
-        node.height() <= self.levels
-    }
-
-    /// Lets the links of a node that is not published lead to what follows.
-    pub(super) fn aim(&self, node: NodeRef<I>) {
-        for level in 0..node.height() {
-            node.tower().store(level, self.after[level]);
+    /// Before the search: nothing is known.
+    fn new(list: &List<I>) -> Self {
+        Self {
+            levels: 0,
+            height: random_height(),
+            before: [list.head(); MAX_HEIGHT],
+            after: [ptr::null_mut(); MAX_HEIGHT],
+            last: None,
+            found: None,
         }
     }
 
@@ -75,30 +77,39 @@ impl<I: Item> Place<I> {
 }
 
 impl<I: Item> List<I> {
-    /// Where `rank` belongs, at low levels at least. Unlinks every marked node on its way. O(log n).
+    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n). One of many begins at the
+    /// head, so that a tall node can be put there.
+    #[inline]
     pub fn find(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
-        self.follow(Descent::new(self, rank, self.shortcuts.start(rank, guard)))
+        let mut place = Place::new(self);
+        let is_low = place.height <= LEVEL + 1;
+        let start = if is_low { self.shortcuts.start(rank, guard) } else { None };
+        self.follow(Descent::new(self, rank, start), &mut place);
+        place
     }
 
     /// The same at all levels.
     pub(super) fn find_all(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
-        if fault!("skiplist.find_all.begins_low") {
-            return self.find(rank, guard);
-        }
-        self.follow(Descent::new(self, rank, None))
+        let mut place = Place::new(self);
+        let start =
+            fault!("skiplist.find_all.begins_low").then(|| self.shortcuts.start(rank, guard));
+        self.follow(Descent::new(self, rank, start.flatten()), &mut place);
+        place
     }
 
-    fn follow(&self, mut descent: Descent<'_, I>) -> Place<I> {
+    #[inline]
+    fn follow(&self, mut descent: Descent<'_, I>, place: &mut Place<I>) {
         loop {
-            match descent.step(self) {
+            match descent.step(self, place) {
                 Way::On => {}
-                Way::Over => return descent.place,
+                Way::Over => return,
                 Way::Restart => descent = Descent::new(self, descent.rank, None),
             }
         }
     }
 
-    /// The same for each rank, in their order, and what `visit` does there. The searches of a group
+    /// The same for each rank, in their order, and what `visit` does there. Not for putting nodes there:
+    /// they would all be low. The searches of a group
     /// overlap, and are over before its first visit: places may have changed since.
     pub fn find_many<'k>(
         &self,
@@ -107,7 +118,7 @@ impl<I: Item> List<I> {
         mut visit: impl FnMut(&mut Place<I>),
     ) {
         let mut group: Vec<I::Rank<'k>> = Vec::with_capacity(GROUP);
-        let mut lanes: Vec<Descent<'k, I>> = Vec::with_capacity(GROUP);
+        let mut lanes: Vec<(Descent<'k, I>, Place<I>)> = Vec::with_capacity(GROUP);
         loop {
             group.clear();
             group.extend(ranks.by_ref().take(GROUP));
@@ -116,15 +127,15 @@ impl<I: Item> List<I> {
             }
             lanes.clear();
             self.shortcuts.starts::<GROUP>(&group, guard, |at, start| {
-                lanes.push(Descent::new(self, group[at], start));
+                lanes.push((Descent::new(self, group[at], start), Place::new(self)));
             });
             let mut running: [usize; GROUP] = std::array::from_fn(|lane| lane);
             let mut left = lanes.len();
             while left > 0 {
                 let mut lane = 0;
                 while lane < left {
-                    let descent = &mut lanes[running[lane]];
-                    match descent.step(self) {
+                    let (descent, place) = &mut lanes[running[lane]];
+                    match descent.step(self, place) {
                         Way::On => prefetch(descent.at),
                         Way::Restart => *descent = Descent::new(self, descent.rank, None),
                         Way::Over => {
@@ -136,7 +147,7 @@ impl<I: Item> List<I> {
                     lane += 1;
                 }
             }
-            lanes.iter_mut().for_each(|descent| visit(&mut descent.place));
+            lanes.iter_mut().for_each(|(_, place)| visit(place));
         }
     }
 
@@ -201,30 +212,25 @@ impl<I: Item> List<I> {
 /// One search for a place.
 struct Descent<'k, I: Item> {
     rank: I::Rank<'k>,
+    /// Levels that the search has come by at its end.
+    levels: usize,
     before: Tower<I>,
     level: usize,
     at: *mut Node<I>,
     left: usize,
-    place: Place<I>,
 }
 
 impl<'k, I: Item> Descent<'k, I> {
     fn new(list: &List<I>, rank: I::Rank<'k>, start: Option<Start<I>>) -> Self {
-        let place = Place {
-            levels: if start.is_some() { LEVEL + 1 } else { MAX_HEIGHT },
-            before: [list.head(); MAX_HEIGHT],
-            after: [ptr::null_mut(); MAX_HEIGHT],
-            last: None,
-            found: None,
-        };
+        let levels = if start.is_some() { LEVEL + 1 } else { MAX_HEIGHT };
         // Links of the head are never marked.
         let Search { before, level, at, left } = Search::new(list, start);
-        Self { rank, before, level, at, left, place }
+        Self { rank, levels, before, level, at, left }
     }
 
     /// Looks at one node.
     #[inline(always)]
-    fn step(&mut self, list: &List<I>) -> Way {
+    fn step(&mut self, list: &List<I>, place: &mut Place<I>) -> Way {
         let Self { level, before, at, .. } = *self;
         if let Some(node) = NonNull::new(at).map(NodeRef) {
             let next = node.tower().load(level);
@@ -246,15 +252,17 @@ impl<'k, I: Item> Descent<'k, I> {
                     }
                     return Way::On;
                 }
-                Order::Equal if level == 0 => self.place.found = Some(node),
+                Order::Equal if level == 0 => place.found = Some(node),
                 Order::Equal | Order::Greater => {}
             }
         }
-        self.place.before[level] = before;
-        self.place.after[level] = at;
+        place.before[level] = before;
+        place.after[level] = at;
         point("skiplist.find.below");
         if level == 0 {
-            self.place.last = (before != list.head()).then(|| before.node());
+            place.last = (before != list.head()).then(|| before.node());
+            place.levels = self.levels;
+            place.height = place.height.min(self.levels);
             return Way::Over;
         }
         self.level = level - 1;

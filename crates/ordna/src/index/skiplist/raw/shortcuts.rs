@@ -445,8 +445,7 @@ mod tests {
         list.insert(&mut place, &(&key, &key), guard)
     }
 
-    /// A tall node needs levels that a search from a shortcut does not come by. They are looked for when
-    /// the place is used: it must not be taken for the place of before.
+    /// Whatever the height of the node that is to be put there.
     #[test]
     fn a_place_is_as_it_was_found_or_refused() {
         let collector = Collector::new();
