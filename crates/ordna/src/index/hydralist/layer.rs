@@ -186,24 +186,25 @@ mod tests {
     use crate::index::wormhole::layer::TableLayer;
 
     /// An anchor as a node has it.
-    fn stored(anchor: &[u8]) -> Place {
+    fn stored(anchor: &[u8]) -> Vec<u16> {
         let cell = (anchor.len() as u16).to_ne_bytes();
         // In words, as a cell is aligned.
         let bytes: Vec<u8> = [&cell, anchor, &[0]].concat();
         let (words, _) = bytes.as_chunks::<2>();
-        let words: Vec<u16> = words.iter().map(|word| u16::from_ne_bytes(*word)).collect();
-        words.leak().as_ptr().expose_provenance()
+        words.iter().map(|word| u16::from_ne_bytes(*word)).collect()
     }
 
     fn check<L: SearchLayer<[u8]>>() {
+        let anchors = [&b"m"[..], b"", b"mm\0", b"m"].map(stored);
+        let [m, empty, mm, later] =
+            anchors.each_ref().map(|anchor| anchor.as_ptr().expose_provenance());
         let layer = L::default();
         let apply = |anchor: &[u8], step| {
-            // SAFETY: the anchors of this test are leaked.
+            // SAFETY: the anchors outlive the layer, which is dropped before them.
             let mut left = unsafe { layer.apply(anchor, step) };
             layer.publish(|place| assert_eq!(left.replace(place), None, "two places left"));
             left
         };
-        let [m, empty, mm, later] = [&b"m"[..], b"", b"mm\0", b"m"].map(stored);
         assert_eq!(layer.jump(b"x"), None);
         assert_eq!(apply(b"m", Step::Insert(m)), None);
         assert_eq!(apply(b"", Step::Insert(empty)), None);
