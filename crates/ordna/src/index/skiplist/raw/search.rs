@@ -108,9 +108,9 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// The same for each rank, in their order, and what `visit` does there. Not for putting nodes there:
-    /// they would all be low. The searches of a group
-    /// overlap, and are over before its first visit: places may have changed since.
+    /// The same for each rank, in their order, and what `visit` does there. The searches of a group overlap,
+    /// and are over before its first visit: places may have changed since. Not for putting nodes there, as
+    /// they would all be low.
     pub fn find_many<'k>(
         &self,
         mut ranks: impl Iterator<Item = I::Rank<'k>>,
