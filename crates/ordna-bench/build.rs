@@ -4,7 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is measured: changes in it that are not committed are told.
-const MEASURED: [&str; 7] = [
+const MEASURED: [&str; 11] = [
+    "crates/ordna-base/src",
+    "crates/ordna-base/Cargo.toml",
+    "crates/ordna-papers/src",
+    "crates/ordna-papers/Cargo.toml",
     "crates/ordna/src",
     "crates/ordna/Cargo.toml",
     "crates/ordna-bench/src",

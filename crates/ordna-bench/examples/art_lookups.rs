@@ -6,8 +6,9 @@
 use std::error::Error;
 use std::hint::black_box;
 
-use ordna::index::art::ArtNone;
-use ordna::{ArtCoupling, ArtOlc, ArtRowex, OrderedIndex};
+use ordna_base::OrderedIndex;
+use ordna_papers::art::ArtNone;
+use ordna_papers::{ArtCoupling, ArtOlc, ArtRowex};
 
 /// The finisher of SplitMix64: one to one, so no key comes twice.
 fn key(n: u64) -> u64 {
@@ -28,7 +29,7 @@ fn shared(
     index: &impl OrderedIndex<Key = u64, Value = u64>,
     keys: u64,
     lookups: u64,
-) -> Result<(), ordna::Error> {
+) -> Result<(), ordna_base::Error> {
     for n in 0..keys {
         index.insert(&key(n), &n)?;
     }

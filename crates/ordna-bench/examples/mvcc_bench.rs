@@ -1,4 +1,4 @@
-//! Measures `ordna::mvcc::Store`: against `crossbeam-skiplist`, and against itself without snapshots.
+//! Measures `ordna::Store`: against `crossbeam-skiplist`, and against itself without snapshots.
 //! Every answer, scan and count is checked. Prints a table.
 //!
 //! `cargo run --release -p ordna-bench --example mvcc_bench -- all [KEYS]`, or some of its parts, as
@@ -17,8 +17,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::mvcc::{Options, Store};
-use ordna::{Direction, OrderedIndex};
+use ordna::{Options, Store};
+use ordna_base::{Direction, OrderedIndex};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

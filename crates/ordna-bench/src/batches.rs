@@ -8,8 +8,9 @@ use std::ops::Bound;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use ordna::index::pi::{Answer, Options, Query};
-use ordna::{OrderedIndex, Pi};
+use ordna_base::OrderedIndex;
+use ordna_papers::Pi;
+use ordna_papers::pi::{Answer, Options, Query};
 
 use crate::keys::KeySet;
 use crate::registry::Registry;
@@ -530,8 +531,8 @@ fn load_pi(options: &Options, keys: &[u64]) -> Result<Pi<u64, u64>, String> {
 /// # Errors
 /// An answer was wrong.
 pub fn factors(settings: &Settings) -> Result<(), String> {
-    use ordna::simd::InstructionSet;
-    use ordna::topology::Topology;
+    use ordna_base::simd::InstructionSet;
+    use ordna_base::topology::Topology;
     let keys = KeySet::Int.integers(settings.n + settings.ops, settings.seed);
     let (loaded, fresh) = keys.split_at(settings.n);
     let mut random = Random::new(settings.seed ^ 1);

@@ -9,8 +9,8 @@
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ordna::Key;
-use ordna::entries::Sequence;
+use ordna_base::Key;
+use ordna_base::entries::Sequence;
 
 use crate::run::Job;
 use crate::target::Session;

@@ -12,8 +12,8 @@ mod needs;
 mod rounds;
 mod script;
 
-use ordna::Key;
-use ordna::entries::Sequence;
+use ordna_base::Key;
+use ordna_base::entries::Sequence;
 
 use crate::check::ranks;
 use crate::host::Host;

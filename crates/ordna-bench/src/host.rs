@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ordna::Key;
-use ordna::entries::Sequence;
+use ordna_base::Key;
+use ordna_base::entries::Sequence;
 use serde::{Deserialize, Serialize};
 
 use crate::isolate::Child;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use ordna::entries::{FlatBytes, Sequence};
+use ordna_base::entries::{FlatBytes, Sequence};
 
 use crate::suggest::unknown;
 use crate::zipf::{Random, Zipf};
@@ -39,10 +39,13 @@ impl FromStr for KeySet {
     fn from_str(text: &str) -> Result<Self, String> {
         let length = |text: &str, least: usize| {
             let length: usize = text.parse().map_err(|_| format!("{text:?} is no length"))?;
-            if (least..=ordna::key::MAX_LEN).contains(&length) {
+            if (least..=ordna_base::key::MAX_LEN).contains(&length) {
                 Ok(length)
             } else {
-                Err(format!("a key has {least} to {} bytes, not {length}", ordna::key::MAX_LEN))
+                Err(format!(
+                    "a key has {least} to {} bytes, not {length}",
+                    ordna_base::key::MAX_LEN
+                ))
             }
         };
         Ok(match text.split_once(':') {
@@ -147,12 +150,12 @@ impl KeySet {
                 std::fs::read(path).map_err(|e| format!("cannot read keys from {path:?}: {e}"))?;
             for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
-                if line.len() > ordna::key::MAX_LEN {
+                if line.len() > ordna_base::key::MAX_LEN {
                     return Err(format!(
                         "{path:?}, line {}: {} bytes, a key has at most {}",
                         number + 1,
                         line.len(),
-                        ordna::key::MAX_LEN
+                        ordna_base::key::MAX_LEN
                     ));
                 }
                 if !line.is_empty() && keys.len() < count {

@@ -1,6 +1,6 @@
 //! `ordna bench reclaim`: what the ways to free removed memory cost, and what they hold.
 //!
-//! `ordna::reclaim`, on which the indexes and the store run, beside the access barrier of the Nitro paper (§6) and
+//! `ordna_base::reclaim`, on which the indexes and the store run, beside the access barrier of the Nitro paper (§6) and
 //! `crossbeam-epoch`. Each measurement begins with a new one, and ends when all that it retired is freed, or with
 //! an error. One thread measures; another is the reader that stalls.
 
@@ -39,13 +39,13 @@ pub struct Entry {
 pub const SCHEMES: &[Entry] = &[
     Entry {
         name: "seize",
-        what: "ordna::reclaim (seize): the indexes and the store run on it",
+        what: "ordna_base::reclaim (seize): the indexes and the store run on it",
         ours: true,
         measure: measure::<schemes::Seize>,
     },
     Entry {
         name: "barrier",
-        what: "ordna::reclaim::barrier: the access barrier of the Nitro paper",
+        what: "ordna_papers::barrier: the access barrier of the Nitro paper",
         ours: true,
         measure: measure::<schemes::Sessions>,
     },

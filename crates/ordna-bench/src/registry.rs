@@ -24,16 +24,19 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ordna::index::hydralist::layer::{ArtLayer, SearchLayer};
-use ordna::index::hydralist::{Options as HydraOptions, Update};
-use ordna::index::pi::Options as PiOptions;
-use ordna::index::wormhole::layer::TableLayer;
-use ordna::mvcc::Store;
-use ordna::simd::InstructionSet;
-use ordna::topology::Topology;
-use ordna::{
-    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Key, Locked, Pi, SkipList, Wormhole,
-    WormholeFaithful, WormholeUnsafe,
+use ordna::Store;
+use ordna::skiplist::SkipList;
+use ordna_base::Key;
+use ordna_base::simd::InstructionSet;
+use ordna_base::topology::Topology;
+use ordna_papers::hydralist::layer::ArtLayer;
+use ordna_papers::hydralist::{Options as HydraOptions, Update};
+use ordna_papers::pi::Options as PiOptions;
+use ordna_papers::search_layer::SearchLayer;
+use ordna_papers::wormhole::layer::TableLayer;
+use ordna_papers::{
+    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Locked, Pi, Wormhole, WormholeFaithful,
+    WormholeUnsafe,
 };
 
 use crate::suggest::unknown;
@@ -282,9 +285,9 @@ const WORMHOLE: &[Switch] = &[
     },
 ];
 
-fn wormhole_switches(switches: &Switches) -> ordna::index::wormhole::Switches {
+fn wormhole_switches(switches: &Switches) -> ordna_papers::wormhole::Switches {
     let on = |name| switches.get(name) == "on";
-    ordna::index::wormhole::Switches {
+    ordna_papers::wormhole::Switches {
         tag_matching: on("tag-matching"),
         incremental_hashing: on("incremental-hashing"),
         sort_by_tag: on("sort-by-tag"),

@@ -5,8 +5,8 @@ mod timed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hdrhistogram::Histogram;
-use ordna::Key;
-use ordna::entries::Sequence;
+use ordna_base::Key;
+use ordna_base::entries::Sequence;
 use serde::{Deserialize, Serialize};
 
 use crate::memory;

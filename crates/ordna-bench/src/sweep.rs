@@ -8,8 +8,8 @@
 
 use std::borrow::Borrow;
 
-use ordna::Key;
-use ordna::entries::Sequence;
+use ordna_base::Key;
+use ordna_base::entries::Sequence;
 
 use crate::check::{key_at, position_of, value, version, wrong};
 use crate::run::Job;

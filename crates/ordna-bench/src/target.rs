@@ -8,7 +8,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ordna::{Direction, Key, OrderedIndex};
+use ordna_base::{Direction, Key, OrderedIndex};
 
 use crate::run::Job;
 use crate::workload::Action;
@@ -273,8 +273,8 @@ macro_rules! unsynchronized {
     };
 }
 
-unsynchronized!(ordna::ArtNone<K, u64>);
-unsynchronized!(ordna::WormholeUnsafe<K, u64>);
+unsynchronized!(ordna_papers::ArtNone<K, u64>);
+unsynchronized!(ordna_papers::WormholeUnsafe<K, u64>);
 
 /// The standard library's B-tree on one thread, without a lock: what synchronization costs.
 impl<K: Key + ?Sized> Session<K> for std::collections::BTreeMap<K::Owned, u64> {

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_long_scan_does_not_push_out_the_cursors_of_others() {
         in_runtime(|| {
-            let store = Keyspace::with_options(ordna::mvcc::Options::new());
+            let store = Keyspace::with_options(ordna::Options::new());
             let cursors = Arc::new(Cursors::new(Duration::from_secs(60)));
             let slow = cursors.remember(b"slow".to_vec(), None, store.snapshot());
             let mut from = None;
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_cursor_may_be_used_again_and_the_oldest_of_a_scan_are_forgotten() {
         in_runtime(|| {
-            let store = Keyspace::with_options(ordna::mvcc::Options::new());
+            let store = Keyspace::with_options(ordna::Options::new());
             // No overflow of the clock either.
             let cursors = Arc::new(Cursors::new(Duration::MAX));
             let first = cursors.remember(b"a".to_vec(), None, store.snapshot());
@@ -256,7 +256,7 @@ mod tests {
     fn scans_that_have_ended_leave_no_tasks() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let store = Keyspace::with_options(ordna::mvcc::Options::new());
+            let store = Keyspace::with_options(ordna::Options::new());
             let cursors = Arc::new(Cursors::new(Duration::from_secs(3600)));
             for _ in 0..100 {
                 let cursor = cursors.remember(b"a".to_vec(), None, store.snapshot());

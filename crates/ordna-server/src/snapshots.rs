@@ -95,7 +95,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::thread::{self, ThreadId};
 
-    use ordna::mvcc::Options;
+    use ordna::Options;
 
     use super::*;
     use crate::state::Keyspace;

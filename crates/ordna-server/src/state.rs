@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
-use ordna::mvcc::{self, MemoryBudget, Options, Statistics, Store};
 use ordna::sync::StripedCounter;
+use ordna::{MemoryBudget, Options, Statistics, Store};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -84,7 +84,7 @@ impl Deref for Keyspace {
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     // First: the keyspace outlives it.
-    snapshot: mvcc::Snapshot<[u8], [u8]>,
+    snapshot: ordna::Snapshot<[u8], [u8]>,
     keyspace: Keyspace,
 }
 
@@ -104,7 +104,7 @@ impl Snapshot {
 }
 
 impl Deref for Snapshot {
-    type Target = mvcc::Snapshot<[u8], [u8]>;
+    type Target = ordna::Snapshot<[u8], [u8]>;
 
     fn deref(&self) -> &Self::Target {
         &self.snapshot

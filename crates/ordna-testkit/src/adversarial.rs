@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, ControlFlow};
 
-use ordna::{Direction, OrderedIndex};
+use ordna_base::{Direction, OrderedIndex};
 
 use crate::kinds::{TestKey, TestValue};
 use crate::random::Random;

@@ -1,7 +1,7 @@
 //! Indexes for one thread, put behind a lock, so that the suite can hold them to the contract too.
 
 /// Declares a type that wraps an index for one thread in a mutex and is an
-/// [`OrderedIndex`](ordna::OrderedIndex).
+/// [`OrderedIndex`](ordna_base::OrderedIndex).
 ///
 /// The brackets hold the wrapped type's parameters behind `K` and `V`, first as they are declared, then
 /// as they are named:
@@ -12,11 +12,11 @@
 #[macro_export]
 macro_rules! alone {
     ($name:ident [$($declared:tt)*] [$($named:ident),*] $index:ident) => {
-        struct $name<K: ordna::Key + ?Sized, V: ordna::Value + ?Sized, $($declared)*>(
+        struct $name<K: ordna_base::Key + ?Sized, V: ordna_base::Value + ?Sized, $($declared)*>(
             std::sync::Mutex<$index<K, V, $($named),*>>,
         );
 
-        impl<K: ordna::Key + ?Sized, V: ordna::Value + ?Sized, $($declared)*>
+        impl<K: ordna_base::Key + ?Sized, V: ordna_base::Value + ?Sized, $($declared)*>
             $name<K, V, $($named),*>
         {
             fn new(index: $index<K, V, $($named),*>) -> Self {
@@ -28,7 +28,7 @@ macro_rules! alone {
             }
         }
 
-        impl<K: ordna::Key + ?Sized, V: ordna::Value + ?Sized, $($declared)*> ordna::OrderedIndex
+        impl<K: ordna_base::Key + ?Sized, V: ordna_base::Value + ?Sized, $($declared)*> ordna_base::OrderedIndex
             for $name<K, V, $($named),*>
         {
             type Key = K;
@@ -38,10 +38,10 @@ macro_rules! alone {
                 self.lock().get_with(key, read)
             }
 
-            fn modify<T, F>(&self, key: &K, change: F) -> Result<(), ordna::Error>
+            fn modify<T, F>(&self, key: &K, change: F) -> Result<(), ordna_base::Error>
             where
                 T: std::borrow::Borrow<V>,
-                F: FnMut(Option<&V>) -> ordna::Change<T>,
+                F: FnMut(Option<&V>) -> ordna_base::Change<T>,
             {
                 self.lock().modify(key, change)
             }
@@ -50,13 +50,13 @@ macro_rules! alone {
                 &self,
                 lower: std::ops::Bound<&K>,
                 upper: std::ops::Bound<&K>,
-                direction: ordna::Direction,
+                direction: ordna_base::Direction,
                 visit: impl FnMut(&K, &V) -> std::ops::ControlFlow<()>,
             ) {
                 self.lock().visit(lower, upper, direction, visit);
             }
 
-            fn pin(&self) -> Option<ordna::reclaim::Guard<'_>> {
+            fn pin(&self) -> Option<ordna_base::reclaim::Guard<'_>> {
                 None
             }
 
@@ -64,11 +64,11 @@ macro_rules! alone {
                 self.lock().len()
             }
 
-            fn memory_usage(&self) -> ordna::MemoryUsage {
+            fn memory_usage(&self) -> ordna_base::MemoryUsage {
                 self.lock().memory_usage()
             }
 
-            fn validate(&self) -> Result<ordna::Audit, ordna::Violation> {
+            fn validate(&self) -> Result<ordna_base::Audit, ordna_base::Violation> {
                 self.lock().validate()
             }
 

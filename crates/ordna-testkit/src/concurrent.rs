@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use ordna::{Direction, OrderedIndex};
+use ordna_base::{Direction, OrderedIndex};
 
 use crate::kinds::{TestKey, TestValue, is_stamped_for, stamp};
 use crate::random::Random;

@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use ordna::OrderedIndex;
+use ordna_base::OrderedIndex;
 use serde::{Deserialize, Serialize};
 use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
@@ -178,7 +178,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use ordna::Locked;
+    use ordna_papers::Locked;
 
     use super::*;
 

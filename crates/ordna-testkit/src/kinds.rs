@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use ordna::{Key, Value};
+use ordna_base::{Key, Value};
 
 /// Keys for tests, made from numbers.
 pub trait TestKey: Key {

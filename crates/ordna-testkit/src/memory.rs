@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use ordna::OrderedIndex;
+use ordna_base::OrderedIndex;
 
 use crate::kinds::{TestKey, TestValue};
 

@@ -4,8 +4,9 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ordna::reclaim::Guard;
-use ordna::{Audit, Change, Direction, Error, Locked, MemoryUsage, OrderedIndex, Violation};
+use ordna_base::reclaim::Guard;
+use ordna_base::{Audit, Change, Direction, Error, MemoryUsage, OrderedIndex, Violation};
+use ordna_papers::Locked;
 use ordna_testkit::{adversarial, concurrent, history, memory, model};
 
 #[global_allocator]

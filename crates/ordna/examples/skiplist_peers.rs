@@ -1,4 +1,4 @@
-//! Measures `ordna::SkipList` against `crossbeam-skiplist` with random `u64` keys.
+//! Measures `ordna::skiplist::SkipList` against `crossbeam-skiplist` with random `u64` keys.
 //!
 //! `cargo run --release -p ordna --example skiplist_peers [-- KEYS [GETS]]`, or
 //! `… -- memory ordna|crossbeam KEYS` for the resident bytes per key in a process of its own.
@@ -6,7 +6,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ordna::{OrderedIndex, SkipList};
+use ordna::skiplist::SkipList;
+use ordna_base::OrderedIndex;
 
 trait Map: Sync {
     const NAME: &'static str;

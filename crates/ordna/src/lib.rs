@@ -1,51 +1,40 @@
-//! Ordered in-memory indexes for many cores, behind one contract.
+//! An ordered, in-memory key-value store for many cores, to embed.
 //!
-//! Every index implements [`OrderedIndex`]: point operations that are linearizable, ordered walks
-//! in both directions, batches, and an audit of its own structure. An index is generic over the
-//! kind of its keys and values: native `u64`, or byte strings of any content.
+//! [`Store`] implements the contract [`OrderedIndex`]: point operations that are linearizable,
+//! ordered walks in both directions, batches, and an audit of its own structure. It is generic over
+//! the kind of its keys and values: native `u64`, or byte strings of any content. A [`Snapshot`] is
+//! the state of one moment, at no cost for its size.
 //!
 //! ```
-//! use ordna::{OrderedIndex, SkipList};
+//! use ordna::{OrderedIndex, Store};
 //!
-//! let towns: SkipList<[u8], u64> = SkipList::new();
+//! let towns: Store<[u8], u64> = Store::new();
 //! towns.insert(b"Uppsala", &177_074)?;
+//! let before = towns.snapshot();
 //! towns.insert(b"Lund", &94_393)?;
 //! assert_eq!(towns.get(b"Lund"), Some(94_393));
 //! assert_eq!(towns.first().unwrap().0, b"Lund");
+//! assert_eq!(before.get(b"Lund"), None);
 //! # Ok::<(), ordna::Error>(())
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`index`] | the contract [`OrderedIndex`] and the indexes themselves |
+//! | [`store`] | the store: snapshots, collection, expiry, batches, memory limit |
+//! | [`index`] | the contract [`OrderedIndex`] |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
 //! | [`entries`] | a flat buffer for the results of scans |
-//! | [`mvcc`] | the store with versions: snapshots, collection, expiry, batches |
-//! | [`reclaim`] | when removed memory may be freed |
-//! | [`simd`] | words and bytes compared a cache line at a time, with the widest instructions of the machine |
-//! | [`sync`] | version lock, back-off, striped counter, timestamps; the seam to the model checkers |
-//! | [`topology`] | NUMA nodes, as the system reports them or as declared |
+//! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
+//! | [`skiplist`] | the lock-free list on which the store stands |
 
-pub mod entries;
-mod error;
-pub mod index;
-pub mod key;
-pub mod mvcc;
-pub mod reclaim;
-pub mod record;
-pub mod simd;
-pub mod sync;
-pub mod topology;
-pub mod value;
+pub mod skiplist;
+pub mod store;
 
-pub use entries::Entries;
-pub use error::{Error, Violation};
-pub use index::art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
-pub use index::hydralist::HydraList;
-pub use index::locked::Locked;
-pub use index::pi::Pi;
-pub use index::skiplist::SkipList;
-pub use index::wormhole::{Wormhole, WormholeFaithful, WormholeUnsafe};
-pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
-pub use key::Key;
-pub use value::Value;
+pub use ordna_base::{
+    Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
+    entries, index, key, reclaim, sync, value,
+};
+pub use store::{
+    Clock, Found, Handle, Lifted, LiveSnapshot, MemoryBudget, Options, Order, Put, Removed,
+    Snapshot, Statistics, Store, Write,
+};

@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use loom::thread;
-use ordna::mvcc::terms::Terms;
+use ordna::store::terms::Terms;
 
 /// What a write leaves: the term it was written in, in two places.
 struct Shared {

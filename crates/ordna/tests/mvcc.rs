@@ -6,9 +6,11 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ordna::mvcc::{Options, Order, Snapshot, Store};
-use ordna::reclaim::Guard;
-use ordna::{Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
+use ordna::{Options, Order, Snapshot, Store};
+use ordna_base::reclaim::Guard;
+use ordna_base::{
+    Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
+};
 
 ordna_testkit::conformance! {
     mod u64_words: Store<u64, u64> = Store::new();

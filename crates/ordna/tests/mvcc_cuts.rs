@@ -4,8 +4,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::mvcc::{Options, Order, Snapshot, Store, Write};
-use ordna::{Direction, Error, OrderedIndex};
+use ordna::{Options, Order, Snapshot, Store, Write};
+use ordna_base::{Direction, Error, OrderedIndex};
 use ordna_testkit::random::Random;
 
 const WRITERS: u64 = 3;
@@ -466,7 +466,7 @@ fn the_hook_hears_of_every_removal() {
     let term = snapshot.term();
     let heard: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
     let hears = Arc::clone(&heard);
-    store.on_removal(Some(move |removed: &ordna::mvcc::Removed<'_, u64, u64>| {
+    store.on_removal(Some(move |removed: &ordna::Removed<'_, u64, u64>| {
         if removed.born <= term && removed.dead > term {
             hears.lock().unwrap().push((*removed.key, *removed.value));
         }
@@ -488,7 +488,7 @@ fn the_hook_hears_of_every_removal() {
         });
     });
     store.collect_garbage();
-    store.on_removal(None::<fn(&ordna::mvcc::Removed<'_, u64, u64>)>);
+    store.on_removal(None::<fn(&ordna::Removed<'_, u64, u64>)>);
     let heard = heard.lock().unwrap();
     let distinct: BTreeMap<u64, u64> = heard.iter().copied().collect();
     assert_eq!(distinct.len(), heard.len(), "each is told once");
@@ -514,7 +514,7 @@ fn a_hook_that_panics_does_no_harm() {
         let store: Arc<Store<u64, u64>> = Arc::new(Store::with_options(options));
         let called = Arc::new(AtomicUsize::new(0));
         let calls = Arc::clone(&called);
-        store.on_removal(Some(move |_: &ordna::mvcc::Removed<'_, u64, u64>| {
+        store.on_removal(Some(move |_: &ordna::Removed<'_, u64, u64>| {
             // Not `panic!`, which would print each of them.
             std::panic::resume_unwind(match calls.fetch_add(1, Ordering::Relaxed) % 2 {
                 0 => Box::new("in a hook"),

@@ -1,14 +1,15 @@
 //! Rare interleavings of the store with versions, forced. Those of the design's list of what breaks
 //! in published implementations carry its number.
+#![cfg(debug_assertions)]
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use ordna::mvcc::{Options, Removed, Snapshot, Store, Write};
-use ordna::sync::schedule::Schedule;
-use ordna::{Direction, OrderedIndex};
+use ordna::{Options, Removed, Snapshot, Store, Write};
+use ordna_base::sync::schedule::Schedule;
+use ordna_base::{Direction, OrderedIndex};
 
 type Words = Store<u64, u64>;
 

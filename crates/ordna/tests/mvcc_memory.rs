@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use ordna::OrderedIndex;
-use ordna::mvcc::{Options, Removed, Store};
+use ordna::{Options, Removed, Store};
+use ordna_base::OrderedIndex;
 use ordna_testkit::memory::{Counting, live_everywhere};
 
 #[global_allocator]

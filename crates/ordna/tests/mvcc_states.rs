@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use imbl::OrdMap;
-use ordna::mvcc::{Options, Order, Put, Snapshot, Store, Write};
-use ordna::{Change, Direction, OrderedIndex};
+use ordna::{Options, Order, Put, Snapshot, Store, Write};
+use ordna_base::{Change, Direction, OrderedIndex};
 use ordna_testkit::kinds::{TestKey, TestValue};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -109,14 +109,14 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                 self.put(key.clone(), *v, None);
                 show(
                     self.store.insert(key.borrow(), V::dress(*v).borrow()),
-                    Ok::<_, ordna::Error>(before),
+                    Ok::<_, ordna_base::Error>(before),
                 )
             }
             Op::InsertUntil(k, v, t) => {
                 let (key, deadline) = (Self::key(*k), self.time + t);
                 self.put(key.clone(), *v, Some(deadline));
                 let done = self.store.insert_until(key.borrow(), V::dress(*v).borrow(), deadline);
-                show(done, Ok::<_, ordna::Error>(()))
+                show(done, Ok::<_, ordna_base::Error>(()))
             }
             Op::SetExpiry(k, t) => {
                 let (key, deadline) = (Self::key(*k), t.map(|t| self.time + t));
@@ -125,7 +125,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                     self.put(key.clone(), word, deadline);
                 }
                 let done = self.store.set_expiry(key.borrow(), deadline);
-                show(done, Ok::<_, ordna::Error>(before.is_some()))
+                show(done, Ok::<_, ordna_base::Error>(before.is_some()))
             }
             Op::InsertIfAbsent(k, v) => {
                 let key = Self::key(*k);
@@ -134,7 +134,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                     self.put(key.clone(), *v, None);
                 }
                 let done = self.store.insert_if_absent(key.borrow(), V::dress(*v).borrow());
-                show(done, Ok::<_, ordna::Error>(before))
+                show(done, Ok::<_, ordna_base::Error>(before))
             }
             Op::Remove(k) => {
                 let key = Self::key(*k);
@@ -149,7 +149,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                     self.put(key.clone(), word, None);
                 }
                 let done = self.store.update(key.borrow(), |value| V::dress(value.word() + 1));
-                show(done, Ok::<_, ordna::Error>(after.map(V::dress)))
+                show(done, Ok::<_, ordna_base::Error>(after.map(V::dress)))
             }
             Op::CompareExchange(k, expected, new) => {
                 let key = Self::key(*k);
@@ -167,7 +167,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                     expected.as_ref().map(Borrow::borrow),
                     new.as_ref().map(Borrow::borrow),
                 );
-                show(done, Ok::<_, ordna::Error>(right))
+                show(done, Ok::<_, ordna_base::Error>(right))
             }
             Op::CompareVersion(k, change_first, v) => {
                 let key = Self::key(*k);
@@ -187,7 +187,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                     self.store.compare_exchange_version(key.borrow(), version, Some(new.borrow()));
                 let word = if *change_first { before.unwrap().0 } else { *v };
                 self.put(key, word, None);
-                show(done, Ok::<_, ordna::Error>(!change_first))
+                show(done, Ok::<_, ordna_base::Error>(!change_first))
             }
             Op::RemoveRange(a, b) => {
                 let (low, high) = (Self::key(*a), Self::key(*b));
@@ -218,7 +218,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                         None => drop(self.state.remove(&Self::key(*key))),
                     }
                 }
-                show(done, Ok::<_, ordna::Error>(()))
+                show(done, Ok::<_, ordna_base::Error>(()))
             }
             Op::Snapshot => {
                 if self.snapshots.len() < SNAPSHOTS {
@@ -340,7 +340,7 @@ fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: impl Fn() -> Options
                     .map_err(|error| TestCaseError::fail(format!("step {at}: {op:?}: {error}")))?;
             }
             machine.store.collect_garbage();
-            let broken = |broken: ordna::Violation| TestCaseError::fail(broken.to_string());
+            let broken = |broken: ordna_base::Violation| TestCaseError::fail(broken.to_string());
             machine.store.validate().map_err(broken)?;
             // The store goes first; then what the snapshots keep is freed with the last of them.
             let Machine { store, snapshots, .. } = machine;
@@ -429,12 +429,12 @@ fn a_store_from_sorted_parts() {
     // What is not sorted, or too much, is refused and freed.
     let refused = |parts| Store::<[u8], [u8]>::from_sorted(Options::new(), parts).err();
     let twice = vec![(key(1), value_of(1)), (key(1), value_of(1))];
-    let not_sorted = |part, at| Some(ordna::Error::NotSorted { part, at });
+    let not_sorted = |part, at| Some(ordna_base::Error::NotSorted { part, at });
     assert_eq!(refused(vec![twice]), not_sorted(0, 1));
     assert_eq!(refused(vec![part(0, 9), part(8, 12)]), not_sorted(1, 0));
     let limit = Options::new().memory_limit(1000);
     let exceeded = Store::<[u8], [u8]>::from_sorted(limit, vec![part(0, 100)]).err();
-    assert_eq!(exceeded, Some(ordna::Error::MemoryLimit { limit: 1000 }));
+    assert_eq!(exceeded, Some(ordna_base::Error::MemoryLimit { limit: 1000 }));
     let empty = Store::<u64, u64>::from_sorted(Options::new(), Vec::<Vec<(u64, u64)>>::new());
     assert_eq!(empty.unwrap().validate().unwrap().nodes, 0);
 }
@@ -451,7 +451,7 @@ fn a_store_from_sorted_parts_stops_at_its_limit() {
     let parts = (0..8).map(|part| (part * 100_000..(part + 1) * 100_000).map(count)).collect();
     let limit = Options::new().memory_limit(1 << 20);
     let refused = Store::<u64, u64>::from_sorted(limit, parts).err();
-    assert_eq!(refused, Some(ordna::Error::MemoryLimit { limit: 1 << 20 }));
+    assert_eq!(refused, Some(ordna_base::Error::MemoryLimit { limit: 1 << 20 }));
     // A version takes 32 bytes at least.
     let read = read.into_inner();
     assert!(read < (1 << 20) / 32 + 1000, "{read} were read");

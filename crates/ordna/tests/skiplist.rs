@@ -1,6 +1,6 @@
 //! The lock-free skip list.
 
-use ordna::SkipList;
+use ordna::skiplist::SkipList;
 
 ordna_testkit::conformance! {
     mod u64_words: SkipList<u64, u64> = SkipList::new();
@@ -9,14 +9,16 @@ ordna_testkit::conformance! {
     mod bytes_bytes: SkipList<[u8], [u8]> = SkipList::new();
 }
 
+#[cfg(debug_assertions)]
 mod interleavings {
     //! Rare interleavings, forced. Named after what breaks in published implementations.
 
     use std::ops::Bound;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use ordna::sync::schedule::Schedule;
-    use ordna::{OrderedIndex, SkipList};
+    use ordna::skiplist::SkipList;
+    use ordna_base::OrderedIndex;
+    use ordna_base::sync::schedule::Schedule;
 
     type Words = SkipList<u64, u64>;
 

@@ -1,9 +1,11 @@
 //! The skip list's shortcuts: nodes that searches begin at, some of which have been removed.
+#![cfg(debug_assertions)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ordna::sync::schedule::Schedule;
-use ordna::{OrderedIndex, SkipList};
+use ordna::skiplist::SkipList;
+use ordna_base::OrderedIndex;
+use ordna_base::sync::schedule::Schedule;
 
 const KEYS: u64 = 4_000;
 

@@ -1,6 +1,6 @@
 //! The library's tests under AddressSanitizer: use after free, double free, and what is never freed.
 
-use crate::{Outcome, cargo, must};
+use crate::{Outcome, cargo, library, must};
 
 /// The sanitizer needs a target of its own, or build scripts would be built with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -12,7 +12,8 @@ const KEPT: &str =
 pub fn run(part: &str) -> Outcome {
     must(
         cargo()
-            .args(["test", "-p", "ordna", "--lib", "--tests", "--no-fail-fast", "--locked"])
+            .args(["test", "--lib", "--tests", "--no-fail-fast", "--locked"])
+            .args(library())
             .args(["--target", TARGET, "--target-dir", "target/asan"])
             .arg(part)
             // The flag is an unstable one; this lets the stable compiler take it.

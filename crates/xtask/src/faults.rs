@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::{Outcome, cargo, must, root};
+use crate::{LIBRARY, Outcome, cargo, library, must, root};
 
 /// Areas whose faults a loom model looks for: area and test file.
 const MODELLED: [(&str, &str); 6] = [
@@ -56,8 +56,9 @@ impl Verdict {
 }
 
 pub fn run(part: &str) -> Outcome {
+    let folders = LIBRARY.map(|name| root().join("crates").join(name).join("src"));
     let names: Vec<String> =
-        names(&root().join("crates/ordna/src"))?.into_iter().filter(|n| n.contains(part)).collect();
+        names(folders.to_vec())?.into_iter().filter(|name| name.contains(part)).collect();
     if names.is_empty() {
         return Err(format!("no fault has {part:?} in its name"));
     }
@@ -124,7 +125,8 @@ pub fn loom_clean() -> Outcome {
     for (_, file) in MODELLED {
         must(
             cargo()
-                .args(["test", "--release", "-p", "ordna", "--test", file])
+                .args(["test", "--release", "--test", file])
+                .args(library())
                 .args(["--target-dir", "target/loom"])
                 .env("RUSTFLAGS", "--cfg faults --cfg loom"),
         )?;
@@ -143,22 +145,23 @@ fn is_of(stem: &str, area: &str) -> bool {
 
 /// The test files that look for the faults of these names, models aside.
 fn test_files(names: &[String]) -> Result<Vec<String>, String> {
-    let folder = root().join("crates/ordna/tests");
-    let files = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let stems = files.flatten().filter_map(|file| {
-        let path = file.path();
-        let is_source = path.extension().is_some_and(|extension| extension == "rs");
-        path.file_stem().filter(|_| is_source).map(|stem| stem.to_string_lossy().into_owned())
-    });
+    let mut stems = Vec::new();
+    for name in LIBRARY {
+        let folder = root().join("crates").join(name).join("tests");
+        let files = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let sources = files.flatten().map(|file| file.path());
+        let sources = sources.filter(|path| path.extension().is_some_and(|end| end == "rs"));
+        stems.extend(sources.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())));
+    }
     let areas = || names.iter().map(|name| area_of(name));
     let is_modelled = |area: &str| MODELLED.iter().any(|(modelled, _)| *modelled == area);
-    Ok(stems.filter(|stem| areas().any(|area| !is_modelled(area) && is_of(stem, area))).collect())
+    stems.retain(|stem| areas().any(|area| !is_modelled(area) && is_of(stem, area)));
+    Ok(stems)
 }
 
-/// All names in `fault!("…")` below a folder, in order.
-fn names(folder: &Path) -> Result<Vec<String>, String> {
+/// All names in `fault!("…")` below these folders, in order.
+fn names(mut folders: Vec<PathBuf>) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         let entries =
             std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -178,14 +181,15 @@ fn names(folder: &Path) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// Builds these test files of `ordna`; returns the programs by file stem.
+/// Builds these test files of the library; returns the programs by file stem.
 fn build(flags: &str, target: &str, files: &[String]) -> Result<Vec<(String, PathBuf)>, String> {
     if files.is_empty() {
         return Ok(Vec::new());
     }
     let mut command = cargo();
     command
-        .args(["test", "--no-run", "-p", "ordna", "--message-format=json", "--target-dir", target])
+        .args(["test", "--no-run", "--message-format=json", "--target-dir", target])
+        .args(library())
         .args(files.iter().flat_map(|file| ["--test", file]))
         .args(if flags.contains("loom") { &["--release"][..] } else { &[] })
         .env("RUSTFLAGS", flags)
@@ -222,7 +226,7 @@ fn judge_one(program: &Path, fault: &str, limit: Duration) -> Result<Verdict, St
     let start = Instant::now();
     let mut child = Command::new(program)
         .env("ORDNA_FAULT", fault)
-        .current_dir(root().join("crates/ordna"))
+        .current_dir(root())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -2,14 +2,27 @@
 
 use serde_json::Value;
 
-use crate::{Outcome, cargo};
+use crate::{LIBRARY, Outcome, cargo};
 
 /// What a dependency may be licensed under. `deny.toml` says the same to cargo-deny.
 const ALLOWED: [&str; 8] =
     ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "ISC", "MPL-2.0", "Unicode-3.0"];
 
+/// The normal dependencies that each crate of the workspace may have on others of it. A release
+/// build takes nothing from the crates that are for development only.
+const ARROWS: [(&str, &[&str]); 8] = [
+    ("ordna-base", &[]),
+    ("ordna-papers", &["ordna-base"]),
+    ("ordna", &["ordna-base"]),
+    ("ordna-server", &["ordna"]),
+    ("ordna-bench", &["ordna", "ordna-base", "ordna-papers"]),
+    ("ordna-cli", &["ordna", "ordna-bench", "ordna-server"]),
+    ("ordna-testkit", &["ordna-base", "ordna-papers"]),
+    ("xtask", &[]),
+];
+
 /// What the library must never depend on: it does no asynchronous work and no network.
-const NOT_IN_THE_LIBRARY: [&str; 4] = ["tokio", "mio", "clap", "ordna-server"];
+const NOT_IN_THE_LIBRARY: [&str; 3] = ["tokio", "mio", "clap"];
 
 pub fn run() -> Outcome {
     let output = cargo()
@@ -25,18 +38,25 @@ pub fn run() -> Outcome {
         if !allowed(licence) {
             wrong.push(format!("{} {}: {licence}", package["name"], package["version"]));
         }
-        if package["name"] == "ordna" {
-            let dependencies = package["dependencies"].as_array().into_iter().flatten();
-            let normal = dependencies.filter(|dependency| dependency["kind"].is_null());
-            for dependency in normal.filter_map(|dependency| dependency["name"].as_str()) {
-                if NOT_IN_THE_LIBRARY.contains(&dependency) {
-                    wrong.push(format!("the library must not depend on {dependency}"));
-                }
+        let Some(name) = package["name"].as_str() else { continue };
+        let Some((_, arrows)) = ARROWS.iter().find(|(of, _)| *of == name) else {
+            if package["source"].is_null() {
+                wrong.push(format!("the arrows of {name} are not listed"));
+            }
+            continue;
+        };
+        let dependencies = package["dependencies"].as_array().into_iter().flatten();
+        let normal = dependencies.filter(|dependency| dependency["kind"].is_null());
+        for dependency in normal.filter_map(|dependency| dependency["name"].as_str()) {
+            let is_ours = ARROWS.iter().any(|(ours, _)| *ours == dependency);
+            let is_refused = LIBRARY.contains(&name) && NOT_IN_THE_LIBRARY.contains(&dependency);
+            if is_refused || is_ours && !arrows.contains(&dependency) {
+                wrong.push(format!("{name} must not depend on {dependency}"));
             }
         }
     }
     if wrong.is_empty() {
-        println!("{} packages, all licences allowed", packages.len());
+        println!("{} packages, all licences allowed, all arrows as drawn", packages.len());
         Ok(())
     } else {
         Err(wrong.join("\n"))

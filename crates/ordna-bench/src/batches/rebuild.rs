@@ -4,8 +4,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::OrderedIndex;
-use ordna::index::pi::cost::Model;
+use ordna_base::OrderedIndex;
+use ordna_papers::pi::cost::Model;
 
 use super::{Experiment, compare, search, value, wrong};
 use crate::dram;

@@ -13,7 +13,7 @@ use crate::reclaim::{SCHEMES, Settings, find, render, run, verdict};
 /// What is measured.
 #[derive(Debug, Args)]
 pub struct Reclaim {
-    /// Ways to free: seize (ordna::reclaim, which the indexes and the store run on), barrier (the Nitro
+    /// Ways to free: seize (ordna_base::reclaim, which the indexes and the store run on), barrier (the Nitro
     /// paper's access barrier), and, in builds with --features peers, crossbeam-epoch.
     #[arg(long, value_delimiter = ',', default_values_t = all())]
     scheme: Vec<String>,

@@ -1,6 +1,6 @@
 use std::str::FromStr;
 
-use ordna::Locked;
+use ordna_papers::Locked;
 
 use super::*;
 use crate::registry::Registry;

@@ -3,7 +3,7 @@
 use arctic::concurrent::Map;
 use arctic::key::{BoxedSlice, NonNull, Slice};
 use arctic::{ConcurrentMap, Order};
-use ordna::entries::Sequence;
+use ordna_base::entries::Sequence;
 
 use crate::run::Job;
 use crate::target::{Session, Shared};

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use concurrent_map::{ConcurrentMap, Minimum};
-use ordna::Key;
+use ordna_base::Key;
 
 use crate::target::{Session, Target};
 

@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 
 use crossbeam_skiplist::SkipMap;
-use ordna::Key;
+use ordna_base::Key;
 
 use crate::target::{Session, Shared};
 

@@ -1,7 +1,7 @@
 //! `dashmap::DashMap`: no order; the upper bound for point operations.
 
 use dashmap::DashMap;
-use ordna::Key;
+use ordna_base::Key;
 
 use crate::target::{Session, Shared};
 use crate::workload::Action;

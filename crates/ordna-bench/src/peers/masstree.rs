@@ -2,8 +2,8 @@
 //! stored as their eight bytes, the most significant first.
 
 use masstree::{MAX_KEY_LENGTH, MassTree, RangeBound};
-use ordna::Key;
-use ordna::entries::Sequence;
+use ordna_base::Key;
+use ordna_base::entries::Sequence;
 
 use crate::run::Job;
 use crate::target::{Session, Shared};

@@ -8,7 +8,7 @@ mod dashmap;
 mod masstree;
 mod scc;
 
-use ordna::Key;
+use ordna_base::Key;
 
 use crate::registry::{Entry, Maker};
 use crate::target::Target;

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use ordna::Key;
+use ordna_base::Key;
 
 use crate::target::{Session, Shared};
 

@@ -9,7 +9,7 @@ use crate::target::Session;
 use crate::workload::Workload;
 
 fn run<K: Key + ?Sized>(make: &Maker<K>, keys: &K::Sequence, threads: usize) -> Built {
-    use ordna::entries::Sequence;
+    use ordna_base::entries::Sequence;
     let loaded = keys.len() / 2;
     let mut fresh = loaded;
     let phases: Vec<Phase> = ["c", "a", "e", "mix:20", "delmix"]

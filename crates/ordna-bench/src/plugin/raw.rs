@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use libloading::Library;
-use ordna::Key;
+use ordna_base::Key;
 
 /// As in the header.
 const ABI: u32 = 1;

@@ -5,8 +5,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ordna::reclaim::barrier::AccessBarrier;
-use ordna::reclaim::{Collector, Retire};
+use ordna_base::reclaim::{Collector, Retire};
+use ordna_papers::barrier::AccessBarrier;
 
 /// Bytes of a node: about those of a skip list's with two words.
 pub const NODE: usize = 48;

@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use ordna::{Direction, Locked, OrderedIndex};
+use ordna_base::{Direction, OrderedIndex};
+use ordna_papers::Locked;
 
 use crate::target::Session;
 

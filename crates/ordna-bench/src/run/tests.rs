@@ -1,4 +1,4 @@
-use ordna::Locked;
+use ordna_papers::Locked;
 
 use super::broken::Broken;
 use super::*;

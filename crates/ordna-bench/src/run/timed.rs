@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use ordna::Key;
+use ordna_base::Key;
 
 use super::{Groups, Job, Latency, Measured, Problem, guarded};
 use crate::check::{Calls, Checker, Latest};

@@ -1,6 +1,6 @@
 //! Commands on values.
 
-use ordna::mvcc::Put;
+use ordna::Put;
 use ordna::{Change, OrderedIndex, value};
 
 use super::expiry::Scale;

@@ -184,7 +184,7 @@ pub fn write_all(
     context: &Context<'_>,
     pairs: &[(&[u8], &[u8])],
 ) -> std::result::Result<(), String> {
-    let put = |(key, value): &(_, _)| ordna::mvcc::Write::put(*key, *value);
+    let put = |(key, value): &(_, _)| ordna::Write::put(*key, *value);
     let writes: Vec<_> = pairs.iter().map(put).collect();
     context.keys.write_batch(&writes).map_err(refused)?;
     context.report(pairs.iter().map(|(key, _)| *key));

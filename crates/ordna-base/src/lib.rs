@@ -1,0 +1,31 @@
+//! What every Ordna index stands on.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`index`] | the contract [`OrderedIndex`] and [`index::Range`], the iterator over any index |
+//! | [`key`], [`value`] | the kinds of keys and values, and their limits |
+//! | [`entries`] | a flat buffer for the results of scans |
+//! | [`record`] | key and value in one allocation |
+//! | [`reclaim`] | when removed memory may be freed |
+//! | [`slabs`] | fixed-size nodes in large pages |
+//! | [`simd`] | words and bytes compared a cache line at a time, with the widest instructions of the machine |
+//! | [`sync`] | version lock, back-off, striped counter, timestamps; test stops; the seam to the model checkers |
+//! | [`topology`] | NUMA nodes, as the system reports them or as declared |
+
+pub mod entries;
+mod error;
+pub mod index;
+pub mod key;
+pub mod reclaim;
+pub mod record;
+pub mod simd;
+pub mod slabs;
+pub mod sync;
+pub mod topology;
+pub mod value;
+
+pub use entries::Entries;
+pub use error::{Error, Violation};
+pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
+pub use key::Key;
+pub use value::Value;

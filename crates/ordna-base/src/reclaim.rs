@@ -1,0 +1,142 @@
+//! When removed memory may be freed.
+//!
+//! # Contract
+//! A thread that reads an index holds a [`Guard`] of its [`Collector`]. What a thread unlinks it
+//! *retires*; retired memory is freed once every guard that was held at that moment is gone. A
+//! guard held for long delays frees, never correctness. Guards nest; the inner ones cost about a
+//! fifth of the outer. Each index owns its collector: dropping the index frees all that it
+//! retired, and a stalled reader of one index holds up no other.
+//!
+//! Pointers inside an index are loaded with `Acquire` or stronger while a guard is held.
+//!
+//! # The library behind the façade
+//! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence), measured against
+//! `crossbeam-epoch` 0.9 by `ordna bench reclaim`, on one virtual
+//! AMD EPYC server with two cores (`docs/benchmarks/nitro.md` has the figures, the access barrier's too):
+//! entering costs the same within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch`
+//! retires for less (29 ns with the allocation, 34 ns here).
+//!
+//! A stalled reader costs the same in both: all that is retired meanwhile. The difference is
+//! afterwards. `seize` leaves the stalled reader's garbage to that reader, which frees it when it
+//! leaves (its leaving takes that long); `crossbeam-epoch` frees a few bags at a time as later
+//! traffic comes by. A collector per index needs no registration of threads here, and dropping it
+//! frees everything. `crossbeam-epoch` can have a collector per index too, but then every thread
+//! registers with each and keeps a handle.
+
+#![expect(unsafe_code, reason = "façade over manual reclamation")]
+
+use std::sync::atomic::fence;
+
+use seize::Guard as _;
+
+use crate::sync::Shared;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Owns what an index has retired, and knows which threads may still read it.
+#[derive(Debug, Default)]
+pub struct Collector(seize::Collector);
+
+impl Collector {
+    /// A collector with no garbage and no guards.
+    pub fn new() -> Self {
+        Self(seize::Collector::new())
+    }
+
+    /// The same, for an index that retires often: a thread hands over what it retired when that are
+    /// so many (by itself the library does at 32). On Linux each time is a `membarrier`, an
+    /// interrupt of every processor that runs a thread of this process.
+    pub fn with_batches_of(retired: usize) -> Self {
+        Self(seize::Collector::new().batch_size(retired))
+    }
+
+    /// Enters a reading section: nothing retired from now on is freed before the guard is dropped.
+    ///
+    /// Wait-free. Nested guards are cheap.
+    #[inline]
+    pub fn pin(&self) -> Guard<'_> {
+        let guard = self.0.enter();
+        // On Linux the retiring thread runs `membarrier` in our stead. Elsewhere the announcement
+        // above must be ordered before our loads: without this fence a reader's store of "I am
+        // here" and a writer's unlink may both pass unseen.
+        if !cfg!(target_os = "linux") {
+            fence(Ordering::SeqCst);
+        }
+        Guard(guard)
+    }
+}
+
+/// A reading section. Not `Send`: it belongs to the thread that entered.
+pub struct Guard<'a>(seize::LocalGuard<'a>);
+
+impl Guard<'_> {
+    /// Hands over memory that no new reader can reach. [`Retire::free`] is called with it once no
+    /// guard of today is left, by any thread that uses the collector, or when the collector is
+    /// dropped.
+    ///
+    /// # Safety
+    /// `memory` is unlinked: no thread that pins after this call can reach it. It is retired once,
+    /// and freeing it touches nothing of the index.
+    #[inline]
+    pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.0.defer_retire(memory, |memory, _| T::free(memory)) }
+    }
+
+    /// Sets `watch`, with release ordering, once every guard that is held now is gone, this one
+    /// included. For who has something to reuse instead of to free.
+    pub fn watch(&self, watch: Shared<AtomicBool>) {
+        let watcher = Box::into_raw(Box::new(Watcher(watch)));
+        // SAFETY: nobody but the collector knows the box.
+        unsafe { self.retire_at_once(watcher) };
+    }
+
+    /// [`retire`](Self::retire) for what is large: it does not wait for more to come. Costs a
+    /// `membarrier`.
+    ///
+    /// # Safety
+    /// As for [`retire`](Self::retire).
+    pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.retire(memory) };
+        // The library hands a batch over only when it has an entry for every thread that is inside.
+        for _ in 0..FILLERS {
+            // SAFETY: there is nothing to free, and `free` does nothing.
+            unsafe { self.retire(std::ptr::dangling_mut::<Nothing>()) };
+        }
+        self.flush();
+    }
+
+    /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
+    pub fn flush(&self) {
+        self.0.flush();
+    }
+}
+
+/// With more threads inside than this, what is retired at once waits for the next full batch.
+const FILLERS: usize = 31;
+
+struct Watcher(Shared<AtomicBool>);
+
+impl Retire for Watcher {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: boxed by `watch`, exclusively the collector's.
+        let watcher = unsafe { Box::from_raw(memory) };
+        // Release: what was done under the guards that are gone happened before.
+        watcher.0.store(true, Ordering::Release);
+    }
+}
+
+struct Nothing;
+
+impl Retire for Nothing {
+    unsafe fn free(_: *mut Self) {}
+}
+
+/// What can be retired: how its memory is given back.
+pub trait Retire {
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// `memory` is exclusively the caller's and not used afterwards.
+    unsafe fn free(memory: *mut Self);
+}

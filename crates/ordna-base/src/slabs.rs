@@ -1,0 +1,405 @@
+//! Memory for the nodes of lists: slabs of 2 MiB that ask the system for a huge page.
+//!
+//! Neighbours in a list stand anywhere in memory. On pages of 4 KiB nearly every step to another node
+//! begins with a walk through page tables that are in no cache either, and a prefetch waits for that
+//! walk as a load does.
+//!
+//! # Contract
+//! Any number of threads allocate and free at once; a lock per pool orders them. It is held for a few
+//! instructions, or for the system's answer where a slab is made or given back. Nodes are made once in
+//! some twenty insertions. Memory outlives its [`Pool`] until it is freed.
+//!
+//! # Invariants
+//! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
+//! 2. The list that begins at `open` holds exactly the slabs that have room. A slab that nothing is left in is
+//!    given back at once.
+//!
+//! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where the system
+//! knows no huge pages a slab is memory like any other.
+//!
+//! Nodes do not move: one that is left, or dead and not yet freed, keeps its whole slab. [`Pool::spare`]
+//! counts what is not in use there.
+
+#![expect(unsafe_code, reason = "an allocator")]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::lock::{Mutex, MutexGuard};
+
+/// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
+const SLAB: usize = 2 << 20;
+
+/// So many bytes of nodes that are there at once are allocated one by one. The second-level TLBs of current
+/// processors reach as far with small pages.
+const PLAIN: usize = 8 << 20;
+
+const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a power of two"),
+};
+
+/// Memory for nodes of one size.
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    /// From one node to the next, and their alignment.
+    size: usize,
+    align: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Nodes that are there.
+    nodes: usize,
+    /// The first of the slabs that have room.
+    open: *mut Slab,
+    slabs: usize,
+    /// Nodes in slabs.
+    used: usize,
+}
+
+// SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
+unsafe impl Send for State {}
+
+/// The head of a slab. All but `shared` is used under the lock of the pool's state. `shared` is read without it,
+/// to get at the lock: so there is never a `&mut` to the whole head, only to single fields.
+struct Slab {
+    shared: Arc<Shared>,
+    /// Nodes in use.
+    used: usize,
+    /// Where memory begins that has never been used.
+    fresh: usize,
+    /// Freed nodes, each leading to the next.
+    free: *mut u8,
+    /// Its neighbours among the slabs that have room, if it has.
+    next: *mut Self,
+    prev: *mut Self,
+}
+
+impl Pool {
+    /// For nodes of this layout.
+    pub fn new(layout: Layout) -> Self {
+        let layout = layout.pad_to_align();
+        let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
+        let state = State { nodes: 0, open: ptr::null_mut(), slabs: 0, used: 0 };
+        Self(Arc::new(Shared { size, align, state: Mutex::new(state) }))
+    }
+
+    /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate this one.
+    pub fn allocate(&self) -> Option<NonNull<u8>> {
+        let mut state = self.0.lock();
+        state.nodes += 1;
+        if state.nodes * self.0.size <= PLAIN {
+            return None;
+        }
+        // SAFETY: a new slab is in no list, an open one is there, and the lock is held.
+        unsafe {
+            if state.open.is_null() {
+                state.open(Slab::new(&self.0)?.as_ptr());
+                state.slabs += 1;
+            }
+            state.used += 1;
+            let slab = state.open;
+            let memory = Slab::take(slab, &self.0);
+            if !Slab::has_room(slab, &self.0) {
+                state.close(slab);
+            }
+            Some(memory)
+        }
+    }
+
+    /// Notes that there is one node less, whoever allocated it. Its memory may be freed later.
+    pub fn forget(&self) {
+        let mut state = self.0.lock();
+        state.nodes = state.nodes.saturating_sub(1);
+    }
+
+    /// Frees a node's memory.
+    ///
+    /// # Safety
+    /// It comes from [`Pool::allocate`] of some pool, and nobody uses it any more.
+    pub unsafe fn free(memory: NonNull<u8>) {
+        let slab = memory.as_ptr().addr() & !(SLAB - 1);
+        let slab = ptr::with_exposed_provenance_mut::<Slab>(slab);
+        // SAFETY: the slab has this node in it, so it is there.
+        let shared = unsafe { (*slab).shared.clone() };
+        let mut state = shared.lock();
+        state.used -= 1;
+        // SAFETY: the node is the caller's, and has room for a pointer, at its alignment or above; the lock is held.
+        unsafe {
+            memory.as_ptr().cast::<*mut u8>().write((*slab).free);
+            let had_room = Slab::has_room(slab, &shared);
+            (*slab).free = memory.as_ptr();
+            (*slab).used -= 1;
+            if !had_room {
+                state.open(slab);
+            }
+            if (*slab).used == 0 {
+                state.close(slab);
+                state.slabs -= 1;
+                slab.drop_in_place();
+                dealloc(slab.cast(), LAYOUT);
+            }
+        }
+    }
+
+    /// Bytes of slabs that no node stands in.
+    pub fn spare(&self) -> usize {
+        let state = self.0.lock();
+        state.slabs * SLAB - state.used * self.0.size
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the first node stands in a slab.
+    fn start(&self) -> usize {
+        size_of::<Slab>().next_multiple_of(self.align)
+    }
+}
+
+impl State {
+    /// Puts a slab first into the list of those that have room.
+    ///
+    /// # Safety
+    /// The slab is there and not in the list, and the lock is held.
+    unsafe fn open(&mut self, slab: *mut Slab) {
+        // SAFETY: by the caller; slabs in the list are there.
+        unsafe {
+            (*slab).prev = ptr::null_mut();
+            (*slab).next = self.open;
+            if !self.open.is_null() {
+                (*self.open).prev = slab;
+            }
+        }
+        self.open = slab;
+    }
+
+    /// Takes a slab out of that list.
+    ///
+    /// # Safety
+    /// The slab is in the list, and the lock is held.
+    unsafe fn close(&mut self, slab: *mut Slab) {
+        // SAFETY: by the caller; slabs in the list are there.
+        unsafe {
+            let (next, prev) = ((*slab).next, (*slab).prev);
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+            if prev.is_null() {
+                self.open = next;
+            } else {
+                (*prev).next = next;
+            }
+        }
+    }
+}
+
+impl Slab {
+    fn new(shared: &Arc<Shared>) -> Option<NonNull<Self>> {
+        // SAFETY: the layout is not empty.
+        let slab = NonNull::new(unsafe { alloc(LAYOUT) })?;
+        ask_for_huge_pages(slab);
+        let _ = slab.as_ptr().expose_provenance();
+        let head = Self {
+            shared: shared.clone(),
+            used: 0,
+            fresh: shared.start(),
+            free: ptr::null_mut(),
+            next: ptr::null_mut(),
+            prev: ptr::null_mut(),
+        };
+        // SAFETY: new memory, large enough, aligned to its size.
+        unsafe { slab.cast::<Self>().write(head) };
+        Some(slab.cast())
+    }
+
+    /// # Safety
+    /// The slab is there, and the lock of its pool is held.
+    unsafe fn has_room(slab: *const Self, shared: &Shared) -> bool {
+        // SAFETY: by the caller.
+        unsafe { !(*slab).free.is_null() || (*slab).fresh + shared.size <= SLAB }
+    }
+
+    /// A node's memory.
+    ///
+    /// # Safety
+    /// The slab is there and has room, and the lock of its pool is held.
+    unsafe fn take(slab: *mut Self, shared: &Shared) -> NonNull<u8> {
+        // SAFETY: by the caller. A freed node holds the next one's address; what was never used is in bounds.
+        unsafe {
+            (*slab).used += 1;
+            match NonNull::new((*slab).free) {
+                Some(memory) => {
+                    (*slab).free = memory.cast::<*mut u8>().read();
+                    memory
+                }
+                None => {
+                    let memory = NonNull::new_unchecked(slab).cast::<u8>().add((*slab).fresh);
+                    (*slab).fresh += shared.size;
+                    memory
+                }
+            }
+        }
+    }
+}
+
+/// Where huge pages are given to those who ask. Refusals do not matter.
+#[inline]
+fn ask_for_huge_pages(slab: NonNull<u8>) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: memory that this process has; the advice changes nothing that is in it.
+    let _ = unsafe { libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_HUGEPAGE) };
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = slab;
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const NODE: Layout = match Layout::from_size_align(1280, 64) {
+        Ok(layout) => layout,
+        Err(_) => panic!(),
+    };
+    const A_SLAB: usize = SLAB / 1280;
+
+    /// How many slabs have room; checks their list.
+    fn open(state: &State) -> usize {
+        let (mut count, mut before, mut slab) = (0, ptr::null_mut(), state.open);
+        // SAFETY: slabs in the list are there, and the caller holds the lock.
+        while let Some(head) = unsafe { slab.as_ref() } {
+            assert_eq!(head.prev, before);
+            assert!(!head.free.is_null() || head.fresh + 1280 <= SLAB);
+            (count, before, slab) = (count + 1, slab, head.next);
+        }
+        count
+    }
+
+    fn past_the_plain_ones() -> Pool {
+        let pool = Pool::new(NODE);
+        assert!((0..PLAIN / 1280).all(|_| pool.allocate().is_none()));
+        pool
+    }
+
+    #[test]
+    fn memory_is_aligned_disjoint_and_used_again() {
+        let pool = past_the_plain_ones();
+        let take =
+            |count| -> Vec<NonNull<u8>> { (0..count).map(|_| pool.allocate().unwrap()).collect() };
+        let mut nodes = take(A_SLAB * 3);
+        let places: HashSet<usize> = nodes.iter().map(|node| node.as_ptr().addr()).collect();
+        assert_eq!(places.len(), nodes.len());
+        for node in &nodes {
+            let place = node.as_ptr().addr();
+            assert!(place.is_multiple_of(64));
+            assert!(place % SLAB >= size_of::<Slab>() && place % SLAB + 1280 <= SLAB);
+            assert!((1..1280).all(|byte| !places.contains(&(place + byte))));
+            // SAFETY: 1280 bytes of this test's own.
+            unsafe { node.write_bytes(0xA5, 1280) };
+        }
+        let slabs = |pool: &Pool| pool.0.lock().slabs;
+        let before = slabs(&pool);
+        let gone: Vec<_> = nodes.iter().copied().step_by(2).collect();
+        nodes.retain(|node| !gone.contains(node));
+        for node in &gone {
+            // SAFETY: used by nobody.
+            unsafe { Pool::free(*node) };
+        }
+        assert_eq!(open(&pool.0.lock()), before, "each has room");
+        let again = take(gone.len());
+        assert_eq!(slabs(&pool), before, "freed memory is used first");
+        assert_eq!(open(&pool.0.lock()), 0);
+        nodes.extend(again);
+        let all: HashSet<_> = nodes.iter().map(|node| node.as_ptr().addr()).collect();
+        assert_eq!(all, places);
+        for node in nodes {
+            // SAFETY: as above.
+            unsafe { Pool::free(node) };
+        }
+        assert_eq!((slabs(&pool), pool.spare(), open(&pool.0.lock())), (0, 0, 0));
+    }
+
+    #[test]
+    fn memory_outlives_its_pool_and_small_pools_have_no_slab() {
+        let pool = past_the_plain_ones();
+        let node = pool.allocate().unwrap();
+        assert_eq!(pool.spare(), SLAB - 1280);
+        pool.forget();
+        pool.forget();
+        assert!(pool.allocate().is_none(), "as many as before the first slab");
+        drop(pool);
+        // SAFETY: used by nobody.
+        unsafe { Pool::free(node) };
+    }
+
+    /// Each writes a number of its own into its nodes, which the next thread finds when it frees them; one
+    /// node is freed when the pool is gone.
+    #[test]
+    fn threads_free_the_memory_of_others() {
+        const ROUNDS: usize = if cfg!(miri) { 2 } else { 500 };
+        const BATCH: usize = 200;
+        const WORDS: [usize; 2] = [0, 1280 / size_of::<usize>() - 1];
+        struct Node(NonNull<u8>, usize);
+        // SAFETY: memory of whoever has it.
+        unsafe impl Send for Node {}
+        let make = |pool: &Pool, number| {
+            let memory = pool.allocate().unwrap();
+            // SAFETY: 1280 bytes at an alignment of 64, this test's own.
+            WORDS.iter().for_each(|at| unsafe { memory.cast::<usize>().add(*at).write(number) });
+            Node(memory, number)
+        };
+        let free = |Node(memory, number): Node| {
+            for at in WORDS {
+                // SAFETY: written by `make`.
+                assert_eq!(unsafe { memory.cast::<usize>().add(at).read() }, number);
+            }
+            // SAFETY: used by nobody.
+            unsafe { Pool::free(memory) };
+        };
+        let pool = past_the_plain_ones();
+        let last = make(&pool, usize::MAX);
+        let (mut senders, receivers): (Vec<_>, Vec<_>) =
+            (0..4).map(|_| std::sync::mpsc::channel::<Vec<Node>>()).unzip();
+        senders.rotate_left(1);
+        std::thread::scope(|scope| {
+            for (thread, (next, own)) in senders.into_iter().zip(receivers).enumerate() {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        let first = (round * 4 + thread) * BATCH;
+                        // A thread that has ended takes no more: then they are freed here.
+                        let made = (0..BATCH).map(|at| make(pool, first + at)).collect();
+                        if let Err(back) = next.send(made) {
+                            back.0.into_iter().for_each(free);
+                        }
+                        // Now and then, so that there is more than one slab.
+                        if round % 8 == 7 {
+                            own.try_iter().flatten().for_each(free);
+                        }
+                    }
+                    drop(next);
+                    own.into_iter().flatten().for_each(free);
+                });
+            }
+        });
+        let shared = pool.0.clone();
+        drop(pool);
+        let left = || {
+            let state = shared.lock();
+            (state.slabs, state.used, open(&state))
+        };
+        assert_eq!(left(), (1, 1, 1));
+        free(last);
+        assert_eq!(left(), (0, 0, 0));
+        assert_eq!(Arc::strong_count(&shared), 1, "a slab that is gone has let go");
+    }
+}

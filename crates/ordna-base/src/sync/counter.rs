@@ -1,0 +1,57 @@
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+const STRIPES: usize = 64;
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe(AtomicI64);
+
+/// A counter that threads update on separate cache lines.
+///
+/// [`StripedCounter::sum`] is exact when no update runs, and approximate otherwise. It is no part
+/// of any protocol, so it stays outside the model checkers.
+#[derive(Debug)]
+pub struct StripedCounter(Box<[Stripe]>);
+
+impl Default for StripedCounter {
+    fn default() -> Self {
+        Self((0..STRIPES).map(|_| Stripe::default()).collect())
+    }
+}
+
+impl StripedCounter {
+    /// A counter at zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds `delta`. Wait-free.
+    #[inline]
+    pub fn add(&self, delta: i64) {
+        self.0[stripe_of_this_thread()].0.fetch_add(delta, Ordering::Relaxed);
+    }
+
+    /// The sum of all stripes, at least zero.
+    pub fn sum(&self) -> usize {
+        let sum: i64 = self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum();
+        usize::try_from(sum).unwrap_or(0)
+    }
+}
+
+/// How many stripes there are for threads to spread over.
+pub const THREAD_STRIPES: usize = STRIPES;
+
+/// A number below 64, the same for all calls of a thread; the first 64 threads have different ones.
+pub fn stripe_of_this_thread() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    STRIPE.with(|stripe| {
+        if stripe.get() == usize::MAX {
+            stripe.set(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
+        }
+        stripe.get()
+    })
+}

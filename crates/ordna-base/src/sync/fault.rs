@@ -1,0 +1,18 @@
+/// Whether the fault of this name is planted: always `false`, and no code at all, unless the crate
+/// is built with `--cfg faults`.
+///
+/// Each fence, validation and recheck that a protocol rests on stands behind one such name, so
+/// that `cargo xtask faults` can take it out and show which test notices. One build holds all
+/// faults; the environment variable `ORDNA_FAULT` picks one when the process starts.
+#[macro_export]
+macro_rules! fault {
+    ($name:literal) => {
+        cfg!(faults) && $crate::sync::is_planted($name)
+    };
+}
+
+/// Whether `ORDNA_FAULT` names this fault. Only called in builds with `--cfg faults`.
+pub fn is_planted(name: &str) -> bool {
+    static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    PLANTED.get_or_init(|| std::env::var("ORDNA_FAULT").ok()).as_deref() == Some(name)
+}

@@ -1,0 +1,93 @@
+//! What synchronizes threads, and the seam at which a model checker takes over.
+//!
+//! Concurrent code here takes its atomics, fences and spinning from this module and never from
+//! `std` directly: with `--cfg loom` or `--cfg shuttle` they become the checker's.
+
+mod backoff;
+mod counter;
+mod fault;
+#[cfg(debug_assertions)]
+pub mod schedule;
+mod timestamp;
+mod version_lock;
+
+#[doc(hidden)]
+pub use crate::fault;
+pub use backoff::Backoff;
+pub use counter::StripedCounter;
+#[doc(hidden)]
+pub use counter::{THREAD_STRIPES, stripe_of_this_thread};
+#[doc(hidden)]
+pub use fault::is_planted;
+pub use timestamp::Clock;
+pub use version_lock::{Obsolete, Version, VersionLock, WriteGuard};
+
+/// The atomics of the platform, or of the model checker.
+pub mod atomic {
+    #[cfg(loom)]
+    pub use loom::sync::atomic::*;
+    #[cfg(shuttle)]
+    pub use shuttle::sync::atomic::*;
+    #[cfg(not(any(loom, shuttle)))]
+    pub use std::sync::atomic::*;
+}
+
+/// `Arc`, or the model checker's.
+#[cfg(not(any(loom, shuttle)))]
+pub use std::sync::Arc as Shared;
+
+#[cfg(loom)]
+pub use loom::sync::Arc as Shared;
+#[cfg(shuttle)]
+pub use shuttle::sync::Arc as Shared;
+
+#[doc(hidden)]
+pub use lock::{Mutex, MutexGuard};
+
+/// Locks that sleep: of the platform, or of the model checker.
+pub mod lock {
+    #[cfg(loom)]
+    pub use loom::sync::{Condvar, Mutex, MutexGuard};
+    #[cfg(shuttle)]
+    pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    #[cfg(not(any(loom, shuttle)))]
+    pub use std::sync::{Condvar, Mutex, MutexGuard};
+}
+
+/// Tells the processor, or the model checker, that this thread waits for another.
+#[inline]
+pub fn spin_hint() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+    #[cfg(not(any(loom, shuttle)))]
+    std::hint::spin_loop();
+}
+
+/// Lets another thread run.
+#[inline]
+pub fn yield_now() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
+    #[cfg(not(any(loom, shuttle)))]
+    std::thread::yield_now();
+}
+
+/// A named stop at which a test can hold a thread. Does nothing without `debug_assertions`.
+#[doc(hidden)]
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn point(_name: &'static str) {}
+/// Runs `body` under the test role of the calling thread. Does nothing without `debug_assertions`.
+#[doc(hidden)]
+#[cfg(not(debug_assertions))]
+#[inline(always)]
+pub fn handed_on<F>(body: F) -> F {
+    body
+}
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use schedule::{handed_on, point};

@@ -1,0 +1,156 @@
+//! Forced interleavings: a test holds its threads at named points of an index's code.
+//!
+//! A thread that enrolled in a [`Schedule`] under a role stops at each point for which
+//! [`Schedule::hold`] was called with that role, until the test releases it. Threads that did not
+//! enrol pass every point. Waits end after [`PATIENCE`] with a panic, so that a wrong script fails
+//! instead of hanging.
+//!
+//! ```
+//! # use ordna_base::sync::schedule::Schedule;
+//! let schedule = Schedule::new();
+//! schedule.hold("writer", "example.before_link");
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| schedule.enroll("writer", || { /* index.insert(…) */
+//!         # schedule.reached("example.before_link");
+//!     }));
+//!     schedule.wait_held("writer", "example.before_link");
+//!     // … the other thread's part …
+//!     schedule.release("writer", "example.before_link");
+//! });
+//! ```
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a point or a test waits before it gives up.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+type Stop = (&'static str, &'static str);
+
+#[derive(Debug, Default)]
+struct Stops {
+    wanted: HashSet<Stop>,
+    held: HashSet<Stop>,
+}
+
+/// A script for the threads of one test.
+#[derive(Debug, Clone, Default)]
+pub struct Schedule {
+    shared: Arc<(Mutex<Stops>, Condvar)>,
+}
+
+thread_local! {
+    static ENROLLED: RefCell<Option<(Schedule, &'static str)>> = const { RefCell::new(None) };
+}
+
+impl Schedule {
+    /// A script that holds nobody.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Threads with this role will stop when they reach the point.
+    pub fn hold(&self, role: &'static str, point: &'static str) {
+        self.stops().wanted.insert((role, point));
+    }
+
+    /// Runs `body` with the calling thread under this role.
+    pub fn enroll<R>(&self, role: &'static str, body: impl FnOnce() -> R) -> R {
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                ENROLLED.with(|enrolled| enrolled.borrow_mut().take());
+            }
+        }
+        ENROLLED.with(|enrolled| *enrolled.borrow_mut() = Some((self.clone(), role)));
+        let _leave = Leave;
+        body()
+    }
+
+    /// Waits until a thread of this role stands at the point.
+    pub fn wait_held(&self, role: &'static str, point: &'static str) {
+        self.wait_until(&format!("{role} at {point}"), |stops| stops.held.contains(&(role, point)));
+    }
+
+    /// Whether a thread of this role stands at the point now.
+    pub fn is_held(&self, role: &'static str, point: &'static str) -> bool {
+        self.stops().held.contains(&(role, point))
+    }
+
+    /// Lets the thread go on, and later ones of the role pass the point.
+    pub fn release(&self, role: &'static str, point: &'static str) {
+        self.stops().wanted.remove(&(role, point));
+        self.shared.1.notify_all();
+    }
+
+    /// Stands for a point in code outside the index, such as a test's own closure.
+    pub fn reached(&self, name: &'static str) {
+        point(name);
+    }
+
+    fn stop_at(&self, role: &'static str, name: &'static str) {
+        let stop = (role, name);
+        if !self.stops().wanted.contains(&stop) {
+            return;
+        }
+        self.stops().held.insert(stop);
+        self.shared.1.notify_all();
+        self.wait_until(&format!("the release of {role} at {name}"), |stops| {
+            !stops.wanted.contains(&stop)
+        });
+        self.stops().held.remove(&stop);
+    }
+
+    fn stops(&self) -> MutexGuard<'_, Stops> {
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_until(&self, what: &str, done: impl Fn(&Stops) -> bool) {
+        let give_up = Instant::now() + PATIENCE;
+        let mut stops = self.stops();
+        while !done(&stops) {
+            let left = give_up.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "schedule: waited {PATIENCE:?} in vain for {what}");
+            stops =
+                self.shared.1.wait_timeout(stops, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Runs `held` on a thread of its own until it stands at the point, then `meanwhile`, then lets it end.
+/// Returns what it returned.
+pub fn while_held<R: Send>(
+    point: &'static str,
+    held: impl FnOnce() -> R + Send,
+    meanwhile: impl FnOnce(),
+) -> R {
+    let schedule = Schedule::new();
+    schedule.hold("held", point);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| schedule.enroll("held", held));
+        schedule.wait_held("held", point);
+        meanwhile();
+        schedule.release("held", point);
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Has `body`, on whatever thread, run under the role that the calling thread has now: for threads that an
+/// index starts itself.
+pub fn handed_on<R>(body: impl FnOnce() -> R) -> impl FnOnce() -> R {
+    let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());
+    move || match enrolled {
+        Some((schedule, role)) => schedule.enroll(role, body),
+        None => body(),
+    }
+}
+
+/// A named place in an index's code. Holds the thread if its schedule says so.
+pub fn point(name: &'static str) {
+    let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());
+    if let Some((schedule, role)) = enrolled {
+        schedule.stop_at(role, name);
+    }
+}

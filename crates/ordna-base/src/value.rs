@@ -1,0 +1,221 @@
+//! The two kinds of values: one 64-bit word, and byte strings up to 512 MiB.
+
+use std::borrow::Borrow;
+use std::fmt::Debug;
+use std::ptr::{self, NonNull};
+
+use crate::Error;
+use crate::entries::{FlatBytes, Sequence};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Longest byte-string value, in bytes: 512 MiB.
+pub const MAX_LEN: usize = 512 << 20;
+
+/// A kind of value: `u64` or `[u8]`. Sealed.
+pub trait Value:
+    sealed::Sealed
+    + Eq
+    + Debug
+    + Send
+    + Sync
+    + 'static
+    + ToOwned<Owned: Borrow<Self> + Eq + Clone + Debug + Send + Sync + 'static>
+{
+    /// Whether a stored value is one word that is overwritten in place. Otherwise a new value
+    /// comes with a new record.
+    const IN_PLACE: bool;
+
+    /// A growable sequence of values in one buffer.
+    type Sequence: Sequence<Self>;
+
+    /// The part of the value that every stored copy holds at a fixed size: the word, or the length.
+    #[doc(hidden)]
+    type Cell: Send + Sync + 'static;
+
+    /// Where the record of this value already stands, if it is not an index's own ([`Lent`]).
+    #[doc(hidden)]
+    #[inline]
+    fn home(&self) -> Option<NonNull<u8>> {
+        None
+    }
+
+    /// Whether records of this kind are somebody else's: never made or freed by an index.
+    #[doc(hidden)]
+    const LENT: bool = false;
+
+    /// Refuses a value beyond [`MAX_LEN`].
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLong`].
+    fn check(&self) -> Result<(), Error>;
+
+    /// The fixed-size part. The value must have passed [`Value::check`].
+    #[doc(hidden)]
+    fn cell(&self) -> Self::Cell;
+
+    /// The bytes to be stored behind the cell.
+    #[doc(hidden)]
+    fn tail(&self) -> &[u8];
+
+    #[doc(hidden)]
+    fn tail_len(cell: &Self::Cell) -> usize;
+
+    /// Overwrites the stored word; `false` if this kind is not [`Value::IN_PLACE`].
+    ///
+    /// The store has release ordering. Whoever calls it holds the lock that the index puts on the
+    /// entry.
+    #[doc(hidden)]
+    fn overwrite(&self, cell: &Self::Cell) -> bool;
+
+    /// Calls `f` with the stored value. A word is loaded once, with acquire ordering.
+    ///
+    /// # Safety
+    /// The [`Value::tail_len`] bytes at `tail` were stored with `cell` and stay unchanged for the
+    /// call.
+    #[doc(hidden)]
+    #[expect(unsafe_code, reason = "declares the raw view that record layouts implement")]
+    unsafe fn with<R>(cell: &Self::Cell, tail: *const u8, f: impl FnOnce(&Self) -> R) -> R;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for u64 {}
+    impl Sealed for [u8] {}
+    impl Sealed for super::Lent {}
+}
+
+/// The value of a record that stands in memory of somebody else, who keeps it as long as an index leads
+/// to it: the record's address. Such a record is the key alone, and nothing is copied or freed. What is
+/// read next stands in the cache lines before it, and is fetched with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub struct Lent(usize);
+
+impl Lent {
+    /// # Safety
+    /// There is a [`Key::cell`] with its [`Key::tail`] behind it at the address, whose provenance was
+    /// exposed. They never change, and are not freed before each index that was given this value for
+    /// that key has lost it, and the calls on the index have returned that were under way then. The key
+    /// given with it is that key.
+    ///
+    /// [`Key::cell`]: crate::Key::cell
+    /// [`Key::tail`]: crate::Key::tail
+    #[expect(unsafe_code, reason = "the address is followed")]
+    pub unsafe fn new(address: usize) -> Self {
+        Self(address)
+    }
+
+    /// The address.
+    #[inline]
+    pub fn address(self) -> usize {
+        self.0
+    }
+}
+
+impl Value for Lent {
+    const IN_PLACE: bool = false;
+    const LENT: bool = true;
+    type Sequence = Vec<Self>;
+    type Cell = ();
+
+    #[inline]
+    fn home(&self) -> Option<NonNull<u8>> {
+        NonNull::new(ptr::with_exposed_provenance_mut(self.0))
+    }
+    #[inline]
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    #[inline]
+    fn cell(&self) {}
+    #[inline]
+    fn tail(&self) -> &[u8] {
+        &[]
+    }
+    #[inline]
+    fn tail_len((): &()) -> usize {
+        0
+    }
+    #[inline]
+    fn overwrite(&self, (): &()) -> bool {
+        false
+    }
+    #[inline]
+    #[expect(unsafe_code, reason = "raw view, see the trait")]
+    unsafe fn with<R>(cell: &(), _: *const u8, f: impl FnOnce(&Self) -> R) -> R {
+        // The cell is the record's start, and takes no room.
+        f(&Self(ptr::from_ref(cell).addr()))
+    }
+}
+
+impl Value for u64 {
+    const IN_PLACE: bool = true;
+    type Sequence = Vec<u64>;
+    type Cell = AtomicU64;
+
+    #[inline]
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+    #[inline]
+    fn cell(&self) -> AtomicU64 {
+        AtomicU64::new(*self)
+    }
+    #[inline]
+    fn tail(&self) -> &[u8] {
+        &[]
+    }
+    #[inline]
+    fn tail_len(_: &AtomicU64) -> usize {
+        0
+    }
+    #[inline]
+    fn overwrite(&self, cell: &AtomicU64) -> bool {
+        // Pairs with the acquire load in `with`: who sees the word sees what its writer did before.
+        cell.store(*self, Ordering::Release);
+        true
+    }
+    #[inline]
+    #[expect(unsafe_code, reason = "raw view, see the trait")]
+    unsafe fn with<R>(cell: &AtomicU64, _: *const u8, f: impl FnOnce(&u64) -> R) -> R {
+        // Pairs with the release store in `overwrite`.
+        f(&cell.load(Ordering::Acquire))
+    }
+}
+
+impl Value for [u8] {
+    const IN_PLACE: bool = false;
+    type Sequence = FlatBytes;
+    type Cell = u32;
+
+    #[inline]
+    fn check(&self) -> Result<(), Error> {
+        if self.len() > MAX_LEN {
+            return Err(Error::ValueTooLong { len: self.len() });
+        }
+        Ok(())
+    }
+    #[inline]
+    fn cell(&self) -> u32 {
+        debug_assert!(self.len() <= MAX_LEN);
+        self.len() as u32
+    }
+    #[inline]
+    fn tail(&self) -> &[u8] {
+        self
+    }
+    #[inline]
+    fn tail_len(cell: &u32) -> usize {
+        *cell as usize
+    }
+    #[inline]
+    fn overwrite(&self, _: &u32) -> bool {
+        false
+    }
+    #[inline]
+    #[expect(unsafe_code, reason = "raw view, see the trait")]
+    unsafe fn with<R>(cell: &u32, tail: *const u8, f: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the caller promises the stored bytes behind `tail`, unchanged for the call.
+        f(unsafe { std::slice::from_raw_parts(tail, *cell as usize) })
+    }
+}

@@ -1,0 +1,288 @@
+//! The search of HydraList's search layer: an anchor next to a key, at the cost of one descent.
+//!
+//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. Beyond it: what is found
+//! above the key is left for the entry below it, if that one hangs on the same node or the node above;
+//! the entry below is the one whose range holds the key.
+//!
+//! Prefixes are compared as far as nodes store them. Where one is longer, the record at the end of the
+//! way tells whether it was the key's; only if it was not is the way gone again, to the node in whose
+//! prefix the key differs.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+
+use super::node::{NodeRef, Position, TERMINAL, position};
+use super::protocol::{Free, Protocol};
+use super::tree::{Keep, Tree};
+#[cfg(debug_assertions)]
+use super::tree::{restarts, steps};
+use super::walk::side_of_stored;
+use super::word::{Child, Leaf, Word, prefetch};
+use ordna_base::index::Direction;
+use ordna_base::sync::{fault, point};
+use ordna_base::{Key, Value};
+
+/// How many searches of a batch are under way at once.
+const LANES: usize = 16;
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P> {
+    /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the key
+    /// lead, then to the largest key on the smaller side of the last node or of the one above, and if
+    /// there is none to the smallest one on the larger side. `None` if the tree is empty.
+    #[inline]
+    pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<Leaf<'g>> {
+        let bytes = key.radix();
+        let root = self.root(keep);
+        let mut jump = Jump::new(root);
+        loop {
+            if let Jump::Done(leaf) = jump {
+                leaf.inspect(|leaf| Self::record(*leaf).prefetch());
+                return leaf;
+            }
+            jump = Self::step(root, jump, key, bytes.as_ref());
+        }
+    }
+
+    /// Calls `each` with what [`Tree::jump`] finds for every key, in the order of `keys`. Sixteen
+    /// searches are under way at once, so that their cache misses overlap.
+    pub fn jump_many<'g, Q: Borrow<K>>(
+        &'g self,
+        keys: &[Q],
+        keep: &'g impl Keep,
+        mut each: impl FnMut(usize, Option<Leaf<'g>>),
+    ) {
+        let root = self.root(keep);
+        let mut lanes: [Jump<'g, P>; LANES] = std::array::from_fn(|_| Jump::Done(None));
+        for (group, keys) in keys.chunks(LANES).enumerate() {
+            let mut running = keys.len();
+            lanes[..running].fill(Jump::new(root));
+            while running > 0 {
+                for (lane, key) in lanes.iter_mut().zip(keys) {
+                    if matches!(lane, Jump::Done(_)) {
+                        continue;
+                    }
+                    let key: &K = key.borrow();
+                    *lane = Self::step(root, *lane, key, key.radix().as_ref());
+                    if let Jump::Done(leaf) = lane {
+                        leaf.inspect(|leaf| Self::record(*leaf).prefetch());
+                        running -= 1;
+                    }
+                }
+            }
+            for (at, lane) in lanes[..keys.len()].iter().enumerate() {
+                if let Jump::Done(leaf) = lane {
+                    each(group * LANES + at, *leaf);
+                }
+            }
+        }
+    }
+
+    /// Goes through one node, or looks at one record.
+    #[inline]
+    fn step<'g>(root: NodeRef<'g, P>, jump: Jump<'g, P>, key: &K, bytes: &[u8]) -> Jump<'g, P> {
+        let (node, depth, above, unproven) = match jump {
+            Jump::Down { node, depth, above, unproven } => (node, depth, above, unproven),
+            Jump::Found { leaf, node, at, above, unproven } => {
+                if Self::misled(node, Some(leaf), bytes, unproven) {
+                    return Self::beside_prefix(root, node, Some(leaf), bytes);
+                }
+                if Self::key(leaf) <= key {
+                    return Jump::Done(Some(leaf));
+                }
+                let below =
+                    below(node, at).or_else(|| above.and_then(|(node, at)| below(node, at)));
+                return below.map_or(Jump::Done(Some(leaf)), |word| {
+                    Jump::aside(word, Direction::Descending)
+                });
+            }
+            Jump::End { node, direction } => {
+                #[cfg(debug_assertions)]
+                steps::add(1);
+                let word = node.nearest(NodeRef::<P>::start(direction), direction);
+                return match word {
+                    Some(word) => Jump::aside(word, direction),
+                    // Only the root may be without entries.
+                    None if node == root && !fault!("art.jump.empty_root") => Jump::Done(None),
+                    None => Jump::again(node, direction),
+                };
+            }
+            Jump::Done(_) => return jump,
+        };
+        let level = node.level();
+        let (side, in_full) = side_of_stored(node, depth, level, bytes);
+        let unproven = if in_full || side.is_ne() { unproven } else { level };
+        let byte = bytes.get(level);
+        let at = byte.map_or(TERMINAL, |byte| position(*byte));
+        let next = byte.map_or_else(|| node.terminal(), |byte| node.child(*byte)).child();
+        let ends = side.is_ne() || matches!(next, Child::Empty);
+        if ends && Self::misled(node, None, bytes, unproven) {
+            return Self::beside_prefix(root, node, None, bytes);
+        }
+        if side.is_ne() {
+            return Jump::beside(node, side, above);
+        }
+        match next {
+            Child::Leaf(leaf) => {
+                Self::record(leaf).prefetch();
+                // As often as not it is above the key, and the record below it is the answer.
+                if let Some(Child::Leaf(other)) = below(node, at).map(Word::child) {
+                    Self::record(other).prefetch();
+                }
+                Jump::Found { leaf, node, at, above, unproven }
+            }
+            Child::Node(child) => {
+                child.prefetch(bytes.get(level + 1));
+                // Of few entries none may be below the key: then those of the node before it are wanted.
+                if !node.is_small()
+                    && let Some(word) = below(node, at)
+                {
+                    word.prefetch_small();
+                }
+                Jump::Down { node: child, depth: level + 1, above: Some((node, at)), unproven }
+            }
+            Child::Empty => Jump::around(node, at, above),
+        }
+    }
+
+    /// Whether the key differs from the records below a node before the level `unproven`, up to which
+    /// prefixes were taken for equal without being stored. `leaf` is one of them if the caller has one.
+    fn misled(node: NodeRef<'_, P>, leaf: Option<Leaf<'_>>, bytes: &[u8], unproven: usize) -> bool {
+        // In mode `Free` nothing restarts.
+        unproven > 0 && Self::difference(node, leaf, bytes).is_ok_and(|(at, _)| at < unproven)
+    }
+
+    /// From the root to the node in whose prefix the key differs, and aside there.
+    #[cold]
+    fn beside_prefix<'g>(
+        root: NodeRef<'g, P>,
+        node: NodeRef<'g, P>,
+        leaf: Option<Leaf<'g>>,
+        bytes: &[u8],
+    ) -> Jump<'g, P> {
+        let Ok((differs, side)) = Self::difference(node, leaf, bytes) else {
+            return Jump::End { node, direction: Direction::Descending };
+        };
+        let (mut node, mut above) = (root, None);
+        loop {
+            let level = node.level();
+            let Some(byte) = bytes.get(level).filter(|_| level <= differs) else {
+                return Jump::beside(node, side, above);
+            };
+            match node.child(*byte).child() {
+                Child::Node(child) => (node, above) = (child, Some((node, position(*byte)))),
+                // The writer was here meanwhile.
+                Child::Leaf(leaf) => return Jump::Done(Some(leaf)),
+                Child::Empty if fault!("art.jump.both_sides") => {
+                    return Jump::beside(node, side, above);
+                }
+                Child::Empty => return Jump::around(node, position(*byte), above),
+            }
+        }
+    }
+}
+
+/// A search on its way, one node or record at a time.
+enum Jump<'g, P> {
+    /// The bytes of the key lead to this node; the one above, and where in it.
+    Down {
+        node: NodeRef<'g, P>,
+        depth: usize,
+        above: Option<(NodeRef<'g, P>, Position)>,
+        /// The level up to which prefixes were taken for equal without being stored; 0 if none were.
+        unproven: usize,
+    },
+    /// They lead to this record, which stands in this node.
+    Found {
+        leaf: Leaf<'g>,
+        node: NodeRef<'g, P>,
+        at: Position,
+        above: Option<(NodeRef<'g, P>, Position)>,
+        unproven: usize,
+    },
+    /// To the first record of a node in this direction.
+    End {
+        node: NodeRef<'g, P>,
+        direction: Direction,
+    },
+    Done(Option<Leaf<'g>>),
+}
+
+impl<P> Clone for Jump<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for Jump<'_, P> {}
+
+impl<'g, P: Protocol> Jump<'g, P> {
+    #[inline]
+    fn new(root: NodeRef<'g, P>) -> Self {
+        Self::Down { node: root, depth: 0, above: None, unproven: 0 }
+    }
+
+    /// Beside all that is below a node: to its smaller side if the key is larger, or to what is below
+    /// the node's place in the one above, if there is anything.
+    fn beside(
+        node: NodeRef<'g, P>,
+        side: Order,
+        above: Option<(NodeRef<'g, P>, Position)>,
+    ) -> Self {
+        if side == Order::Greater {
+            return Self::End { node, direction: Direction::Descending };
+        }
+        match above.and_then(|(node, at)| below(node, at)) {
+            Some(word) => Self::aside(word, Direction::Descending),
+            None => Self::End { node, direction: Direction::Ascending },
+        }
+    }
+
+    /// Beside an empty slot of a node: to what is below it here or in the node above, else to what is
+    /// above it here.
+    fn around(
+        node: NodeRef<'g, P>,
+        at: Position,
+        above: Option<(NodeRef<'g, P>, Position)>,
+    ) -> Self {
+        let smaller = below(node, at).or_else(|| above.and_then(|(node, at)| below(node, at)));
+        if let Some(word) = smaller {
+            return Self::aside(word, Direction::Descending);
+        }
+        point("art.jump.nothing_below");
+        match node.nearest(at + 1, Direction::Ascending) {
+            Some(word) => Self::aside(word, Direction::Ascending),
+            None if fault!("art.jump.nothing_around") => Self::Done(None),
+            None => Self::again(node, Direction::Ascending),
+        }
+    }
+
+    /// To a node in which nothing was met. Below the root it has an entry all the same: the writer emptied
+    /// a slot before the search came there, and filled one behind it.
+    #[cold]
+    fn again(node: NodeRef<'g, P>, direction: Direction) -> Self {
+        #[cfg(debug_assertions)]
+        restarts::note();
+        Self::End { node, direction }
+    }
+
+    /// On to the first record of an entry beside the key, which is not empty.
+    #[inline]
+    fn aside(word: Word<'g, P>, direction: Direction) -> Self {
+        match word.child() {
+            Child::Leaf(leaf) => {
+                prefetch(leaf.as_ptr());
+                Self::Done(Some(leaf))
+            }
+            Child::Node(node) => {
+                node.prefetch(None);
+                Self::End { node, direction }
+            }
+            Child::Empty => Self::Done(None),
+        }
+    }
+}
+
+/// The entry of a node next below a position.
+#[inline]
+fn below<'g, P: Protocol>(node: NodeRef<'g, P>, at: Position) -> Option<Word<'g, P>> {
+    node.nearest(at.checked_sub(1)?, Direction::Descending)
+}

@@ -1,0 +1,251 @@
+//! The Adaptive Radix Tree under four synchronization protocols.
+//!
+//! | type | protocol | readers | restarts of readers |
+//! |---|---|---|---|
+//! | [`ArtNone`] | none: the borrow checker lets one writer or many readers in | write nothing | never |
+//! | [`ArtCoupling`] | lock coupling, read-write spin locks | write to every lock on their way | never |
+//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | 16 at most, then locks |
+//! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
+//!
+//! That is for a lookup, or for each run of records that a walk gathers. Writers among others restart
+//! when what they decided upon has changed, and after 16 times lock their way too. There they restart in
+//! one case only, as often as it comes: where a prefix is longer than nodes store, a writer goes down
+//! twice, and another has changed that way in between.
+//!
+//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory. The feature
+//! `pessimistic` puts `ArtOlc` on the locks of lock coupling, as the paper suggests for debugging: race
+//! detectors know nothing of validation, but see locks (§3.1).
+//!
+//! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
+//! child are compressed into the prefix of the node below; a subtree of one key is the key's record.
+//! Point operations are O(length of the key), whatever the number of entries, and linearizable: a
+//! change at its store under the node's lock, a lookup as its protocol says. Walks are live, as
+//! [`OrderedIndex`] defines, and start at O(length of the key). About 46 bytes per `u64` pair among ten
+//! million random ones.
+//!
+//! Records own keys and values; a slot of the tree points to a record. Keys may have any content: a key
+//! that is a prefix of another stands in a slot of its own, not under a terminator byte.
+//!
+//! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
+
+mod audit;
+#[cfg(feature = "htm")]
+mod htm;
+mod jump;
+mod node;
+mod none;
+mod prefix;
+mod protocol;
+mod search;
+mod tree;
+mod walk;
+mod word;
+mod write;
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+
+#[cfg(feature = "htm")]
+pub use self::htm::ArtHtm;
+pub use self::none::ArtNone;
+#[doc(hidden)]
+pub use self::prefix::{AtomicPrefix, Prefix};
+use self::protocol::Free;
+pub use self::protocol::{Concurrent, Coupling, Minimal, Olc, Protocol, Rowex, Unsynchronized};
+use self::tree::Tree;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use self::tree::{restarts, steps};
+use self::write::Effect;
+use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
+use ordna_base::reclaim::{Collector, Guard};
+use ordna_base::sync::StripedCounter;
+use ordna_base::{Entries, Error, Key, Value, Violation};
+
+/// An adaptive radix tree for many threads; see the [module](self).
+pub struct Art<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> {
+    // Before the collector: dropping the tree frees what is linked, the collector the rest.
+    tree: Tree<K, V, P>,
+    collector: Collector,
+    len: StripedCounter,
+}
+
+/// The tree under lock coupling.
+pub type ArtCoupling<K, V> = Art<K, V, Coupling>;
+/// The tree under Optimistic Lock Coupling.
+pub type ArtOlc<K, V> = Art<K, V, Olc>;
+/// The tree under Read-Optimized Write EXclusion.
+pub type ArtRowex<K, V> = Art<K, V, Rowex>;
+
+#[expect(unsafe_code, reason = "the protocol is what makes sharing sound")]
+// SAFETY: nodes hold atomics, records plain data of Send + Sync kinds.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Send for Art<K, V, P> {}
+#[expect(unsafe_code, reason = "the protocol is what makes sharing sound")]
+// SAFETY: shared access follows a protocol that is `Concurrent`, under guards of the collector.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Sync for Art<K, V, P> {}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> std::fmt::Debug for Art<K, V, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct(P::NAME)
+            .field("approximate_len", &self.approximate_len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Default for Art<K, V, P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Art<K, V, P> {
+    /// An empty index.
+    pub fn new() -> Self {
+        Self { tree: Tree::new(), collector: Collector::new(), len: StripedCounter::new() }
+    }
+
+    fn walk(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        want: Option<usize>,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) && want != Some(0) {
+            let guard = self.collector.pin();
+            self.tree.walk(lower, upper, direction, want, &guard, visit);
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> Art<K, V, P> {
+    /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
+    /// keys. `None` if the index is empty, or if nothing is in it all the while.
+    ///
+    /// One descent, O(length of the key), which waits for no lock and never restarts; a second one if the
+    /// key leaves a prefix whose bytes are not all stored. It looks at a node again if each slot was
+    /// empty when it came there: writers have then filled one behind it and emptied one ahead, so at most
+    /// once for each two changes of that node meanwhile. Meant for search layers that lead near a place
+    /// from which a data layer goes on. While others write the entry is a neighbour among those that
+    /// stay: none of these lies between it and the key.
+    ///
+    /// Source: the HydraList paper (VLDB 2020), §4.2.1.
+    pub fn jump<R>(&self, key: &K, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        let guard = self.collector.pin();
+        let leaf = self.tree.jump(key, &guard)?;
+        let found = Tree::<K, V, P>::key(leaf);
+        Some(Tree::<K, V, P>::with_value(leaf, |value| read(found, value)))
+    }
+
+    /// [`Art::jump`] for many keys, in the order of `keys`, with their memory accesses overlapping.
+    pub fn jump_many<Q: Borrow<K>>(
+        &self,
+        keys: &[Q],
+        mut each: impl FnMut(usize, Option<(&K, &V)>),
+    ) {
+        let guard = self.collector.pin();
+        self.tree.jump_many(keys, &guard, |at, leaf| match leaf {
+            Some(leaf) => {
+                let found = Tree::<K, V, P>::key(leaf);
+                Tree::<K, V, P>::with_value(leaf, |value| each(at, Some((found, value))));
+            }
+            None => each(at, None),
+        });
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, V, P> {
+    type Key = K;
+    type Value = V;
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+        let guard = self.collector.pin();
+        self.tree.get(key, &guard).map(|leaf| Tree::<K, V, P>::with_value(leaf, read))
+    }
+
+    fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        let guard = self.collector.pin();
+        match self.tree.modify(key, change, &guard)? {
+            Effect::Same => {}
+            Effect::Inserted => self.len.add(1),
+            Effect::Removed => self.len.add(-1),
+        }
+        Ok(())
+    }
+
+    fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.walk(lower, upper, direction, None, visit);
+    }
+
+    fn pin(&self) -> Option<Guard<'_>> {
+        Some(self.collector.pin())
+    }
+
+    fn approximate_len(&self) -> usize {
+        self.len.sum()
+    }
+
+    fn memory_usage(&self) -> MemoryUsage {
+        self.tree.memory_usage(&self.collector.pin())
+    }
+
+    fn validate(&self) -> Result<Audit, Violation> {
+        let audit = self.tree.validate(&self.collector.pin())?;
+        let (entries, counted) = (audit.entries, self.approximate_len());
+        if entries != counted {
+            return Err(Violation(format!("{}: {entries} entries, {counted} counted", P::NAME)));
+        }
+        Ok(audit)
+    }
+
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+        let guard = self.collector.pin();
+        self.tree.get_many(keys, &guard, |at, leaf| match leaf {
+            Some(leaf) => Tree::<K, V, P>::with_value(leaf, |value| each(at, Some(value))),
+            None => each(at, None),
+        });
+    }
+
+    fn nearest(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+    ) -> Option<Owned<Self>> {
+        let mut found = None;
+        self.walk(lower, upper, direction, Some(1), |key, value| {
+            found = Some((key.to_owned(), value.to_owned()));
+            ControlFlow::Break(())
+        });
+        found
+    }
+
+    fn collect(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<K, V>,
+    ) -> usize {
+        let mut left = limit;
+        self.walk(lower, upper, direction, Some(limit), |key, value| {
+            out.push(key, value);
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        limit - left
+    }
+}

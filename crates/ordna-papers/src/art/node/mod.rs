@@ -1,0 +1,738 @@
+//! The four kinds of nodes, and what can be done to one.
+//!
+//! # Contract
+//! All that changes in a node is atomic. Whoever calls a method that changes a node holds its lock;
+//! the methods that read may run at any time, and their callers validate what they read if the
+//! protocol is one in which readers notice changes ([`Protocol::READERS_NOTICE`]). Under those, Node4 and
+//! Node16 are sorted and without gaps. Under the others:
+//!
+//! - the key byte of a slot is written before the slot is first filled, and never changes;
+//! - so a reader who finds a slot filled sees its byte, if it loads the slot first.
+//!
+//! # Invariants
+//! 1. All keys below a node share their first `level` bytes; the byte at `level` picks the slot. A
+//!    key that ends there stands in the terminal slot, so keys need no terminator.
+//! 2. A node other than the root has at least two entries, the terminal one included. A node that
+//!    leaves the tree is left as it was.
+//!
+//! # Layout
+//! A header of 32 bytes (24 without a lock), whose last four are the key bytes of a Node4; then the
+//! key bytes of a Node16 or the index of a Node48; then the slots. 64, 176, 672 and 2,080 bytes.
+//!
+//! Source: "The Adaptive Radix Tree" (Leis et al., ICDE 2013) as recalled in "The ART of Practical
+//! Synchronization", §2 and §4.2.
+
+#![expect(unsafe_code, reason = "nodes behind tagged pointers")]
+
+mod collect;
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+pub use self::collect::{CHUNK, Chunk};
+use super::prefix::{AtomicPrefix, Prefix};
+use super::protocol::Protocol;
+use super::search;
+use super::word::{Child, Leaf, Slot, Word, prefetch};
+use ordna_base::index::Direction;
+use ordna_base::reclaim::Retire;
+use ordna_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use ordna_base::sync::{fault, point};
+
+/// Which of the four layouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Node4 = 0,
+    Node16 = 1,
+    Node48 = 2,
+    Node256 = 3,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Node4, Self::Node16, Self::Node48, Self::Node256];
+
+    fn capacity<P: Protocol>(self) -> usize {
+        P::CAPACITY.get(self as usize).copied().unwrap_or(256)
+    }
+
+    /// The smallest kind that takes as many children.
+    fn holding<P: Protocol>(children: usize) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.capacity::<P>() >= children).unwrap_or(Self::Node256)
+    }
+
+    /// Whether a node of this kind with so many children is to be replaced by a smaller one. A
+    /// quarter of that one's slots stay free, so that the next insert does not grow it again.
+    fn is_underfull<P: Protocol>(self, children: usize) -> bool {
+        let smaller = (self as usize).checked_sub(1).map(|below| Self::ALL[below]);
+        smaller.is_some_and(|smaller| children <= smaller.capacity::<P>() * 3 / 4)
+    }
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct Header<L> {
+    lock: L,
+    prefix: AtomicPrefix,
+    terminal: Slot,
+    level: u16,
+    /// Children alive in the low [`ALIVE_BITS`], slots ever used above (Node4, 16 and 48).
+    counts: AtomicU16,
+    /// Key bytes of a Node4.
+    keys: AtomicU32,
+}
+
+const ALIVE_BITS: u32 = 10;
+
+#[derive(Debug)]
+#[repr(C)]
+struct Node4<L> {
+    header: Header<L>,
+    children: [Slot; 4],
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct Node16<L> {
+    header: Header<L>,
+    keys: [AtomicU64; 2],
+    children: [Slot; 16],
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct Node48<L> {
+    header: Header<L>,
+    /// Slot of each byte, plus one; eight bytes to a word, that of the lowest byte lowest, so that a
+    /// walk passes eight unused ones at once.
+    index: [AtomicU64; 32],
+    children: [Slot; 48],
+}
+
+impl<L> Node48<L> {
+    /// Slot of the byte, plus one.
+    #[inline]
+    fn slot_of(&self, byte: u8) -> usize {
+        // Relaxed: a slot that is not seen filled yet is empty for this reader.
+        let word = self.index[usize::from(byte) / 8].load(Ordering::Relaxed);
+        usize::from((word >> (byte % 8 * 8)) as u8)
+    }
+
+    /// Sets the slot of the byte, plus one. The caller holds the lock.
+    fn set_slot_of(&self, byte: u8, slot: usize) {
+        let word = &self.index[usize::from(byte) / 8];
+        let shift = byte % 8 * 8;
+        let others = word.load(Ordering::Relaxed) & !(0xFF << shift);
+        word.store(others | (slot as u64) << shift, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct Node256<L> {
+    header: Header<L>,
+    children: [Slot; 256],
+}
+
+enum View<'g, L> {
+    Linear(Linear<'g>),
+    Node48(&'g Node48<L>),
+    Node256(&'g Node256<L>),
+}
+
+/// Node4 or Node16, for all that is not the hot search.
+#[derive(Clone, Copy)]
+struct Linear<'g> {
+    keys: Keys<'g>,
+    children: &'g [Slot],
+}
+
+#[derive(Clone, Copy)]
+enum Keys<'g> {
+    Four(&'g AtomicU32),
+    Sixteen(&'g [AtomicU64; 2]),
+}
+
+impl Keys<'_> {
+    /// The key bytes, that of slot 0 lowest.
+    #[inline]
+    fn load(self) -> u128 {
+        match self {
+            Self::Four(keys) => u128::from(keys.load(Ordering::Relaxed)),
+            Self::Sixteen([low, high]) => {
+                u128::from(high.load(Ordering::Relaxed)) << 64
+                    | u128::from(low.load(Ordering::Relaxed))
+            }
+        }
+    }
+
+    fn store(self, keys: u128) {
+        match self {
+            Self::Four(word) => word.store(keys as u32, Ordering::Relaxed),
+            Self::Sixteen([low, high]) => {
+                low.store(keys as u64, Ordering::Relaxed);
+                high.store((keys >> 64) as u64, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn byte_at(keys: u128, slot: usize) -> u8 {
+    (keys >> (slot * 8)) as u8
+}
+
+/// The bytes below `slot`, and those from it on.
+fn split_at(keys: u128, slot: usize) -> (u128, u128) {
+    let low = keys & !u128::MAX.checked_shl(slot as u32 * 8).unwrap_or(0);
+    (low, keys & !low)
+}
+
+impl Linear<'_> {
+    /// The slot of `byte` among the first `used`.
+    fn find(self, byte: u8, used: usize) -> Option<usize> {
+        let keys = self.keys.load();
+        (0..used).find(|slot| byte_at(keys, *slot) == byte)
+    }
+
+    fn insert_sorted<P>(self, byte: u8, word: Word<'_, P>, used: usize) {
+        let keys = self.keys.load();
+        let at = (0..used).find(|slot| byte_at(keys, *slot) > byte).unwrap_or(used);
+        for slot in (at..used).rev() {
+            self.children[slot + 1].store(self.children[slot].load::<P>());
+        }
+        point("art.add.shifted");
+        self.children[at].store(word);
+        let (low, high) = split_at(keys, at);
+        self.keys.store(low | u128::from(byte) << (at * 8) | high << 8);
+    }
+
+    fn remove_sorted<P: Protocol>(self, at: usize, used: usize) {
+        let (low, high) = split_at(self.keys.load(), at);
+        for slot in at..used - 1 {
+            self.children[slot].store(self.children[slot + 1].load::<P>());
+        }
+        self.children[used - 1].store(Word::<P>::EMPTY);
+        point("art.remove.shifted");
+        let (_, behind) = split_at(high, at + 1);
+        self.keys.store(low | behind >> 8);
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// How many bytes of a Node256 are fetched before a walk comes to it.
+const AHEAD: usize = 5 * LINE;
+
+/// A node that is alive for `'g`: a guard keeps it, or nobody else knows it.
+pub struct NodeRef<'g, P> {
+    word: Word<'g, P>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<P> Clone for NodeRef<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for NodeRef<'_, P> {}
+impl<P> PartialEq for NodeRef<'_, P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.word == other.word
+    }
+}
+
+/// Where in a node an entry stands, in the order of keys: 0 for the terminal slot, else byte + 1.
+pub type Position = u16;
+
+/// The slot of the key that ends at the node.
+pub const TERMINAL: Position = 0;
+const LAST: Position = 256;
+
+/// The position of a byte.
+#[inline]
+pub fn position(byte: u8) -> Position {
+    Position::from(byte) + 1
+}
+
+impl<'g, P: Protocol> NodeRef<'g, P> {
+    /// A new node without entries, which nobody else knows.
+    pub fn new(kind: Kind, level: usize, prefix: Prefix) -> Self {
+        let header = || Header {
+            lock: P::Lock::default(),
+            prefix: AtomicPrefix::new(prefix),
+            terminal: Slot::default(),
+            level: level as u16,
+            counts: AtomicU16::new(0),
+            keys: AtomicU32::new(0),
+        };
+        fn leak<T>(node: T) -> NonNull<u8> {
+            NonNull::from(Box::leak(Box::new(node))).cast()
+        }
+        fn slots<const N: usize>() -> [Slot; N] {
+            std::array::from_fn(|_| Slot::default())
+        }
+        let address = match kind {
+            Kind::Node4 => leak(Node4 { header: header(), children: slots() }),
+            Kind::Node16 => {
+                let keys = [AtomicU64::new(0), AtomicU64::new(0)];
+                leak(Node16 { header: header(), keys, children: slots() })
+            }
+            Kind::Node48 => {
+                let index = std::array::from_fn(|_| AtomicU64::new(0));
+                leak(Node48 { header: header(), index, children: slots() })
+            }
+            Kind::Node256 => leak(Node256 { header: header(), children: slots() }),
+        };
+        Self { word: Word::node(address, kind), protocol: PhantomData }
+    }
+
+    /// # Safety
+    /// The word is that of a node, which is alive for `'g`.
+    #[inline]
+    pub unsafe fn from_word(word: Word<'g, P>) -> Self {
+        Self { word, protocol: PhantomData }
+    }
+
+    #[inline]
+    pub fn word(self) -> Word<'g, P> {
+        self.word
+    }
+
+    #[inline]
+    pub fn kind(self) -> Kind {
+        self.word.kind()
+    }
+
+    #[inline]
+    fn header(self) -> &'g Header<P::Lock> {
+        // SAFETY: alive for 'g; every layout starts with a header.
+        unsafe { &*self.word.address().cast() }
+    }
+
+    #[inline]
+    fn node4(self) -> &'g Node4<P::Lock> {
+        debug_assert_eq!(self.kind(), Kind::Node4);
+        // SAFETY: alive for 'g; the kind in the word is that of the allocation.
+        unsafe { &*self.word.address().cast() }
+    }
+
+    #[inline]
+    fn node16(self) -> &'g Node16<P::Lock> {
+        debug_assert_eq!(self.kind(), Kind::Node16);
+        // SAFETY: as in `node4`.
+        unsafe { &*self.word.address().cast() }
+    }
+
+    #[inline]
+    fn node48(self) -> &'g Node48<P::Lock> {
+        debug_assert_eq!(self.kind(), Kind::Node48);
+        // SAFETY: as in `node4`.
+        unsafe { &*self.word.address().cast() }
+    }
+
+    #[inline]
+    fn node256(self) -> &'g Node256<P::Lock> {
+        debug_assert_eq!(self.kind(), Kind::Node256);
+        // SAFETY: as in `node4`.
+        unsafe { &*self.word.address().cast() }
+    }
+
+    fn view(self) -> View<'g, P::Lock> {
+        match self.kind() {
+            Kind::Node4 => {
+                let node = self.node4();
+                let keys = Keys::Four(&node.header.keys);
+                View::Linear(Linear { keys, children: &node.children })
+            }
+            Kind::Node16 => {
+                let node = self.node16();
+                View::Linear(Linear { keys: Keys::Sixteen(&node.keys), children: &node.children })
+            }
+            Kind::Node48 => View::Node48(self.node48()),
+            Kind::Node256 => View::Node256(self.node256()),
+        }
+    }
+
+    #[inline]
+    pub fn lock(self) -> &'g P::Lock {
+        &self.header().lock
+    }
+
+    #[inline]
+    pub fn prefix(self) -> Prefix {
+        self.header().prefix.load()
+    }
+
+    pub fn set_prefix(self, prefix: Prefix) {
+        self.header().prefix.store(prefix);
+    }
+
+    /// Number of bytes that all keys below share. Never changes.
+    #[inline]
+    pub fn level(self) -> usize {
+        usize::from(self.header().level)
+    }
+
+    /// What a descent that came to the node with `depth` bytes behind it takes for the level.
+    #[inline]
+    pub fn level_from(self, depth: usize) -> usize {
+        if P::READERS_NOTICE || fault!("art.rowex.level") {
+            depth + self.prefix().len()
+        } else {
+            self.level()
+        }
+    }
+
+    #[inline]
+    pub fn terminal(self) -> Word<'g, P> {
+        self.header().terminal.load()
+    }
+
+    /// The child of `byte`.
+    #[inline]
+    pub fn child(self, byte: u8) -> Word<'g, P> {
+        match self.kind() {
+            Kind::Node4 => {
+                let node = self.node4();
+                let keys = || node.header.keys.load(Ordering::Relaxed);
+                let slot = search::find4(keys(), byte);
+                point("art.child.before_slot");
+                let Some(child) = node.children.get(slot) else { return Word::EMPTY };
+                let word = child.load();
+                let still = || byte_at(u128::from(keys()), slot) == byte;
+                if Self::is_sure_of(byte, word) || still() { word } else { Word::EMPTY }
+            }
+            Kind::Node16 => {
+                let node = self.node16();
+                let keys = || node.keys.each_ref().map(|half| half.load(Ordering::Relaxed));
+                let slot = search::find16(keys(), byte);
+                let Some(child) = node.children.get(slot) else { return Word::EMPTY };
+                let word = child.load();
+                let still = || byte_at(Keys::Sixteen(&node.keys).load(), slot) == byte;
+                if Self::is_sure_of(byte, word) || still() { word } else { Word::EMPTY }
+            }
+            Kind::Node48 => {
+                let node = self.node48();
+                // Slot 0 minus one is beyond the end.
+                let child = node.children.get(node.slot_of(byte).wrapping_sub(1));
+                child.map_or(Word::EMPTY, Slot::load)
+            }
+            Kind::Node256 => self.node256().children[usize::from(byte)].load(),
+        }
+    }
+
+    /// Whether a slot found by `byte` in a Node4 or Node16 is that of `byte`. Slots that were never
+    /// used have byte 0, and may be filled for another one after the search.
+    #[inline]
+    fn is_sure_of(byte: u8, word: Word<'g, P>) -> bool {
+        P::READERS_NOTICE || byte != 0 || word.is_empty() || fault!("art.child.zero_byte")
+    }
+
+    /// What stands at a position.
+    pub fn at(self, position: Position) -> Word<'g, P> {
+        match position.checked_sub(1) {
+            None => self.terminal(),
+            Some(byte) => self.child(byte as u8),
+        }
+    }
+
+    /// Fetches what a descent reads next: the header, and the line of the slot of `byte`. That is the
+    /// byte that will be looked up if the node has no prefix, as most large ones; to learn whether it
+    /// has one the header must be there, which would make two misses, one after the other.
+    #[inline]
+    pub fn prefetch(self, byte: Option<&u8>) {
+        let start = self.word.address();
+        prefetch(start);
+        let Some(byte) = byte.map(|byte| usize::from(*byte)) else { return };
+        let offset = match self.kind() {
+            Kind::Node4 => return,
+            Kind::Node16 => 64,
+            Kind::Node48 => std::mem::offset_of!(Node48<P::Lock>, index) + byte,
+            Kind::Node256 => {
+                std::mem::offset_of!(Node256<P::Lock>, children) + byte * size_of::<Slot>()
+            }
+        };
+        prefetch(start.wrapping_add(offset));
+    }
+
+    /// Whether the node is one of the two small kinds.
+    #[inline]
+    pub fn is_small(self) -> bool {
+        self.kind() <= Kind::Node16
+    }
+
+    /// Fetches all that a walk through the node reads; of a Node256 the header and the lines of the
+    /// slots that come first.
+    #[inline]
+    pub fn prefetch_whole(self, direction: Direction) {
+        let start = self.word.address();
+        let lines = |from: usize, to: usize| {
+            (from..to).step_by(LINE).for_each(|offset| prefetch(start.wrapping_add(offset)));
+        };
+        let size = self.size();
+        match (self.kind(), direction) {
+            (Kind::Node256, Direction::Ascending) => lines(0, AHEAD),
+            (Kind::Node256, Direction::Descending) => {
+                lines(0, 1);
+                lines((size - AHEAD) / LINE * LINE, size);
+            }
+            _ => lines(0, size),
+        }
+    }
+
+    fn counts(self) -> (usize, usize) {
+        let counts = self.header().counts.load(Ordering::Relaxed);
+        (usize::from(counts & ((1 << ALIVE_BITS) - 1)), usize::from(counts >> ALIVE_BITS))
+    }
+
+    fn set_counts(self, alive: usize, used: usize) {
+        let counts = alive | used << ALIVE_BITS;
+        self.header().counts.store(counts as u16, Ordering::Relaxed);
+    }
+
+    /// Children, the terminal entry not counted.
+    pub fn children(self) -> usize {
+        self.counts().0
+    }
+
+    /// Entries, the terminal one included.
+    pub fn entries(self) -> usize {
+        self.children() + usize::from(!self.terminal().is_empty())
+    }
+
+    pub fn is_underfull_with(self, children: usize) -> bool {
+        self.kind().is_underfull::<P>(children)
+    }
+
+    /// Whether a child for `byte`, which has none, can be added.
+    pub fn has_room_for(self, byte: u8) -> bool {
+        let (alive, used) = self.counts();
+        let capacity = self.kind().capacity::<P>();
+        match self.view() {
+            View::Node256(_) => true,
+            _ if P::READERS_NOTICE => alive < capacity,
+            View::Linear(linear) => used < capacity || linear.find(byte, used).is_some(),
+            View::Node48(node) => used < capacity || node.slot_of(byte) != 0,
+        }
+    }
+
+    /// Adds a child for `byte`, which has none and for which there is room.
+    pub fn add(self, byte: u8, word: Word<'_, P>) {
+        let (alive, used) = self.counts();
+        let used = match self.view() {
+            View::Node256(node) => {
+                node.children[usize::from(byte)].store(word);
+                0
+            }
+            View::Linear(linear) if P::READERS_NOTICE => {
+                linear.insert_sorted(byte, word, used);
+                used + 1
+            }
+            View::Linear(linear) => {
+                let own = linear.find(byte, used);
+                let slot = own.unwrap_or(used);
+                if own.is_none() {
+                    let keys = linear.keys.load();
+                    linear.keys.store(keys | u128::from(byte) << (slot * 8));
+                }
+                // Release: who finds the slot filled sees its byte.
+                linear.children[slot].store(word);
+                used + usize::from(own.is_none())
+            }
+            View::Node48(node) => {
+                let own = node.slot_of(byte).checked_sub(1);
+                let is_free = |slot: &usize| node.children[*slot].load::<P>().is_empty();
+                let slot = own.unwrap_or_else(|| {
+                    if P::READERS_NOTICE { (0..48).find(is_free).unwrap_or(used) } else { used }
+                });
+                node.children[slot].store(word);
+                node.set_slot_of(byte, slot + 1);
+                used + usize::from(own.is_none())
+            }
+        };
+        self.set_counts(alive + 1, used);
+    }
+
+    /// Sets what stands at a position that is not empty, or the terminal slot.
+    pub fn replace(self, position: Position, word: Word<'_, P>) {
+        let Some(byte) = position.checked_sub(1).map(usize::from) else {
+            return self.header().terminal.store(word);
+        };
+        match self.view() {
+            View::Linear(linear) => {
+                if let Some(slot) = linear.find(byte as u8, self.counts().1) {
+                    linear.children[slot].store(word);
+                }
+            }
+            View::Node48(node) => {
+                if let Some(child) = node.children.get(node.slot_of(byte as u8).wrapping_sub(1)) {
+                    child.store(word);
+                }
+            }
+            View::Node256(node) => node.children[byte].store(word),
+        }
+    }
+
+    /// Empties a position that is not empty.
+    pub fn remove(self, position: Position) {
+        let Some(byte) = position.checked_sub(1).map(usize::from) else {
+            return self.header().terminal.store(Word::<P>::EMPTY);
+        };
+        let (alive, used) = self.counts();
+        if !P::READERS_NOTICE {
+            // The slot keeps its byte.
+            self.replace(position, Word::EMPTY);
+            return self.set_counts(alive - 1, used);
+        }
+        let used = match self.view() {
+            View::Linear(linear) => {
+                if let Some(slot) = linear.find(byte as u8, used) {
+                    linear.remove_sorted::<P>(slot, used);
+                }
+                used - 1
+            }
+            View::Node48(node) => {
+                self.replace(position, Word::EMPTY);
+                node.set_slot_of(byte as u8, 0);
+                used - 1
+            }
+            View::Node256(node) => {
+                node.children[byte].store(Word::<P>::EMPTY);
+                0
+            }
+        };
+        self.set_counts(alive - 1, used);
+    }
+
+    /// A copy of the smallest kind that takes `room` more children, without the entry at `without`.
+    pub fn copy(self, room: usize, without: Option<Position>) -> Self {
+        let gone = usize::from(without.is_some_and(|position| position != TERMINAL));
+        let kind = Kind::holding::<P>(self.children() - gone + room);
+        let copy = Self::new(kind, self.level(), self.prefix());
+        self.each(|position, word| {
+            if without != Some(position) {
+                match position.checked_sub(1) {
+                    None => copy.replace(TERMINAL, word),
+                    Some(byte) => copy.add(byte as u8, word),
+                }
+            }
+        });
+        copy
+    }
+
+    /// Calls `each` with every entry. The caller holds the lock, or nobody writes.
+    pub fn each(self, mut each: impl FnMut(Position, Word<'g, P>)) {
+        let mut offer = |position, word: Word<'g, P>| {
+            if !word.is_empty() {
+                each(position, word);
+            }
+        };
+        offer(TERMINAL, self.terminal());
+        if let View::Linear(linear) = self.view() {
+            for (slot, child) in linear.children.iter().enumerate() {
+                offer(position(byte_at(linear.keys.load(), slot)), child.load());
+            }
+        } else {
+            (0..=u8::MAX).for_each(|byte| offer(position(byte), self.child(byte)));
+        }
+    }
+
+    /// The entry other than the one at `position`, of a node that has two.
+    pub fn other_than(self, position: Position) -> Option<(Position, Word<'g, P>)> {
+        let mut other = None;
+        self.each(|at, word| {
+            if at != position {
+                other = Some((at, word));
+            }
+        });
+        other
+    }
+
+    /// Where a walk through the whole node starts.
+    pub fn start(direction: Direction) -> Position {
+        match direction {
+            Direction::Ascending => TERMINAL,
+            Direction::Descending => LAST,
+        }
+    }
+
+    /// Some record below the node. Any will do where only the bytes that all of them share are
+    /// wanted, and then it may be read at any time: whatever stands in a slot of a node shares them.
+    ///
+    /// `None` if writers emptied slots and filled others during the search, so that it met none.
+    pub fn some_leaf(self) -> Option<Leaf<'g>> {
+        let mut node = self;
+        loop {
+            #[cfg(debug_assertions)]
+            super::tree::steps::add(1);
+            let mut words = [Word::EMPTY; 2];
+            words[0] = node.terminal();
+            // Looked at once: what is emptied behind it tells as well.
+            let filled = |slot: &'g Slot| {
+                let word = slot.load::<P>();
+                if word.is_empty() {
+                    point("art.some_leaf.empty_slot");
+                    return None;
+                }
+                point("art.some_leaf.filled_slot");
+                Some(if fault!("art.some_leaf.one_look") { slot.load() } else { word })
+            };
+            words[1] = match node.view() {
+                View::Linear(linear) => linear.children.iter().find_map(filled),
+                View::Node48(inner) => inner.children.iter().find_map(filled),
+                View::Node256(inner) => inner.children.iter().find_map(filled),
+            }
+            .unwrap_or(Word::EMPTY);
+            match words.into_iter().find(|word| !word.is_empty())?.child() {
+                Child::Leaf(leaf) => return Some(leaf),
+                Child::Node(below) => node = below,
+                Child::Empty => return None,
+            }
+        }
+    }
+
+    /// Bytes asked of the allocator.
+    pub fn size(self) -> usize {
+        match self.kind() {
+            Kind::Node4 => size_of::<Node4<P::Lock>>(),
+            Kind::Node16 => size_of::<Node16<P::Lock>>(),
+            Kind::Node48 => size_of::<Node48<P::Lock>>(),
+            Kind::Node256 => size_of::<Node256<P::Lock>>(),
+        }
+    }
+
+    /// Calls `retire` with the allocation as what it is.
+    ///
+    /// # Safety
+    /// As for what the disposer does.
+    pub unsafe fn dispose(self, with: &impl Dispose) {
+        let address = self.word.address();
+        // SAFETY: the kind in the word is that of the allocation; the rest is the caller's promise.
+        unsafe {
+            match self.kind() {
+                Kind::Node4 => with.dispose(address.cast::<Node4<P::Lock>>()),
+                Kind::Node16 => with.dispose(address.cast::<Node16<P::Lock>>()),
+                Kind::Node48 => with.dispose(address.cast::<Node48<P::Lock>>()),
+                Kind::Node256 => with.dispose(address.cast::<Node256<P::Lock>>()),
+            }
+        }
+    }
+}
+
+/// What is done with memory that left the tree.
+pub trait Dispose {
+    /// # Safety
+    /// Nobody can reach the memory any more, or the disposer waits for those who can.
+    unsafe fn dispose<T: Retire>(&self, memory: *mut T);
+}
+
+macro_rules! boxed {
+    ($($node:ident),+) => {$(
+        impl<L> Retire for $node<L> {
+            unsafe fn free(memory: *mut Self) {
+                // SAFETY: nodes come from boxes; exclusively the caller's.
+                drop(unsafe { Box::from_raw(memory) });
+            }
+        }
+    )+};
+}
+boxed!(Node4, Node16, Node48, Node256);

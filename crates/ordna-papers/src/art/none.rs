@@ -1,0 +1,165 @@
+//! The tree for one thread.
+//!
+//! # Contract
+//! Changes take `&mut self`, lookups and walks `&self`, and the type is not `Sync`: so nobody reads
+//! while somebody writes, nodes have no locks, and what leaves the tree is freed at once.
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+
+use super::protocol::{Minimal, Protocol, Unsynchronized};
+use super::tree::{Sole, Tree};
+use super::write::Effect;
+use ordna_base::index::{Audit, Change, Direction, MemoryUsage, bounds_cross};
+use ordna_base::{Error, Key, Value, Violation};
+
+type Owned<V> = <V as ToOwned>::Owned;
+
+/// An adaptive radix tree without synchronization.
+///
+/// What [`OrderedIndex`](ordna_base::OrderedIndex) says of its methods holds for those of the same name.
+///
+/// ```
+/// use ordna_papers::ArtNone;
+///
+/// let mut towns = ArtNone::<[u8], u64>::new();
+/// towns.insert(b"Lund", &94_393)?;
+/// assert_eq!(towns.get(b"Lund"), Some(94_393));
+/// # Ok::<(), ordna_base::Error>(())
+/// ```
+pub struct ArtNone<K: Key + ?Sized, V: Value + ?Sized, P: Protocol = Unsynchronized> {
+    tree: Tree<K, V, P>,
+    len: usize,
+}
+
+#[expect(unsafe_code, reason = "owned data")]
+// SAFETY: the tree owns its nodes and records, which are plain data of Send kinds.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Send for ArtNone<K, V, P> {}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> std::fmt::Debug for ArtNone<K, V, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ArtNone").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Default for ArtNone<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> ArtNone<K, V> {
+    /// An empty map.
+    pub fn new() -> Self {
+        Self { tree: Tree::new(), len: 0 }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> ArtNone<K, V, Minimal<Unsynchronized>> {
+    /// An empty map whose nodes take few children, for tests.
+    pub fn minimal() -> Self {
+        Self { tree: Tree::new(), len: 0 }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> ArtNone<K, V, P> {
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value of `key`, copied.
+    #[inline]
+    pub fn get(&self, key: &K) -> Option<Owned<V>> {
+        self.get_with(key, ToOwned::to_owned)
+    }
+
+    /// Calls `read` with the value of `key`.
+    #[inline]
+    pub fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+        self.tree.get(key, &Sole).map(|leaf| Tree::<K, V, P>::with_value(leaf, read))
+    }
+
+    /// Calls `each` with the position and value of every key, in the order of `keys`.
+    pub fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+        self.tree.get_many(keys, &Sole, |at, leaf| match leaf {
+            Some(leaf) => Tree::<K, V, P>::with_value(leaf, |value| each(at, Some(value))),
+            None => each(at, None),
+        });
+    }
+
+    /// Reads the value of `key`, lets `change` decide, and does what it says.
+    ///
+    /// # Errors
+    /// The key or the value put is too long. Nothing is changed.
+    pub fn modify<T, F>(&mut self, key: &K, change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        match self.tree.modify(key, change, &Sole)? {
+            Effect::Same => {}
+            Effect::Inserted => self.len += 1,
+            Effect::Removed => self.len -= 1,
+        }
+        Ok(())
+    }
+
+    /// Sets the value of `key` and returns the one it had.
+    ///
+    /// # Errors
+    /// The key or the value is too long.
+    pub fn insert(&mut self, key: &K, value: &V) -> Result<Option<Owned<V>>, Error> {
+        let mut old = None;
+        self.modify(key, |current| {
+            old = current.map(ToOwned::to_owned);
+            Change::Put(value)
+        })?;
+        Ok(old)
+    }
+
+    /// Removes `key` and returns the value it had.
+    pub fn remove(&mut self, key: &K) -> Option<Owned<V>> {
+        let mut old = None;
+        let done = self.modify::<&V, _>(key, |current| {
+            old = current.map(ToOwned::to_owned);
+            Change::Remove
+        });
+        done.ok().and(old)
+    }
+
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
+    pub fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            self.tree.walk(lower, upper, direction, None, &Sole, visit);
+        }
+    }
+
+    /// Bytes held, by part. O(n).
+    pub fn memory_usage(&self) -> MemoryUsage {
+        self.tree.memory_usage(&Sole)
+    }
+
+    /// Audits the structure. O(n).
+    ///
+    /// # Errors
+    /// The first invariant found broken.
+    pub fn validate(&self) -> Result<Audit, Violation> {
+        let audit = self.tree.validate(&Sole)?;
+        if audit.entries != self.len {
+            return Err(Violation(format!("art: {} entries, {} counted", audit.entries, self.len)));
+        }
+        Ok(audit)
+    }
+}

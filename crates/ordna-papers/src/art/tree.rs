@@ -1,0 +1,346 @@
+//! The tree and its lookups.
+//!
+//! # Contract
+//! [`Tree`] is shared by as many threads as its protocol allows. Each call takes what keeps the memory
+//! alive meanwhile: a guard of the collector under which everything that leaves the tree is retired,
+//! or [`Sole`], if the tree is borrowed by one thread. Lookups write nothing (lock coupling aside).
+//!
+//! # Lookups do not compare prefixes
+//! A descent only needs to know by which byte a node branches; whether the bytes in between match is
+//! decided by the whole key of the record at its end. So a lookup reads a node's level, one slot, and
+//! one record. If the key is in the tree, its bytes lead to its record; if not, they lead to a record
+//! with another key, or nowhere.
+//!
+//! # The root
+//! A Node256 of level 0 without a prefix, which is never replaced: every other node has a parent.
+//!
+//! # Progress
+//! A lookup that restarted [`LIMIT`] times goes on with exclusive locks. In mode [`Free`] none
+//! restarts or waits.
+//!
+//! [`Free`]: super::protocol::Free
+
+#![expect(unsafe_code, reason = "records behind tagged pointers")]
+
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+
+use super::node::{Dispose, Kind, NodeRef};
+use super::prefix::Prefix;
+use super::protocol::{Exclusive, Mode, Protocol, Restart};
+use super::word::{Child, Leaf, prefetch};
+use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::record::Record;
+use ordna_base::sync::{Backoff, fault, point};
+use ordna_base::{Key, Value};
+
+/// How often an operation restarts before it takes exclusive locks.
+pub const LIMIT: u32 = 16;
+
+/// How many descents of a batch are under way at once.
+const LANES: usize = 16;
+
+/// What keeps alive whatever is in a tree, or leaves it from now on.
+///
+/// # Safety
+/// As long as the value lives, what was retired through another one of its kind is not freed.
+pub unsafe trait Keep: Dispose {
+    /// Retires a record.
+    ///
+    /// # Safety
+    /// It has left the tree, is retired once, and the caller does not use it any more.
+    unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>);
+}
+
+impl Dispose for Guard<'_> {
+    unsafe fn dispose<T: Retire>(&self, memory: *mut T) {
+        // SAFETY: the caller's promise, handed on.
+        unsafe { self.retire(memory) }
+    }
+}
+
+// SAFETY: that is what a guard is.
+unsafe impl Keep for Guard<'_> {
+    unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
+        // SAFETY: the caller's promise, handed on; the planted fault breaks it.
+        unsafe {
+            if fault!("art.retire.at_once") {
+                record.free();
+            } else {
+                record.retire(self);
+            }
+        }
+    }
+}
+
+/// Nobody else is in the tree: what leaves it is freed at once.
+#[derive(Debug)]
+pub struct Sole;
+
+impl Dispose for Sole {
+    unsafe fn dispose<T: Retire>(&self, memory: *mut T) {
+        // SAFETY: nobody else can hold the memory, and the caller does not use it any more.
+        unsafe { T::free(memory) }
+    }
+}
+
+// SAFETY: only the borrower itself makes anything leave the tree, and then uses it no more.
+unsafe impl Keep for Sole {
+    unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
+        // SAFETY: as above.
+        unsafe { record.free() }
+    }
+}
+
+/// An adaptive radix tree of records.
+pub struct Tree<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> {
+    root: NodeRef<'static, P>,
+    kinds: PhantomData<(Box<K>, Box<V>)>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
+    pub fn new() -> Self {
+        Self { root: NodeRef::new(Kind::Node256, 0, Prefix::new(&[])), kinds: PhantomData }
+    }
+
+    #[inline]
+    pub fn root<'g>(&'g self, _keep: &'g impl Keep) -> NodeRef<'g, P> {
+        self.root
+    }
+
+    #[inline]
+    pub fn record(leaf: Leaf<'_>) -> Record<K, V> {
+        // SAFETY: the leaves of this tree are records of its kinds.
+        let record = unsafe { Record::from_ptr(leaf.as_ptr()) };
+        record.expect("a leaf is not null")
+    }
+
+    #[inline]
+    pub fn key(leaf: Leaf<'_>) -> &K {
+        // SAFETY: alive for as long as the leaf is.
+        unsafe { Self::record(leaf).key() }
+    }
+
+    #[inline]
+    pub fn with_value<R>(leaf: Leaf<'_>, read: impl FnOnce(&V) -> R) -> R {
+        // SAFETY: alive for as long as the leaf is.
+        unsafe { Self::record(leaf).with_value(read) }
+    }
+
+    /// The record of `key`. O(length of the key).
+    ///
+    /// Linearizes where the last node was validated; in mode `Free` see the protocol.
+    #[inline]
+    pub fn get<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<Leaf<'g>> {
+        let bytes = key.radix();
+        let bytes = bytes.as_ref();
+        let mut attempts = Attempts::default();
+        let leaf = loop {
+            match self.try_get::<P::Read>(bytes, keep) {
+                Ok(leaf) => break leaf,
+                Err(Restart) => attempts.again(),
+            }
+            if attempts.are_too_many()
+                && let Ok(leaf) = self.try_get::<Exclusive>(bytes, keep)
+            {
+                break leaf;
+            }
+        };
+        point("art.get.before_record");
+        leaf.filter(|leaf| Self::key(*leaf) == key)
+    }
+
+    #[inline]
+    fn try_get<'g, M: Mode<P::Lock>>(
+        &'g self,
+        bytes: &[u8],
+        keep: &'g impl Keep,
+    ) -> Result<Option<Leaf<'g>>, Restart> {
+        let mut descent = Descent::<P, M>::new(self.root(keep));
+        loop {
+            if let Step::End(leaf) = descent.step(bytes)? {
+                return Ok(leaf);
+            }
+        }
+    }
+
+    /// Calls `each` with the record of every key, in the order of `keys`. Sixteen descents are under
+    /// way at once, so that their cache misses overlap.
+    pub fn get_many<'g, Q: Borrow<K>>(
+        &'g self,
+        keys: &[Q],
+        keep: &'g impl Keep,
+        mut each: impl FnMut(usize, Option<Leaf<'g>>),
+    ) {
+        // A thread must not wait for a lock while it holds others in no order.
+        if <P::Read as Mode<P::Lock>>::HOLDS_LOCKS {
+            for (at, key) in keys.iter().enumerate() {
+                each(at, self.get(key.borrow(), keep));
+            }
+            return;
+        }
+        let root = self.root(keep);
+        let mut lanes: [Lane<'g, P>; LANES] = std::array::from_fn(|_| Lane::Done(None));
+        for (group, keys) in keys.chunks(LANES).enumerate() {
+            for lane in &mut lanes[..keys.len()] {
+                *lane = Lane::Descends(Descent::new(root));
+            }
+            let mut running = keys.len();
+            while running > 0 {
+                for (lane, key) in lanes.iter_mut().zip(keys) {
+                    let Lane::Descends(descent) = lane else { continue };
+                    let key: &K = key.borrow();
+                    let bytes = key.radix();
+                    let bytes = bytes.as_ref();
+                    match descent.step(bytes) {
+                        Ok(Step::On) => continue,
+                        Ok(Step::End(leaf)) => {
+                            if let Some(leaf) = leaf {
+                                prefetch(leaf.as_ptr());
+                            }
+                            *lane = Lane::Done(leaf);
+                        }
+                        // A writer was in the way: alone, with its own count of restarts.
+                        Err(Restart) => *lane = Lane::Done(self.get(key, keep)),
+                    }
+                    running -= 1;
+                }
+            }
+            for (at, (lane, key)) in lanes.iter().zip(keys).enumerate() {
+                let Lane::Done(leaf) = lane else { continue };
+                let leaf = leaf.filter(|leaf| Self::key(*leaf) == key.borrow());
+                each(group * LANES + at, leaf);
+            }
+        }
+    }
+}
+
+/// A way down, one node at a time.
+struct Descent<'g, P: Protocol, M: Mode<P::Lock>> {
+    node: NodeRef<'g, P>,
+    /// The node above, from which the link was read.
+    above: Option<M::Token<'g>>,
+    /// Bytes of the key that lie behind.
+    depth: usize,
+}
+
+enum Step<'g> {
+    On,
+    /// The record at the end, if there is one; its key is still to be compared.
+    End(Option<Leaf<'g>>),
+}
+
+enum Lane<'g, P: Protocol> {
+    Descends(Descent<'g, P, P::Read>),
+    Done(Option<Leaf<'g>>),
+}
+
+impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
+    #[inline]
+    fn new(root: NodeRef<'g, P>) -> Self {
+        Self { node: root, above: None, depth: 0 }
+    }
+
+    /// Goes through one node.
+    #[inline]
+    fn step(&mut self, bytes: &[u8]) -> Result<Step<'g>, Restart> {
+        let node = self.node;
+        let below_root = self.above.is_some();
+        if below_root {
+            point("art.descend.before_child");
+        }
+        let token = M::enter(node.lock())?;
+        // After the child's version was sampled: at this moment the child was linked here, so its
+        // prefix starts at our depth. What is read of it from now on is checked by its own version.
+        if let Some(above) = self.above.take()
+            && !fault!("art.descend.validate_parent")
+            && !M::holds(&above)
+        {
+            return Err(Restart);
+        }
+        if below_root {
+            point("art.descend.entered_child");
+        }
+        let level = node.level_from(self.depth);
+        let word = match bytes.get(level) {
+            Some(byte) => node.child(*byte),
+            None if level == bytes.len() => node.terminal(),
+            // Every key below is longer.
+            None => super::word::Word::EMPTY,
+        };
+        let leaf = match word.child() {
+            Child::Node(child) => {
+                *self = Self { node: child, above: Some(token), depth: level + 1 };
+                child.prefetch(bytes.get(level + 1));
+                return Ok(Step::On);
+            }
+            Child::Leaf(leaf) => Some(leaf),
+            Child::Empty => None,
+        };
+        if !fault!("art.descend.validate_end") && !M::holds(&token) {
+            return Err(Restart);
+        }
+        Ok(Step::End(leaf))
+    }
+}
+
+/// Counts the restarts of one operation, and waits between them.
+#[derive(Debug, Default)]
+pub struct Attempts {
+    restarts: u32,
+    backoff: Backoff,
+}
+
+impl Attempts {
+    /// Notes a restart.
+    #[cold]
+    pub fn again(&mut self) {
+        self.restarts += 1;
+        #[cfg(debug_assertions)]
+        restarts::note();
+        self.backoff.wait();
+    }
+
+    pub fn are_too_many(&self) -> bool {
+        self.restarts >= LIMIT && !fault!("art.attempts.limit")
+    }
+}
+
+/// How many bytes a thread compared with those of records, and through how many nodes it looked for
+/// one. For tests.
+#[cfg(debug_assertions)]
+pub mod steps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(in crate::art) fn add(count: usize) {
+        STEPS.set(STEPS.get() + count);
+    }
+
+    /// By the calling thread, so far.
+    pub fn of_this_thread() -> usize {
+        STEPS.get()
+    }
+}
+
+/// How often operations of a thread restarted, or looked at a node again. For tests.
+#[cfg(debug_assertions)]
+pub mod restarts {
+    use std::cell::Cell;
+
+    thread_local! {
+        static RESTARTS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(in crate::art) fn note() {
+        RESTARTS.set(RESTARTS.get() + 1);
+    }
+
+    /// By the calling thread, so far.
+    pub fn of_this_thread() -> u64 {
+        RESTARTS.get()
+    }
+}

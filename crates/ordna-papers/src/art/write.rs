@@ -1,0 +1,484 @@
+//! Changes: one read-modify-write, under every protocol.
+//!
+//! # Protocol
+//! A writer goes down to the place of its key, keeping the token of the node and of its parent, lets
+//! the caller decide, prepares a record, and only then takes the locks it needs: the node's, and the
+//! parent's before it if the node is to be replaced. An upgrade succeeds only if its node is as it was
+//! entered, so what the caller decided upon still holds. In particular the parent still links to
+//! the node: a level that was put in between meanwhile changed the parent, and is not overwritten.
+//!
+//! A change that touches two nodes is written so that readers who look at no version are safe at
+//! each step: the protocol [`Rowex`](super::protocol::Rowex) lists what they rely on.
+//!
+//! # Prefixes
+//! Only [`STORED`] bytes of a prefix are in the node. Going down, a writer takes the rest for equal; at
+//! the end it compares with a record below the last node, mostly the one it came for, and if
+//! that shows a difference further up, goes down once more, to the node whose prefix has that byte. If
+//! the tree was changed in between so that this one is not right either, it restarts.
+
+#![expect(unsafe_code, reason = "retires what left the tree")]
+
+use std::borrow::Borrow;
+
+use super::node::{Kind, NodeRef, Position, TERMINAL, position};
+use super::prefix::{Prefix, STORED};
+use super::protocol::{Exclusive, Latch, Mode, Protocol, Restart, WriteMode};
+use super::tree::{Attempts, Keep, Tree};
+use super::word::{Child, Leaf, Word};
+use ordna_base::index::Change;
+use ordna_base::record::Record;
+use ordna_base::sync::{fault, point};
+use ordna_base::{Error, Key, Value};
+
+/// What a change did to the number of entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Same,
+    Inserted,
+    Removed,
+}
+
+type Held<'g, P> = <<P as Protocol>::Lock as Latch>::Held<'g>;
+
+/// A node on the way, and what shows that it did not change.
+struct Entered<'g, P: Protocol, M: Mode<P::Lock>> {
+    node: NodeRef<'g, P>,
+    token: M::Token<'g>,
+}
+
+/// Where a key belongs.
+struct Place<'g, P: Protocol, M: Mode<P::Lock>> {
+    /// The node above and the byte of the slot that links to `inner`. The root has none.
+    above: Option<(Entered<'g, P, M>, u8)>,
+    inner: Entered<'g, P, M>,
+    /// Where the prefix of `inner` starts.
+    depth: usize,
+    spot: Spot<'g>,
+    /// Number of bytes up to which every prefix was compared in full.
+    compared: usize,
+}
+
+/// What the descent found in the last node.
+#[derive(Clone, Copy)]
+enum Spot<'g> {
+    /// The key leaves the node's prefix at this byte.
+    Diverges(usize),
+    /// The slot at this position is the key's, and holds this record or none.
+    Slot(Position, Option<Leaf<'g>>),
+}
+
+/// A record that is not in the tree yet.
+struct Prepared<K: Key + ?Sized, V: Value + ?Sized>(Record<K, V>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Prepared<K, V> {
+    fn leaf<'g>(&self) -> Leaf<'g> {
+        let address = std::ptr::NonNull::new(self.0.as_ptr()).expect("a record is not null");
+        // SAFETY: a slot that gets this leaf is that of a node that is alive for 'g; see `linked`.
+        unsafe { Leaf::new(address) }
+    }
+
+    /// The record is the tree's from now on.
+    fn linked(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Prepared<K, V> {
+    fn drop(&mut self) {
+        // SAFETY: it was not linked, so nobody else knows it.
+        unsafe { self.0.free() }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
+    /// Lets `change` decide on the entry of `key`, and does what it says.
+    ///
+    /// Linearizes at the store that links or unlinks the record or overwrites its word, under the
+    /// node's lock; if nothing is changed, where the node was validated.
+    pub fn modify<T, F>(&self, key: &K, mut change: F, keep: &impl Keep) -> Result<Effect, Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        key.check()?;
+        let mut attempts = Attempts::default();
+        loop {
+            let done = if attempts.are_too_many() {
+                self.try_modify::<Exclusive, T, F>(key, &mut change, keep)
+            } else {
+                self.try_modify::<P::Write, T, F>(key, &mut change, keep)
+            };
+            match done {
+                Ok(done) => return done,
+                Err(Restart) => attempts.again(),
+            }
+        }
+    }
+
+    fn try_modify<M: WriteMode<P::Lock>, T, F>(
+        &self,
+        key: &K,
+        change: &mut F,
+        keep: &impl Keep,
+    ) -> Result<Result<Effect, Error>, Restart>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        let bytes = key.radix();
+        let bytes = bytes.as_ref();
+        let mut place = self.locate::<M>(bytes, None, keep)?;
+        if let Some(at) = self.misled_at(&place, bytes)? {
+            drop(place);
+            place = self.locate::<M>(bytes, Some(at), keep)?;
+            if self.misled_at(&place, bytes)?.is_some() {
+                return Err(Restart);
+            }
+        }
+        let present = match place.spot {
+            Spot::Slot(at, Some(leaf)) if Self::key(leaf) == key => Some((at, leaf)),
+            _ => None,
+        };
+        let change = match present {
+            Some((_, leaf)) => Self::with_value(leaf, |value| change(Some(value))),
+            None => change(None),
+        };
+        point("art.modify.decided");
+        // Borrowed once: what is checked is what is written.
+        let change = match &change {
+            Change::Keep => Change::Keep,
+            Change::Put(value) => Change::Put(value.borrow()),
+            Change::Remove => Change::Remove,
+        };
+        if let Change::Put(value) = change
+            && let Err(error) = V::check(value)
+        {
+            return Ok(Err(error));
+        }
+        let effect = match (change, present) {
+            (Change::Keep, Some(_)) => {
+                // The value may have been overwritten after the slot was validated.
+                if !fault!("art.modify.validate_keep") && !M::holds(&place.inner.token) {
+                    return Err(Restart);
+                }
+                Effect::Same
+            }
+            (Change::Keep | Change::Remove, None) => Effect::Same,
+            (Change::Put(value), Some((at, leaf))) => {
+                self.set::<M>(place.inner, at, leaf, key, value, keep)?;
+                Effect::Same
+            }
+            (Change::Put(value), None) => {
+                let record = Prepared(Record::new(key, value));
+                self.link::<M>(place, bytes, &record, keep)?;
+                record.linked();
+                Effect::Inserted
+            }
+            (Change::Remove, Some((at, leaf))) => {
+                self.unlink::<M>(place, at, keep)?;
+                // SAFETY: unlinked by this thread, once.
+                unsafe { keep.retire_record(Self::record(leaf)) };
+                Effect::Removed
+            }
+        };
+        Ok(Ok(effect))
+    }
+
+    /// The place of a key, validated. `known` is where it leaves a prefix, if that is known.
+    fn locate<'g, M: WriteMode<P::Lock>>(
+        &'g self,
+        bytes: &[u8],
+        known: Option<usize>,
+        keep: &'g impl Keep,
+    ) -> Result<Place<'g, P, M>, Restart> {
+        let node = self.root(keep);
+        let mut place = Place {
+            above: None,
+            inner: Entered { node, token: M::enter(node.lock())? },
+            depth: 0,
+            spot: Spot::Slot(TERMINAL, None),
+            compared: 0,
+        };
+        loop {
+            let node = place.inner.node;
+            let prefix = node.prefix();
+            let level = place.depth + prefix.len();
+            let diverges = match (diverges(prefix, place.depth, bytes), known) {
+                (Some(at), _) => Some(at),
+                // It was equal before: the tree has changed.
+                (None, Some(at)) if at < place.depth + prefix.stored().1 => return Err(Restart),
+                (None, Some(at)) if at < level => Some(at),
+                (None, _) => (level > bytes.len()).then_some(bytes.len()),
+            };
+            if prefix.is_whole() && place.compared == place.depth {
+                place.compared = level;
+            }
+            if let Some(at) = diverges {
+                place.spot = Spot::Diverges(at);
+            } else if level == bytes.len() {
+                place.spot = Spot::Slot(TERMINAL, leaf_of(node.terminal()));
+            } else {
+                let byte = bytes[level];
+                let word = node.child(byte);
+                if let Child::Node(child) = word.child() {
+                    child.prefetch(bytes.get(level + 1));
+                    point("art.locate.before_child");
+                    let token = M::enter(child.lock())?;
+                    // As in a lookup: after the child's version was sampled.
+                    if !fault!("art.locate.validate_parent") && !M::holds(&place.inner.token) {
+                        return Err(Restart);
+                    }
+                    point("art.locate.entered_child");
+                    if place.compared == level {
+                        place.compared += 1;
+                    }
+                    let above = std::mem::replace(&mut place.inner, Entered { node: child, token });
+                    place.above = Some((above, byte));
+                    place.depth = level + 1;
+                    continue;
+                }
+                place.spot = Spot::Slot(position(byte), leaf_of(word));
+            }
+            if !fault!("art.locate.validate_end") && !M::holds(&place.inner.token) {
+                return Err(Restart);
+            }
+            return Ok(place);
+        }
+    }
+
+    /// Where the key leaves a prefix that the descent took for equal, or would have left the one that
+    /// it was said to leave. `None`: the descent came to the right place.
+    fn misled_at<M: Mode<P::Lock>>(
+        &self,
+        place: &Place<'_, P, M>,
+        bytes: &[u8],
+    ) -> Result<Option<usize>, Restart> {
+        let (shared, is_exact) = match place.spot {
+            // A stored byte told.
+            Spot::Diverges(at) if at < place.depth + STORED => (place.depth, false),
+            Spot::Diverges(at) => (at, true),
+            Spot::Slot(..) => (place.depth + place.inner.node.prefix().len(), false),
+        };
+        if fault!("art.locate.complete_prefix") || place.compared >= shared {
+            return Ok(None);
+        }
+        let leaf = match place.spot {
+            Spot::Slot(_, Some(leaf)) => leaf,
+            _ => place.inner.node.some_leaf().ok_or(Restart)?,
+        };
+        let other = Self::key(leaf).radix();
+        let at = first_difference(bytes, other.as_ref()).unwrap_or(usize::MAX);
+        let is_right = if is_exact { at == shared } else { at >= shared };
+        Ok((!is_right).then_some(at))
+    }
+
+    /// Gives a present entry another value.
+    fn set<'g, M: WriteMode<P::Lock>>(
+        &self,
+        inner: Entered<'g, P, M>,
+        at: Position,
+        leaf: Leaf<'g>,
+        key: &K,
+        value: &V,
+        keep: &impl Keep,
+    ) -> Result<(), Restart> {
+        if V::IN_PLACE {
+            let _held = inner.upgrade(fault!("art.upgrade.set"))?;
+            // SAFETY: alive, and the lock of its node is held.
+            unsafe { Self::record(leaf).overwrite(value) };
+            return Ok(());
+        }
+        let record = Prepared(Record::<K, V>::new(key, value));
+        let node = inner.node;
+        let held = inner.upgrade(fault!("art.upgrade.set"))?;
+        node.replace(at, Word::leaf(record.leaf()));
+        drop(held);
+        record.linked();
+        // SAFETY: the slot held the record when the lock was taken, and no longer does.
+        unsafe { keep.retire_record(Self::record(leaf)) };
+        Ok(())
+    }
+
+    /// Links a record whose key is absent.
+    fn link<'g, M: WriteMode<P::Lock>>(
+        &'g self,
+        place: Place<'g, P, M>,
+        bytes: &[u8],
+        record: &Prepared<K, V>,
+        keep: &impl Keep,
+    ) -> Result<(), Restart> {
+        let Place { above, inner, depth, spot, .. } = place;
+        let node = inner.node;
+        let new = Word::leaf(record.leaf());
+        match spot {
+            Spot::Slot(TERMINAL, _) => {
+                let _held = inner.upgrade(fault!("art.upgrade.add"))?;
+                node.replace(TERMINAL, new);
+            }
+            Spot::Slot(at, Some(other)) => {
+                let _held = inner.upgrade(fault!("art.upgrade.expand"))?;
+                point("art.expand.locked");
+                let other_key = Self::key(other).radix();
+                let other_key = other_key.as_ref();
+                let level = first_difference(bytes, other_key).ok_or(Restart)?;
+                let start = depth + node.prefix().len() + 1;
+                let below = NodeRef::new(Kind::Node4, level, Prefix::new(&bytes[start..level]));
+                put(below, bytes.get(level), new);
+                put(below, other_key.get(level), Word::leaf(other));
+                node.replace(at, below.word());
+            }
+            Spot::Slot(at, None) => {
+                let byte = (at - 1) as u8;
+                let Some((above, slot)) = above.filter(|_| !node.has_room_for(byte)) else {
+                    let _held = inner.upgrade(fault!("art.upgrade.add"))?;
+                    node.add(byte, new);
+                    return Ok(());
+                };
+                let (outer, _outer, held) = take_both(above, inner, fault!("art.grow.unchanged"))?;
+                let larger = node.copy(1, None);
+                larger.add(byte, new);
+                outer.replace(position(slot), larger.word());
+                leave::<P>(node, held, keep);
+            }
+            Spot::Diverges(level) => {
+                // The root has no prefix.
+                let (above, slot) = above.ok_or(Restart)?;
+                let unchecked = fault!("art.split.unchanged");
+                let (outer, _outer, _held) = take_both(above, inner, unchecked)?;
+                let (byte, rest) = self.cut(node, depth, level)?;
+                let between = NodeRef::new(Kind::Node4, level, Prefix::new(&bytes[depth..level]));
+                put(between, bytes.get(level), new);
+                between.add(byte, node.word());
+                outer.replace(position(slot), between.word());
+                point("art.split.before_prefix");
+                node.set_prefix(rest);
+            }
+        }
+        Ok(())
+    }
+
+    /// The byte of the node's prefix at `level`, and the prefix behind it. The node is locked.
+    fn cut(
+        &self,
+        node: NodeRef<'_, P>,
+        depth: usize,
+        level: usize,
+    ) -> Result<(u8, Prefix), Restart> {
+        let prefix = node.prefix();
+        if prefix.is_whole() {
+            let (stored, _) = prefix.stored();
+            return Ok((stored[level - depth], prefix.without_first(level - depth + 1)));
+        }
+        let leaf = node.some_leaf().ok_or(Restart)?;
+        let key = Self::key(leaf).radix();
+        let key = key.as_ref();
+        Ok((key[level], Prefix::new(&key[level + 1..depth + prefix.len()])))
+    }
+
+    /// Takes the entry at a position out of the tree.
+    fn unlink<'g, M: WriteMode<P::Lock>>(
+        &'g self,
+        place: Place<'g, P, M>,
+        at: Position,
+        keep: &impl Keep,
+    ) -> Result<(), Restart> {
+        let Place { above, inner, .. } = place;
+        let node = inner.node;
+        let children = node.children() - usize::from(at != TERMINAL).min(node.children());
+        let shrinks = at != TERMINAL && node.is_underfull_with(children);
+        let merges = node.entries() <= 2;
+        let Some((above, slot)) = above.filter(|_| shrinks || merges) else {
+            let _held = inner.upgrade(fault!("art.upgrade.remove"))?;
+            node.remove(at);
+            return Ok(());
+        };
+        let unchecked = fault!("art.unlink.unchanged");
+        let (outer, _outer, held) = take_both(above, inner, unchecked)?;
+        if !merges {
+            let smaller = node.copy(0, Some(at));
+            outer.replace(position(slot), smaller.word());
+            leave::<P>(node, held, keep);
+            return Ok(());
+        }
+        let (byte, last) = node.other_than(at).ok_or(Restart)?;
+        if let Child::Node(below) = last.child() {
+            // Waits, but only downwards; below cannot leave the tree while its parent is locked.
+            let _below =
+                if fault!("art.merge.lock_below") { None } else { Some(below.lock().lock()?) };
+            let byte = (byte - 1) as u8;
+            below.set_prefix(node.prefix().joined(byte, below.prefix()));
+            point("art.merge.before_link");
+            outer.replace(position(slot), last);
+        } else {
+            outer.replace(position(slot), last);
+        }
+        leave::<P>(node, held, keep);
+        Ok(())
+    }
+}
+
+impl<'g, P: Protocol, M: WriteMode<P::Lock>> Entered<'g, P, M> {
+    /// Takes the lock, if the node is as it was when it was entered.
+    ///
+    /// `unchecked` is the planted fault: the lock alone.
+    fn upgrade(self, unchecked: bool) -> Result<Held<'g, P>, Restart> {
+        if unchecked {
+            drop(self.token);
+            return self.node.lock().lock();
+        }
+        M::upgrade(self.node.lock(), self.token)
+    }
+}
+
+/// The locks of a node and its parent, from above; and the parent.
+#[expect(clippy::type_complexity, reason = "both locks, in the order in which they are taken")]
+fn take_both<'g, P: Protocol, M: WriteMode<P::Lock>>(
+    above: Entered<'g, P, M>,
+    inner: Entered<'g, P, M>,
+    unchecked: bool,
+) -> Result<(NodeRef<'g, P>, Held<'g, P>, Held<'g, P>), Restart> {
+    let outer = above.node;
+    let outer_held = above.upgrade(unchecked)?;
+    let held = inner.upgrade(unchecked)?;
+    Ok((outer, outer_held, held))
+}
+
+/// Ends the life of a node that was just unlinked.
+fn leave<'g, P: Protocol>(node: NodeRef<'g, P>, held: Held<'g, P>, keep: &impl Keep) {
+    P::Lock::unlock_obsolete(held);
+    // SAFETY: unlinked under the locks of its parent and its own, so once.
+    unsafe { node.dispose(keep) };
+}
+
+/// Puts an entry into a new node: under its byte, or, if its key ends there, in the terminal slot.
+fn put<P: Protocol>(node: NodeRef<'_, P>, byte: Option<&u8>, word: Word<'_, P>) {
+    match byte {
+        Some(byte) => node.add(*byte, word),
+        None => node.replace(TERMINAL, word),
+    }
+}
+
+/// Where the key leaves a prefix that starts at `depth`, as far as its bytes are stored.
+fn diverges(prefix: Prefix, depth: usize, bytes: &[u8]) -> Option<usize> {
+    let (stored, len) = prefix.stored();
+    let rest = bytes.get(depth..).unwrap_or(&[]);
+    let at = (0..len.min(rest.len())).find(|at| rest[*at] != stored[*at])?;
+    Some(depth + at)
+}
+
+/// The record that a word points to, if it is one.
+pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<Leaf<'g>> {
+    match word.child() {
+        Child::Leaf(leaf) => Some(leaf),
+        Child::Node(_) | Child::Empty => None,
+    }
+}
+
+/// Where two keys differ: at the end of one, if it is a prefix of the other. `None`: nowhere.
+pub fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
+    let shorter = one.len().min(other.len());
+    let differs = (0..shorter).find(|at| one[*at] != other[*at]);
+    #[cfg(debug_assertions)]
+    super::tree::steps::add(differs.unwrap_or(shorter));
+    differs.or((one.len() != other.len()).then_some(shorter))
+}

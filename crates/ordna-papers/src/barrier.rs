@@ -1,0 +1,369 @@
+//! The access barrier of the Nitro paper (§6): another way to tell when removed memory may be freed.
+//!
+//! # Contract
+//! A thread that reads holds a [`Token`] of the barrier. What it unlinks it *retires*. Retired memory
+//! is freed once every token that was held at that moment is gone. Dropping the barrier, which no
+//! token outlives, frees everything.
+//!
+//! # Protocol
+//! Threads enter the current *session* by counting themselves in one of its shards, and leave it by
+//! counting down the same shard. Retired memory is collected in bags. A full bag closes the session:
+//! a new one is opened and made the current one, and then the old one is closed by adding
+//! `CLOSED` to each shard. A session whose shards are all drained is *terminated*. A bag is freed
+//! when its session and all before it are.
+//!
+//! # Invariants
+//! 1. *Entering.* The increment that enters tells whether the shard was closed before it; the two
+//!    are changes of one word, so no fence and no second look is needed. Who comes late counts
+//!    itself down again and goes to the current session.
+//! 2. *Draining.* A closed shard is drained by the one exchange from `CLOSED`, nobody inside, to
+//!    `DRAINED`. Whoever brings it to `CLOSED`, be it the closer, one that leaves or one that came
+//!    late, tries that; afterwards the word is never `CLOSED` again in this life of the session.
+//! 3. *The bag before the session.* A bag is complete before the next session is opened, and who
+//!    enters that session acquires what its opener did: it cannot reach what is in the bag.
+//! 4. *Order.* A bag may be held by readers of any session up to the one that it closed, so it
+//!    waits for all of them.
+//! 5. *Type-stable sessions.* A session is never freed before the barrier is, only used again: a late
+//!    count, up or down, hits a live word and leaves no trace.
+//!
+//! # Progress
+//! Entering is lock-free (it is repeated only if a session was closed meanwhile), leaving is wait-free
+//! but for the last one of a session, who takes a lock to free.
+//!
+//! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice, which
+//! does not scale; the shards are ours. `tests/loom_mvcc_barrier.rs` is its model; `ordna bench
+//! reclaim` compares it with the collector that the indexes use.
+
+#![expect(unsafe_code, reason = "manual reclamation")]
+
+use std::collections::VecDeque;
+use std::ptr::{self, NonNull};
+use std::sync::{PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use ordna_base::reclaim::Retire;
+use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use ordna_base::sync::{Mutex, MutexGuard, fault, stripe_of_this_thread};
+
+/// Added to each shard of a session that is closed.
+const CLOSED: usize = 1 << 40;
+/// A closed shard that nobody is counted in, once that was noticed.
+const DRAINED: usize = 2 * CLOSED;
+
+const SHARDS: usize = 16;
+/// So much is retired before a session is closed.
+const BAG: usize = 128;
+
+#[repr(align(128))]
+struct Shard(AtomicUsize);
+
+struct Session {
+    shards: Box<[Shard]>,
+    /// Shards that are not drained.
+    undrained: AtomicUsize,
+}
+
+/// Retired memory, and how to free it.
+struct Retired {
+    memory: *mut (),
+    free: unsafe fn(*mut ()),
+}
+
+// SAFETY: the memory is unlinked, and whoever frees it is its only user.
+unsafe impl Send for Retired {}
+
+type Bag = Vec<Retired>;
+
+/// Frees all that is in it when dropped.
+struct Freeing(Bag);
+
+impl Drop for Freeing {
+    fn drop(&mut self) {
+        for retired in self.0.drain(..) {
+            // SAFETY: retired once, and no token of that time is left.
+            unsafe { (retired.free)(retired.memory) };
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct SessionRef(NonNull<Session>);
+
+// SAFETY: sessions are shared by all threads, live as long as the barrier, and hold atomics.
+unsafe impl Send for SessionRef {}
+
+impl SessionRef {
+    fn new(shards: usize) -> Self {
+        let shards: Box<[Shard]> = (0..shards).map(|_| Shard(AtomicUsize::new(DRAINED))).collect();
+        let session = Session { shards, undrained: AtomicUsize::new(0) };
+        Self(NonNull::from(Box::leak(Box::new(session))))
+    }
+
+    fn get(&self) -> &Session {
+        // SAFETY: freed by the barrier's drop only, and references do not outlive the barrier.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+struct Waiting {
+    session: SessionRef,
+    bag: Freeing,
+    terminated: bool,
+}
+
+#[derive(Default)]
+struct Sessions {
+    /// Closed ones, in order, until all before them and they themselves are terminated.
+    closed: VecDeque<Waiting>,
+    /// To be used again.
+    free: Vec<SessionRef>,
+    all: Vec<SessionRef>,
+}
+
+/// An access barrier; see the [module](self).
+pub struct AccessBarrier {
+    current: AtomicPtr<Session>,
+    sessions: Mutex<Sessions>,
+    bags: Box<[Mutex<Bag>]>,
+    workers: Option<(mpsc::Sender<Freeing>, Vec<JoinHandle<()>>)>,
+}
+
+impl std::fmt::Debug for AccessBarrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AccessBarrier").field("sessions", &self.sessions()).finish_non_exhaustive()
+    }
+}
+
+impl Default for AccessBarrier {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: the pointer is to a session of its own; everything else is shared under locks.
+unsafe impl Sync for AccessBarrier {}
+// SAFETY: as above.
+unsafe impl Send for AccessBarrier {}
+
+impl AccessBarrier {
+    /// A barrier whose accessors free what they are the last to leave.
+    pub fn new() -> Self {
+        Self::with_shards(SHARDS)
+    }
+
+    /// A barrier with so many counters in each session.
+    pub fn with_shards(shards: usize) -> Self {
+        let first = SessionRef::new(shards.max(1));
+        open(first);
+        let sessions = Sessions { all: vec![first], ..Sessions::default() };
+        Self {
+            current: AtomicPtr::new(first.0.as_ptr()),
+            sessions: Mutex::new(sessions),
+            bags: (0..shards.max(1)).map(|_| Mutex::new(Vec::new())).collect(),
+            workers: None,
+        }
+    }
+
+    /// A barrier whose bags are freed by threads of its own. If the system gives none, accessors do
+    /// it.
+    pub fn with_workers(threads: usize) -> Self {
+        let (sender, receiver) = mpsc::channel::<Freeing>();
+        let receiver = std::sync::Arc::new(std::sync::Mutex::new(receiver));
+        let workers = (0..threads).filter_map(|_| {
+            let receiver = receiver.clone();
+            let run = move || {
+                loop {
+                    let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    match next {
+                        Ok(bag) => drop(bag),
+                        Err(mpsc::RecvError) => return,
+                    }
+                }
+            };
+            std::thread::Builder::new().name("ordna free worker".to_owned()).spawn(run).ok()
+        });
+        let workers: Vec<_> = workers.collect();
+        let workers = (!workers.is_empty()).then_some((sender, workers));
+        let mut barrier = Self::new();
+        barrier.workers = workers;
+        barrier
+    }
+
+    /// Enters: what is retired from now on is not freed before the token is dropped.
+    #[inline]
+    pub fn enter(&self) -> Token<'_> {
+        self.enter_shard(stripe_of_this_thread())
+    }
+
+    /// The same, counted in the shard of this number.
+    #[inline]
+    pub fn enter_shard(&self, shard: usize) -> Token<'_> {
+        loop {
+            let current = self.current.load(Ordering::Acquire);
+            let session = SessionRef(NonNull::new(current).expect("a session is always current"));
+            let shards = &session.get().shards;
+            let shard = shard % shards.len();
+            // Acquire: pairs with `open`; what was unlinked before is out of reach (invariant 3).
+            let inside = shards[shard].0.fetch_add(1, Ordering::Acquire);
+            let token = Token { barrier: self, session, shard };
+            if inside < CLOSED || fault!("mvcc_barrier.enter.late") {
+                return token;
+            }
+            // Late: the token counts itself down again.
+        }
+    }
+
+    /// Closes the current session, and with it frees, once that is safe, what is in the bags.
+    pub fn close(&self) {
+        let bag = self.bags.iter().flat_map(|bag| std::mem::take(&mut *lock(bag))).collect();
+        self.close_with(bag);
+    }
+
+    fn close_with(&self, bag: Bag) {
+        let old = {
+            let mut sessions = lock(&self.sessions);
+            let new = sessions.free.pop().unwrap_or_else(|| {
+                let new = SessionRef::new(self.bags.len());
+                sessions.all.push(new);
+                new
+            });
+            open(new);
+            // Under the lock: sessions stand in the list in the order in which they were current.
+            let old = self.current.swap(new.0.as_ptr(), Ordering::AcqRel);
+            let session = SessionRef(NonNull::new(old).expect("a session is always current"));
+            sessions.closed.push_back(Waiting { session, bag: Freeing(bag), terminated: false });
+            session
+        };
+        for shard in &old.get().shards {
+            // AcqRel: what those inside did before they left is done before the bag is freed.
+            if shard.0.fetch_add(CLOSED, Ordering::AcqRel) == 0 {
+                self.drain(old, shard);
+            }
+        }
+    }
+
+    /// A closed shard was seen empty.
+    fn drain(&self, session: SessionRef, shard: &Shard) {
+        let (from, to) = (CLOSED, DRAINED);
+        let drained = shard.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        if drained.is_ok() && session.get().undrained.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.terminate(session);
+        }
+    }
+
+    fn terminate(&self, session: SessionRef) {
+        let mut freed = Vec::new();
+        {
+            let mut sessions = lock(&self.sessions);
+            let any_order = fault!("mvcc_barrier.terminate.in_order");
+            for waiting in &mut sessions.closed {
+                if waiting.session == session && !waiting.terminated {
+                    waiting.terminated = true;
+                    if any_order {
+                        freed.push(std::mem::replace(&mut waiting.bag, Freeing(Vec::new())));
+                    }
+                }
+            }
+            while sessions.closed.front().is_some_and(|waiting| waiting.terminated) {
+                if let Some(waiting) = sessions.closed.pop_front() {
+                    sessions.free.push(waiting.session);
+                    freed.push(waiting.bag);
+                }
+            }
+        }
+        for bag in freed {
+            match &self.workers {
+                // A failed send returns the bag, which is freed here.
+                Some((sender, _)) => drop(sender.send(bag)),
+                None => drop(bag),
+            }
+        }
+    }
+
+    /// Sessions that exist, closed ones that are not terminated in order, and what awaits that.
+    pub fn sessions(&self) -> (usize, usize, usize) {
+        let sessions = lock(&self.sessions);
+        let held = sessions.closed.iter().map(|waiting| waiting.bag.0.len()).sum();
+        (sessions.all.len(), sessions.closed.len(), held)
+    }
+}
+
+/// Makes a drained session fit for use: nobody is counted in it but those who came late.
+fn open(session: SessionRef) {
+    let session = session.get();
+    session.undrained.store(session.shards.len(), Ordering::Relaxed);
+    for shard in &session.shards {
+        // Release: pairs with the increment in `enter_shard`. A change and no store: late ones
+        // may be counting.
+        shard.0.fetch_sub(DRAINED, Ordering::Release);
+    }
+}
+
+impl Drop for AccessBarrier {
+    fn drop(&mut self) {
+        if let Some((sender, workers)) = self.workers.take() {
+            drop(sender);
+            for worker in workers {
+                // What a worker did not free stays unfreed only if freeing panicked.
+                let _ = worker.join();
+            }
+        }
+        for bag in &self.bags {
+            drop(Freeing(std::mem::take(&mut *lock(bag))));
+        }
+        let sessions = std::mem::take(&mut *lock(&self.sessions));
+        drop(sessions.closed);
+        for session in sessions.all {
+            // SAFETY: made by `Box::leak`, listed once, and no token is left.
+            drop(unsafe { Box::from_raw(session.0.as_ptr()) });
+        }
+        self.current = AtomicPtr::new(ptr::null_mut());
+    }
+}
+
+/// A reading section of an [`AccessBarrier`].
+pub struct Token<'a> {
+    barrier: &'a AccessBarrier,
+    session: SessionRef,
+    shard: usize,
+}
+
+impl Token<'_> {
+    /// Hands over memory that no new reader can reach.
+    ///
+    /// # Safety
+    /// `memory` is unlinked: no thread that enters after this call can reach it. It is retired once,
+    /// and freeing it touches nothing of what the barrier protects.
+    pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
+        unsafe fn free<T: Retire>(memory: *mut ()) {
+            // SAFETY: the caller's promise; it was a pointer to `T`.
+            unsafe { T::free(memory.cast()) }
+        }
+        let retired = Retired { memory: memory.cast(), free: free::<T> };
+        let full = {
+            let mut bag = lock(&self.barrier.bags[self.shard]);
+            bag.push(retired);
+            if bag.len() < BAG { Vec::new() } else { std::mem::take(&mut *bag) }
+        };
+        if !full.is_empty() {
+            self.barrier.close_with(full);
+        }
+    }
+}
+
+impl Drop for Token<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let shard = &self.session.get().shards[self.shard];
+        let relaxed = fault!("mvcc_barrier.leave.release");
+        // Release: what we read is read before it is freed. Acquire: if we are to free.
+        let order = if relaxed { Ordering::Relaxed } else { Ordering::AcqRel };
+        if shard.0.fetch_sub(1, order) == CLOSED + 1 && !fault!("mvcc_barrier.leave.drains") {
+            self.barrier.drain(self.session, shard);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,283 @@
+//! What a slot of a data node holds: two words, whatever the kinds of key and value.
+//!
+//! | key | value | first word | second word |
+//! |---|---|---|---|
+//! | `u64` | `u64` | the key | the value |
+//! | otherwise | | head of the key | address of a [`Record`] with key and value |
+//!
+//! Both words are atomics. A slot is written under its node's lock. Why who reads it without the lock
+//! may follow the second word before it validates is told in [`super::node`].
+
+#![expect(unsafe_code, reason = "records behind words")]
+
+use std::cmp::Ordering as Order;
+use std::marker::PhantomData;
+use std::ptr;
+
+use ordna_base::reclaim::Guard;
+use ordna_base::record::Record;
+use ordna_base::sync::atomic::{AtomicU64, Ordering};
+use ordna_base::sync::fault;
+use ordna_base::{Key, Value};
+
+/// Two words of a node.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Slot {
+    head: AtomicU64,
+    word: AtomicU64,
+}
+
+impl Slot {
+    /// What is compared first.
+    #[inline]
+    pub fn head(&self) -> u64 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    /// The entry as it stands. Acquire: who sees a record's address sees the record.
+    #[inline]
+    pub fn load<K: Key + ?Sized, V: Value + ?Sized>(&self) -> Entry<K, V> {
+        Entry {
+            head: self.head.load(Ordering::Relaxed),
+            word: self.word.load(Ordering::Acquire),
+            kinds: PhantomData,
+        }
+    }
+
+    /// Sets the entry. The caller holds the lock of the slot's node.
+    #[inline]
+    pub fn store<K: Key + ?Sized, V: Value + ?Sized>(&self, entry: Entry<K, V>) {
+        self.head.store(entry.head, Ordering::Relaxed);
+        // Pairs with the acquire load.
+        self.word.store(entry.word, Ordering::Release);
+    }
+}
+
+/// What a slot held when it was read.
+pub struct Entry<K: Key + ?Sized, V: Value + ?Sized> {
+    head: u64,
+    word: u64,
+    kinds: PhantomData<(*const K, *const V)>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Entry<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Entry<K, V> {}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
+    /// Whether the two words are the key and the value themselves.
+    pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
+
+    /// No entry: a placeholder that is never looked into.
+    pub const EMPTY: Self = Self { head: 0, word: 0, kinds: PhantomData };
+
+    /// A new entry. Key and value have passed their `check`.
+    pub fn new(key: &K, value: &V) -> Self {
+        let word = if Self::INLINE {
+            word_of(value)
+        } else {
+            Record::<K, V>::new(key, value).as_ptr().expose_provenance() as u64
+        };
+        Self { head: key.head(), word, kinds: PhantomData }
+    }
+
+    #[inline]
+    pub fn head(self) -> u64 {
+        self.head
+    }
+
+    /// # Safety
+    /// The entry has a record, and that is not freed while the result is used.
+    #[inline]
+    unsafe fn record(self) -> Record<K, V> {
+        let address = ptr::with_exposed_provenance_mut(self.word as usize);
+        // SAFETY: `new` made the word from a record of these kinds.
+        let record = unsafe { Record::from_ptr(address) };
+        record.expect("a record's address is not null")
+    }
+
+    /// Asks for the memory behind the entry.
+    #[inline]
+    pub fn prefetch(self) {
+        if !Self::INLINE {
+            let record = ptr::with_exposed_provenance::<u8>(self.word as usize);
+            ordna_base::simd::prefetch(record);
+            if !K::HEAD_IS_KEY {
+                // Of a key of usual length, the end.
+                ordna_base::simd::prefetch(record.wrapping_add(40));
+            }
+        }
+    }
+
+    /// Calls `f` with the key.
+    ///
+    /// # Safety
+    /// The entry stood in a slot at one moment, and its record is not freed during the call.
+    #[inline]
+    pub unsafe fn with_key<R>(self, f: impl FnOnce(&K) -> R) -> R {
+        if K::HEAD_IS_KEY {
+            // SAFETY: for this kind the cell is the key itself, the head, and there is no tail.
+            f(unsafe { K::view((&raw const self.head).cast(), ptr::null()) })
+        } else {
+            // SAFETY: alive by the caller; keys never change.
+            f(unsafe { self.record().key() })
+        }
+    }
+
+    /// The key.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`]; the record is not freed while the result is used.
+    #[inline]
+    pub unsafe fn key(&self) -> &K {
+        if K::HEAD_IS_KEY {
+            // SAFETY: as in `with_key`.
+            unsafe { K::view((&raw const self.head).cast(), ptr::null()) }
+        } else {
+            // SAFETY: alive by the caller; keys never change.
+            unsafe { self.record().key() }
+        }
+    }
+
+    /// Compares with a key whose head is known.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`].
+    #[inline]
+    pub unsafe fn compare(self, head: u64, key: &K) -> Order {
+        let order = self.head.cmp(&head);
+        if K::HEAD_IS_KEY || order != Order::Equal {
+            return order;
+        }
+        // SAFETY: handed on from the caller.
+        unsafe { self.with_key(|own| own.cmp(key)) }
+    }
+
+    /// The order of two entries.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`], of both.
+    #[inline]
+    pub unsafe fn order(self, other: Self) -> Order {
+        let order = self.head.cmp(&other.head);
+        if K::HEAD_IS_KEY || order != Order::Equal {
+            return order;
+        }
+        // SAFETY: handed on from the caller.
+        unsafe { self.with_key(|own| other.with_key(|other| own.cmp(other))) }
+    }
+
+    /// Calls `f` with the value; a word in a record is loaded once, with acquire ordering.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`].
+    #[inline]
+    pub unsafe fn with_value<R>(self, f: impl FnOnce(&V) -> R) -> R {
+        if Self::INLINE {
+            let cell = AtomicU64::new(self.word);
+            // SAFETY: the cell of the kind that is kept inline is an AtomicU64, and has no tail.
+            unsafe { V::with(&*(&raw const cell).cast::<V::Cell>(), ptr::null(), f) }
+        } else {
+            // SAFETY: alive by the caller.
+            unsafe { self.record().with_value(f) }
+        }
+    }
+
+    /// Gives the entry in `slot` another value.
+    ///
+    /// # Safety
+    /// This entry stands in `slot`, whose node's lock the caller holds; `key` is its key.
+    pub unsafe fn replace(self, slot: &Slot, key: &K, value: &V, guard: &Guard<'_>) {
+        if Self::INLINE {
+            slot.word.store(word_of(value), Ordering::Release);
+            return;
+        }
+        // SAFETY: an entry in a slot is alive; the lock of its node is the lock on the entry.
+        if unsafe { self.record().overwrite(value) } {
+            return;
+        }
+        slot.store(Self::new(key, value));
+        // SAFETY: the record has left its only slot.
+        unsafe { self.retire(guard) }
+    }
+
+    /// Retires what is behind the entry.
+    ///
+    /// # Safety
+    /// The entry has left its only slot, and this is called once.
+    pub unsafe fn retire(self, guard: &Guard<'_>) {
+        if Self::INLINE {
+            return;
+        }
+        // SAFETY: unlinked, by the caller. The planted fault breaks that promise.
+        unsafe {
+            if fault!("hydralist.retire.record_at_once") {
+                self.record().free();
+            } else {
+                self.record().retire(guard);
+            }
+        }
+    }
+
+    /// Frees what is behind the entry.
+    ///
+    /// # Safety
+    /// Nobody else can reach it, and nobody uses it afterwards.
+    pub unsafe fn free(self) {
+        if !Self::INLINE {
+            // SAFETY: handed on from the caller.
+            unsafe { self.record().free() }
+        }
+    }
+
+    /// Bytes asked of the allocator for what is behind the entry.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`].
+    pub unsafe fn size(self) -> usize {
+        // SAFETY: handed on from the caller.
+        if Self::INLINE { 0 } else { unsafe { self.record().size() } }
+    }
+}
+
+/// The word of a value of the kind `u64`.
+fn word_of<V: Value + ?Sized>(value: &V) -> u64 {
+    let cell = value.cell();
+    // SAFETY: called for inline entries only, whose kind of value has an AtomicU64 for a cell.
+    unsafe { (*(&raw const cell).cast::<AtomicU64>()).load(Ordering::Relaxed) }
+}
+
+/// One byte that tells keys apart.
+#[inline]
+pub fn fingerprint<K: Key + ?Sized>(key: &K, head: u64) -> u8 {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut hash = head.wrapping_mul(ODD);
+    if !K::HEAD_IS_KEY {
+        let bytes = key.radix();
+        let bytes = bytes.as_ref();
+        let (words, rest) = bytes.split_at(bytes.len() & !7);
+        for word in words.chunks_exact(8).skip(1) {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            hash = (hash ^ hash >> 32 ^ word).wrapping_mul(ODD);
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        // The length tells a key from itself with zero bytes behind it.
+        let last = u64::from_le_bytes(last) ^ (bytes.len() as u64) << 56;
+        hash = (hash ^ hash >> 32 ^ last).wrapping_mul(ODD);
+    }
+    (hash >> 56) as u8
+}
+
+/// Asks for a key that is soon compared: the caller's keys may stand anywhere.
+#[inline]
+pub fn prefetch_key<K: Key + ?Sized>(key: &K) {
+    ordna_base::simd::prefetch(std::ptr::from_ref(key).cast::<u8>());
+    if let Some(last) = key.tail().last() {
+        ordna_base::simd::prefetch(last);
+    }
+}

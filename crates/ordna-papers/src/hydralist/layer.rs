@@ -1,0 +1,173 @@
+//! The search layers of HydraList: [`ArtLayer`], the default, and [`LockedLayer`].
+//!
+//! [`SearchLayer`] is their contract.
+//!
+//! Source: HydraList §4.2.1, §4.6.1.
+
+#![expect(unsafe_code, reason = "layers promise what places they tell")]
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::{PoisonError, RwLock};
+
+use crate::art::ArtRowex;
+use crate::search_layer::{Place, SearchLayer, Step};
+use ordna_base::Key;
+use ordna_base::index::{Direction, OrderedIndex};
+use ordna_base::value::Lent;
+
+/// A B-tree under a reader-writer lock: the layer that others are compared with.
+#[derive(Debug)]
+pub struct LockedLayer<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, Place>>);
+
+impl<K: Key + ?Sized> Default for LockedLayer<K> {
+    fn default() -> Self {
+        Self(RwLock::new(BTreeMap::new()))
+    }
+}
+
+// SAFETY: jumps and departures are of the one map behind the lock.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
+    fn jump(&self, key: &K) -> Option<Place> {
+        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let below = map.range::<K, _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        below.or_else(|| map.first_key_value()).map(|(_, place)| *place)
+    }
+
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+        let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match step {
+            Step::Insert(place) => map.insert(anchor.to_owned(), place),
+            Step::Remove(place) if map.get(anchor) == Some(&place) => map.remove(anchor),
+            Step::Remove(_) => None,
+        }
+    }
+
+    fn for_each(&self, mut each: impl FnMut(&K, Place)) {
+        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        for (anchor, place) in &*map {
+            each(anchor.borrow(), *place);
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let heap: usize = map.keys().map(|anchor| anchor.borrow().tail().len()).sum();
+        heap + map.len() * (size_of::<K::Owned>() + size_of::<Place>()) * 10 / 7
+    }
+}
+
+/// The adaptive radix tree under ROWEX: jumps look at no lock. Its records are the anchors in the nodes,
+/// so that a jump that has compared an anchor has fetched what a lookup reads of the node first.
+#[derive(Debug)]
+pub struct ArtLayer<K: Key + ?Sized>(ArtRowex<K, Lent>);
+
+impl<K: Key + ?Sized> Default for ArtLayer<K> {
+    fn default() -> Self {
+        Self(ArtRowex::new())
+    }
+}
+
+// SAFETY: jumps find records of the tree; what a record led to is told when it has been replaced or
+// removed there.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
+    #[inline]
+    fn jump(&self, key: &K) -> Option<Place> {
+        self.0.jump(key, |_, place| place.address())
+    }
+
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
+        self.0.jump_many(keys, |at, found| {
+            if let Some(place) = places.get_mut(at) {
+                *place = found.map(|(_, place)| place.address());
+            }
+        });
+    }
+
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+        let (Step::Insert(place) | Step::Remove(place)) = step;
+        // SAFETY: the caller's promise. What is to be removed is compared by its address.
+        let place = unsafe { Lent::new(place) };
+        let outcome = match step {
+            Step::Insert(_) => self.0.insert(anchor, &place),
+            Step::Remove(_) => {
+                let removed = self.0.compare_exchange(anchor, Some(&place), None);
+                removed.map(|done| done.ok().map(|()| place))
+            }
+        };
+        // An anchor is a key that was stored, so its length has passed.
+        outcome.unwrap_or_default().map(Lent::address)
+    }
+
+    fn for_each(&self, mut each: impl FnMut(&K, Place)) {
+        self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, place| {
+            each(anchor, place.address());
+            ControlFlow::Continue(())
+        });
+    }
+
+    fn memory_usage(&self) -> usize {
+        self.0.memory_usage().total()
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::wormhole::layer::TableLayer;
+
+    /// An anchor as a node has it.
+    fn stored(anchor: &[u8]) -> Vec<u16> {
+        let cell = (anchor.len() as u16).to_ne_bytes();
+        // In words, as a cell is aligned.
+        let bytes: Vec<u8> = [&cell, anchor, &[0]].concat();
+        let (words, _) = bytes.as_chunks::<2>();
+        words.iter().map(|word| u16::from_ne_bytes(*word)).collect()
+    }
+
+    fn check<L: SearchLayer<[u8]>>() {
+        let anchors = [&b"m"[..], b"", b"mm\0", b"m"].map(stored);
+        let [m, empty, mm, later] =
+            anchors.each_ref().map(|anchor| anchor.as_ptr().expose_provenance());
+        let layer = L::default();
+        let apply = |anchor: &[u8], step| {
+            // SAFETY: the anchors outlive the layer, which is dropped before them.
+            let mut left = unsafe { layer.apply(anchor, step) };
+            layer.publish(|place| assert_eq!(left.replace(place), None, "two places left"));
+            left
+        };
+        assert_eq!(layer.jump(b"x"), None);
+        assert_eq!(apply(b"m", Step::Insert(m)), None);
+        assert_eq!(apply(b"", Step::Insert(empty)), None);
+        assert_eq!(apply(b"mm\0", Step::Insert(mm)), None);
+        // The anchor itself, or one of its neighbours.
+        let jumps: [(&[u8], [Place; 2]); 5] = [
+            (b"", [empty, empty]),
+            (b"a", [empty, m]),
+            (b"m", [m, m]),
+            (b"mm", [m, mm]),
+            (b"zz", [mm, mm]),
+        ];
+        for (key, near) in jumps {
+            assert!(layer.jump(key).is_some_and(|place| near.contains(&place)), "{key:?}");
+        }
+        // A later node of the same anchor; then the late removal of the earlier one.
+        assert_eq!(apply(b"m", Step::Insert(later)), Some(m));
+        assert_eq!(apply(b"m", Step::Remove(m)), None);
+        assert_eq!(layer.jump(b"m"), Some(later));
+        assert_eq!(apply(b"m", Step::Remove(later)), Some(later));
+        assert_eq!(apply(b"m", Step::Remove(later)), None);
+        let mut left = Vec::new();
+        layer.for_each(|anchor, place| left.push((anchor.to_vec(), place)));
+        assert_eq!(left, [(b"".to_vec(), empty), (b"mm\0".to_vec(), mm)]);
+        assert!(layer.memory_usage() > 0);
+    }
+
+    #[test]
+    fn every_layer_keeps_the_contract() {
+        check::<LockedLayer<[u8]>>();
+        check::<ArtLayer<[u8]>>();
+        check::<TableLayer<[u8]>>();
+    }
+}

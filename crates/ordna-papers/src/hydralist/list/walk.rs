@@ -1,0 +1,156 @@
+//! Walks through the data list, in either direction.
+//!
+//! A node is copied a few entries at a time, under one version; a walk whose version no longer holds comes back by
+//! key. On from a node it goes by the boundary that was seen with the entries. Memory is asked for before it is
+//! needed: of the next node, and of the records to come.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::{Goal, List};
+use crate::hydralist::node::{CHUNK, Node, Run, Token};
+use crate::search_layer::SearchLayer;
+use ordna_base::index::{Direction, is_above, is_below};
+use ordna_base::sync::atomic::Ordering;
+use ordna_base::sync::{fault, point};
+use ordna_base::{Key, Value};
+
+impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List<K, V, L, N> {
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks; about `want` of them
+    /// are asked for.
+    pub fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        mut want: usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let guard = self.collector.pin();
+        let mut run = Run::new();
+        let (start, end) = match direction {
+            Direction::Ascending => (lower, upper),
+            Direction::Descending => (upper, lower),
+        };
+        let mut from = start;
+        let mut node = match (direction, start) {
+            (_, Bound::Included(key) | Bound::Excluded(key)) => self.jump(key, &guard),
+            (Direction::Ascending, Bound::Unbounded) => self.first(&guard),
+            // SAFETY: the last node is alive when it is read there.
+            (Direction::Descending, Bound::Unbounded) => unsafe {
+                &*self.last.load(Ordering::Acquire)
+            },
+        };
+        let mut last;
+        let mut is_first = true;
+        Node::prefetch(node);
+        if want > 1 {
+            Node::prefetch_walk(node);
+        }
+        'nodes: loop {
+            let goal = match (direction, from) {
+                (Direction::Ascending, Bound::Unbounded) => {
+                    Goal::At(0, self.first(&guard).anchor())
+                }
+                (Direction::Descending, Bound::Unbounded) => Goal::Last,
+                (Direction::Descending, Bound::Excluded(key)) => Goal::Before(key.head(), key),
+                (_, Bound::Included(key) | Bound::Excluded(key)) => Goal::At(key.head(), key),
+            };
+            let mut parts = 0..0;
+            // Where the walk probably goes on. Followed only to ask for memory.
+            let mut ahead = std::ptr::null();
+            let (read, next, token) = self.read_at(node, goal, &guard, |node, next, token| {
+                ahead = match direction {
+                    Direction::Ascending => next.map_or(std::ptr::null(), std::ptr::from_ref),
+                    Direction::Descending => node.prev.load(Ordering::Acquire).cast_const(),
+                };
+                parts = 0..Node::<K, V, N>::PARTS;
+                if is_first && want > 1 && !ahead.is_null() {
+                    // Nothing else is under way yet.
+                    parts.by_ref().for_each(|part| Node::prefetch_part(ahead, part));
+                }
+                // A node that begins where the last one ended is copied from its start.
+                let from = match (direction, from) {
+                    (Direction::Ascending, Bound::Included(key))
+                        if std::ptr::eq(key, node.anchor()) || fault!("hydralist.visit.resume") =>
+                    {
+                        Bound::Unbounded
+                    }
+                    _ => from,
+                };
+                node.copy(from, direction, want, self.leaf, token, &mut run)?;
+                Ok((node, next, token))
+            });
+            is_first = false;
+            run.entries().iter().for_each(|entry| entry.prefetch());
+            loop {
+                point("hydralist.visit.copied");
+                // What comes after these is asked for at once: misses wait for each other's page tables
+                // unless they stand close together.
+                read.prefetch_records(&run);
+                if want > run.entries().len() + run.left() && !ahead.is_null() {
+                    let some = parts.by_ref().take(Node::<K, V, N>::AT_ONCE);
+                    some.for_each(|part| Node::prefetch_part(ahead, part));
+                }
+                for (at, entry) in run.entries().iter().enumerate() {
+                    // Its lines were asked for some entries ago.
+                    if run.left() == 0 && at == CHUNK / 2 && want > run.entries().len() {
+                        // SAFETY: as where the walk goes on.
+                        let ahead = unsafe { Self::node(ahead, &guard) };
+                        ahead.inspect(|ahead| ahead.prefetch_first(direction));
+                    }
+                    // SAFETY: the entry was in the list during the guard.
+                    let visited = unsafe {
+                        entry.with_key(|key| {
+                            let beyond = match direction {
+                                Direction::Ascending => is_above(key, end),
+                                Direction::Descending => is_below(key, end),
+                            };
+                            if beyond {
+                                return ControlFlow::Break(());
+                            }
+                            entry.with_value(|value| visit(key, value))
+                        })
+                    };
+                    if visited.is_break() {
+                        return;
+                    }
+                }
+                want = want.saturating_sub(run.entries().len()).max(1);
+                if run.left() == 0 {
+                    break;
+                }
+                last = run.entries()[run.entries().len() - 1];
+                let copied = read.copy_on(want, &mut run);
+                // What is copied later is of the same moment, or the walk comes back by key.
+                let goes_on = matches!(token, Token::Version(..)) && token.holds()
+                    || fault!("hydralist.visit.validate");
+                if copied.is_err() || !goes_on {
+                    // SAFETY: the entry was in the list during the guard.
+                    (from, node) = (Bound::Excluded(unsafe { last.key() }), read);
+                    continue 'nodes;
+                }
+            }
+            // On from the boundary that was seen with the entries, by key: wherever that is by now.
+            match direction {
+                Direction::Ascending => {
+                    let Some(next) = next else { return };
+                    if is_above(next.anchor(), end) {
+                        return;
+                    }
+                    (from, node) = (Bound::Included(next.anchor()), next);
+                }
+                Direction::Descending => {
+                    let anchor = read.anchor();
+                    let reached = match end {
+                        Bound::Unbounded => false,
+                        Bound::Included(end) | Bound::Excluded(end) => anchor <= end,
+                    };
+                    // SAFETY: as in `walk`.
+                    let prev = unsafe { Self::node(read.prev.load(Ordering::Acquire), &guard) };
+                    let (Some(prev), false) = (prev, reached) else { return };
+                    (from, node) = (Bound::Excluded(anchor), prev);
+                }
+            }
+        }
+    }
+}

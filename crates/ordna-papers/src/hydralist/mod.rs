@@ -1,0 +1,338 @@
+//! HydraList: a slotted list that is right at every moment, under search layers that follow later.
+//!
+//! The entries stand in nodes of up to 64, in a doubly linked list. A search layer maps the smallest
+//! possible key of each node, its *anchor*, to the node. A split or merge is done when the list is
+//! changed; it is written to a log, from which threads in the background bring the search layer, or
+//! one per NUMA node, up to date. Who comes to a node too far to the left or right, or to one that
+//! was merged away, walks on in the list.
+//!
+//! Point operations are linearizable: O(length of the key) in the search layer, then one node and
+//! normally no walk. Walks are live, as [`OrderedIndex`] defines, and copy a few entries at a time. Readers
+//! write nothing shared, except that the first walk through a node after a write leaves the sorted
+//! order of its slots there.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `entry` | what a slot holds, for all kinds of keys and values |
+//! | `node`, `node::run` | a data node: layout, search, sorted order, references; how a walk copies it |
+//! | `order` | how the sorted order of a node is worked out |
+//! | `list`, `list::walk` | lookups, changes, splits and merges; walks |
+//! | [`layer`] | search layers |
+//! | [`updates`] | logs, combiner, updaters |
+//!
+//! Source: "HydraList: A Scalable In-Memory Index Using Asynchronous Updates and Partial Replication"
+//! (Mathew and Min, VLDB 2020), §3 to §5 and §10. What departs from it is told at the top of each
+//! file.
+
+mod audit;
+mod entry;
+pub mod layer;
+mod list;
+mod node;
+mod order;
+mod stats;
+pub mod updates;
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use self::layer::ArtLayer;
+use self::list::List;
+use self::node::{Leaf, MOST, Node};
+pub use self::stats::Statistics;
+use crate::search_layer::SearchLayer;
+use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
+use ordna_base::reclaim::Guard;
+use ordna_base::simd::InstructionSet;
+use ordna_base::topology::Topology;
+use ordna_base::{Entries, Error, Key, Value, Violation};
+
+/// When search layers follow splits and merges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// Soon, by threads of the index.
+    Background,
+    /// Before the write that split or merged returns, by the writer.
+    Synchronous,
+    /// When [`HydraList::follow`] is called. Writers wait when the lag is above its limit.
+    OnDemand,
+}
+
+/// Which parts of the index are in use: all, unless for the paper's factor analysis (figure 9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Entries stand in order and are searched by bisection, not by fingerprint.
+    pub sorted: bool,
+    /// Fingerprints are compared by vector instructions.
+    pub simd: bool,
+    /// When search layers follow.
+    pub update: Update,
+    /// One search layer for each of its nodes.
+    pub topology: Topology,
+    /// Who meets a writer waits before trying again.
+    pub backoff: bool,
+    /// Splits and merges that may be waiting for a search layer before writers wait too.
+    pub lag_limit: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            sorted: false,
+            simd: true,
+            update: Update::Background,
+            topology: Topology::system(),
+            backoff: true,
+            lag_limit: 4096,
+        }
+    }
+}
+
+impl Options {
+    fn leaf(&self) -> Leaf {
+        match (self.sorted, self.simd) {
+            (true, _) => Leaf::Sorted,
+            (false, true) => Leaf::Fingerprints(InstructionSet::widest()),
+            (false, false) => Leaf::Fingerprints(InstructionSet::SCALAR),
+        }
+    }
+}
+
+/// An ordered map: list of nodes with `N` slots (2 to 64) under search layers of type `L`; see the
+/// [module](self).
+pub struct HydraList<K, V, L = ArtLayer<K>, const N: usize = MOST>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    L: SearchLayer<K>,
+{
+    list: Arc<List<K, V, L, N>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<K, V, L, const N: usize> std::fmt::Debug for HydraList<K, V, L, N>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    L: SearchLayer<K>,
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HydraList")
+            .field("approximate_len", &self.approximate_len())
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, V, L, const N: usize> Default for HydraList<K, V, L, N>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    L: SearchLayer<K>,
+{
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K, V, L, const N: usize> HydraList<K, V, L, N>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    L: SearchLayer<K>,
+{
+    /// An empty index with everything in use.
+    pub fn new() -> Self {
+        Self::with(&Options::default())
+    }
+
+    /// An empty index with these options. If the system has no threads left for updates in the
+    /// background, they are synchronous.
+    pub fn with(options: &Options) -> Self {
+        let mut options = options.clone();
+        if options.update == Update::Background {
+            let list = Arc::new(List::new(&options));
+            if let Ok(threads) = Self::start(&list) {
+                return Self { list, threads };
+            }
+            options.update = Update::Synchronous;
+        }
+        Self { list: Arc::new(List::new(&options)), threads: Vec::new() }
+    }
+
+    fn start(list: &Arc<List<K, V, L, N>>) -> std::io::Result<Vec<JoinHandle<()>>> {
+        type Body<K, V, L, const N: usize> = Box<dyn Fn(&List<K, V, L, N>) + Send>;
+        let mut bodies: Vec<Body<K, V, L, N>> =
+            vec![Box::new(|list| list.updates.combine_in_background(&list.collector))];
+        let replicas = list.updates.replicas();
+        for replica in (0..replicas).filter(|_| replicas > 1) {
+            bodies.push(Box::new(move |list| {
+                list.updates.apply_in_background(replica, &list.collector);
+            }));
+        }
+        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        for body in bodies {
+            let shared = list.clone();
+            let thread = std::thread::Builder::new().name("hydralist".to_owned());
+            // A panic of the search layer has been reported; the updates after it still are to be done.
+            let survive =
+                move || while catch_unwind(AssertUnwindSafe(|| body(&shared))).is_err() {};
+            match thread.spawn(survive) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    list.updates.stop();
+                    threads.drain(..).for_each(|thread| drop(thread.join()));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(threads)
+    }
+
+    /// Brings the search layers up to date, on the calling thread. The index is right without it; it is
+    /// for [`Update::OnDemand`].
+    pub fn follow(&self) {
+        self.list.updates.run(&self.list.collector.pin());
+    }
+
+    /// What the index has counted since it was made. Counts of other threads' writes under way may be
+    /// missing.
+    pub fn statistics(&self) -> Statistics {
+        let counters = &self.list.counters;
+        Statistics {
+            jumps: counters.jumps(),
+            splits: counters.splits.sum(),
+            merges: counters.merges.sum(),
+            retries: counters.retries.sum(),
+            lag: self.list.updates.lag(),
+            stalls: self.list.updates.stalls.sum(),
+            skipped: self.list.updates.skipped.sum(),
+            looks: self.list.updates.looks.sum(),
+            reads: self.list.updates.reads(),
+        }
+    }
+}
+
+impl<K, V, L, const N: usize> Drop for HydraList<K, V, L, N>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    L: SearchLayer<K>,
+{
+    fn drop(&mut self) {
+        self.list.updates.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<K, V, L, const N: usize> OrderedIndex for HydraList<K, V, L, N>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    L: SearchLayer<K>,
+{
+    type Key = K;
+    type Value = V;
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+        self.list.get(key, read)
+    }
+
+    fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        self.list.modify(key, change)
+    }
+
+    fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            self.list.visit(lower, upper, direction, usize::MAX, visit);
+        }
+    }
+
+    fn pin(&self) -> Option<Guard<'_>> {
+        Some(self.list.collector.pin())
+    }
+
+    fn approximate_len(&self) -> usize {
+        self.list.len.sum()
+    }
+
+    fn memory_usage(&self) -> MemoryUsage {
+        let guard = self.list.collector.pin();
+        let (mut nodes, mut anchors, mut records) = (0, 0, 0);
+        for node in self.list.nodes(&guard) {
+            nodes += size_of::<Node<K, V, N>>();
+            anchors += node.anchor_bytes();
+            records += node.record_bytes();
+        }
+        let (logs, layers) = self.list.updates.memory_usage();
+        MemoryUsage {
+            parts: vec![
+                ("data nodes", nodes),
+                ("anchors", anchors),
+                ("records", records),
+                ("search layers", layers.iter().sum()),
+                ("logs", logs),
+                ("free nodes", self.list.pool.spare()),
+            ],
+        }
+    }
+
+    fn validate(&self) -> Result<Audit, Violation> {
+        audit::audit(&self.list)
+    }
+
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
+        self.list.get_many(keys, each);
+    }
+
+    fn nearest(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+    ) -> Option<Owned<Self>> {
+        let mut found = None;
+        if !bounds_cross(lower, upper) {
+            self.list.visit(lower, upper, direction, 1, |key, value| {
+                found = Some((key.to_owned(), value.to_owned()));
+                ControlFlow::Break(())
+            });
+        }
+        found
+    }
+
+    fn collect(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<K, V>,
+    ) -> usize {
+        let mut left = limit;
+        if left > 0 && !bounds_cross(lower, upper) {
+            self.list.visit(lower, upper, direction, limit, |key, value| {
+                out.push(key, value);
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+        }
+        limit - left
+    }
+}

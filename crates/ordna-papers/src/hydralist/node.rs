@@ -1,0 +1,655 @@
+//! A data node: its layout, and what is done inside one.
+//!
+//! # Contract
+//! All fields that change are atomics. They are written under the node's lock, except `prev`, which
+//! is written under the lock of the predecessor, and `order`, which belongs to whoever set
+//! [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the node, read, and
+//! use what they read once the token holds.
+//!
+//! # Layout (64 slots)
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0 | the slots, 16 bytes each |
+//! | 1024 | the slots' numbers in the order of their keys |
+//! | 1088 | a fingerprint for each slot |
+//! | 1152 | lock, bitmap of the slots in use, next, previous, head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
+//! | 1216 | the number of references, where the memory is from, the anchor |
+//!
+//! The anchor is that of the search layer too, so who compares it there has this end of the node. Of an
+//! integer the head is the anchor; a byte string stands behind its length, up to 52 bytes of it in the
+//! 1280 of the node, a longer one beyond.
+//!
+//! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch the
+//! next node. For byte strings it decides unless the heads are equal.
+//!
+//! # The sorted order
+//! It is worked out (see `order`) by the first walk that comes by after a write, and kept with the version
+//! for which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY`
+//! keeps two walks from writing it at once. A walk that reads it while another one replaces it, which
+//! can only be for a later version, is told by its own token: the bytes are stored with release
+//! ordering after the later version was read.
+//!
+//! # Following records
+//! A reader follows a record's address before it validates, so the address must be sound whatever has
+//! happened since it took its token. It loads the bitmap with acquire ordering, after it took its
+//! guard, and follows only what it then loads from slots that were in use in that bitmap, or that a
+//! sorted order names, all of which were in use during the guard. What such a slot holds from then on
+//! is the record that was in use, or one that came later: both are freed after the guard. (What a slot
+//! out of use still holds may be long freed.) Whether it is the right record, the token tells.
+//!
+//! # References
+//! A node stands in the list, in search layers, in log entries, and in the forward pointers of dead
+//! nodes. Each of them counts as one reference; who takes the last one away retires the node.
+//!
+//! Source: HydraList §4.1, figure 4.
+
+#![expect(unsafe_code, reason = "nodes are reached by pointers, and hold records")]
+
+mod run;
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cmp::Ordering as Order;
+use std::mem::offset_of;
+use std::ptr::NonNull;
+
+pub use self::run::{CHUNK, Run};
+use super::entry::{Entry, Slot, fingerprint};
+use super::order;
+use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::simd::{Bytes, InstructionSet};
+use ordna_base::slabs::Pool;
+use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use ordna_base::sync::{Obsolete, Version, VersionLock, fault, point};
+use ordna_base::{Key, Value};
+
+/// Most slots that a node can have.
+pub const MOST: usize = 64;
+
+/// The sorted order is being written.
+const BUSY: u64 = 1;
+/// Behind the last slot of an order.
+const NO_SLOT: u8 = u8::MAX;
+
+/// No sorted order has been worked out yet. Versions have neither bit.
+const NO_ORDER: u64 = 2;
+
+/// How a node is searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    /// The entries stand in order, and are searched by bisection.
+    Sorted,
+    /// The entries stand where there was room, and are searched by fingerprint.
+    Fingerprints(InstructionSet),
+}
+
+/// What was read has changed meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed;
+
+/// A right to read a node.
+#[derive(Debug, Clone, Copy)]
+pub enum Token<'a> {
+    /// As long as the version is the same.
+    Version(&'a VersionLock, Version),
+    /// As long as the caller holds the lock.
+    Lock,
+}
+
+impl Token<'_> {
+    /// Whether all that was read under the token is of one moment.
+    #[inline]
+    pub fn holds(self) -> bool {
+        match self {
+            Self::Version(lock, version) => lock.validate(version),
+            Self::Lock => true,
+        }
+    }
+}
+
+/// An entry and the slot in which it stands.
+type Found<K, V> = (usize, Entry<K, V>);
+
+/// Entries with their slots, and how many they are.
+type Gathered<K, V> = ([(Entry<K, V>, u8); MOST], usize);
+
+/// A node of the data list, at the start of an allocation that ends with the anchor.
+#[repr(C, align(64))]
+pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
+    slots: [Slot; N],
+    order: Bytes,
+    fingerprints: Bytes,
+    pub lock: VersionLock,
+    live: AtomicU64,
+    pub next: AtomicPtr<Self>,
+    /// The predecessor; of a dead node, the node that took its range.
+    pub prev: AtomicPtr<Self>,
+    anchor_head: u64,
+    upper_head: AtomicU64,
+    order_version: AtomicU64,
+    pub stamp: AtomicU64,
+    references: AtomicUsize,
+    /// Whether its memory is from a [`Pool`].
+    is_pooled: bool,
+    kinds: std::marker::PhantomData<Box<V>>,
+    /// Its tail stands behind, in what else there is of the struct and beyond.
+    anchor: K::Cell,
+}
+
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Node<u64, u64, 64>>() == 1280);
+#[cfg(not(any(loom, shuttle)))]
+const _: () = assert!(size_of::<Node<[u8], u64, 64>>() == 1280);
+
+impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
+    /// Below this many entries in two neighbours together, they become one.
+    pub const MERGED: usize = N / 2;
+
+    const ALL: u64 = if N == MOST { u64::MAX } else { (1 << N) - 1 };
+
+    /// From a node to where its anchor stands.
+    const ANCHOR: usize =
+        if K::HEAD_IS_KEY { offset_of!(Self, anchor_head) } else { offset_of!(Self, anchor) };
+
+    fn layout(tail: usize) -> Layout {
+        let size = (offset_of!(Self, anchor) + size_of::<K::Cell>() + tail).max(size_of::<Self>());
+        Layout::from_size_align(size, align_of::<Self>())
+            .expect("checked lengths stay far below isize")
+    }
+
+    /// Where nodes get their memory from.
+    pub fn pool() -> Pool {
+        Pool::new(Layout::new::<Self>())
+    }
+
+    /// An empty node that nobody else knows yet; to be freed by [`Node::free`].
+    pub fn new(anchor: &K, references: usize, pool: &Pool) -> *mut Self {
+        const { assert!(N >= 2 && N <= MOST, "a node has 2 to 64 slots") };
+        let tail = anchor.tail();
+        let layout = Self::layout(tail.len());
+        let pooled = if layout.size() == size_of::<Self>() { pool.allocate() } else { None };
+        let node = Self {
+            slots: std::array::from_fn(|_| Slot::default()),
+            order: Bytes::default(),
+            fingerprints: Bytes::default(),
+            lock: VersionLock::new(),
+            live: AtomicU64::new(0),
+            next: AtomicPtr::default(),
+            prev: AtomicPtr::default(),
+            anchor_head: anchor.head(),
+            upper_head: AtomicU64::new(0),
+            order_version: AtomicU64::new(NO_ORDER),
+            stamp: AtomicU64::new(0),
+            references: AtomicUsize::new(references),
+            is_pooled: pooled.is_some(),
+            kinds: std::marker::PhantomData,
+            anchor: anchor.cell(),
+        };
+        // SAFETY: the layout has the size of a node at least. The tail fits behind the cell by its
+        // construction, and is written last: padding of the node may be written with it.
+        unsafe {
+            let memory = pooled.map_or_else(|| alloc(layout), NonNull::as_ptr);
+            if memory.is_null() {
+                handle_alloc_error(layout);
+            }
+            memory.cast::<Self>().write(node);
+            let start = offset_of!(Self, anchor) + size_of::<K::Cell>();
+            memory.add(start).copy_from_nonoverlapping(tail.as_ptr(), tail.len());
+            // Places lead back to all of it.
+            let _ = memory.expose_provenance();
+            memory.cast()
+        }
+    }
+
+    /// Frees a node, but not what is behind its entries.
+    ///
+    /// # Safety
+    /// It comes from [`Node::new`], and nobody uses it, now or later.
+    pub unsafe fn free(node: *mut Self) {
+        // SAFETY: made by `new` with this same layout.
+        unsafe {
+            let layout = Self::layout((*node).anchor().tail().len());
+            let is_pooled = (*node).is_pooled;
+            node.drop_in_place();
+            match NonNull::new(node.cast()) {
+                Some(memory) if is_pooled => Pool::free(memory),
+                _ => dealloc(node.cast(), layout),
+            }
+        }
+    }
+
+    /// Where the anchor stands: a [`Key::cell`] with its tail behind it.
+    pub fn place(&self) -> usize {
+        std::ptr::from_ref(self).addr() + Self::ANCHOR
+    }
+
+    /// The address of the node with this [`Node::place`].
+    #[inline]
+    pub fn at_place(place: usize) -> usize {
+        place - Self::ANCHOR
+    }
+
+    /// The smallest key that the node may hold.
+    #[inline]
+    pub fn anchor(&self) -> &K {
+        let place = std::ptr::with_exposed_provenance::<u8>(self.place());
+        // SAFETY: `new` wrote cell and tail there, and exposed the provenance. They never change.
+        unsafe { K::view(place.cast(), place.add(size_of::<K::Cell>())) }
+    }
+
+    /// Bytes of the anchor outside the node's own.
+    pub fn anchor_bytes(&self) -> usize {
+        Self::layout(self.anchor().tail().len()).size() - size_of::<Self>()
+    }
+
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.lock.is_obsolete()
+    }
+
+    pub fn len(&self) -> usize {
+        self.live.load(Ordering::Relaxed).count_ones() as usize
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.live.load(Ordering::Relaxed) == Self::ALL
+    }
+
+    /// A token to read under; `None` if a writer is inside.
+    #[inline]
+    pub fn try_read(&self) -> Result<Option<Token<'_>>, Obsolete> {
+        Ok(self.lock.try_read()?.map(|version| Token::Version(&self.lock, version)))
+    }
+
+    /// How the key stands to the start of the range, which never changes.
+    #[inline]
+    pub fn compare_anchor(&self, head: u64, key: &K) -> Order {
+        let order = head.cmp(&self.anchor_head);
+        if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(self.anchor()) }
+    }
+
+    /// How the key stands to the end of the range, which is the anchor of `next`.
+    #[inline]
+    pub fn compare_upper(&self, head: u64, key: &K, next: &Self) -> Order {
+        let order = head.cmp(&self.upper_head());
+        if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(next.anchor()) }
+    }
+
+    /// Where the key stands, and its entry. To be used once a token that was taken before holds.
+    #[inline]
+    pub fn find(&self, key: &K, head: u64, leaf: Leaf) -> Option<Found<K, V>> {
+        // Acquire: see "Following records".
+        let live = self.live.load(Ordering::Acquire);
+        let simd = match leaf {
+            Leaf::Fingerprints(simd) => simd,
+            Leaf::Sorted => {
+                let count = live.count_ones() as usize;
+                let at = self.bisect(
+                    count,
+                    |at| at,
+                    |entry| {
+                        // SAFETY: `bisect` hands out entries that stood in slots in use.
+                        unsafe { entry.compare(head, key) }.is_lt()
+                    },
+                )?;
+                let slot = self.slots.get(at).filter(|slot| at < count && slot.head() == head)?;
+                point("hydralist.find.head_matched");
+                let entry = slot.load();
+                return Self::is_key(entry, key).then_some((at, entry));
+            }
+        };
+        let mut candidates = live & simd.equal(&self.fingerprints, fingerprint(key, head));
+        while candidates != 0 {
+            let at = candidates.trailing_zeros() as usize;
+            let slot = &self.slots[at];
+            if slot.head() == head {
+                point("hydralist.find.head_matched");
+                let entry = slot.load();
+                if Self::is_key(entry, key) {
+                    return Some((at, entry));
+                }
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    /// Whether an entry with the key's head has the key.
+    #[inline]
+    fn is_key(entry: Entry<K, V>, key: &K) -> bool {
+        // SAFETY: the entry stood in a slot in use while the guard was held.
+        K::HEAD_IS_KEY || unsafe { entry.with_key(|own| own == key) }
+    }
+
+    /// Fetches where the key probably stands.
+    #[inline]
+    pub fn prefetch_slot(&self, key: &K, leaf: Leaf) -> Option<&Slot> {
+        let Leaf::Fingerprints(simd) = leaf else { return None };
+        let live = self.live.load(Ordering::Relaxed);
+        let candidates = live & simd.equal(&self.fingerprints, fingerprint(key, key.head()));
+        let slot = self.slots.get(candidates.trailing_zeros() as usize)?;
+        ordna_base::simd::prefetch(slot);
+        Some(slot)
+    }
+
+    /// Fetches what a lookup reads first.
+    #[inline]
+    pub fn prefetch(node: *const Self) {
+        Self::prefetch_line(node, offset_of!(Self, lock) / 64);
+        Self::prefetch_line(node, offset_of!(Self, fingerprints) / 64);
+    }
+
+    /// Fetches one of a node's lines.
+    #[inline]
+    fn prefetch_line(node: *const Self, line: usize) {
+        ordna_base::simd::prefetch(node.wrapping_byte_add(line * 64));
+    }
+
+    /// Into how many parts a node is divided for [`Node::prefetch_part`].
+    pub const PARTS: usize = (N * 3 / 4).div_ceil(4) + 1;
+    /// How many of them a walk asks for with each chunk of entries.
+    pub const AT_ONCE: usize = Self::PARTS.div_ceil(2);
+
+    /// Fetches a part of what a walk reads of a node that it passes through: what it reads first has the
+    /// lowest number. The slots are filled from the first one on; the last quarter is left to chance.
+    #[inline]
+    pub fn prefetch_part(node: *const Self, part: usize) {
+        if part == 0 {
+            Self::prefetch_line(node, offset_of!(Self, lock) / 64);
+            Self::prefetch_line(node, offset_of!(Self, order) / 64);
+        } else {
+            Self::prefetch_line(node, offset_of!(Self, slots) / 64 + part - 1);
+        }
+    }
+
+    /// Fetches a node that a walk is going to pass through.
+    #[inline]
+    pub fn prefetch_walk(node: *const Self) {
+        (0..Self::PARTS).for_each(|part| Self::prefetch_part(node, part));
+    }
+
+    /// The first of `count` positions whose entry is not `before`; `None` if the slots changed meanwhile.
+    fn bisect(
+        &self,
+        count: usize,
+        slot_at: impl Fn(usize) -> usize,
+        before: impl Fn(Entry<K, V>) -> bool,
+    ) -> Option<usize> {
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low.midpoint(high);
+            let entry = self.slots.get(slot_at(middle))?.load();
+            if before(entry) { low = middle + 1 } else { high = middle }
+        }
+        Some(low)
+    }
+
+    /// The slot at `at`. The caller holds the lock, and `at` came from [`Node::find`].
+    pub fn slot(&self, at: usize) -> &Slot {
+        &self.slots[at]
+    }
+
+    /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is room.
+    pub fn add(&self, entry: Entry<K, V>, leaf: Leaf) {
+        // SAFETY: a new entry is alive.
+        let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
+        self.put(entry, print, leaf);
+    }
+
+    /// [`Node::add`], with the key's fingerprint.
+    fn put(&self, entry: Entry<K, V>, print: u8, leaf: Leaf) {
+        let live = self.live.load(Ordering::Relaxed);
+        debug_assert!(live != Self::ALL);
+        let at = if leaf == Leaf::Sorted {
+            let count = live.count_ones() as usize;
+            let mut at = count;
+            // SAFETY: entries of a locked node are alive, and so is a new one.
+            while at > 0 && unsafe { entry.order(self.slots[at - 1].load()) }.is_lt() {
+                self.slots[at].store(self.slots[at - 1].load::<K, V>());
+                at -= 1;
+            }
+            self.slots[at].store(entry);
+            count
+        } else {
+            let at = (!live).trailing_zeros() as usize;
+            self.fingerprints.set(at, print);
+            self.slots[at].store(entry);
+            at
+        };
+        // Release: who sees the bit sees the slot.
+        self.live.store(live | 1 << at, Ordering::Release);
+    }
+
+    /// Takes the entry at `at` out. The caller holds the lock.
+    pub fn take(&self, at: usize, leaf: Leaf) {
+        let live = self.live.load(Ordering::Relaxed);
+        let mut freed = at;
+        if leaf == Leaf::Sorted {
+            freed = live.count_ones() as usize - 1;
+            for at in at..freed {
+                self.slots[at].store(self.slots[at + 1].load::<K, V>());
+            }
+        }
+        self.live.store(live & !(1 << freed), Ordering::Release);
+    }
+
+    /// The entries and their slots as they stand, and how many they are.
+    #[inline]
+    fn entries(&self) -> ([Entry<K, V>; MOST], [u8; MOST], usize) {
+        let mut live = self.live.load(Ordering::Acquire);
+        let count = live.count_ones() as usize;
+        let (mut entries, mut slots) = ([Entry::EMPTY; MOST], [NO_SLOT; MOST]);
+        for (entry, slot) in entries.iter_mut().zip(&mut slots).take(count) {
+            *slot = live.trailing_zeros() as u8;
+            live &= live - 1;
+            *entry = self.slots[usize::from(*slot)].load();
+        }
+        (entries, slots, count)
+    }
+
+    /// The entries with their slots, in the order of their keys.
+    fn gather(&self, leaf: Leaf) -> Gathered<K, V> {
+        let (entries, slots, count) = self.entries();
+        let places = match leaf {
+            // SAFETY: they stood in slots in use, under the caller's guard.
+            Leaf::Fingerprints(simd) => unsafe { order::positions(&entries[..count], simd) },
+            Leaf::Sorted => std::array::from_fn(|at| at as u8),
+        };
+        let all = places.map(|place| (entries[usize::from(place)], slots[usize::from(place)]));
+        (all, count)
+    }
+
+    /// The slots in the order of their keys, with [`NO_SLOT`] behind them.
+    fn sorted_slots(&self, leaf: Leaf, token: Token<'_>) -> ([u8; MOST], usize) {
+        // Acquire: see "Following records".
+        let count = self.live.load(Ordering::Acquire).count_ones() as usize;
+        let Leaf::Fingerprints(simd) = leaf else {
+            return (std::array::from_fn(|at| at as u8), count);
+        };
+        // Acquire: the bytes are those of this version, or later ones.
+        let kept = self.order_version.load(Ordering::Acquire);
+        let version = match token {
+            Token::Version(_, version) => Some(version.number()),
+            Token::Lock => None,
+        };
+        if version == Some(kept)
+            || fault!("hydralist.order.version") && version.is_some() && kept & 3 == 0
+        {
+            let order = self.order.load();
+            // A byte of a later order may name a slot that was filled since: with the fence what is in it
+            // is seen to be that record, or a later one, and not one freed before this guard.
+            fence(Ordering::Acquire);
+            return (order, count);
+        }
+        let (entries, slots, count) = self.entries();
+        // SAFETY: they stood in slots in use, under the caller's guard.
+        let places = unsafe { order::positions(&entries[..count], simd) };
+        let order = places.map(|place| slots[usize::from(place)]);
+        if let Some(version) = version
+            && token.holds()
+            && (kept == NO_ORDER || kept & BUSY == 0 && kept < version)
+            && self
+                .order_version
+                .compare_exchange(kept, BUSY, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        {
+            self.order.store(&order);
+            self.order_version.store(version, Ordering::Release);
+        }
+        (order, count)
+    }
+
+    /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
+    /// entry to the right half. The caller holds the lock.
+    ///
+    /// Behind the last entry of the last node nothing is moved: keys that come in ascending order would
+    /// leave every node half full.
+    pub fn split_off(
+        &self,
+        leaf: Leaf,
+        references: usize,
+        entry: Entry<K, V>,
+        pool: &Pool,
+    ) -> *mut Self {
+        let (all, count) = self.gather(leaf);
+        // SAFETY: entries of a locked node are alive, and so is the new one.
+        let is_last = unsafe { all[count - 1].0.order(entry) }.is_lt();
+        if is_last && self.next.load(Ordering::Relaxed).is_null() {
+            // SAFETY: as above.
+            let made = unsafe { entry.with_key(|anchor| Self::new(anchor, references, pool)) };
+            // SAFETY: new.
+            unsafe { &*made }.add(entry, leaf);
+            return made;
+        }
+        let (stay, go) = all[..count].split_at(count / 2);
+        // SAFETY: entries of a locked node are alive, and a full node has two at least.
+        let made = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references, pool)) };
+        // SAFETY: new.
+        let upper = unsafe { &*made };
+        let prints = self.fingerprints.load();
+        upper.refill(go, &prints);
+        self.refill(stay, &prints);
+        // SAFETY: as above, and the new entry is alive.
+        if unsafe { entry.order(go[0].0) }.is_lt() {
+            self.add(entry, leaf);
+        } else {
+            upper.add(entry, leaf);
+        }
+        made
+    }
+
+    /// Holds these entries from now on, in slots that stand in order, so that a walk finds neighbours
+    /// together. They come with where in `prints` their fingerprints are. The caller holds the lock.
+    fn refill(&self, entries: &[(Entry<K, V>, u8)], prints: &[u8; MOST]) {
+        let mut own = [0; MOST];
+        for (at, (entry, from)) in entries.iter().enumerate() {
+            own[at] = prints[usize::from(*from)];
+            self.slots[at].store(*entry);
+        }
+        self.fingerprints.store(&own);
+        // Release: who sees the bits sees the slots.
+        self.live.store((1 << entries.len()) - 1, Ordering::Release);
+    }
+
+    /// Sets the end of the node's range. The caller holds the lock, or nobody else knows the node.
+    pub fn set_next(&self, next: *mut Self, upper_head: u64) {
+        self.upper_head.store(upper_head, Ordering::Relaxed);
+        // Release: who sees the link sees the node.
+        self.next.store(next, Ordering::Release);
+    }
+
+    /// Takes over all that `other` holds. The caller holds both locks, and there is room.
+    pub fn absorb(&self, other: &Self, leaf: Leaf) {
+        let (all, count) = other.gather(leaf);
+        for (entry, at) in &all[..count] {
+            self.put(*entry, other.fingerprints.get(usize::from(*at)), leaf);
+        }
+        other.live.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub fn anchor_head(&self) -> u64 {
+        self.anchor_head
+    }
+
+    pub fn upper_head(&self) -> u64 {
+        self.upper_head.load(Ordering::Relaxed)
+    }
+
+    /// Adds references. Whoever adds some has one already.
+    pub fn refer(&self, times: usize) {
+        self.references.fetch_add(times, Ordering::Relaxed);
+    }
+
+    /// Takes references away. Who takes the last one retires the node, and gives up the reference that
+    /// its forward pointer was.
+    ///
+    /// # Safety
+    /// The references are the caller's, and it does not use the node by them afterwards.
+    pub unsafe fn release(&self, mut times: usize, guard: &Guard<'_>) {
+        let mut node = self;
+        loop {
+            // Release and acquire: what others did with the node before is behind its end.
+            let before = node.references.fetch_sub(times, Ordering::AcqRel);
+            debug_assert!(before >= times, "a reference was given up twice");
+            if before != times && !fault!("hydralist.retire.count") {
+                return;
+            }
+            // Only dead nodes get here: a live one has the list's reference.
+            let forward = node.prev.load(Ordering::Acquire);
+            // SAFETY: without references nobody can come to the node any more.
+            unsafe { guard.retire(std::ptr::from_ref(node).cast_mut()) };
+            // SAFETY: the forward pointer was a reference, so the node is there.
+            let Some(next) = (unsafe { forward.as_ref() }) else { return };
+            (node, times) = (next, 1);
+        }
+    }
+
+    /// How many references there are, for the audit.
+    pub fn references(&self) -> usize {
+        self.references.load(Ordering::Relaxed)
+    }
+
+    /// Calls `each` with the entries and their slots, in order, while nobody writes.
+    pub fn for_each(&self, leaf: Leaf, mut each: impl FnMut(usize, Entry<K, V>)) {
+        let (all, count) = self.gather(leaf);
+        all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
+    }
+
+    /// Bytes behind the entries, while nobody writes.
+    pub fn record_bytes(&self) -> usize {
+        let mut live = self.live.load(Ordering::Acquire);
+        let mut bytes = 0;
+        while live != 0 {
+            let entry = self.slots[live.trailing_zeros() as usize].load::<K, V>();
+            // SAFETY: entries of a live node are alive.
+            bytes += unsafe { entry.size() };
+            live &= live - 1;
+        }
+        bytes
+    }
+
+    pub fn fingerprint_at(&self, at: usize) -> u8 {
+        self.fingerprints.get(at)
+    }
+
+    /// Frees what is behind the entries.
+    ///
+    /// # Safety
+    /// Nobody else uses the node, now or later.
+    pub unsafe fn free_entries(&self) {
+        let mut live = self.live.load(Ordering::Relaxed);
+        while live != 0 {
+            // SAFETY: handed on from the caller; each entry stands in one slot.
+            unsafe { self.slots[live.trailing_zeros() as usize].load::<K, V>().free() };
+            live &= live - 1;
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Retire for Node<K, V, N> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: the caller's promise. A dead node's entries are in its heir.
+        unsafe { Self::free(memory) }
+    }
+}

@@ -1,0 +1,164 @@
+//! A walk's way through one node: entries are copied a few at a time, and memory is asked for ahead.
+//!
+//! The contract is that of [`super`]: what is copied counts if the reader's token holds afterwards.
+
+use std::ops::Bound;
+
+use super::{Changed, Leaf, MOST, NO_SLOT, Node, Token};
+use crate::hydralist::entry::{Entry, fingerprint};
+use ordna_base::index::Direction;
+use ordna_base::sync::atomic::Ordering;
+use ordna_base::{Key, Value};
+
+/// How many entries a walk copies before it hands them out.
+pub const CHUNK: usize = 16;
+
+/// A walk through one node: the slots that it has before it, and the entries that it copied last.
+pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
+    /// In the direction of the walk.
+    slots: [u8; MOST],
+    /// The slots from `next` to `end` are still to be copied.
+    next: usize,
+    end: usize,
+    entries: [Entry<K, V>; CHUNK],
+    len: usize,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
+    pub fn new() -> Self {
+        Self { slots: [0; MOST], next: 0, end: 0, entries: [Entry::EMPTY; CHUNK], len: 0 }
+    }
+
+    pub fn entries(&self) -> &[Entry<K, V>] {
+        &self.entries[..self.len]
+    }
+
+    /// How many entries of the node are still to be copied.
+    pub fn left(&self) -> usize {
+        self.end - self.next
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
+    /// Begins to copy the entries from `from` on in the given direction. What is in the run is right if
+    /// the token holds afterwards; as long as it holds, [`Node::copy_on`] goes on.
+    pub fn copy(
+        &self,
+        from: Bound<&K>,
+        direction: Direction,
+        want: usize,
+        leaf: Leaf,
+        token: Token<'_>,
+        run: &mut Run<K, V>,
+    ) -> Result<(), Changed> {
+        let (order, count) = self.sorted_slots(leaf, token);
+        if let Bound::Included(key) | Bound::Excluded(key) = from {
+            self.prefetch_from(key, &order[..count], direction, leaf);
+        }
+        let slot_at = |at: usize| usize::from(order[at]);
+        // How many entries are below the bound, or at it if `with` says so.
+        let below = |key: &K, with: bool| {
+            let head = key.head();
+            // Bounds are often keys that are there; then the fingerprint finds the one record to look at.
+            if let Leaf::Fingerprints(_) = leaf
+                && let Some((slot, _)) = self.find(key, head, leaf)
+                && let Some(at) = order[..count].iter().position(|at| usize::from(*at) == slot)
+            {
+                return Some(at + usize::from(with));
+            }
+            self.bisect(count, slot_at, |entry| {
+                // SAFETY: `bisect` hands out entries that stood in slots in use.
+                let order = unsafe { entry.compare(head, key) };
+                order.is_lt() || with && order.is_eq()
+            })
+        };
+        (run.slots, run.next, run.end) = match direction {
+            Direction::Ascending => {
+                let start = match from {
+                    Bound::Unbounded => 0,
+                    Bound::Included(key) => below(key, false).ok_or(Changed)?,
+                    Bound::Excluded(key) => below(key, true).ok_or(Changed)?,
+                };
+                (order, start, count)
+            }
+            Direction::Descending => {
+                let end = match from {
+                    Bound::Unbounded => count,
+                    Bound::Included(key) => below(key, true).ok_or(Changed)?,
+                    Bound::Excluded(key) => below(key, false).ok_or(Changed)?,
+                };
+                let mut slots = order;
+                slots.reverse();
+                (slots, MOST - end, MOST)
+            }
+        };
+        self.copy_on(want, run)
+    }
+
+    /// Copies the next entries of a run, `want` at most.
+    pub fn copy_on(&self, want: usize, run: &mut Run<K, V>) -> Result<(), Changed> {
+        let slots = &run.slots[run.next..run.end];
+        run.len = slots.len().min(CHUNK).min(want);
+        for (place, slot) in run.entries.iter_mut().zip(slots) {
+            *place = self.slots.get(usize::from(*slot)).ok_or(Changed)?.load();
+        }
+        run.next += run.len;
+        Ok(())
+    }
+
+    /// Asks for the records with which a walk through the node probably begins. Nothing is followed.
+    #[inline]
+    pub fn prefetch_first(&self, direction: Direction) {
+        if Entry::<K, V>::INLINE {
+            return;
+        }
+        let order = self.order.load();
+        let ask = |slot: &u8| {
+            if let Some(slot) = self.slots.get(usize::from(*slot)) {
+                slot.load::<K, V>().prefetch();
+            }
+        };
+        match direction {
+            Direction::Ascending => order.iter().take(CHUNK).for_each(ask),
+            Direction::Descending => {
+                let slots = order.iter().rev().filter(|slot| **slot != NO_SLOT);
+                slots.take(CHUNK).for_each(ask);
+            }
+        }
+    }
+
+    /// Asks for the records behind a bound that is probably a key that is there, together with that of the
+    /// bound itself, which is soon compared.
+    #[inline]
+    fn prefetch_from(&self, key: &K, order: &[u8], direction: Direction, leaf: Leaf) {
+        if Entry::<K, V>::INLINE {
+            return;
+        }
+        let Leaf::Fingerprints(simd) = leaf else { return };
+        let live = self.live.load(Ordering::Relaxed);
+        let candidates = live & simd.equal(&self.fingerprints, fingerprint(key, key.head()));
+        let is_candidate = |slot: &u8| candidates >> slot.min(&63) & 1 == 1;
+        let Some(at) = order.iter().position(is_candidate) else { return };
+        let slots = match direction {
+            Direction::Ascending => &order[at..order.len().min(at + CHUNK)],
+            Direction::Descending => &order[at.saturating_sub(CHUNK)..=at],
+        };
+        for slot in slots {
+            if let Some(slot) = self.slots.get(usize::from(*slot)) {
+                slot.load::<K, V>().prefetch();
+            }
+        }
+    }
+
+    /// Asks for the records of the entries that are copied next.
+    #[inline]
+    pub fn prefetch_records(&self, run: &Run<K, V>) {
+        if !Entry::<K, V>::INLINE {
+            for slot in run.slots[run.next..run.end].iter().take(CHUNK) {
+                if let Some(slot) = self.slots.get(usize::from(*slot)) {
+                    slot.load::<K, V>().prefetch();
+                }
+            }
+        }
+    }
+}

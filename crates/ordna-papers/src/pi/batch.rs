@@ -1,0 +1,223 @@
+//! Batches: searches, inserts, deletes and range queries, mixed.
+//!
+//! # Semantics
+//! The answers are as if the queries had been applied one after the other in the order of
+//! submission, and so is the content afterwards. Batches are admitted one after the other: no other
+//! batch and no other write comes between two queries of one. Single reads do not wait for batches,
+//! and may see some of a batch's writes before others.
+//!
+//! All range queries of a batch are answered before the first of its writes ([`super::ranges`]),
+//! then its point queries are executed, piece by piece.
+
+use std::ops::Bound;
+
+use super::Pi;
+use super::execute::Admitted;
+use super::ranges;
+use super::sort::{Item, sorted};
+use super::storage::Owner;
+use ordna_base::index::Change;
+use ordna_base::{Entries, Error, Key, Value};
+
+/// One query of a batch.
+#[derive(Debug)]
+pub enum Query<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    /// The value of a key.
+    Search(&'a K),
+    /// Sets the value of a key.
+    Insert(&'a K, &'a V),
+    /// Removes a key.
+    Delete(&'a K),
+    /// The first `limit` entries within bounds, in ascending order.
+    Range {
+        /// Where it begins.
+        lower: Bound<&'a K>,
+        /// Where it ends.
+        upper: Bound<&'a K>,
+        /// At most so many entries.
+        limit: usize,
+    },
+}
+
+/// The answer to a query.
+pub enum Answer<K: Key + ?Sized, V: Value + ?Sized> {
+    /// To a search: the value. To an insert or a delete: the value before it.
+    Value(Option<V::Owned>),
+    /// To a range query.
+    Entries(Entries<K, V>),
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Answer<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Value(value) => f.debug_tuple("Value").field(value).finish(),
+            Self::Entries(entries) => f.debug_tuple("Entries").field(entries).finish(),
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Query<'_, K, V> {
+    fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Insert(key, value) => {
+                key.check()?;
+                value.check()
+            }
+            // Too long a key is not there: nothing is written for it.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// By what a query is sorted: its key, or where its range begins.
+pub(super) fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
+    batch: &[Query<'q, K, V>],
+    at: u32,
+    least: &'q K,
+) -> &'q K {
+    match &batch[at as usize] {
+        Query::Search(key) | Query::Insert(key, _) | Query::Delete(key) => key,
+        Query::Range { lower, .. } => match lower {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => least,
+        },
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
+    /// Executes a batch; the answers are in the order of the queries.
+    ///
+    /// The answers, and the content afterwards, are as if the queries had been applied one after the
+    /// other in the order of the batch. Batches are admitted one after the other: no other batch and
+    /// no other write comes between two queries of one, so a range query sees one moment. Single
+    /// reads do not wait for batches, and may see some of a batch's writes before others.
+    ///
+    /// O(n log n) for the sort, O(log N) for each query, overlapped, and the entries of ranges.
+    /// Linearization point of each write:
+    /// the end of the write section of its data node, or the store of its value. Source: the PI
+    /// paper, §3.2.
+    ///
+    /// # Errors
+    /// A key or value to be inserted is too long: nothing of the batch is executed.
+    pub fn execute(&self, batch: &[Query<'_, K, V>]) -> Result<Vec<Answer<K, V>>, Error> {
+        batch.iter().try_for_each(Query::check)?;
+        let least = self.shared.storage.least();
+        let key = |at: u32| key_of(batch, at, least);
+        let items = sorted(batch.len(), |at| key(at as u32));
+        let mut answers: Vec<Answer<K, V>> = Vec::new();
+        answers.resize_with(batch.len(), || Answer::Value(None));
+        self.in_turn(&items, key, |admitted| {
+            let ranges = ranges::answer(admitted, batch, &items);
+            if ranges.len() == batch.len() {
+                return ranges.into_iter().for_each(|(at, all)| answers[at] = Answer::Entries(all));
+            }
+            let points = admitted.each_piece(|piece, owner| {
+                let items = &items[piece.from..piece.to];
+                let mut found = Vec::with_capacity(items.len());
+                self.in_groups(owner, items, key, |owner, at, place| {
+                    found.extend(answer_point(&batch[at as usize], owner, place).map(|v| (at, v)));
+                });
+                found
+            });
+            points
+                .into_iter()
+                .flatten()
+                .for_each(|(at, value)| answers[at as usize] = Answer::Value(value));
+            ranges.into_iter().for_each(|(at, all)| answers[at] = Answer::Entries(all));
+        });
+        Ok(answers)
+    }
+}
+
+/// Answers a point query; `None` if it is a range.
+fn answer_point<K: Key + ?Sized, V: Value + ?Sized>(
+    query: &Query<'_, K, V>,
+    owner: &mut Owner<'_, K, V>,
+    place: usize,
+) -> Option<Option<V::Owned>> {
+    let mut old = None;
+    match query {
+        Query::Search(key) => return Some(owner.get(key, place, ToOwned::to_owned)),
+        Query::Insert(key, value) => {
+            let done = owner.modify(key, place, |current| {
+                old = current.map(ToOwned::to_owned);
+                Change::Put(*value)
+            });
+            debug_assert!(done.is_ok(), "checked before the batch began");
+        }
+        Query::Delete(key) => {
+            let done = owner.modify::<&V, _>(key, place, |current| {
+                old = current.map(ToOwned::to_owned);
+                Change::Remove
+            });
+            debug_assert!(done.is_ok(), "nothing is put");
+        }
+        Query::Range { .. } => return None,
+    }
+    Some(old)
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
+    /// Takes the turn, cuts the sorted queries at interceptions, and lets `body` have the pieces done.
+    fn in_turn<'k>(
+        &self,
+        items: &[Item],
+        key: impl Fn(u32) -> &'k K,
+        body: impl FnOnce(&Admitted<'_, K, V>),
+    ) {
+        let storage = &self.shared.storage;
+        let turn = self.crew.enter();
+        {
+            let guard = storage.collector.pin();
+            let layer = storage.layer(&guard);
+            let sizes = (self.how.pieces(items.len()), self.crew.nodes());
+            let pieces = storage.cut(layer, items, sizes, key);
+            body(&Admitted { storage, how: self.how, turn: &turn, layer, pieces });
+        }
+        drop(turn);
+        self.shared.rebuild_if_due();
+    }
+
+    /// Goes through the queries of a piece in groups.
+    #[inline]
+    pub(super) fn in_groups<'k>(
+        &self,
+        owner: &mut Owner<'_, K, V>,
+        items: &[Item],
+        key: impl Fn(u32) -> &'k K,
+        mut each: impl FnMut(&mut Owner<'_, K, V>, u32, usize),
+    ) {
+        let layer = owner.layer();
+        self.shared.storage.in_groups(layer, self.how, items, key, |at, place| {
+            each(owner, at, place);
+        });
+    }
+
+    /// Changes many keys; returns for how many `counts` said yes. All have passed their checks.
+    pub(super) fn change_many<'k, 'v>(
+        &self,
+        count: usize,
+        key: impl Fn(u32) -> &'k K + Sync + Copy,
+        value: impl Fn(u32) -> Option<&'v V> + Sync,
+        counts: impl Fn(bool) -> bool + Sync,
+    ) -> usize {
+        let items = sorted(count, |at| key(at as u32));
+        let mut all = 0;
+        self.in_turn(&items, key, |admitted| {
+            let counted = admitted.each_piece(|piece, owner| {
+                let mut here = 0;
+                self.in_groups(owner, &items[piece.from..piece.to], key, |owner, at, place| {
+                    let mut present = false;
+                    let done = owner.modify(key(at), place, |current| {
+                        present = current.is_some();
+                        value(at).map_or(Change::Remove, Change::Put)
+                    });
+                    here += usize::from(done.is_ok() && counts(present));
+                });
+                here
+            });
+            all = counted.into_iter().sum();
+        });
+        all
+    }
+}

@@ -1,0 +1,232 @@
+//! The executor: sorted queries, cut at interceptions, traversed in groups.
+//!
+//! # Protocol
+//! A batch is sorted by key, queries of one key in the order of submission. It is cut into pieces of
+//! about equal numbers of queries, and each cut is moved down to the *interception* of its first
+//! query, the data node to which the layer routes it (Definition 4): all queries from that node's
+//! anchor on go to the piece behind (Algorithm 3). So a piece owns the stretch of the list from its
+//! first interception up to that of the next piece, and no node is touched by two threads. The
+//! paper's threads find all interceptions first and then hand queries to their neighbours by
+//! message; here each cut is found by routing one key, before the work is given out, so there is no
+//! barrier between traversing and executing.
+//!
+//! A piece is worked on in groups: all keys of a group go one level down before any goes the next,
+//! and what each needs there is fetched meanwhile (§4.3.4).
+//!
+//! Source: the PI paper, §3.2 and §4.3.4.
+
+#![expect(unsafe_code, reason = "ownership is what `Owner` asks for, and it is made here")]
+
+use std::collections::VecDeque;
+use std::sync::PoisonError;
+
+use super::crew::Turn;
+use super::layer::Layer;
+use super::node::NodeRef;
+use super::sort::Item;
+use super::storage::{Owner, Storage};
+use ordna_base::sync::fault;
+use ordna_base::sync::lock::Mutex;
+use ordna_base::{Key, Value};
+
+/// Keys that go down the layer together.
+pub const GROUP: usize = 32;
+/// Queries below which a piece is not worth another thread.
+pub const PIECE: usize = 512;
+/// Most pieces of a batch.
+const PIECES: usize = 64;
+
+/// How to traverse: the switches of Figure 15.
+#[derive(Debug, Clone, Copy)]
+pub struct Traversal {
+    /// Keys that go down together, at most [`GROUP`]; 1: one after the other.
+    pub group: usize,
+    /// Whether what the next step needs is fetched ahead.
+    pub prefetch: bool,
+    /// Fewest queries of a piece.
+    pub piece: usize,
+}
+
+impl Traversal {
+    /// Pieces that a batch of this size is worth.
+    pub fn pieces(&self, queries: usize) -> usize {
+        (queries / self.piece.max(1)).clamp(1, PIECES)
+    }
+}
+
+/// A stretch of the sorted batch, and of the list.
+pub struct Piece<'a, K: Key + ?Sized> {
+    /// Its number, from the lowest keys on.
+    pub number: usize,
+    /// Where its queries begin and end.
+    pub from: usize,
+    pub to: usize,
+    /// The anchors of its first node and of the next piece's; `None`: the ends of the list.
+    pub lower: Option<&'a K>,
+    pub upper: Option<&'a K>,
+    /// The NUMA node that it belongs to.
+    pub home: usize,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
+    /// Routes a group of keys and fetches what their nodes need. `places` has room for all.
+    #[inline]
+    pub fn route_group<'k>(
+        &self,
+        layer: &Layer<K, V>,
+        how: Traversal,
+        places: &mut [usize],
+        key: impl Fn(usize) -> &'k K,
+    ) {
+        places.fill(0);
+        for level in 0..layer.height() {
+            for (at, place) in places.iter_mut().enumerate() {
+                *place = layer.step(level, *place, key(at), self.set);
+                if how.prefetch {
+                    layer.prefetch(level + 1, *place);
+                }
+            }
+        }
+        if !how.prefetch {
+            return;
+        }
+        places.iter().for_each(|place| layer.node(*place).prefetch());
+        let nodes = || places.iter().map(|place| layer.node(*place)).enumerate();
+        nodes().for_each(|(at, node)| node.prefetch_block(key(at)));
+        if !super::node::Node::<K, V>::INLINE {
+            nodes().for_each(|(at, node)| node.prefetch_record(key(at), self.set));
+        }
+    }
+
+    /// Cuts a sorted batch at interceptions: into about `count` pieces, and where the part of the key
+    /// range of one of the `nodes` NUMA nodes ends. Each node has as many data nodes (§4.3.1).
+    pub fn cut<'g, 'k>(
+        &self,
+        layer: &'g Layer<K, V>,
+        items: &[Item],
+        (count, nodes): (usize, usize),
+        key: impl Fn(u32) -> &'k K,
+    ) -> Vec<Piece<'g, K>> {
+        let live = |mut place: usize| {
+            while layer.node(place).lock.is_obsolete() {
+                place = place.saturating_sub(1);
+            }
+            place
+        };
+        // Where each cut may be: the place of a live node, and the first query from its anchor on.
+        let begin = |place: usize| {
+            let anchor = anchor_of(layer, place);
+            (place, items.partition_point(|item| key(item.at) < anchor))
+        };
+        let mut cuts: Vec<(usize, usize)> = (1..count)
+            .map(|cut| cut * items.len() / count)
+            .map(|cut| {
+                let (place, from) = begin(live(layer.route(key(items[cut].at), self.set)));
+                (place, if fault!("pi.cut.between_interceptions") { cut } else { from })
+            })
+            .collect();
+        let borders = (1..nodes).map(|node| live(node * layer.len() / nodes));
+        let borders: Vec<usize> = borders.collect();
+        if items.len() > 1 {
+            cuts.extend(borders.iter().map(|place| begin(*place)));
+            cuts.sort_unstable();
+        }
+        let home = |place: usize| borders.partition_point(|border| *border <= place);
+        let mut pieces: Vec<Piece<'g, K>> =
+            vec![Piece { number: 0, from: 0, to: items.len(), lower: None, upper: None, home: 0 }];
+        for (place, from) in cuts.into_iter().filter(|(place, _)| *place > 0) {
+            let anchor = anchor_of(layer, place);
+            let Some(last) = pieces.last_mut() else { continue };
+            if from == 0 {
+                last.home = home(place);
+            } else if last.from < from && from < items.len() {
+                (last.to, last.upper) = (from, Some(anchor));
+                let (number, lower, home) = (last.number + 1, Some(anchor), home(place));
+                pieces.push(Piece { number, from, to: items.len(), lower, upper: None, home });
+            }
+        }
+        pieces
+    }
+
+    /// Goes through the queries of a piece in groups: `each` gets a query's position and the place
+    /// that the layer routes its key to.
+    #[inline]
+    pub fn in_groups<'k>(
+        &self,
+        layer: &Layer<K, V>,
+        how: Traversal,
+        items: &[Item],
+        key: impl Fn(u32) -> &'k K,
+        mut each: impl FnMut(u32, usize),
+    ) {
+        let mut places = [0; GROUP];
+        for group in items.chunks(how.group) {
+            let places = &mut places[..group.len()];
+            self.route_group(layer, how, places, |at| key(group[at].at));
+            group.iter().zip(places).for_each(|(item, place)| each(item.at, *place));
+        }
+    }
+}
+
+/// A sorted batch that has the turn, cut into pieces.
+pub struct Admitted<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    pub storage: &'a Storage<K, V>,
+    pub how: Traversal,
+    pub turn: &'a Turn<'a>,
+    pub layer: &'a Layer<K, V>,
+    pub pieces: Vec<Piece<'a, K>>,
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
+    /// Does `work` for each piece, each on one thread that owns its stretch; returns the results by
+    /// piece.
+    pub fn each_piece<R: Send>(
+        &self,
+        work: impl Fn(&Piece<'a, K>, &mut Owner<'_, K, V>) -> R + Sync,
+    ) -> Vec<R> {
+        self.do_pieces(self.pieces.iter(), work)
+    }
+
+    /// The same for some of the pieces.
+    pub fn do_pieces<'p, R: Send>(
+        &self,
+        pieces: impl Iterator<Item = &'p Piece<'a, K>>,
+        work: impl Fn(&Piece<'a, K>, &mut Owner<'_, K, V>) -> R + Sync,
+    ) -> Vec<R>
+    where
+        'a: 'p,
+    {
+        let done: Vec<_> = pieces.map(|piece| (piece, Mutex::new(None))).collect();
+        let one = |number: usize| {
+            let (piece, result) = &done[number];
+            let guard = self.storage.collector.pin();
+            let stretch = (piece.lower, piece.upper);
+            // A stretch begins at a node that was alive when the batch was cut. Only the owner of
+            // the node in front could absorb it, who leaves it alone.
+            // SAFETY: the turn is ours, so all owners are of this batch, whose pieces' stretches are
+            // apart.
+            let mut owner = unsafe { Owner::new(self.storage, self.layer, &guard, stretch) };
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(work(piece, &mut owner));
+        };
+        if let [_] = &done[..] {
+            one(0);
+        } else {
+            let mut homes: Vec<VecDeque<usize>> = Vec::new();
+            for (number, (piece, _)) in done.iter().enumerate() {
+                homes.resize_with(homes.len().max(piece.home + 1), VecDeque::new);
+                homes[piece.home].push_back(number);
+            }
+            self.turn.run(homes, &one);
+        }
+        let results = done.into_iter().map(|(_, result)| result.into_inner());
+        results.filter_map(|result| result.unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+}
+
+fn anchor_of<'g, K: Key + ?Sized, V: Value + ?Sized>(
+    layer: &'g Layer<K, V>,
+    place: usize,
+) -> &'g K {
+    let node: &'g NodeRef<K, V> = &layer.nodes()[place];
+    node.anchor()
+}

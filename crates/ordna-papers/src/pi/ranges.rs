@@ -1,0 +1,256 @@
+//! Range queries of a batch: split at the borders between pieces, and joined again (§3.2.5).
+//!
+//! # Protocol
+//! All ranges of a batch are answered before its first write is executed, while nobody writes.
+//! What was submitted before a range and what came after it is told by the *overlay*: over the
+//! entries of the list are laid those inserts and deletes of the batch that lie in the range and
+//! were submitted earlier. They are at hand: the batch is sorted.
+//!
+//! A piece's owner answers the parts of ranges in its stretch. The pieces are asked in order: first
+//! that in which the range begins; where it ends there, or has as many entries as its limit, no
+//! other is. The ranges that are left go on in the next two pieces at once, then in four, and so
+//! on. So fewer pieces are asked beyond the one that fills a limit than up to it, and a range over
+//! the whole index is done by all threads after a few rounds.
+//!
+//! Source: the PI paper, §3.2.5; the rounds and the overlay are ours.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::batch::{Query, key_of};
+use super::execute::{Admitted, GROUP, Piece};
+use super::sort::Item;
+use super::storage::Owner;
+use ordna_base::index::{bounds_cross, is_above, is_below};
+use ordna_base::sync::fault;
+use ordna_base::{Entries, Key, Value};
+
+/// Entries that room is made for before any is found.
+const ROOM: usize = 128;
+
+/// A range query under way.
+struct Open<'q, K: Key + ?Sized, V: Value + ?Sized> {
+    /// Its position in the batch.
+    query: u32,
+    lower: Bound<&'q K>,
+    upper: Bound<&'q K>,
+    limit: usize,
+    /// The next piece to be asked, and the one behind the last.
+    next: usize,
+    end: usize,
+    found: Entries<K, V>,
+}
+
+/// Answers the range queries of a batch: by position, with those that are empty.
+pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
+    admitted: &Admitted<'_, K, V>,
+    batch: &[Query<'_, K, V>],
+    items: &[Item],
+) -> Vec<(usize, Entries<K, V>)> {
+    let pieces = &admitted.pieces;
+    let mut ranges: Vec<Open<'_, K, V>> = Vec::new();
+    for piece in pieces {
+        for item in &items[piece.from..piece.to] {
+            let Query::Range { lower, upper, limit } = &batch[item.at as usize] else { continue };
+            let (lower, upper, limit) = (*lower, *upper, *limit);
+            let next = piece.number;
+            let end = if limit == 0 || bounds_cross(lower, upper) {
+                next
+            } else {
+                let reaches = |p: &Piece<'_, K>| p.lower.is_none_or(|low| !is_above(low, upper));
+                next + 1 + pieces[next + 1..].partition_point(reaches)
+            };
+            let found = Entries::new();
+            ranges.push(Open { query: item.at, lower, upper, limit, next, end, found });
+        }
+    }
+    if ranges.is_empty() {
+        return Vec::new();
+    }
+    let counts = |query: &Query<'_, K, V>| matches!(query, Query::Insert(..) | Query::Delete(_));
+    let has_writes = batch.iter().any(counts);
+    // A piece's writes, in order.
+    let writes = |piece: &Piece<'_, K>| -> Vec<Item> {
+        let own = if has_writes { &items[piece.from..piece.to] } else { &[] };
+        own.iter().copied().filter(|item| counts(&batch[item.at as usize])).collect()
+    };
+    let mut width = 1;
+    loop {
+        // By piece, the ranges that ask it in this round; within a piece in order of their keys.
+        let mut asked: Vec<Vec<usize>> = pieces.iter().map(|_| Vec::new()).collect();
+        for (number, range) in ranges.iter_mut().enumerate() {
+            if range.found.len() < range.limit {
+                let to = range.end.min(range.next + width);
+                asked[range.next.min(to)..to].iter_mut().for_each(|asked| asked.push(number));
+                range.next = to;
+            }
+        }
+        let busy = || pieces.iter().filter(|piece| !asked[piece.number].is_empty());
+        if busy().next().is_none() {
+            break;
+        }
+        let parts = admitted.do_pieces(busy(), |piece, owner| {
+            let (asked, writes) = (&asked[piece.number], writes(piece));
+            let mut parts = Vec::with_capacity(asked.len());
+            in_groups(admitted, piece, &ranges, asked, |range, place| {
+                parts.push(part(range, piece, place, owner, (batch, &writes)));
+            });
+            parts
+        });
+        for (piece, parts) in busy().zip(parts) {
+            for (number, part) in asked[piece.number].iter().zip(parts) {
+                let Open { found, limit, .. } = &mut ranges[*number];
+                if found.is_empty() {
+                    *found = part;
+                } else {
+                    found.extend(part.iter().take(*limit - found.len()));
+                }
+            }
+        }
+        width *= 2;
+    }
+    ranges.into_iter().map(|range| (range.query as usize, range.found)).collect()
+}
+
+/// Where the part of a range begins that lies in a piece's stretch.
+fn begin<'a, K: Key + ?Sized, V: Value + ?Sized>(
+    range: &Open<'a, K, V>,
+    piece: &Piece<'a, K>,
+) -> Bound<&'a K> {
+    match piece.lower {
+        Some(first) if !is_below(first, range.lower) => Bound::Included(first),
+        _ => range.lower,
+    }
+}
+
+/// Routes the beginnings of parts in groups; `each` gets them one by one with their places.
+fn in_groups<'a, K: Key + ?Sized, V: Value + ?Sized>(
+    admitted: &Admitted<'a, K, V>,
+    piece: &Piece<'a, K>,
+    ranges: &[Open<'_, K, V>],
+    asked: &[usize],
+    mut each: impl FnMut(&Open<'_, K, V>, usize),
+) {
+    let (storage, layer) = (admitted.storage, admitted.layer);
+    let mut places = [0; GROUP];
+    for group in asked.chunks(admitted.how.group) {
+        let places = &mut places[..group.len()];
+        let key = |at: usize| first_key(begin(&ranges[group[at]], piece), storage.least());
+        storage.route_group(layer, admitted.how, places, key);
+        if admitted.how.prefetch {
+            for (number, place) in group.iter().zip(&*places) {
+                layer.node(*place).prefetch_all(ranges[*number].limit);
+            }
+        }
+        group.iter().zip(places).for_each(|(number, place)| each(&ranges[*number], *place));
+    }
+}
+
+fn first_key<'a, K: Key + ?Sized>(lower: Bound<&'a K>, least: &'a K) -> &'a K {
+    match lower {
+        Bound::Included(key) | Bound::Excluded(key) => key,
+        Bound::Unbounded => least,
+    }
+}
+
+/// The part of a range that lies in a piece's stretch, as of the query's turn in the batch. `writes`:
+/// those of the piece.
+fn part<K: Key + ?Sized, V: Value + ?Sized>(
+    range: &Open<'_, K, V>,
+    piece: &Piece<'_, K>,
+    place: usize,
+    owner: &mut Owner<'_, K, V>,
+    (batch, items): (&[Query<'_, K, V>], &[Item]),
+) -> Entries<K, V> {
+    let from = begin(range, piece);
+    let to = match piece.upper {
+        Some(end) if !is_above(end, range.upper) => Bound::Excluded(end),
+        _ => range.upper,
+    };
+    let limit = range.limit - range.found.len();
+    let mut out = Entries::with_room(limit.min(ROOM));
+    if bounds_cross(from, to) {
+        return out;
+    }
+    let least = owner.least();
+    let next = items.partition_point(|item| is_below(key_of(batch, item.at, least), from));
+    let mut writes = Writes { batch, items, query: range.query, next, ahead: None };
+    owner.scan(from, place, limit, |key, value| {
+        if is_above(key, to) {
+            return ControlFlow::Break(());
+        }
+        // Keys of the batch in front of this one that are not in the list.
+        while let Some((written, put)) = writes.peek(to).filter(|(written, _)| *written < key) {
+            writes.skip();
+            if let Some(put) = put {
+                out.push(written, put);
+            }
+            if out.len() == limit {
+                return ControlFlow::Break(());
+            }
+        }
+        match writes.peek(to).filter(|(written, _)| *written == key) {
+            Some((_, put)) => {
+                writes.skip();
+                if let Some(put) = put {
+                    out.push(key, put);
+                }
+            }
+            None => out.push(key, value),
+        }
+        if out.len() == limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    while let Some((written, put)) = writes.peek(to).filter(|_| out.len() < limit) {
+        writes.skip();
+        if let Some(put) = put {
+            out.push(written, put);
+        }
+    }
+    out
+}
+
+/// The writes of a piece that were submitted before a query, by key: the last one of each key, in
+/// ascending order.
+struct Writes<'b, 'q, K: Key + ?Sized, V: Value + ?Sized> {
+    batch: &'b [Query<'q, K, V>],
+    /// Inserts and deletes.
+    items: &'b [Item],
+    query: u32,
+    /// The first item not yet looked at.
+    next: usize,
+    /// The key in front of it, and what it was set to: each key's writes are looked at once.
+    ahead: Option<(&'q K, Option<&'q V>)>,
+}
+
+impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
+    /// The key of a write, and what it is set to if that counts.
+    #[inline]
+    fn point(&self, at: usize) -> Option<(&'q K, Option<Option<&'q V>>)> {
+        let item = self.items.get(at)?;
+        let counts = item.at < self.query || fault!("pi.range.sees_later_writes");
+        match &self.batch[item.at as usize] {
+            Query::Insert(key, value) => Some((*key, counts.then_some(Some(*value)))),
+            Query::Delete(key) => Some((*key, counts.then_some(None))),
+            Query::Search(_) | Query::Range { .. } => None,
+        }
+    }
+
+    /// The next key up to `to` that was written, and what it was set to last.
+    #[inline]
+    fn peek(&mut self, to: Bound<&K>) -> Option<(&'q K, Option<&'q V>)> {
+        while self.ahead.is_none() {
+            let (key, mut put) = self.point(self.next).filter(|(key, _)| !is_above(*key, to))?;
+            self.next += 1;
+            while let Some((_, again)) = self.point(self.next).filter(|(other, _)| *other == key) {
+                put = again.or(put);
+                self.next += 1;
+            }
+            self.ahead = put.map(|put| (key, put));
+        }
+        self.ahead
+    }
+
+    /// Goes past the key that was peeked at.
+    fn skip(&mut self) {
+        self.ahead = None;
+    }
+}

@@ -1,0 +1,497 @@
+//! The storage layer: the list of data nodes, how readers go along it and how owners change it.
+//!
+//! # Contract
+//! Any number of readers, at any time, without locks: they route a key through the layer, walk on
+//! to the node whose range holds it, and validate what they read. Writers are [`Owner`]s: each owns
+//! a stretch of the list, and no two stretches overlap. Who hands out the stretches is
+//! [`super::execute`]; that makes every node's writer the only one, without a latch on any node.
+//!
+//! # Protocol
+//! - An owner's stretch begins at a node that is alive when it is handed out, and ends before the
+//!   next owner's. It never absorbs a node outside: the first node of a stretch outlives the
+//!   stretch, so an owner's walk from the layer's node before a key stays within.
+//! - A split links the new node behind the old one; readers of the old one find the key beyond
+//!   `upper` and walk on. The layer does not know the new node until it is rebuilt.
+//! - A merge moves the entries of a node to the one in front, and makes it obsolete. Layers that name
+//!   it send readers there; they go back to the layer's node before, from which the walk leads to
+//!   the live one. The first node of the list is never absorbed.
+//! - Absorbed nodes are *dead*: not freed before a layer has taken over whose building began after
+//!   they were unlinked ([`super::rebuild`]).
+//!
+//! # Progress
+//! A reader waits for the owner that writes its node; write sections are bounded by a node's size.
+//! After [`RETRIES`] failed validations in a row it reports [`Contended`], and the caller takes a
+//! turn among the writers instead.
+//!
+//! Source: the PI paper, §3.2.2 to §3.2.4; deleting and splitting nodes are ours.
+
+#![expect(unsafe_code, reason = "entries of validated nodes, and retiring")]
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+use std::sync::PoisonError;
+
+use super::layer::Layer;
+use super::node::{CAPACITY, Entry, NodeRef};
+use ordna_base::index::{Audit, Change};
+use ordna_base::reclaim::{Collector, Guard};
+use ordna_base::simd::InstructionSet;
+use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use ordna_base::sync::lock::Mutex;
+use ordna_base::sync::{Backoff, StripedCounter, Version, fault, point};
+use ordna_base::{Error, Key, Value, Violation};
+
+/// Failed validations after which a reader takes a turn. Going back over dead places is none.
+const RETRIES: usize = 256;
+
+/// Nodes that a scan fetches ahead.
+const AHEAD: usize = 2;
+
+/// The reader was overtaken by writers too often.
+#[derive(Debug)]
+pub struct Contended;
+
+/// The list, and the layer over it.
+pub struct Storage<K: Key + ?Sized, V: Value + ?Sized> {
+    layer: AtomicPtr<Layer<K, V>>,
+    first: NodeRef<K, V>,
+    /// Nodes absorbed since the last rebuild began.
+    dead: Mutex<Vec<NodeRef<K, V>>>,
+    /// Nodes split off and absorbed since the last rebuild began.
+    pub changed: AtomicUsize,
+    /// Nodes walked over and dead places gone back over since then: what a stale layer costs.
+    pub walked: AtomicUsize,
+    pub len: StripedCounter,
+    pub set: InstructionSet,
+    /// Entries at which a node is split.
+    pub limit: usize,
+    // Last: what is retired is freed when all else is gone.
+    pub collector: Collector,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
+    /// An empty list under a layer of one node, whose anchor is the smallest of all keys.
+    pub fn new(least: K::Owned, set: InstructionSet, limit: usize) -> Self {
+        let first = NodeRef::new(least);
+        let layer = Box::new(Layer::build(vec![first]));
+        Self {
+            layer: AtomicPtr::new(Box::into_raw(layer)),
+            first,
+            dead: Mutex::new(Vec::new()),
+            changed: AtomicUsize::new(0),
+            walked: AtomicUsize::new(0),
+            len: StripedCounter::new(),
+            set,
+            limit,
+            collector: Collector::new(),
+        }
+    }
+
+    pub fn first(&self) -> NodeRef<K, V> {
+        self.first
+    }
+
+    /// The smallest key of the kind.
+    pub fn least(&self) -> &K {
+        self.first.anchor()
+    }
+
+    /// The layer of now, for as long as the guard: it and the nodes that it names are not freed.
+    #[inline]
+    pub fn layer<'g>(&self, _guard: &'g Guard<'_>) -> &'g Layer<K, V> {
+        // SAFETY: never null. Acquire pairs with the swap in `replace_layer`. Whoever swaps retires
+        // the old layer afterwards, which the guard, taken before this load, holds up.
+        unsafe { &*self.layer.load(Ordering::Acquire) }
+    }
+
+    /// Nodes that are unlinked by now and that no layer names whose building begins after this call.
+    pub fn take_dead(&self) -> Vec<NodeRef<K, V>> {
+        std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a layer into use; returns the one before, which was made by [`Box::into_raw`] and is the
+    /// caller's to give back once nobody uses it any more.
+    pub fn replace_layer(&self, layer: Layer<K, V>) -> *mut Layer<K, V> {
+        let new = Box::into_raw(Box::new(layer));
+        let old = self.layer.swap(new, Ordering::AcqRel);
+        point("pi.rebuild.after_swap");
+        old
+    }
+
+    /// Calls `read` with the node whose range holds the key as of a version, until it gives an
+    /// answer: it does if that version validates. `place`: where the layer routes the key.
+    #[inline]
+    pub fn read_at<R>(
+        &self,
+        key: &K,
+        layer: &Layer<K, V>,
+        mut place: usize,
+        mut read: impl FnMut(NodeRef<K, V>, Version) -> Option<R>,
+    ) -> Result<R, Contended> {
+        let mut backoff = Backoff::new();
+        let mut node = layer.node(place);
+        let mut shared = layer.shared(place);
+        for _ in 0..RETRIES {
+            let Ok(version) = node.lock.try_read() else {
+                // Absorbed: its keys are in a node before. A key routed to it may share less with
+                // that one's anchor. Any number of places side by side may have died since the layer
+                // was built, and while it is in use they stay dead: to count them as retries would
+                // end every try with the same layer alike.
+                while place > 0 && layer.node(place).lock.is_obsolete() {
+                    place -= 1;
+                }
+                (node, shared) = (layer.node(place), 0);
+                continue;
+            };
+            let Some(version) = version else {
+                backoff.wait();
+                continue;
+            };
+            let mut at = (node, version);
+            // Walking on is no retry.
+            let version = loop {
+                let (here, version) = at;
+                let Some(next) = here.beyond(key, shared) else { break Some(version) };
+                if !here.lock.validate(version) && !fault!("pi.walk_on.unvalidated") {
+                    break None;
+                }
+                (node, shared) = (next, 0);
+                match next.lock.try_read() {
+                    Ok(Some(version)) => at = (next, version),
+                    _ => break None,
+                }
+            };
+            if let Some(answer) = version.and_then(|version| read(node, version)) {
+                return Ok(answer);
+            }
+        }
+        Err(Contended)
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub fn get(
+        &self,
+        key: &K,
+        layer: &Layer<K, V>,
+        place: usize,
+    ) -> Result<Option<Entry<K, V>>, Contended> {
+        self.read_at(key, layer, place, |node, version| {
+            point("pi.get.before_find");
+            let found = node.find(key, self.set).ok();
+            point("pi.get.before_entry");
+            let found = found.map(|at| node.entry(at));
+            (fault!("pi.get.unvalidated") || node.lock.validate(version)).then_some(found)
+        })
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Storage<K, V> {
+    fn drop(&mut self) {
+        // SAFETY: `&mut self`: no reader, no owner, no rebuild. Each node is met once: linked nodes
+        // along the list, absorbed ones in `dead`, retired ones in the collector.
+        unsafe {
+            drop(Box::from_raw(self.layer.load(Ordering::Relaxed)));
+            let mut at = Some(self.first);
+            while let Some(node) = at {
+                at = node.next();
+                node.records(|record| record.free());
+                node.free();
+            }
+            self.take_dead().into_iter().for_each(|node| node.free());
+        }
+    }
+}
+
+/// The one writer of a stretch of the list, while it lasts.
+///
+/// Keys that it is asked for lie in its stretch, in ascending order.
+pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    storage: &'a Storage<K, V>,
+    layer: &'a Layer<K, V>,
+    guard: &'a Guard<'a>,
+    /// The anchors of the stretch's first node, and of the first node behind it.
+    begin: Option<&'a K>,
+    end: Option<&'a K>,
+    /// The node of the last key, and the place of the layer behind which it is.
+    finger: Option<(usize, NodeRef<K, V>)>,
+    changed: usize,
+    walked: usize,
+    grown: i64,
+    dead: Vec<NodeRef<K, V>>,
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
+    /// The owner of the stretch from one anchor up to another; `None`: from or to the list's end.
+    ///
+    /// # Safety
+    /// No other owner's stretch overlaps this one while it lives. Both are anchors of nodes that are
+    /// alive, and that nobody but the owner in front of them would absorb.
+    pub unsafe fn new(
+        storage: &'a Storage<K, V>,
+        layer: &'a Layer<K, V>,
+        guard: &'a Guard<'a>,
+        (begin, end): (Option<&'a K>, Option<&'a K>),
+    ) -> Self {
+        let (finger, dead) = (None, Vec::new());
+        let (changed, walked, grown) = (0, 0, 0);
+        Self { storage, layer, guard, begin, end, finger, changed, walked, grown, dead }
+    }
+
+    /// The node whose range holds the key. `place`: where the layer routes the key.
+    #[inline]
+    fn locate(&mut self, key: &K, place: usize) -> NodeRef<K, V> {
+        let (mut node, mut shared) = (self.layer.node(place), self.layer.shared(place));
+        let mut start = place;
+        loop {
+            if let Some((_, finger)) = self.finger.filter(|(behind, _)| start <= *behind) {
+                (node, shared) = (finger, 0);
+                break;
+            }
+            if !node.lock.is_obsolete() {
+                break;
+            }
+            start = start.saturating_sub(1);
+            self.walked += 1;
+            (node, shared) = (self.layer.node(start), 0);
+        }
+        let behind = self.finger.map_or(start, |(behind, _)| behind.max(start));
+        while let Some(next) = node.beyond(key, shared) {
+            (node, shared) = (next, 0);
+            self.walked += 1;
+        }
+        self.finger = Some((behind, node));
+        node
+    }
+
+    /// The value of a key, as of now.
+    #[inline]
+    pub fn get<R>(&mut self, key: &K, place: usize, read: impl FnOnce(&V) -> R) -> Option<R> {
+        let node = self.locate(key, place);
+        let at = node.find(key, self.storage.set).ok()?;
+        // SAFETY: this owner alone removes entries.
+        Some(unsafe { node.entry(at).with_value(read) })
+    }
+
+    /// Visits the entries from a bound on, up to the end of the stretch, while nobody writes there.
+    /// `place`: where the layer routes the bound; `hint`: how many entries are wanted, about.
+    pub fn scan(
+        &mut self,
+        from: Bound<&K>,
+        place: usize,
+        hint: usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let least = self.least();
+        let (key, past) = match from {
+            Bound::Included(key) => (key, 0),
+            Bound::Excluded(key) => (key, 1),
+            Bound::Unbounded => (least, 0),
+        };
+        let mut node = self.locate(key, place);
+        let mut at = node.find(key, self.storage.set).map_or_else(|at| at, |at| at + past);
+        // The layer knows most of the nodes that come: fetched before the walk comes to them.
+        let places = hint.saturating_sub(1) / (self.storage.limit / 2) + 1;
+        let mut ahead = self.layer.nodes()[place + 1..].iter().take(places.min(self.layer.len()));
+        ahead.by_ref().take(AHEAD).for_each(|node| node.prefetch_all(CAPACITY));
+        loop {
+            for at in at..node.len() {
+                let entry = node.entry(at);
+                // SAFETY: nobody writes: see above.
+                let flow = unsafe { entry.with_key(|key| entry.with_value(|v| visit(key, v))) };
+                if flow.is_break() {
+                    return;
+                }
+            }
+            match node.next() {
+                Some(next) if self.end.is_none_or(|end| next.anchor() < end) => node = next,
+                _ => return,
+            }
+            at = 0;
+            if let Some(node) = ahead.next() {
+                node.prefetch_all(CAPACITY);
+            }
+        }
+    }
+
+    /// The smallest key of the kind.
+    pub fn least(&self) -> &'a K {
+        self.storage.least()
+    }
+
+    /// Reads, lets `change` decide, and does what it says, as one step for all readers.
+    #[inline]
+    pub fn modify<T, F>(&mut self, key: &K, place: usize, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        let node = self.locate(key, place);
+        match node.find(key, self.storage.set) {
+            Err(at) => {
+                let Change::Put(value) = change(None) else { return Ok(()) };
+                let value = value.borrow();
+                value.check()?;
+                point("pi.modify.before_insert");
+                self.insert(node, at, key, value);
+            }
+            Ok(at) => {
+                // SAFETY: this owner alone removes entries.
+                match unsafe { node.entry(at).with_value(|value| change(Some(value))) } {
+                    Change::Keep => {}
+                    Change::Put(value) => {
+                        let value = value.borrow();
+                        value.check()?;
+                        if let Some(old) = node.set(at, key, value) {
+                            // SAFETY: no slot holds the address any more; it was taken out once.
+                            unsafe { old.retire(self.guard) };
+                        }
+                    }
+                    Change::Remove => {
+                        point("pi.modify.before_remove");
+                        if let Some(old) = node.remove(at) {
+                            // SAFETY: as above.
+                            unsafe { old.retire(self.guard) };
+                        }
+                        self.grown -= 1;
+                        self.tidy(node);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, node: NodeRef<K, V>, at: usize, key: &K, value: &V) {
+        let len = node.len();
+        self.grown += 1;
+        if len < self.storage.limit {
+            return node.insert(at, key, value);
+        }
+        self.changed += 1;
+        if at == len && node.next().is_none() {
+            // Ascending inserts leave full nodes behind.
+            return node.split(len, Some(key)).insert(0, key, value);
+        }
+        let middle = len / 2;
+        let right = node.split(middle, None);
+        point("pi.insert.after_split");
+        if at > middle {
+            right.insert(at - middle, key, value)
+        } else {
+            node.insert(at, key, value)
+        }
+    }
+
+    /// Makes one node of this one and a neighbour, if they are one node's worth. An empty node takes
+    /// in any.
+    fn tidy(&mut self, node: NodeRef<K, V>) {
+        let (len, limit) = (node.len(), self.storage.limit);
+        if len > limit / 4 {
+            return;
+        }
+        let fit = |one: usize, other: usize| {
+            one + other <= if one == 0 || other == 0 { limit } else { limit * 3 / 4 }
+        };
+        if let Some(next) = node.next() {
+            let is_own = self.end.is_none_or(|end| next.anchor() < end);
+            if (is_own || fault!("pi.tidy.foreign_node")) && fit(len, next.len()) {
+                return self.absorb(node, next);
+            }
+        }
+        // The node in front is some steps away: not looked for at every removal.
+        if (len == 0 || len.is_power_of_two())
+            && let Some((place, before)) = self.before(node)
+            && fit(before.len(), len)
+        {
+            self.absorb(before, node);
+            self.finger = Some((place, before));
+        }
+    }
+
+    fn absorb(&mut self, node: NodeRef<K, V>, next: NodeRef<K, V>) {
+        node.absorb(next);
+        self.dead.push(next);
+        self.changed += 1;
+    }
+
+    /// The node in front of the one last located, if it is of the stretch, and the place of the layer
+    /// behind which it is.
+    fn before(&self, node: NodeRef<K, V>) -> Option<(usize, NodeRef<K, V>)> {
+        if node == self.storage.first || self.begin.is_some_and(|begin| node.anchor() <= begin) {
+            return None;
+        }
+        let mut place = self.finger?.0;
+        while self.layer.node(place).lock.is_obsolete()
+            || self.layer.node(place).anchor() >= node.anchor()
+        {
+            place = place.checked_sub(1)?;
+        }
+        let mut before = self.layer.node(place);
+        loop {
+            match before.next()? {
+                next if next == node => return Some((place, before)),
+                next => before = next,
+            }
+        }
+    }
+
+    /// The layer that keys are routed through.
+    pub fn layer(&self) -> &'a Layer<K, V> {
+        self.layer
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<'_, K, V> {
+    fn drop(&mut self) {
+        let storage = self.storage;
+        if self.grown != 0 {
+            storage.len.add(self.grown);
+        }
+        if self.changed > 0 {
+            storage.changed.fetch_add(self.changed, Ordering::Relaxed);
+        }
+        if self.walked > 0 {
+            storage.walked.fetch_add(self.walked, Ordering::Relaxed);
+        }
+        if !self.dead.is_empty() {
+            let mut dead = storage.dead.lock().unwrap_or_else(PoisonError::into_inner);
+            dead.append(&mut self.dead);
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
+    /// Audits the list and the layer, while nobody writes or rebuilds.
+    pub fn validate(&self) -> Result<Audit, Violation> {
+        let broken = |what: String| Err(Violation(format!("pi: {what}")));
+        let guard = self.collector.pin();
+        let mut audit = Audit::default();
+        let mut at = Some(self.first);
+        while let Some(node) = at {
+            if let Err(what) = node.audit() {
+                return broken(format!("node {} at {:?}: {what}", audit.nodes, node.anchor()));
+            }
+            audit.nodes += 1;
+            audit.entries += node.len();
+            at = node.next();
+        }
+        if audit.entries != self.len.sum() {
+            return broken(format!("{} entries, {} counted", audit.entries, self.len.sum()));
+        }
+        let layer = self.layer(&guard);
+        let dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = Some(self.first);
+        for (place, node) in layer.nodes().iter().enumerate() {
+            let above = place == 0 || layer.node(place - 1).anchor() < node.anchor();
+            while let Some(at) = list.filter(|at| at.anchor() < node.anchor()) {
+                list = at.next();
+            }
+            let linked = list == Some(*node);
+            if !above || !(linked || node.lock.is_obsolete() && dead.contains(node)) {
+                return broken(format!("place {place} of the layer is neither live nor dead"));
+            }
+        }
+        Ok(audit)
+    }
+}

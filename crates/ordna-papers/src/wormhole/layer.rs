@@ -1,0 +1,483 @@
+//! The MetaTrieHT as a search layer of HydraList.
+//!
+//! # Contract
+//! That of [`SearchLayer`]: any number of threads jump, one at a time applies and publishes (a lock
+//! sees to it). A jump takes O(log L), writes nothing shared and waits for nobody.
+//!
+//! # Protocol
+//! Two tables (`twin`). [`apply`](SearchLayer::apply) takes its step into the standby,
+//! [`publish`](SearchLayer::publish) swaps the tables. The next `apply` first waits until no jump is left
+//! in the new standby and brings it up to date. A jump is short and calls nobody's code; if one stalls all
+//! the same the standby is given up for a copy of the published table.
+//!
+//! # Signposts
+//! A *signpost* is a place and its anchor. The tables do not hold the whole anchor but its shortest
+//! prefix above the anchor before it, and one byte more: else each byte of it would be an item. A jump for
+//! a key between that prefix and the anchor ends one node too far right, which HydraList sees. An anchor
+//! that comes to stand in such a gap makes the next signpost longer. The first signpost has the empty
+//! prefix; it is always there, and leads nowhere unless there is an empty anchor.
+//!
+//! # Memory
+//! A removed signpost is retired once it is in neither table. Its place is given back by the `publish` that
+//! takes it out of the published one: who has the place by then has a guard of the list.
+
+#![expect(unsafe_code, reason = "signposts are shared by two tables and by readers")]
+
+use std::borrow::Borrow;
+use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Switches;
+use super::table::{self, Found, Table, common_length};
+use super::twin::{Standby, Twin};
+use crate::search_layer::{Place, SearchLayer, Step};
+use ordna_base::Key;
+use ordna_base::reclaim::{Collector, Guard, Retire};
+use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use ordna_base::sync::{fault, point};
+
+/// Looks at a busy standby before it is given up: a copy costs as much as there are anchors.
+const PATIENCE: usize = 1000;
+
+/// The radix bytes of an anchor: with the place, if they are few.
+enum Bytes {
+    Few(u8, [u8; 23]),
+    Many(Box<[u8]>),
+}
+
+impl Bytes {
+    fn new(bytes: &[u8]) -> Self {
+        let mut few = [0; 23];
+        match few.get_mut(..bytes.len()) {
+            Some(start) => {
+                start.copy_from_slice(bytes);
+                Self::Few(bytes.len() as u8, few)
+            }
+            None => Self::Many(bytes.into()),
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> &[u8] {
+        match self {
+            Self::Few(length, bytes) => &bytes[..usize::from(*length)],
+            Self::Many(bytes) => bytes,
+        }
+    }
+}
+
+/// A place and its anchor; a cache line.
+#[repr(align(64))]
+struct Signpost<K: Key + ?Sized> {
+    /// 0: none.
+    place: AtomicUsize,
+    /// Its neighbours: the updater's.
+    next: AtomicPtr<Self>,
+    prev: AtomicPtr<Self>,
+    /// So much of the anchor is in the tables.
+    length: u16,
+    cell: K::Cell,
+    bytes: Bytes,
+}
+
+impl<K: Key + ?Sized> Retire for Signpost<K> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: boxed by `Post::new`, exclusively the caller's.
+        drop(unsafe { Box::from_raw(memory) });
+    }
+}
+
+/// A signpost that lives: in a table that the caller may read, or the updater's.
+struct Post<K: Key + ?Sized>(NonNull<Signpost<K>>);
+
+impl<K: Key + ?Sized> Clone for Post<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K: Key + ?Sized> Copy for Post<K> {}
+impl<K: Key + ?Sized> PartialEq for Post<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+impl<K: Key + ?Sized> std::fmt::Debug for Post<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Post").field(&self.0).finish()
+    }
+}
+// SAFETY: a signpost is atomics, and bytes that never change.
+unsafe impl<K: Key + ?Sized> Send for Post<K> {}
+// SAFETY: as above.
+unsafe impl<K: Key + ?Sized> Sync for Post<K> {}
+
+impl<K: Key + ?Sized> table::Place for Post<K> {
+    #[inline]
+    fn word(self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+    #[inline]
+    unsafe fn from_word(word: u64) -> Self {
+        // SAFETY: the caller promises the word of a signpost, which is not 0.
+        Self(unsafe { NonNull::new_unchecked(ptr::with_exposed_provenance_mut(word as usize)) })
+    }
+    #[inline]
+    fn anchor(&self) -> &[u8] {
+        &self.whole()[..usize::from(self.get().length)]
+    }
+}
+
+impl<K: Key + ?Sized> Post<K> {
+    fn new(key: &K, length: usize, place: Place) -> Self {
+        let post = Self(NonNull::from(Box::leak(Box::new(Signpost {
+            place: AtomicUsize::new(place),
+            next: AtomicPtr::default(),
+            prev: AtomicPtr::default(),
+            length: length as u16,
+            cell: key.cell(),
+            bytes: Bytes::new(key.radix().as_ref()),
+        }))));
+        // The table keeps 48 bits of an address, which is what user space has.
+        assert!(table::Place::word(post) >> 48 == 0, "a signpost at {post:?}, beyond 48 bits");
+        post
+    }
+
+    #[inline]
+    fn get<'a>(self) -> &'a Signpost<K> {
+        // SAFETY: it lives by the type's promise.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The radix bytes of the whole anchor.
+    #[inline]
+    fn whole<'a>(self) -> &'a [u8] {
+        self.get().bytes.get()
+    }
+
+    fn key<'a>(self) -> &'a K {
+        // SAFETY: cell and bytes were stored from one key, and never change. The bytes of a key without a
+        // tail are not looked at; of the others radix and tail are the same.
+        unsafe { K::view(&raw const self.get().cell, self.whole().as_ptr()) }
+    }
+
+    #[inline]
+    fn place(self) -> Option<Place> {
+        // Acquire: pairs with the release of `State::insert`, so the node's content is seen.
+        Some(self.get().place.load(Ordering::Acquire)).filter(|place| *place != 0)
+    }
+
+    fn next(self) -> Option<Self> {
+        NonNull::new(self.get().next.load(Ordering::Relaxed)).map(Self)
+    }
+
+    fn prev(self) -> Option<Self> {
+        NonNull::new(self.get().prev.load(Ordering::Relaxed)).map(Self)
+    }
+
+    fn link(left: Self, right: Option<Self>) {
+        let next = right.map_or(ptr::null_mut(), |right| right.0.as_ptr());
+        left.get().next.store(next, Ordering::Relaxed);
+        if let Some(right) = right {
+            right.get().prev.store(left.0.as_ptr(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the updater has.
+struct State<K: Key + ?Sized> {
+    first: Post<K>,
+    standby: Standby<Table<Post<K>>>,
+    /// Steps that the published table has and the standby has not: taken in when that is quiet.
+    behind: Vec<table::Step<Post<K>>>,
+    /// Steps that the standby has and the published table has not.
+    ahead: Vec<table::Step<Post<K>>>,
+    /// Places that are out with `ahead`.
+    leaving: Vec<Place>,
+    version: u64,
+}
+
+/// HydraList's search layer by hashing; see the [module](self).
+pub struct TableLayer<K: Key + ?Sized> {
+    twin: Twin<Table<Post<K>>>,
+    state: Mutex<State<K>>,
+    // Last: it frees what is retired after all else is gone.
+    collector: Collector,
+}
+
+impl<K: Key + ?Sized> std::fmt::Debug for TableLayer<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableLayer").finish_non_exhaustive()
+    }
+}
+
+impl<K: Key + ?Sized> Default for TableLayer<K> {
+    fn default() -> Self {
+        let first = Post::new(K::Owned::default().borrow(), 0, 0);
+        let (twin, standby) = Twin::new(Table::new(first, Switches::default()));
+        let state = State {
+            first,
+            standby,
+            behind: Vec::new(),
+            ahead: Vec::new(),
+            leaving: Vec::new(),
+            version: 0,
+        };
+        Self { twin, state: Mutex::new(state), collector: Collector::new() }
+    }
+}
+
+impl<K: Key + ?Sized> State<K> {
+    /// The last signpost whose anchor is not above the key. The standby is up to date.
+    fn at_or_before(&self, bytes: &[u8]) -> Post<K> {
+        let found = self.standby.peek().search_by_comparing(bytes);
+        let mut post = found.map_or(self.first, |found| found.place);
+        // The prefix in the table is not above the key; the anchor may be. Only the first is empty.
+        while post.whole() > bytes && post != self.first {
+            post = post.prev().unwrap_or(self.first);
+        }
+        post
+    }
+
+    fn step(&mut self, place: Post<K>, came: bool, left: Post<K>, right: Option<Post<K>>) {
+        // Mostly a byte short of the whole: see `length`.
+        let ended = table::Place::anchor(&place).len().saturating_sub(1);
+        let step = table::Step { place, came, left, right, outer: left.prev(), ended };
+        self.version += 1;
+        // SAFETY: `TableLayer::begin` has seen that it is quiet, and it was not published since.
+        unsafe { self.standby.table() }.apply(&step, self.version);
+        self.ahead.push(step);
+    }
+
+    fn come(&mut self, post: Post<K>, left: Post<K>) {
+        let right = left.next();
+        self.step(post, true, left, right);
+        Post::link(post, right);
+        Post::link(left, Some(post));
+    }
+
+    fn go(&mut self, post: Post<K>) {
+        let Some(left) = post.prev() else { return };
+        let right = post.next();
+        self.step(post, false, left, right);
+        Post::link(left, right);
+    }
+
+    /// How much of an anchor goes into the tables: one byte more than tells it from the one before.
+    fn length(left: &[u8], anchor: &[u8]) -> usize {
+        (common_length(left, anchor) + 2).min(anchor.len())
+    }
+
+    fn insert(&mut self, key: &K, place: Place) {
+        let radix = key.radix();
+        let bytes = radix.as_ref();
+        let left = self.at_or_before(bytes);
+        if left.whole() == bytes && (left != self.first || bytes.is_empty()) {
+            // Release: who sees the place sees the node.
+            let before = left.get().place.swap(place, Ordering::AcqRel);
+            // Not at once: the published table may know the same anchor by an earlier signpost.
+            self.leaving.extend(Some(before).filter(|before| *before != 0));
+            return;
+        }
+        let right = left.next();
+        // The next one's prefix may be too short to stand behind this anchor.
+        let short = right.filter(|right| table::Place::anchor(right) <= bytes);
+        if let Some(short) = short {
+            self.go(short);
+        }
+        let before: &[u8] = if left == self.first { &[] } else { left.whole() };
+        let post = Post::new(key, Self::length(before, bytes), place);
+        self.come(post, left);
+        if let Some(short) = short {
+            let length = Self::length(bytes, short.whole());
+            let place = short.get().place.load(Ordering::Relaxed);
+            self.come(Post::new(short.key(), length, place), post);
+        }
+    }
+
+    fn remove(&mut self, key: &K, place: Place) {
+        let radix = key.radix();
+        let bytes = radix.as_ref();
+        let post = self.at_or_before(bytes);
+        if post.place() != Some(place) || post.whole() != bytes {
+            return;
+        }
+        if post == self.first {
+            post.get().place.store(0, Ordering::Release);
+        } else {
+            self.go(post);
+        }
+        self.leaving.push(place);
+    }
+}
+
+impl<K: Key + ?Sized> TableLayer<K> {
+    fn state(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that the standby is quiet and up to date.
+    fn begin(&self, state: &mut State<K>) {
+        if !state.ahead.is_empty() {
+            return;
+        }
+        for _ in 0..PATIENCE {
+            if state.standby.is_quiet() {
+                break;
+            }
+            // Who leaves takes its share of the garbage, and so sets the watch.
+            drop(self.collector.pin());
+            std::thread::yield_now();
+        }
+        let guard = self.collector.pin();
+        if state.standby.is_quiet() {
+            let mut version = state.version - state.behind.len() as u64;
+            for step in &state.behind {
+                version += 1;
+                // SAFETY: it is quiet.
+                unsafe { state.standby.table() }.apply(step, version);
+            }
+        } else {
+            // The copy is up to date.
+            self.twin.renew(&mut state.standby, &guard);
+        }
+        for step in state.behind.drain(..).filter(|step| !step.came) {
+            // SAFETY: in neither table, nor in the list; retired once, by the step that took it out.
+            unsafe { guard.retire(step.place.0.as_ptr()) };
+        }
+    }
+
+    /// A search by tags, and without them where those have lied.
+    #[inline]
+    fn settle(
+        table: &Table<Post<K>>,
+        found: Option<Found<Post<K>>>,
+        bytes: &[u8],
+    ) -> Option<Place> {
+        let agrees =
+            |found: &Found<Post<K>>| fault!("wormhole.layer.uncompared") || found.agrees(bytes);
+        let found = found.filter(agrees).or_else(|| table.search_by_comparing(bytes))?;
+        found.place.place()
+    }
+}
+
+// SAFETY: jumps find places in the published table; departures are told by `publish`, when no published
+// table has them and all jumps in the older one are told of by their guards.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
+    fn jump(&self, key: &K) -> Option<Place> {
+        let _guard: Guard<'_> = self.collector.pin();
+        // SAFETY: the guard was taken before, and lasts.
+        let table = unsafe { self.twin.read() };
+        point("wormhole.layer.table");
+        let radix = key.radix();
+        Self::settle(table, table.search(radix.as_ref()), radix.as_ref())
+    }
+
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
+        const GROUP: usize = 16;
+        let _guard: Guard<'_> = self.collector.pin();
+        // SAFETY: the guard was taken before, and lasts.
+        let table = unsafe { self.twin.read() };
+        for (keys, places) in keys.chunks(GROUP).zip(places.chunks_mut(GROUP)) {
+            let mut radixes: [Option<K::Radix<'_>>; GROUP] = [None; GROUP];
+            for (radix, key) in radixes.iter_mut().zip(keys) {
+                *radix = Some(key.borrow().radix());
+            }
+            let bytes = radixes.each_ref().map(|radix| radix.as_ref().map(AsRef::as_ref));
+            let found = table.search_many(bytes);
+            for (found, bytes) in found.iter().zip(&bytes) {
+                if let (Some(found), Some(_)) = (found, bytes) {
+                    table::prefetch(found.place.0.as_ptr());
+                    table::prefetch(found.witness().0.as_ptr());
+                }
+            }
+            for ((place, found), bytes) in places.iter_mut().zip(found).zip(bytes) {
+                *place = bytes.and_then(|bytes| Self::settle(table, found, bytes));
+            }
+        }
+    }
+
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+        let mut state = self.state();
+        self.begin(&mut state);
+        match step {
+            Step::Insert(place) => state.insert(anchor, place),
+            Step::Remove(place) => state.remove(anchor, place),
+        }
+        None
+    }
+
+    fn publish(&self, mut left: impl FnMut(Place)) {
+        let mut state = self.state();
+        let state = &mut *state;
+        if !state.ahead.is_empty() && !fault!("wormhole.layer.unpublished") {
+            self.twin.publish(&mut state.standby, &self.collector.pin());
+            std::mem::swap(&mut state.ahead, &mut state.behind);
+        }
+        state.leaving.drain(..).for_each(&mut left);
+    }
+
+    fn for_each(&self, mut each: impl FnMut(&K, Place)) {
+        let state = self.state();
+        for post in std::iter::successors(Some(state.first), |post| post.next()) {
+            if let Some(place) = post.place() {
+                each(post.key(), place);
+            }
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        let state = self.state();
+        let posts = std::iter::successors(Some(state.first), |post| post.next()).map(|post| {
+            let apart = if let Bytes::Many(bytes) = &post.get().bytes { bytes.len() } else { 0 };
+            size_of::<Signpost<K>>() + apart
+        });
+        let _guard = self.collector.pin();
+        // SAFETY: the guard was taken before, and lasts.
+        let published = unsafe { self.twin.read() };
+        posts.sum::<usize>() + published.bytes() + state.standby.peek().bytes()
+    }
+
+    /// Compares both tables with the signposts, each as far as it has followed.
+    fn audit(&self) -> Result<(), String> {
+        let state = self.state();
+        let posts: Vec<_> = std::iter::successors(Some(state.first), |post| post.next()).collect();
+        for pair in posts.windows(2) {
+            let [left, post] = [pair[0], pair[1]];
+            let anchor = table::Place::anchor(&post);
+            if post.prev() != Some(left) {
+                return Err(format!("the link back of {anchor:?} is wrong"));
+            }
+            // The first signpost stands for all keys below the second.
+            if left != state.first && anchor <= left.whole() || anchor.is_empty() {
+                return Err(format!("{anchor:?} is not above the anchor before it"));
+            }
+        }
+        let _guard = self.collector.pin();
+        // SAFETY: the guard was taken before, and lasts.
+        let published = unsafe { self.twin.read() };
+        let tables = [(published, &state.ahead), (state.standby.peek(), &state.behind)];
+        for (table, lacks) in tables {
+            let (mut table, version) = (table.clone(), state.version - lacks.len() as u64);
+            for (step, number) in lacks.iter().zip(version + 1..) {
+                table.apply(step, number);
+            }
+            table.audit(&posts)?;
+        }
+        Ok(())
+    }
+}
+
+impl<K: Key + ?Sized> Drop for TableLayer<K> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let gone = state.behind.drain(..).chain(state.ahead.drain(..));
+        let mut posts: Vec<_> = gone.filter(|step| !step.came).map(|step| step.place).collect();
+        posts.extend(std::iter::successors(Some(state.first), |post| post.next()));
+        // SAFETY: nobody jumps any more. A signpost is in the list or, once, in the steps that took it
+        // out, unless it is the collector's already.
+        unsafe {
+            self.twin.free(&state.standby);
+            posts.into_iter().for_each(|post| Signpost::free(post.0.as_ptr()));
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Wormhole: lookups in O(log L), where L is the length of the key, however many keys there are.
+//!
+//! A list of leaves in order, and over it a trie of short separators (*anchors*) kept in a hash table
+//! with all their prefixes. A lookup finds its longest prefix in the table by binary search on the
+//! length, and from there its leaf in constant time; in the leaf the hash of the key tells where.
+//!
+//! | type | leaves are shared by | for |
+//! |---|---|---|
+//! | [`Wormhole`] | versions that readers validate | use |
+//! | [`WormholeFaithful`] | reader-writer locks, as in the paper | comparison |
+//! | [`WormholeUnsafe`] | nobody: one thread | what synchronization costs |
+//!
+//! Point operations O(log L) and linearizable: a read where its leaf was last found valid, a write
+//! where it unlocks the leaf. Walks are live; they copy what they want of a leaf, and go on by anchors. Readers
+//! write nothing shared, except that a walk sorts the leaf it comes to, if that is not sorted and
+//! nobody holds its lock. Splits and merges wait for no reader, and neither for each other.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `hash` | incremental CRC32C |
+//! | `table` | the MetaTrieHT |
+//! | `twin`, `upkeep` | two tables, and how steps of the list get into them |
+//! | `leaf`, `mode` | a leaf, and how it is shared |
+//! | `list` | search, split, merge |
+//! | [`layer`] | the table as a search layer of HydraList |
+//!
+//! Source: "Wormhole: A Fast Ordered Index for In-memory Data Management" (Wu, Ni, Jiang, EuroSys
+//! 2019), §2 and §3. What departs from it is told at the top of each file.
+
+mod batch;
+mod hash;
+pub mod layer;
+mod leaf;
+mod list;
+mod mode;
+mod single;
+pub mod table;
+#[doc(hidden)]
+pub mod twin;
+mod upkeep;
+mod walk;
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+
+use self::leaf::Leaf;
+use self::list::List;
+pub use self::mode::{Faithful, Mode, Optimistic, Single};
+pub use self::single::WormholeUnsafe;
+use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
+use ordna_base::reclaim::Guard;
+use ordna_base::sync::StripedCounter;
+use ordna_base::{Entries, Error, Key, Value, Violation};
+
+/// Which of the paper's optimizations are in use: all, unless for its factor analysis (figure 11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switches {
+    /// Slots of the table are compared by tag; else every prefix in a bucket is compared in full.
+    pub tag_matching: bool,
+    /// The hash of a longer prefix goes on from that of a shorter one; else each starts anew.
+    pub incremental_hashing: bool,
+    /// A leaf is searched by the tags of its entries; else by binary search on the keys.
+    pub sort_by_tag: bool,
+    /// The tag tells where to look; else all tags are looked at.
+    pub direct_position: bool,
+}
+
+impl Default for Switches {
+    fn default() -> Self {
+        Self {
+            tag_matching: true,
+            incremental_hashing: true,
+            sort_by_tag: true,
+            direct_position: true,
+        }
+    }
+}
+
+/// An ordered map whose lookups take O(log L); see the [module](self).
+pub type Wormhole<K, V, const LEAF: usize = 128> = Index<K, V, Optimistic, LEAF>;
+
+/// The same with the paper's lock per leaf; see the [module](self).
+pub type WormholeFaithful<K, V, const LEAF: usize = 128> = Index<K, V, Faithful, LEAF>;
+
+/// The index, in one of the [modes](Mode), with leaves of up to `LEAF` entries (4 to 200).
+pub struct Index<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize = 128> {
+    list: List<K, V, S, LEAF>,
+    len: StripedCounter,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> std::fmt::Debug
+    for Index<K, V, S, LEAF>
+{
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wormhole").field("approximate_len", &self.len.sum()).finish_non_exhaustive()
+    }
+}
+
+macro_rules! constructors {
+    ($mode:ty) => {
+        impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Default
+            for Index<K, V, $mode, LEAF>
+        {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+
+        impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Index<K, V, $mode, LEAF> {
+            /// An empty index.
+            pub fn new() -> Self {
+                Self::with_switches(Switches::default())
+            }
+
+            /// An empty index with some of the optimizations turned off.
+            pub fn with_switches(switches: Switches) -> Self {
+                Self::create(switches)
+            }
+        }
+    };
+}
+
+constructors!(Optimistic);
+constructors!(Faithful);
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Index<K, V, S, LEAF> {
+    fn create(switches: Switches) -> Self {
+        Self { list: List::new(switches), len: StripedCounter::new() }
+    }
+
+    /// How many splits and merges the published table does not know yet: lookups of their leaves have
+    /// a leaf or two more to look at. For observation.
+    pub fn table_lag(&self) -> u64 {
+        self.list.lag()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedIndex
+    for Index<K, V, S, LEAF>
+{
+    type Key = K;
+    type Value = V;
+
+    #[inline]
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+        key.check().ok()?;
+        let section = self.list.enter();
+        let radix = key.radix();
+        let target = self.list.search(radix.as_ref(), &section);
+        let words = self.list.get(&target, key, radix.as_ref(), &section)?;
+        Some(Leaf::<K, V, S, LEAF>::read(words, &section, read))
+    }
+
+    fn modify<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        key.check()?;
+        let section = self.list.enter();
+        let radix = key.radix();
+        let bytes = radix.as_ref();
+        let target = self.list.search(bytes, &section);
+        target.leaf.prefetch_order();
+        let (leaf, held) = self.list.lock(&target, key, bytes, &section);
+        let found = self.list.find(leaf, key, target.tag, || true).ok().flatten();
+        let Some(entry) = found else {
+            if let Change::Put(value) = change(None) {
+                let value = value.borrow();
+                value.check()?;
+                let words = Leaf::<K, V, S, LEAF>::entry(key, value);
+                self.list.insert(leaf, bytes, &target, words);
+                drop(held);
+                self.len.add(1);
+                self.list.maintain(&section);
+            }
+            return Ok(());
+        };
+        match Leaf::<K, V, S, LEAF>::read(entry.1, &section, |value| change(Some(value))) {
+            Change::Keep => {}
+            Change::Put(value) => {
+                let value = value.borrow();
+                value.check()?;
+                self.list.set_value(leaf, entry, key, value, &section);
+            }
+            Change::Remove => {
+                self.list.remove(leaf, entry, &section);
+                self.len.add(-1);
+                if leaf.len() <= LEAF / 4 {
+                    self.list.merge(leaf, held, &target);
+                    self.list.maintain(&section);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            self.list.walk((lower, upper), direction, usize::MAX, visit);
+        }
+    }
+
+    fn nearest(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+    ) -> Option<Owned<Self>> {
+        let mut found = None;
+        if !bounds_cross(lower, upper) {
+            self.list.walk((lower, upper), direction, 1, |key, value| {
+                found = Some((key.to_owned(), value.to_owned()));
+                ControlFlow::Break(())
+            });
+        }
+        found
+    }
+
+    fn collect(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<K, V>,
+    ) -> usize {
+        let before = out.len();
+        if !bounds_cross(lower, upper) {
+            self.list.walk((lower, upper), direction, limit, |key, value| {
+                out.push(key, value);
+                ControlFlow::Continue(())
+            });
+        }
+        out.len() - before
+    }
+
+    fn pin(&self) -> Option<Guard<'_>> {
+        self.list.enter().0
+    }
+
+    fn approximate_len(&self) -> usize {
+        self.len.sum()
+    }
+
+    fn memory_usage(&self) -> MemoryUsage {
+        let [leaves, free, records, tables] = self.list.bytes(&self.list.enter());
+        let parts =
+            [("leaves", leaves), ("free leaves", free), ("records", records), ("tables", tables)];
+        MemoryUsage { parts: parts.to_vec() }
+    }
+
+    fn validate(&self) -> Result<Audit, Violation> {
+        let (entries, nodes) = self.list.audit()?;
+        if entries != self.approximate_len() {
+            let counted = self.approximate_len();
+            return Err(Violation(format!("wormhole: {entries} entries, {counted} counted")));
+        }
+        Ok(Audit { entries, nodes })
+    }
+
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
+        self.list.get_many(keys, each);
+    }
+}

@@ -1,0 +1,232 @@
+//! Takes the steps of the leaf list into the two tables, behind the backs of writers and readers.
+//!
+//! # Protocol
+//! A writer that splits or merges makes its step *under the log's lock*: it numbers the step, marks the
+//! two halves of a split with the number, relinks the list and appends to the log. So the log is the
+//! history of the list, and the table after step n is exact for the list after step n. A reader that
+//! comes to a leaf through the table of version v, and finds the leaf marked with a number not above v,
+//! knows that the leaf has all that the table said it has; else it goes by the anchors.
+//!
+//! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
+//! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the keeper,
+//! or the standby is busy, it goes on: its steps wait. Readers meanwhile walk along the list.
+//!
+//! A leaf that was merged away is retired once its step is in both tables, in the order of the steps.
+//! So whoever holds a guard can follow the `prev` of an obsolete leaf: that leaf goes later.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+use super::Switches;
+use super::table::{Place, Step, Table};
+use super::twin::{Grace, Standby, Twin};
+use ordna_base::sync::atomic::{AtomicU64, Ordering};
+use ordna_base::sync::{fault, point};
+
+/// Steps that may wait before somebody takes them in: one for so many leaves, and no more than…
+const LEAVES_PER_STEP: usize = 64;
+/// …this many: a reader that comes to a leaf whose step waits has two leaves to look at.
+const MOST_STEPS: u64 = 64;
+/// Steps that may wait for a busy standby: a copy of the table costs as much as it has leaves.
+const LEAST_OVERDUE: usize = 64;
+const LEAVES_PER_OVERDUE: usize = 4;
+
+#[derive(Debug)]
+struct Log<P> {
+    /// Number of the last step.
+    last: u64,
+    /// Those that the keeper has not fetched yet.
+    steps: Vec<Step<P>>,
+}
+
+#[derive(Debug)]
+struct Keeper<P> {
+    standby: Standby<Table<P>>,
+    /// Steps that are not in both tables, oldest first; the last has the number `fetched`.
+    steps: VecDeque<Step<P>>,
+    fetched: u64,
+}
+
+/// The two tables and the log.
+#[derive(Debug)]
+pub struct Tables<P> {
+    twin: Twin<Table<P>>,
+    log: Mutex<Log<P>>,
+    keeper: Mutex<Keeper<P>>,
+    /// Copies of the log's last number and the published version, for who only wants to know whether
+    /// there is something to do.
+    logged: AtomicU64,
+    published: AtomicU64,
+    wanted: AtomicU64,
+}
+
+impl<P: Place + Send + Sync> Tables<P> {
+    pub fn new(first: P, switches: Switches) -> Self {
+        let (twin, standby) = Twin::new(Table::new(first, switches));
+        Self {
+            twin,
+            log: Mutex::new(Log { last: 0, steps: Vec::new() }),
+            keeper: Mutex::new(Keeper { standby, steps: VecDeque::new(), fetched: 0 }),
+            logged: AtomicU64::new(0),
+            published: AtomicU64::new(0),
+            wanted: AtomicU64::new(1),
+        }
+    }
+
+    /// The published table.
+    ///
+    /// # Safety
+    /// As for [`Twin::read`].
+    #[expect(unsafe_code, reason = "hands on a promise")]
+    #[inline]
+    pub unsafe fn read<'a>(&self) -> &'a Table<P> {
+        // SAFETY: handed on from the caller.
+        unsafe { self.twin.read() }
+    }
+
+    /// Makes a step of the list: `change` gets its number, relinks, and says what it did. It is quick
+    /// and does not panic.
+    pub fn step(&self, change: impl FnOnce(u64) -> Step<P>) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.last += 1;
+        let step = change(log.last);
+        log.steps.push(step);
+        self.logged.store(log.last, Ordering::Relaxed);
+    }
+
+    /// How many steps of the list are not in the published table.
+    pub fn lag(&self) -> u64 {
+        let published = self.published.load(Ordering::Relaxed);
+        self.logged.load(Ordering::Relaxed).saturating_sub(published)
+    }
+
+    /// Takes what is in the log into the standby table and publishes it, if it is worth it and nobody
+    /// else does, and readers have left the standby. Calls `retire` with leaves that are now in
+    /// neither table. Waits for nobody.
+    pub fn maintain(&self, grace: &impl Grace, retire: impl FnMut(P)) {
+        if self.lag() < self.wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.keeper.try_lock() {
+            Ok(mut keeper) => self.keep(&mut keeper, grace, retire),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.keep(&mut poisoned.into_inner(), grace, retire);
+            }
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
+    fn keep(&self, keeper: &mut Keeper<P>, grace: &impl Grace, mut retire: impl FnMut(P)) {
+        point("wormhole.maintain.keeper");
+        {
+            let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+            keeper.steps.extend(log.steps.drain(..));
+            keeper.fetched = log.last;
+        }
+        #[expect(unsafe_code, reason = "the keeper reads the published table")]
+        // SAFETY: we are the keeper.
+        let (published, leaves) = unsafe {
+            let table = self.twin.read();
+            (table.version(), table.leaves())
+        };
+        if !keeper.standby.is_quiet() {
+            let overdue = (leaves / LEAVES_PER_OVERDUE).max(LEAST_OVERDUE);
+            if fault!("wormhole.renew.never") || keeper.fetched - published < overdue as u64 {
+                return;
+            }
+            self.twin.renew(&mut keeper.standby, grace);
+        }
+        let mut version = keeper.fetched - keeper.steps.len() as u64;
+        let before = keeper.standby.peek().version();
+        for step in &keeper.steps {
+            version += 1;
+            if version > before || fault!("wormhole.apply.twice") {
+                #[expect(unsafe_code, reason = "changes the standby")]
+                // SAFETY: it was quiet, or is a fresh copy.
+                unsafe { keeper.standby.table() }.apply(step, version);
+            }
+        }
+        // Up to `published` all is in both tables now. What goes out of use goes in that order.
+        let both = keeper.steps.len() as u64 - (keeper.fetched - published);
+        let early = fault!("wormhole.retire.before_both_tables");
+        let done = if early { keeper.steps.len() as u64 } else { both };
+        for step in keeper.steps.drain(..done as usize) {
+            if !step.came {
+                retire(step.place);
+            }
+        }
+        point("wormhole.maintain.before_publish");
+        self.twin.publish(&mut keeper.standby, grace);
+        self.published.store(keeper.fetched, Ordering::Relaxed);
+        let wanted = (leaves / LEAVES_PER_STEP) as u64 + 1;
+        self.wanted.store(wanted.min(MOST_STEPS), Ordering::Relaxed);
+    }
+
+    /// Takes what is in the log into the published table, in place. Calls `free` with leaves that are
+    /// in it no longer.
+    ///
+    /// # Safety
+    /// The caller is the only thread that uses the tables, and holds no reference to them.
+    #[expect(unsafe_code, reason = "changes what is published")]
+    pub unsafe fn maintain_alone(&self, mut free: impl FnMut(P)) {
+        if self.lag() == 0 {
+            return;
+        }
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut version = log.last - log.steps.len() as u64;
+        for step in log.steps.drain(..) {
+            version += 1;
+            // SAFETY: handed on from the caller.
+            unsafe { self.twin.published_mut() }.apply(&step, version);
+            if !step.came {
+                free(step.place);
+            }
+        }
+        self.published.store(version, Ordering::Relaxed);
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        keeper.fetched = version;
+    }
+
+    /// Bytes of both tables.
+    pub fn bytes(&self) -> usize {
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        #[expect(unsafe_code, reason = "the keeper reads the published table")]
+        // SAFETY: we are the keeper.
+        let published = unsafe { self.twin.read() };
+        published.bytes() + keeper.standby.peek().bytes()
+    }
+
+    /// Compares the published table, with what is still in the log, with the list.
+    ///
+    /// # Errors
+    /// What differs first.
+    pub fn audit(&self, leaves: &[P]) -> Result<(), String> {
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        #[expect(unsafe_code, reason = "the keeper reads the published table")]
+        // SAFETY: we are the keeper.
+        let mut table = unsafe { self.twin.read() }.clone();
+        let mut version = keeper.fetched - keeper.steps.len() as u64;
+        for step in keeper.steps.iter().chain(&log.steps) {
+            version += 1;
+            if version > table.version() {
+                table.apply(step, version);
+            }
+        }
+        table.audit(leaves)
+    }
+
+    /// Frees the tables; calls `free` with the leaves that are out of the list but not retired yet.
+    ///
+    /// # Safety
+    /// No reader is left, and the tables are not used afterwards.
+    #[expect(unsafe_code, reason = "the end of both tables")]
+    pub unsafe fn free(&mut self, free: impl FnMut(P)) {
+        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let log = self.log.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let steps = keeper.steps.drain(..).chain(log.steps.drain(..));
+        steps.filter(|step| !step.came).map(|step| step.place).for_each(free);
+        // SAFETY: handed on from the caller.
+        unsafe { self.twin.free(&keeper.standby) }
+    }
+}

@@ -1,0 +1,279 @@
+//! Walks along the list, in both directions.
+//!
+//! A walk copies what it wants of a leaf under a ticket, and then calls the visitor, without any lock.
+//! If the ticket was not valid at the end of the copy, the walk finds the same place again. From leaf to
+//! leaf it goes by anchors: what is at or above the next leaf's anchor (or below this one's) is all that
+//! is left, wherever it stands by then. So a split behind the walk repeats nothing, and a merge skips
+//! nothing.
+//!
+//! Entries stand in a leaf by hash, so that a few dozen of them are on nearly all of its lines: the lines
+//! are asked for at once. While entries are visited the records of those to come are asked for, and
+//! towards the end of the leaf the lines of the leaf behind it.
+
+#![expect(unsafe_code, reason = "calls the visitor with entries that the section keeps")]
+
+use std::mem::MaybeUninit;
+use std::ops::{Bound, ControlFlow};
+
+use super::leaf::{Leaf, Order, Stale, Words};
+use super::list::{List, RETRIES, Section, Side};
+use super::mode::Mode;
+use ordna_base::index::{Direction, is_above, is_below};
+use ordna_base::sync::{fault, point};
+use ordna_base::{Key, Value};
+
+/// So many records ahead of the visitor are asked for.
+const RECORDS_AHEAD: usize = 16;
+/// Walks to fewer entries do not ask for all lines of a leaf.
+const FEW: usize = 8;
+
+/// Where a walk goes on: nothing from there on was returned yet.
+#[derive(Clone, Copy)]
+enum Place<'s, K: ?Sized> {
+    /// At a bound of the caller; the tag of its key.
+    Bound(Bound<&'s K>, u16),
+    /// At this anchor, upwards, or below it, downwards.
+    Anchor(&'s [u8]),
+}
+
+/// Entries copied from a leaf, in the direction of the walk.
+struct Run<const LEAF: usize> {
+    /// The first `len` of them are there.
+    words: [MaybeUninit<Words>; LEAF],
+    len: usize,
+}
+
+impl<const LEAF: usize> Run<LEAF> {
+    #[inline]
+    fn words(&self) -> &[Words] {
+        // SAFETY: `len` of them were written before it was set.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
+    }
+}
+
+/// The right to read a leaf: a ticket, or its lock.
+enum Right<'s, S: Mode> {
+    Ticket(S::Ticket<'s>),
+    Held { _held: S::Held<'s> },
+}
+
+impl<'s, S: Mode> Right<'s, S> {
+    #[inline]
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Ticket(ticket) => S::is_valid(ticket),
+            Self::Held { .. } => true,
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
+    /// Calls `visit` with the first `want` entries within the bounds, until it breaks; see
+    /// [`ordna_base::OrderedIndex::visit`].
+    pub fn walk(
+        &self,
+        (lower, upper): (Bound<&K>, Bound<&K>),
+        direction: Direction,
+        mut want: usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let section = self.enter();
+        let up = direction == Direction::Ascending;
+        let bound = if up { lower } else { upper };
+        let mut right = None;
+        let (mut leaf, mut place) = match bound {
+            Bound::Unbounded if up => (self.first(), Place::Bound(bound, 0)),
+            Bound::Unbounded => (self.table(&section).last(), Place::Bound(bound, 0)),
+            Bound::Included(key) | Bound::Excluded(key) => {
+                let radix = key.radix();
+                let target = self.search(radix.as_ref(), &section);
+                target.leaf.prefetch_order();
+                if want > FEW {
+                    (0..Leaf::<K, V, S, LEAF>::LINES).for_each(|at| target.leaf.prefetch_line(at));
+                }
+                self.try_sort(target.leaf, &section);
+                let (leaf, ticket) = self.cover(&target, key, radix.as_ref(), &section);
+                right = Some(Right::Ticket(ticket));
+                (leaf, Place::Bound(bound, target.tag))
+            }
+        };
+        let mut run = Run { words: [MaybeUninit::uninit(); LEAF], len: 0 };
+        let mut tail = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.tail().len(),
+            Bound::Unbounded => 0,
+        };
+        let mut tries = 0;
+        while want > 0 {
+            let held = right.take().unwrap_or_else(|| {
+                self.try_sort(leaf, &section);
+                let regained = self.regain(leaf, &place, up, tries >= RETRIES, &section);
+                leaf = regained.0;
+                regained.1
+            });
+            let Ok(beside) = Self::copy(leaf, held, &place, up, want, &mut run) else {
+                tries += 1;
+                continue;
+            };
+            tries = 0;
+            want -= run.len;
+            let ahead = beside.filter(|_| want > 0);
+            // SAFETY: the run was copied under a right found valid, within the section.
+            let flow = unsafe {
+                Self::visit_run(&run, ahead, &mut tail, |key, value| {
+                    if if up { is_above(key, upper) } else { is_below(key, lower) } {
+                        return ControlFlow::Break(());
+                    }
+                    visit(key, value)
+                })
+            };
+            let Some(beside) = beside.filter(|_| flow.is_continue()) else { return };
+            let anchor = if up { beside.anchor_bytes() } else { leaf.anchor_bytes() };
+            let none_left = match if up { upper } else { lower } {
+                Bound::Unbounded => false,
+                Bound::Included(key) | Bound::Excluded(key) => {
+                    let radix = key.radix();
+                    if up { anchor > radix.as_ref() } else { anchor <= radix.as_ref() }
+                }
+            };
+            if none_left {
+                return;
+            }
+            (leaf, place) = (beside, Place::Anchor(anchor));
+        }
+    }
+
+    /// The leaf at the place, from a leaf anywhere, and the right to read it.
+    fn regain<'s>(
+        &self,
+        leaf: Leaf<K, V, S, LEAF>,
+        place: &Place<'_, K>,
+        up: bool,
+        locked: bool,
+        section: &'s Section<'_>,
+    ) -> (Leaf<K, V, S, LEAF>, Right<'s, S>) {
+        let settle = |point: &[u8], side| {
+            if locked {
+                let (leaf, held) = self.settle_locked(leaf, point, side, section);
+                (leaf, Right::Held { _held: held })
+            } else {
+                let (leaf, ticket) = self.settle(leaf, point, side, section);
+                (leaf, Right::Ticket(ticket))
+            }
+        };
+        let key_side = if up { Side::From } else { Side::Below };
+        match place {
+            // Upwards there is nothing below the first leaf, downwards nothing above the last.
+            Place::Bound(Bound::Unbounded, _) if up => settle(&[], Side::From),
+            Place::Bound(Bound::Unbounded, _) => settle(&[], Side::Last),
+            Place::Bound(Bound::Included(key), _) => settle(key.radix().as_ref(), Side::From),
+            Place::Bound(Bound::Excluded(key), _) => settle(key.radix().as_ref(), key_side),
+            Place::Anchor(anchor) => settle(anchor, key_side),
+        }
+    }
+
+    /// Copies up to `want` entries of a leaf, which covers the place, from there on; returns the leaf
+    /// beside it. The right ends here: the visitor may read, so it holds nothing that others wait for.
+    #[inline]
+    fn copy(
+        leaf: Leaf<K, V, S, LEAF>,
+        right: Right<'_, S>,
+        place: &Place<'_, K>,
+        up: bool,
+        want: usize,
+        run: &mut Run<LEAF>,
+    ) -> Result<Option<Leaf<K, V, S, LEAF>>, Stale> {
+        // SAFETY: the right is the caller's, within a section.
+        let (order, at) = unsafe {
+            let order = leaf.order(|| right.is_valid())?;
+            let at = Self::rank_of(leaf, &order, place, up, || right.is_valid())?;
+            (order, at)
+        };
+        point("wormhole.walk.ordered");
+        let len = want.min(if up { order.len() - at } else { at });
+        for (step, words) in run.words[..len].iter_mut().enumerate() {
+            words.write(leaf.words(order.position(if up { at + step } else { at - 1 - step })));
+        }
+        run.len = len;
+        let beside = if up { leaf.next() } else { leaf.prev() };
+        let counts = fault!("wormhole.walk.unvalidated") || right.is_valid();
+        if counts { Ok(beside) } else { Err(Stale) }
+    }
+
+    /// Calls `visit` with the entries of the run until it breaks; meanwhile asks for the leaf `ahead`.
+    /// Records are taken to be as long as the last one: `tail` is the length of its key's.
+    ///
+    /// # Safety
+    /// The entries were copied under a right found valid, within a section that lasts.
+    #[inline]
+    unsafe fn visit_run(
+        run: &Run<LEAF>,
+        ahead: Option<Leaf<K, V, S, LEAF>>,
+        tail: &mut usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let words = run.words();
+        words[..words.len().min(RECORDS_AHEAD)]
+            .iter()
+            .for_each(|words| Leaf::<K, V, S, LEAF>::prefetch_words(words, *tail));
+        let mut lines = 0..Leaf::<K, V, S, LEAF>::LINES;
+        for (at, entry) in words.iter().enumerate() {
+            if let Some(later) = words.get(at + RECORDS_AHEAD) {
+                Leaf::<K, V, S, LEAF>::prefetch_words(later, *tail);
+            }
+            // A line with each entry, so that all are asked for at the end of the run: a walk that ends
+            // before has asked for little in vain.
+            if let Some(ahead) = ahead {
+                while lines.len() >= words.len() - at {
+                    lines.next().into_iter().for_each(|line| ahead.prefetch_line(line));
+                }
+            }
+            // SAFETY: handed on from the caller.
+            unsafe {
+                Leaf::<K, V, S, LEAF>::with_key(*entry, |key| {
+                    *tail = key.tail().len();
+                    Leaf::<K, V, S, LEAF>::with_value(*entry, |value| visit(key, value))
+                })?;
+            }
+        }
+        if let Some(ahead) = ahead {
+            lines.for_each(|line| ahead.prefetch_line(line));
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Upwards, how many entries of the leaf are before the place; downwards, how many are not yet.
+    ///
+    /// # Safety
+    /// As for [`Leaf::find`].
+    unsafe fn rank_of(
+        leaf: Leaf<K, V, S, LEAF>,
+        order: &Order<LEAF>,
+        place: &Place<'_, K>,
+        up: bool,
+        valid: impl Fn() -> bool,
+    ) -> Result<usize, Stale> {
+        // SAFETY: handed on from the caller.
+        unsafe {
+            match place {
+                Place::Bound(Bound::Unbounded, _) => Ok(if up { 0 } else { order.len() }),
+                Place::Bound(Bound::Included(key), tag)
+                | Place::Bound(Bound::Excluded(key), tag) => {
+                    let included = matches!(place, Place::Bound(Bound::Included(_), _));
+                    // Whether the key itself counts among those below.
+                    let with = up != included;
+                    match leaf.find(key, *tag, &valid)? {
+                        Some((position, _)) => {
+                            let rank = order.rank_of(position).ok_or(Stale)?;
+                            Ok(rank + usize::from(with))
+                        }
+                        None => leaf.rank(order, valid, |other| other < *key),
+                    }
+                }
+                Place::Anchor(anchor) if up && leaf.anchor_bytes() == *anchor => Ok(0),
+                Place::Anchor(anchor) => {
+                    leaf.rank(order, valid, |other| other.radix().as_ref() < *anchor)
+                }
+            }
+        }
+    }
+}

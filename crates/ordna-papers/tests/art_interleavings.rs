@@ -1,0 +1,397 @@
+//! Rare interleavings of the radix trees, forced: writers with each other, and with readers that
+//! validate what they read. Named after what breaks in published implementations.
+//!
+//! Not with `pessimistic`: there a reader keeps out the writer that these tests let in.
+#![cfg(all(debug_assertions, not(feature = "pessimistic")))]
+
+mod art_trees;
+
+use std::time::Duration;
+
+use art_trees::{Bytes, FORK, keys, under, walk, with};
+use ordna_base::sync::schedule::{Schedule, while_held};
+use ordna_base::{Change, Direction, OrderedIndex};
+use ordna_papers::art::{Art, Concurrent, Coupling, Olc, Rowex};
+
+mod pitfall_1_a_level_is_skipped {
+    use super::*;
+
+    /// A remover that has read node and parent must not drop a level that was put in between.
+    fn a_removal_keeps_a_level_put_in_between<P: Concurrent>() {
+        let index = with::<P>(&FORK);
+        let removed = while_held(
+            "art.modify.decided",
+            || index.remove(b"abc1"),
+            || assert_eq!(index.insert(b"ax", &9), Ok(None)),
+        );
+        assert_eq!(removed, Some(0));
+        let all = walk(&index, b"", Direction::Ascending);
+        assert_eq!(keys(&all), [b"abc2".as_slice(), b"ax"], "an acknowledged insert is gone");
+        index.validate().unwrap();
+    }
+
+    /// The same for an inserter that replaces a full node, and one that splits a prefix.
+    fn an_insert_keeps_a_level_put_in_between<P: Concurrent>() {
+        let full: [&[u8]; 4] = [b"abc1", b"abc2", b"abc3", b"abc4"];
+        for new in [b"abc5", b"abd1"] {
+            let index = with::<P>(&full);
+            while_held(
+                "art.modify.decided",
+                || assert_eq!(index.insert(new, &8), Ok(None)),
+                || assert_eq!(index.insert(b"ax", &9), Ok(None)),
+            );
+            for key in full.into_iter().chain([new.as_slice(), b"ax"]) {
+                assert!(index.contains(key), "{key:?} is gone");
+            }
+            index.validate().unwrap();
+        }
+    }
+
+    /// What a writer decided upon is gone when it takes its lock.
+    fn a_writer_notices_that_its_place_changed<P: Concurrent>() {
+        type Act<P> = fn(&Bytes<P>);
+        type Case<P> = (&'static str, Act<P>, Act<P>, &'static [&'static [u8]]);
+        let cases: [Case<P>; 4] = [
+            (
+                "the same key twice",
+                |i| put(i, b"abc3"),
+                |i| put(i, b"abc3"),
+                &[b"ab", b"abc1", b"abc2", b"abc3"],
+            ),
+            (
+                "a leaf expanded twice",
+                |i| put(i, b"abc1x"),
+                |i| put(i, b"abc1y"),
+                &[b"ab", b"abc1", b"abc1x", b"abc1y", b"abc2"],
+            ),
+            ("removed twice", |i| take(i, b"ab"), |i| take(i, b"ab"), &[b"abc1", b"abc2"]),
+            (
+                "set after its removal",
+                |i| put(i, b"ab"),
+                |i| take(i, b"ab"),
+                &[b"ab", b"abc1", b"abc2"],
+            ),
+        ];
+        fn put<P: Concurrent>(index: &Bytes<P>, key: &[u8]) {
+            index.insert(key, &7).unwrap();
+        }
+        fn take<P: Concurrent>(index: &Bytes<P>, key: &[u8]) {
+            index.remove(key);
+        }
+        for (what, held, meanwhile, expected) in cases {
+            // Enough entries that the node neither grows nor goes.
+            let index = with::<P>(&FORK);
+            index.insert(b"ab", &5).unwrap();
+            while_held("art.modify.decided", || held(&index), || meanwhile(&index));
+            let all = walk(&index, b"", Direction::Ascending);
+            assert_eq!(keys(&all), expected, "{what}");
+            index.validate().unwrap_or_else(|broken| panic!("{what}: {broken}"));
+        }
+    }
+
+    #[test]
+    fn writers_of_one_node_under_coupling() {
+        // Upgrades need to be alone in the node: the second writer goes first, or the first again.
+        let index = with::<Coupling>(&FORK);
+        std::thread::scope(|scope| {
+            for writer in 0..3_u8 {
+                let index = &index;
+                scope.spawn(move || {
+                    for n in 0..2000_u64 {
+                        let key = [b'a', b'b', writer, n as u8 % 7];
+                        index.insert(&key, &n).unwrap();
+                        index.remove(&[b'a', b'b', writer, (n / 2) as u8 % 7]);
+                    }
+                });
+            }
+        });
+        index.validate().unwrap();
+    }
+
+    /// Two that add one to the same word: no update is lost.
+    fn no_update_is_lost<P: Concurrent>() {
+        let index = with::<P>(&FORK);
+        let add = || index.update(b"abc1", |value| value + 1).unwrap();
+        while_held("art.modify.decided", add, || {
+            add();
+        });
+        assert_eq!(index.get(b"abc1"), Some(2));
+    }
+
+    /// What a removal returns is what it removed.
+    fn a_removal_returns_the_value_it_removed<P: Concurrent>() {
+        // Enough entries that the node stays.
+        let index = with::<P>(&[b"ab", b"abc", b"abd", b"abe"]);
+        let removed = while_held(
+            "art.modify.decided",
+            || index.remove(b"abd"),
+            || assert_eq!(index.insert(b"abd", &9), Ok(Some(2))),
+        );
+        assert_eq!(removed, Some(9));
+        index.validate().unwrap();
+    }
+
+    /// A merge waits for the writer that is inside the node whose prefix it makes longer.
+    fn a_merge_waits_for_a_writer_below<P: Concurrent>() {
+        let index = with::<P>(&[b"abc1", b"abc2", b"ax"]);
+        let schedule = Schedule::new();
+        schedule.hold("writer", "art.expand.locked");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(b"abc1z", &9)));
+            schedule.wait_held("writer", "art.expand.locked");
+            let merger = scope.spawn(|| index.remove(b"ax"));
+            // Time for the merger to go on where it should not.
+            std::thread::sleep(Duration::from_millis(50));
+            schedule.release("writer", "art.expand.locked");
+            assert_eq!(writer.join().unwrap(), Ok(None));
+            assert_eq!(merger.join().unwrap(), Some(2));
+        });
+        let all = walk(&index, b"", Direction::Ascending);
+        assert_eq!(keys(&all), [b"abc1".as_slice(), b"abc1z", b"abc2"]);
+        index.validate().unwrap();
+    }
+
+    /// A change that keeps the value is as of one moment too.
+    fn a_value_that_is_kept_is_the_current_one<P: Concurrent>() {
+        let index = with::<P>(&FORK);
+        let mut seen = Vec::new();
+        let keep = || {
+            index
+                .modify(b"abc1", |value| {
+                    seen.push(value.copied());
+                    Change::<u64>::Keep
+                })
+                .unwrap();
+        };
+        while_held("art.modify.decided", keep, || {
+            index.insert(b"abc1", &5).unwrap();
+        });
+        assert_eq!(seen, [Some(0), Some(5)], "kept a value that was replaced meanwhile");
+    }
+
+    under! {
+        a_removal_keeps_a_level_put_in_between: Olc, Rowex;
+        an_insert_keeps_a_level_put_in_between: Olc, Rowex;
+        a_writer_notices_that_its_place_changed: Olc, Rowex;
+        no_update_is_lost: Olc, Rowex;
+        a_removal_returns_the_value_it_removed: Olc, Rowex;
+        a_merge_waits_for_a_writer_below: Olc, Rowex;
+        a_value_that_is_kept_is_the_current_one: Olc, Rowex;
+    }
+}
+
+mod pitfall_2_second_validation_of_the_parent {
+    use super::*;
+
+    /// The link to the node was read, then its prefix is cut by an insert above it.
+    fn split(index: &Bytes<Olc>) {
+        assert_eq!(index.insert(b"ax", &9), Ok(None));
+    }
+
+    #[test]
+    fn a_lookup_finds_the_key() {
+        let index = with::<Olc>(&FORK);
+        let found = while_held("art.descend.before_child", || index.get(b"abc1"), || split(&index));
+        assert_eq!(found, Some(0), "levels misaligned");
+    }
+
+    #[test]
+    fn a_removal_removes_the_key() {
+        let index = with::<Olc>(&FORK);
+        let removed =
+            while_held("art.locate.before_child", || index.remove(b"abc1"), || split(&index));
+        assert_eq!((removed, index.get(b"abc1")), (Some(0), None), "the key is still there");
+    }
+
+    #[test]
+    fn a_walk_starts_at_its_bound() {
+        // More entries than a walk takes from a node at once.
+        let all: Vec<[u8; 4]> = (0..40).map(|last| [b'a', b'b', b'c', last]).collect();
+        let index = with::<Olc>(&all.iter().map(<[u8; 4]>::as_slice).collect::<Vec<_>>());
+        let from = all[3].as_slice();
+        let walked = || walk(&index, from, Direction::Ascending);
+        let found = while_held("art.walk.before_child", walked, || split(&index));
+        assert!(keys(&found).starts_with(&[from]), "{found:?}");
+    }
+
+    /// The node was entered, then a merge makes its prefix longer.
+    #[test]
+    fn a_merge_is_noticed_below() {
+        let index = with::<Olc>(&[b"abc1", b"abc2", b"ax"]);
+        let found = while_held(
+            "art.descend.entered_child",
+            || index.get(b"abc1"),
+            || assert_eq!(index.remove(b"ax"), Some(2)),
+        );
+        assert_eq!(found, Some(0));
+    }
+
+    /// Runs `write` until it stands with half of a node's entries moved, and meanwhile lets `read` go
+    /// on from `point`, at which it has entered the node.
+    fn reads_while_entries_move(
+        keys: &[&[u8]],
+        (write, moved): (fn(&Bytes<Olc>), &'static str),
+        (read, point): (fn(&Bytes<Olc>) -> bool, &'static str),
+    ) {
+        let index = with::<Olc>(keys);
+        let schedule = Schedule::new();
+        schedule.hold("reader", point);
+        schedule.hold("writer", moved);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| schedule.enroll("reader", || read(&index)));
+            schedule.wait_held("reader", point);
+            let writer = scope.spawn(|| schedule.enroll("writer", || write(&index)));
+            schedule.wait_held("writer", moved);
+            schedule.release("reader", point);
+            // Time for the reader to answer from what it saw; a right one waits for the writer.
+            std::thread::sleep(Duration::from_millis(50));
+            schedule.release("writer", moved);
+            writer.join().unwrap();
+            assert!(reader.join().unwrap(), "read a node in the middle of a change: {point}");
+        });
+        index.validate().unwrap();
+    }
+
+    #[test]
+    fn a_node_read_while_entries_move_up_is_read_again() {
+        type Read = (fn(&Bytes<Olc>) -> bool, &'static str);
+        let reads: [Read; 5] = [
+            (|index| index.get(b"ac") == Some(1), "art.descend.entered_child"),
+            (|index| index.insert(b"ac", &7) == Ok(Some(1)), "art.locate.entered_child"),
+            (|index| index.remove(b"ac") == Some(1), "art.locate.entered_child"),
+            (
+                |index| {
+                    let all = walk(index, b"", Direction::Ascending);
+                    all.windows(2).all(|pair| pair[0].0 < pair[1].0) && all.len() >= 2
+                },
+                "art.walk.before_inner_chunk",
+            ),
+            (
+                |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac"],
+                "art.walk.entered_child",
+            ),
+        ];
+        for read in reads {
+            let insert = |index: &Bytes<Olc>| assert_eq!(index.insert(b"aa", &9), Ok(None));
+            reads_while_entries_move(&[b"ab", b"ac"], (insert, "art.add.shifted"), read);
+        }
+    }
+
+    #[test]
+    fn a_node_read_while_entries_move_down_is_read_again() {
+        type Read = (fn(&Bytes<Olc>) -> bool, &'static str);
+        let reads: [Read; 2] = [
+            (|index| index.get(b"ac") == Some(1), "art.descend.entered_child"),
+            (
+                |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac", b"ad"],
+                "art.walk.entered_child",
+            ),
+        ];
+        for read in reads {
+            let remove = |index: &Bytes<Olc>| assert_eq!(index.remove(b"ab"), Some(0));
+            reads_while_entries_move(&[b"ab", b"ac", b"ad"], (remove, "art.remove.shifted"), read);
+        }
+    }
+
+    /// The record in the slot of the bound stands before the bound; while the walk goes on, others come
+    /// in between.
+    #[test]
+    fn a_walk_that_restarts_stays_behind_its_bound() {
+        let index = with::<Olc>(&[b"ab1", b"ac"]);
+        let found = while_held(
+            "art.collect.before_slots",
+            || walk(&index, b"ab5", Direction::Ascending),
+            || assert_eq!(index.insert(b"ab3", &9), Ok(None)),
+        );
+        assert_eq!(keys(&found), [b"ac"]);
+    }
+
+    /// A seek compares its bound with a prefix that is being cut: what is left of it is smaller than
+    /// the bound in one case, larger in the other.
+    #[test]
+    fn a_seek_compares_with_a_prefix_of_one_moment() {
+        let cases: [([&[u8]; 2], &[u8]); 2] = [(FORK, b"abc"), ([b"aca1", b"aca2"], b"aca")];
+        for (fork, from) in cases {
+            let index = with::<Olc>(&fork);
+            let walked = || walk(&index, from, Direction::Ascending);
+            let found = while_held("art.walk.entered_child", walked, || split(&index));
+            assert!(keys(&found).starts_with(&fork), "{found:?}");
+        }
+    }
+
+    /// Another writer of the same node foils each optimistic attempt; behind the last one it waits.
+    #[test]
+    fn restarts_are_bounded_and_then_locks_are_taken() {
+        let index = &with::<Olc>(&FORK);
+        let mut calls = 0;
+        std::thread::scope(|scope| {
+            let change = |_: Option<&u64>| {
+                calls += 1;
+                if calls <= 24 {
+                    let value = calls;
+                    let other = scope.spawn(move || index.insert(b"abc2", &value).unwrap());
+                    if calls <= 16 {
+                        other.join().unwrap();
+                    } else {
+                        std::thread::sleep(Duration::from_millis(60));
+                    }
+                }
+                Change::Put(100 + calls)
+            };
+            index.modify(b"abc1", change).unwrap();
+        });
+        assert_eq!(calls, 17, "the lock was not taken after 16 restarts");
+        assert_eq!((index.get(b"abc1"), index.get(b"abc2")), (Some(117), Some(17)));
+    }
+}
+
+mod pitfall_6_epochs {
+    use super::*;
+
+    /// A reader inside keeps what it may read, and a reader that left keeps nothing.
+    fn a_reader_keeps_the_record_it_found<P: Concurrent>() {
+        let index = Art::<u64, [u8], P>::new();
+        let value = |n: u8| vec![n; 40];
+        (0..4).for_each(|n| {
+            index.insert(&n, &value(n as u8)).unwrap();
+        });
+        let found = while_held(
+            "art.get.before_record",
+            || index.get(&2),
+            || {
+                assert_eq!(index.remove(&2), Some(value(2)));
+                // Takes the memory of the record, if that were free.
+                (100..200).for_each(|n| {
+                    index.insert(&n, &value(99)).unwrap();
+                });
+            },
+        );
+        assert_eq!(found, Some(value(2)));
+    }
+
+    /// The record from which a prefix is completed is removed meanwhile: it must outlive the reader.
+    fn a_record_that_is_read_is_not_freed<P: Concurrent>() {
+        const LONG: [&[u8]; 2] = [b"abcdefghijklm1", b"abcdefghijklm2"];
+        let index = with::<P>(&LONG);
+        let from = b"abcdefghijklm2".as_slice();
+        let found = while_held(
+            "art.walk.before_record",
+            || walk(&index, from, Direction::Ascending),
+            || {
+                // Both are replaced by others of the same size, in the memory of the old ones if
+                // that were free.
+                LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
+                for n in 0..64_u8 {
+                    index.insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7).unwrap();
+                }
+                index.insert(from, &1).unwrap();
+            },
+        );
+        assert_eq!(keys(&found).first(), Some(&from), "{found:?}");
+    }
+
+    under! {
+        a_reader_keeps_the_record_it_found: Olc, Rowex, Coupling;
+        a_record_that_is_read_is_not_freed: Olc, Rowex;
+    }
+}

@@ -1,0 +1,461 @@
+//! Rare interleavings of HydraList, forced. Named after what breaks in published implementations.
+#![cfg(debug_assertions)]
+
+use std::sync::Mutex;
+
+use ordna_base::reclaim::{Collector, Guard};
+use ordna_base::sync::schedule::while_held;
+use ordna_base::{Direction, Key, OrderedIndex, Value};
+use ordna_papers::HydraList;
+use ordna_papers::hydralist::layer::LockedLayer;
+use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
+use ordna_papers::hydralist::{Options, Update};
+use ordna_papers::search_layer::{Place, SearchLayer, Step};
+
+type Small<K, V> = HydraList<K, V, LockedLayer<K>, 4>;
+
+fn small<K: Key + ?Sized, V: Value + ?Sized>() -> Small<K, V> {
+    HydraList::with(&Options { update: Update::Synchronous, ..Options::default() })
+}
+
+/// Nodes {10, 20}, {30, 40, 50}.
+fn two_nodes() -> Small<u64, u64> {
+    let index = small();
+    for key in [50, 10, 20, 30, 40] {
+        index.insert(&key, &(key + 1)).unwrap();
+    }
+    assert_eq!(index.validate().unwrap().nodes, 2);
+    index
+}
+
+fn keys(index: &Small<u64, u64>) -> Vec<u64> {
+    index.range(..).map(|(key, _)| key).collect()
+}
+
+/// The node is split between the walk to it and the lock: the key belongs to the new node.
+#[test]
+fn a_writer_meets_a_split() {
+    let index = two_nodes();
+    while_held(
+        "hydralist.write.before_lock",
+        || index.insert(&55, &56).unwrap(),
+        || {
+            index.insert(&70, &71).unwrap();
+            index.insert(&60, &61).unwrap();
+        },
+    );
+    assert_eq!(keys(&index), [10, 20, 30, 40, 50, 55, 60, 70]);
+    index.validate().unwrap();
+    assert_eq!(index.get(&55), Some(56));
+}
+
+/// The node is merged away between the walk to it and the lock.
+#[test]
+fn a_writer_meets_a_merge() {
+    let index = two_nodes();
+    let old = while_held(
+        "hydralist.write.before_lock",
+        || index.insert(&50, &51).unwrap(),
+        || {
+            for key in [40, 20, 30, 10] {
+                index.remove(&key);
+            }
+            assert_eq!(index.validate().unwrap().nodes, 1);
+        },
+    );
+    assert_eq!((old, keys(&index)), (Some(51), vec![50]));
+    index.validate().unwrap();
+}
+
+#[test]
+fn a_reader_meets_a_split() {
+    let index = two_nodes();
+    let found = while_held(
+        "hydralist.read.before_version",
+        || index.get(&50),
+        || {
+            index.insert(&70, &71).unwrap();
+            index.insert(&60, &61).unwrap();
+            assert_eq!(index.validate().unwrap().nodes, 3);
+        },
+    );
+    assert_eq!(found, Some(51));
+}
+
+#[test]
+fn a_reader_meets_a_merge() {
+    let index = two_nodes();
+    let found = while_held(
+        "hydralist.read.before_version",
+        || index.get(&50),
+        || {
+            for key in [40, 20, 30, 10] {
+                index.remove(&key);
+            }
+            assert_eq!(index.validate().unwrap().nodes, 1);
+        },
+    );
+    assert_eq!(found, Some(51));
+}
+
+/// Between key and value the slot gets another entry: its value is not this key's.
+#[test]
+fn a_slot_is_used_again_under_a_reader() {
+    let index = small::<u64, u64>();
+    index.insert(&10, &11).unwrap();
+    let found = while_held(
+        "hydralist.find.head_matched",
+        || index.get(&10),
+        || {
+            index.remove(&10);
+            index.insert(&20, &21).unwrap();
+        },
+    );
+    assert!(found.is_none_or(|value| value == 11), "{found:?}");
+}
+
+/// A removed record lives until the reader is done, even if others of its size come meanwhile.
+#[test]
+fn a_record_outlives_its_readers() {
+    let index = small::<[u8], [u8]>();
+    for round in 0..20_u8 {
+        index.insert(b"key", &[round; 40]).unwrap();
+        let found = while_held(
+            "hydralist.get.before_value",
+            || index.get(b"key"),
+            || {
+                index.remove(b"key");
+                for other in 0..3_u8 {
+                    index.insert(&[b'o', b't', other], &[0xEE; 40]).unwrap();
+                }
+            },
+        );
+        assert_eq!(found, Some(vec![round; 40]));
+        for other in 0..3_u8 {
+            index.remove(&[b'o', b't', other]);
+        }
+    }
+}
+
+/// PITFALLS, HydraList 2: behind the walker the nodes ahead are split, merged with the one it has
+/// read, and emptied.
+#[test]
+fn a_walk_meets_splits_and_merges() {
+    for direction in [Direction::Ascending, Direction::Descending] {
+        for upset in 0..3 {
+            let index = small::<u64, u64>();
+            // Behind the last key nodes are not halved.
+            for n in std::iter::once(39).chain(0..39) {
+                index.insert(&(n * 10), &n).unwrap();
+            }
+            let walked = while_held(
+                "hydralist.visit.copied",
+                || {
+                    let mut walked = Vec::new();
+                    let all = std::ops::Bound::Unbounded;
+                    index.visit(all, all, direction, |key, _| {
+                        walked.push(*key);
+                        std::ops::ControlFlow::Continue(())
+                    });
+                    walked
+                },
+                || match upset {
+                    // The node just read is split, and those ahead.
+                    0 => (0..40).for_each(|n| {
+                        index.insert(&(n * 10 + 5), &n).unwrap();
+                    }),
+                    // All but one key of every ten go: the rest of the list moves together.
+                    1 => (0..40).filter(|n| n % 10 != 4).for_each(|n| {
+                        index.remove(&(n * 10));
+                    }),
+                    // What was read, and what comes next, end up in one node.
+                    _ => (0..38).filter(|n| ![1, 3, 36].contains(n)).for_each(|n| {
+                        index.remove(&(n * 10));
+                    }),
+                },
+            );
+            index.validate().unwrap();
+            let mut in_order = walked.clone();
+            in_order.sort_unstable();
+            in_order.dedup();
+            if direction == Direction::Descending {
+                in_order.reverse();
+            }
+            assert_eq!(walked, in_order, "{direction:?}, {upset}: out of order, or twice");
+            let stayed = keys(&index).into_iter().filter(|key| key % 10 == 0);
+            for key in stayed {
+                assert!(
+                    walked.contains(&key),
+                    "{direction:?}, {upset}: {key} was there throughout"
+                );
+            }
+        }
+    }
+}
+
+/// A walk has handed out a part of a node when the rest is changed: slots are used for other keys, or
+/// the node is split.
+#[test]
+fn a_walk_finds_the_rest_of_its_node_changed() {
+    for direction in [Direction::Ascending, Direction::Descending] {
+        for split in [false, true] {
+            let index: HydraList<u64, u64, LockedLayer<u64>, 64> =
+                HydraList::with(&Options { update: Update::Synchronous, ..Options::default() });
+            (0..50).for_each(|n| {
+                index.insert(&(100 + n * 7 % 50 * 10), &n).unwrap();
+            });
+            assert_eq!(index.validate().unwrap().nodes, 1);
+            let walked = while_held(
+                "hydralist.visit.copied",
+                || {
+                    let mut walked = Vec::new();
+                    let all = std::ops::Bound::Unbounded;
+                    index.visit(all, all, direction, |key, _| {
+                        walked.push(*key);
+                        std::ops::ControlFlow::Continue(())
+                    });
+                    walked
+                },
+                || {
+                    // The slots of keys in the middle go to keys at the ends.
+                    for n in 20..30 {
+                        index.remove(&(100 + n * 10));
+                        index.insert(&(n - 20), &n).unwrap();
+                        index.insert(&(n + 980), &n).unwrap();
+                    }
+                    if split {
+                        (0..50).for_each(|n| {
+                            index.insert(&(105 + n * 10), &n).unwrap();
+                        });
+                    }
+                },
+            );
+            assert_eq!(index.validate().unwrap().nodes > 1, split);
+            let mut in_order = walked.clone();
+            in_order.sort_unstable();
+            in_order.dedup();
+            if direction == Direction::Descending {
+                in_order.reverse();
+            }
+            assert_eq!(walked, in_order, "{direction:?}, {split}: out of order, or twice");
+            for n in (0..20).chain(30..50) {
+                let key = 100 + n * 10;
+                assert!(
+                    walked.contains(&key),
+                    "{direction:?}, {split}: {key} was there throughout"
+                );
+            }
+        }
+    }
+}
+
+/// PITFALLS, HydraList 4: between the decision to merge and the locks, a node comes between.
+#[test]
+fn a_merge_finds_its_neighbours_parted() {
+    let index = small::<u64, u64>();
+    for key in [50, 10, 20, 30, 40] {
+        index.insert(&key, &key).unwrap();
+    }
+    index.remove(&40);
+    index.remove(&50);
+    // {10, 20}, {30}: without 10 they fit into half a node.
+    while_held(
+        "hydralist.merge.before_locks",
+        || index.remove(&10),
+        || {
+            for key in [21, 22, 23, 24] {
+                index.insert(&key, &key).unwrap();
+            }
+            for key in [22, 21] {
+                index.remove(&key);
+            }
+        },
+    );
+    assert_eq!(keys(&index), [20, 23, 24, 30]);
+    index.validate().unwrap();
+}
+
+/// PITFALLS, HydraList 4: between the decision to merge and the locks, a neighbour fills up.
+#[test]
+fn a_merge_finds_its_neighbour_full() {
+    let index = small::<u64, u64>();
+    for key in [50, 10, 20, 30, 40] {
+        index.insert(&key, &key).unwrap();
+    }
+    index.remove(&40);
+    index.remove(&50);
+    while_held(
+        "hydralist.merge.before_locks",
+        || index.remove(&10),
+        || {
+            for key in 31..34 {
+                index.insert(&key, &key).unwrap();
+            }
+        },
+    );
+    assert_eq!(keys(&index), [20, 30, 31, 32, 33]);
+    index.validate().unwrap();
+}
+
+/// Readers of the new node come to it from behind before it is linked in front.
+#[test]
+fn a_half_linked_node_is_whole() {
+    let index = two_nodes();
+    while_held(
+        "hydralist.split.half_linked",
+        || {
+            // {30, 40, 50, 70} is full.
+            index.insert(&70, &71).unwrap();
+            index.insert(&60, &61).unwrap();
+        },
+        || {
+            assert_eq!(index.last(), Some((70, 71)));
+            // The whole list, but for what is under the lock of the node that is split.
+            let above = (std::ops::Bound::Included(&50), std::ops::Bound::Unbounded);
+            let mut seen = Vec::new();
+            index.visit(above.0, above.1, Direction::Descending, |key, _| {
+                seen.push(*key);
+                std::ops::ControlFlow::Continue(())
+            });
+            assert_eq!(seen, [70, 60, 50]);
+        },
+    );
+    index.validate().unwrap();
+}
+
+/// A stand-in for a data node.
+struct Toy {
+    anchor: u64,
+    dead: Mutex<bool>,
+    references: Mutex<usize>,
+}
+
+impl Toy {
+    fn new(anchor: u64) -> Box<Self> {
+        Box::new(Self { anchor, dead: Mutex::new(false), references: Mutex::new(2) })
+    }
+
+    /// Dies; gives up the list's reference and gets one for the line that tells.
+    fn die(&self) {
+        *self.dead.lock().unwrap() = true;
+    }
+
+    fn references(&self) -> usize {
+        *self.references.lock().unwrap()
+    }
+}
+
+#[expect(unsafe_code, reason = "a stand-in that outlives the logs")]
+// SAFETY: the tests make the toys before the logs, and so drop them after.
+unsafe impl Anchored for Toy {
+    type Key = u64;
+
+    fn anchor(&self) -> &u64 {
+        &self.anchor
+    }
+
+    fn place(&self) -> usize {
+        std::ptr::from_ref(self).expose_provenance() + std::mem::offset_of!(Toy, anchor)
+    }
+
+    fn at_place(place: usize) -> usize {
+        place - std::mem::offset_of!(Toy, anchor)
+    }
+
+    fn is_dead(&self) -> bool {
+        *self.dead.lock().unwrap()
+    }
+
+    unsafe fn release(&self, times: usize, _: &Guard<'_>) {
+        let mut references = self.references.lock().unwrap();
+        *references = references.checked_sub(times).expect("a reference was given up twice");
+    }
+}
+
+fn content(layer: &impl SearchLayer<u64>) -> Vec<(u64, Place)> {
+    let mut content = Vec::new();
+    layer.for_each(|anchor, place| content.push((*anchor, place)));
+    content
+}
+
+/// PITFALLS, HydraList 3: the lines about one anchor, carried out in every order in which they can
+/// come out of the logs, each by itself or together.
+#[test]
+fn steps_of_one_anchor_in_any_order() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    // The first node may die before anything is logged of it; before its death or its successor is
+    // logged it has to.
+    for (order, (rounds, dies_first)) in orders
+        .into_iter()
+        .flat_map(|order| [(1, true), (3, true), (3, false)].map(|case| (order, case)))
+    {
+        let case = format!("{order:?}, {rounds} rounds, dies first: {dies_first}");
+        let collector = Collector::new();
+        let guard = collector.pin();
+        // One node came, was merged away, and another one came with the same anchor.
+        let toys = (Toy::new(7), Toy::new(7));
+        let (first, second) = (&*toys.0, &*toys.1);
+        let updates = Updates::<Toy, LockedLayer<u64>>::new(1, 100);
+        let lines = [(1, Event::Made, first), (2, Event::Died, first), (3, Event::Made, second)];
+        for at in order {
+            let (time, event, node) = lines[at];
+            if dies_first || time > 1 {
+                first.die();
+            }
+            #[expect(unsafe_code, reason = "gives up a reference")]
+            // SAFETY: toys count references, and outlive them all.
+            unsafe {
+                updates.log(time, event, node);
+            }
+            if rounds == 3 {
+                updates.run(&guard);
+            }
+        }
+        updates.run(&guard);
+        let layer = updates.layers().next().unwrap();
+        assert_eq!(content(layer), [(7, second.place())], "{case}");
+        // The live one has the list's reference and the layer's, the dead one none.
+        assert_eq!((first.references(), second.references()), (0, 2), "{case}");
+        assert_eq!(updates.lag(), 0);
+    }
+}
+
+/// A layer that writes down what it is told.
+#[derive(Default)]
+struct Diary(Mutex<Vec<(u64, Step)>>);
+
+#[expect(unsafe_code, reason = "promises what places it tells")]
+// SAFETY: it tells none.
+unsafe impl SearchLayer<u64> for Diary {
+    fn jump(&self, _: &u64) -> Option<Place> {
+        None
+    }
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+        self.0.lock().unwrap().push((*anchor, step));
+        None
+    }
+    fn for_each(&self, _: impl FnMut(&u64, Place)) {}
+    fn memory_usage(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_merged_log_is_in_the_order_of_its_times() {
+    let collector = Collector::new();
+    let lines = [(0, 5), (1, 1), (1, 4), (0, 6), (2, 2), (2, 3)];
+    let toys = lines.map(|(_, time)| Toy::new(time));
+    let updates = Updates::<Toy, Diary>::new(2, 100);
+    for ((log, time), toy) in lines.into_iter().zip(&toys) {
+        #[expect(unsafe_code, reason = "gives up references")]
+        // SAFETY: as above.
+        unsafe {
+            updates.log_at(log, time, Event::Made, toy);
+        }
+    }
+    updates.run(&collector.pin());
+    for diary in updates.layers() {
+        let anchors: Vec<u64> = diary.0.lock().unwrap().iter().map(|(anchor, _)| *anchor).collect();
+        assert_eq!(anchors, [1, 2, 3, 4, 5, 6]);
+    }
+}

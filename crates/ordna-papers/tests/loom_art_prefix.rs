@@ -1,0 +1,68 @@
+//! Models of ROWEX's prefix changes: every interleaving of a reader with a split and with a merge.
+//!
+//! A node of level 3 below the byte 'a', with the prefix "bc": its keys start with "abc". A split puts
+//! a node of level 1 above it, a merge takes that away. The link and the prefix change in two stores.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use ordna_papers::art::{AtomicPrefix, Prefix};
+
+const KEY: &[u8] = b"abc";
+const LEVEL: usize = 3;
+
+struct Tree {
+    /// Depth at which whoever follows the links comes to the node: 1 directly, 2 through another.
+    depth: AtomicUsize,
+    prefix: AtomicPrefix,
+}
+
+fn tree(depth: usize) -> Arc<Tree> {
+    let prefix = AtomicPrefix::new(Prefix::new(&KEY[depth..]));
+    Arc::new(Tree { depth: AtomicUsize::new(depth), prefix })
+}
+
+/// What a reader takes for the bytes of the key from where it came in; `None`: it asks a record.
+fn read(tree: &Tree) {
+    let depth = tree.depth.load(Ordering::Acquire);
+    let prefix = tree.prefix.load();
+    if prefix.fits(depth, LEVEL) {
+        let (bytes, len) = prefix.stored();
+        assert_eq!(&bytes[..len], &KEY[depth..], "bytes of another depth were taken for these");
+    }
+}
+
+fn with_readers(tree: Arc<Tree>, write: impl FnOnce(&Tree)) {
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let tree = tree.clone();
+            thread::spawn(move || read(&tree))
+        })
+        .collect();
+    write(&tree);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+    let (depth, prefix) = (tree.depth.load(Ordering::Acquire), tree.prefix.load());
+    assert!(prefix.fits(depth, LEVEL), "the change is complete");
+    read(&tree);
+}
+
+#[test]
+fn a_split_links_and_then_cuts() {
+    loom::model(|| {
+        with_readers(tree(1), |tree| {
+            tree.depth.store(2, Ordering::Release);
+            tree.prefix.store(tree.prefix.load().without_first(1));
+        });
+    });
+}
+
+#[test]
+fn a_merge_joins_and_then_links() {
+    loom::model(|| {
+        with_readers(tree(2), |tree| {
+            tree.prefix.store(Prefix::new(b"").joined(KEY[1], tree.prefix.load()));
+            tree.depth.store(1, Ordering::Release);
+        });
+    });
+}

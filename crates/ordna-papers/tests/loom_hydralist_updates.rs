@@ -1,0 +1,131 @@
+//! A model of how splits and merges reach HydraList's search layers: while one anchor comes, goes and
+//! comes again, logged by two threads, a third one combines and applies.
+//!
+//! `cargo xtask loom` runs it; `cargo xtask faults hydralist_updates` shows what it notices.
+#![cfg(loom)]
+
+use std::sync::atomic::{AtomicUsize as Count, Ordering as StdOrdering};
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use ordna_base::reclaim::{Collector, Guard};
+use ordna_papers::hydralist::layer::LockedLayer;
+use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
+use ordna_papers::search_layer::SearchLayer;
+
+/// A stand-in for a data node.
+struct Toy {
+    anchor: u64,
+    dead: AtomicBool,
+    references: Count,
+}
+
+impl Toy {
+    /// One reference is the list's, one the line's that tells of it.
+    fn new() -> Arc<Self> {
+        Arc::new(Self { anchor: 7, dead: AtomicBool::new(false), references: Count::new(2) })
+    }
+}
+
+#[expect(unsafe_code, reason = "a stand-in that outlives the model")]
+// SAFETY: the test holds all toys until the end.
+unsafe impl Anchored for Toy {
+    type Key = u64;
+
+    fn anchor(&self) -> &u64 {
+        &self.anchor
+    }
+
+    fn place(&self) -> usize {
+        std::ptr::from_ref(self).expose_provenance() + std::mem::offset_of!(Toy, anchor)
+    }
+
+    fn at_place(place: usize) -> usize {
+        place - std::mem::offset_of!(Toy, anchor)
+    }
+
+    fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    unsafe fn release(&self, times: usize, _: &Guard<'_>) {
+        let before = self.references.fetch_sub(times, StdOrdering::Relaxed);
+        assert!(before >= times, "a reference was given up twice");
+    }
+}
+
+struct Shared {
+    updates: Updates<Toy, LockedLayer<u64>>,
+    /// What the locks of data nodes are for: one split or merge of the anchor at a time.
+    nodes: Mutex<Vec<Arc<Toy>>>,
+    collector: Collector,
+}
+
+impl Shared {
+    /// The anchor's node dies, if it is there; otherwise it comes, as another one.
+    fn restructure(&self, log: usize) {
+        let mut nodes = self.nodes.lock().unwrap();
+        let time = nodes.len() as u64;
+        match nodes.last().filter(|node| !node.is_dead()) {
+            Some(node) => {
+                // The list's reference becomes the line's.
+                node.dead.store(true, Ordering::Release);
+                #[expect(unsafe_code, reason = "gives up a reference")]
+                // SAFETY: there is one replica, and the list's reference goes to it.
+                unsafe {
+                    self.updates.log_at(log, time, Event::Died, node);
+                }
+            }
+            None => {
+                let node = Toy::new();
+                #[expect(unsafe_code, reason = "gives up a reference")]
+                // SAFETY: a toy is made with one for the only replica.
+                unsafe {
+                    self.updates.log_at(log, time, Event::Made, &node);
+                }
+                nodes.push(node);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replica_ends_with_exactly_the_live_node() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let shared = Arc::new(Shared {
+            updates: Updates::new(1, 100),
+            nodes: Mutex::new(Vec::new()),
+            collector: Collector::new(),
+        });
+        let writers: Vec<_> = (0..2)
+            .map(|log| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    shared.restructure(log);
+                    if log == 0 {
+                        shared.restructure(log);
+                    }
+                })
+            })
+            .collect();
+        shared.updates.run(&shared.collector.pin());
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        shared.updates.run(&shared.collector.pin());
+        let nodes = shared.nodes.lock().unwrap();
+        let live: Vec<&Arc<Toy>> = nodes.iter().filter(|node| !node.is_dead()).collect();
+        let mut led = Vec::new();
+        let layer = shared.updates.layers().next().unwrap();
+        layer.for_each(|_, place| led.push(place));
+        let expected: Vec<usize> = live.iter().map(|node| node.place()).collect();
+        assert_eq!(led, expected, "the replica leads to other nodes than the live ones");
+        for node in nodes.iter() {
+            // The list's and the layer's, or none.
+            let expected = if node.is_dead() { 0 } else { 2 };
+            assert_eq!(node.references.load(StdOrdering::Relaxed), expected);
+        }
+        assert_eq!(shared.updates.lag(), 0);
+    });
+}

@@ -1,0 +1,129 @@
+//! Models of the access barrier: what is freed, nobody reads; and everything is freed.
+//!
+//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_barrier` shows that each notices what it is
+//! there for.
+#![cfg(loom)]
+#![allow(unsafe_code, reason = "retiring is unsafe by nature")]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::thread;
+use ordna_base::reclaim::Retire;
+use ordna_papers::barrier::AccessBarrier;
+
+/// What readers read. Loom notices if it is freed without all reads having happened before.
+struct Data {
+    memory: UnsafeCell<()>,
+    freed: AtomicBool,
+}
+
+// SAFETY: the point of the models: the barrier keeps readers and the one who frees apart.
+unsafe impl Sync for Data {}
+// SAFETY: as above.
+unsafe impl Send for Data {}
+
+/// Stands for memory: freeing it writes to the data and sets the flag.
+struct Memory(Arc<Data>);
+
+impl Retire for Memory {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: made by `Box::into_raw`, retired once.
+        let memory = unsafe { Box::from_raw(memory) };
+        memory.0.memory.with_mut(|_| ());
+        memory.0.freed.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Shared {
+    barrier: AccessBarrier,
+    /// 1: the memory is linked.
+    link: AtomicUsize,
+    data: Arc<Data>,
+}
+
+fn shared() -> Arc<Shared> {
+    Arc::new(Shared {
+        barrier: AccessBarrier::with_shards(2),
+        link: AtomicUsize::new(1),
+        data: Arc::new(Data { memory: UnsafeCell::new(()), freed: AtomicBool::new(false) }),
+    })
+}
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+fn read(shared: &Shared, shard: usize) {
+    let token = shared.barrier.enter_shard(shard);
+    if shared.link.load(Ordering::Acquire) == 1 {
+        // It was linked when we were inside.
+        thread::yield_now();
+        shared.data.memory.with(|_| ());
+        assert!(!shared.data.freed.load(Ordering::Relaxed), "read after it was freed");
+    }
+    drop(token);
+}
+
+fn unlink(shared: &Shared, shard: usize) {
+    let token = shared.barrier.enter_shard(shard);
+    shared.link.store(0, Ordering::Release);
+    let memory = Box::into_raw(Box::new(Memory(shared.data.clone())));
+    // SAFETY: unlinked above, and retired once.
+    unsafe { token.retire(memory) };
+}
+
+#[test]
+fn what_is_freed_nobody_reads() {
+    model(|| {
+        let shared = shared();
+        let reader = {
+            let shared = shared.clone();
+            thread::spawn(move || read(&shared, 1))
+        };
+        unlink(&shared, 0);
+        shared.barrier.close();
+        reader.join().unwrap();
+        assert!(shared.data.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
+        assert_eq!(shared.barrier.sessions().1, 0);
+    });
+}
+
+#[test]
+fn a_reader_of_an_older_session_holds_up_later_ones() {
+    model(|| {
+        let shared = shared();
+        let reader = {
+            let shared = shared.clone();
+            thread::spawn(move || read(&shared, 1))
+        };
+        shared.barrier.close();
+        unlink(&shared, 0);
+        shared.barrier.close();
+        reader.join().unwrap();
+        assert!(shared.data.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
+    });
+}
+
+#[test]
+fn sessions_are_used_again_and_late_counts_leave_no_trace() {
+    model(|| {
+        let shared = shared();
+        let reader = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                read(&shared, 0);
+                read(&shared, 0);
+            })
+        };
+        shared.barrier.close();
+        shared.barrier.close();
+        unlink(&shared, 0);
+        shared.barrier.close();
+        reader.join().unwrap();
+        assert!(shared.data.freed.load(Ordering::Relaxed));
+        assert_eq!(shared.barrier.sessions().1, 0, "a session never terminated");
+    });
+}

@@ -1,0 +1,31 @@
+//! PI: the contract.
+
+use std::time::Duration;
+
+use ordna_papers::Pi;
+use ordna_papers::pi::Options;
+
+/// Small nodes, and the layer rebuilt by the thread that makes it due: splits, merges and rebuilds
+/// on every run, and no thread but the test's own.
+fn small() -> Options {
+    Options { node_entries: 4, rebuild_in_background: false, ..Options::default() }
+}
+
+/// Single queries go through batches; the one caller does not wait for company.
+fn gathered() -> Options {
+    Options { gather: Some(Duration::ZERO), ..small() }
+}
+
+fn alone() -> Options {
+    Options { rebuild_in_background: false, ..Options::default() }
+}
+
+ordna_testkit::conformance! {
+    mod u64_words: Pi<u64, u64> = Pi::with(&alone());
+    mod u64_words_small: Pi<u64, u64> = Pi::with(&small());
+    mod u64_bytes_small: Pi<u64, [u8]> = Pi::with(&small());
+    mod bytes_words: Pi<[u8], u64> = Pi::with(&alone());
+    mod bytes_words_small: Pi<[u8], u64> = Pi::with(&small());
+    mod bytes_bytes_small: Pi<[u8], [u8]> = Pi::with(&small());
+    mod bytes_bytes_gathered: Pi<[u8], [u8]> = Pi::with(&gathered());
+}

@@ -1,0 +1,524 @@
+//! Wormhole with leaf versions and with the paper's locks.
+
+use ordna_papers::{Wormhole, WormholeFaithful};
+
+ordna_testkit::conformance! {
+    mod u64_words: Wormhole<u64, u64> = Wormhole::new();
+    mod bytes_words: Wormhole<[u8], u64> = Wormhole::new();
+    mod small_u64_words: Wormhole<u64, u64, 4> = Wormhole::new();
+    mod small_u64_bytes: Wormhole<u64, [u8], 4> = Wormhole::new();
+    mod small_bytes_words: Wormhole<[u8], u64, 4> = Wormhole::new();
+    mod small_bytes_bytes: Wormhole<[u8], [u8], 4> = Wormhole::new();
+    mod faithful_u64_words: WormholeFaithful<u64, u64, 4> = WormholeFaithful::new();
+    mod faithful_bytes_bytes: WormholeFaithful<[u8], [u8], 4> = WormholeFaithful::new();
+}
+
+/// Keys that hashes, tags and anchors find hard.
+mod keys {
+    use std::collections::HashMap;
+    use std::ops::Bound;
+    use std::ops::ControlFlow;
+
+    use ordna_base::{Direction, Key, OrderedIndex, Value};
+    use ordna_papers::Wormhole;
+    use ordna_papers::wormhole::Switches;
+    use ordna_testkit::adversarial;
+    use ordna_testkit::random::Random;
+
+    /// CRC32C bit by bit, begun as the index does.
+    fn crc(key: &[u8]) -> u32 {
+        key.iter().fold(u32::MAX, |hash, byte| {
+            (0..8).fold(hash ^ u32::from(*byte), |hash, _| {
+                if hash & 1 == 1 { hash >> 1 ^ 0x82F6_3B78 } else { hash >> 1 }
+            })
+        })
+    }
+
+    fn spread(key: &[u8]) -> u64 {
+        (u64::from(crc(key)) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    /// An audit looks at each prefix of each anchor, so it may not work through all their bytes but to compare
+    /// them: a text of each prefix took minutes here.
+    #[test]
+    fn the_audit_of_the_longest_anchors_ends_soon() {
+        let index = Wormhole::<[u8], u64, 4>::new();
+        let key = |n: u8| [[b'a' + n % 4; 65_534].as_slice(), &[n]].concat();
+        (0..40).for_each(|n| assert_eq!(index.insert(&key(n), &u64::from(n)), Ok(None)));
+        let began = std::time::Instant::now();
+        let audit = index.validate().unwrap();
+        assert!(audit.entries == 40 && audit.nodes >= 10, "{audit:?}");
+        assert!(began.elapsed().as_secs() < 40, "{:?}", began.elapsed());
+    }
+
+    /// A leaf of one prefix and 0 to 300 zero bytes has no split point in the paper's trie; here
+    /// every leaf splits when it is full.
+    #[test]
+    fn one_prefix_and_up_to_300_zero_bytes() {
+        fn check<const LEAF: usize>() {
+            for prefix in [b"".as_slice(), b"p", b"\0", b"longer than a head"] {
+                let index = Wormhole::<[u8], u64, LEAF>::new();
+                let key = |zeroes: usize| [prefix, &vec![0; zeroes]].concat();
+                for zeroes in (0..=300).rev().step_by(2).chain((0..=300).skip(1).step_by(2)) {
+                    assert_eq!(index.insert(&key(zeroes), &(zeroes as u64)), Ok(None));
+                }
+                let audit = index.validate().unwrap();
+                assert_eq!(audit.entries, 301);
+                assert!(audit.nodes >= 301_usize.div_ceil(LEAF), "{} leaves", audit.nodes);
+                for zeroes in 0..=300 {
+                    assert_eq!(index.get(&key(zeroes)), Some(zeroes as u64));
+                }
+                let walked: Vec<u64> = index.prefix(prefix).map(|(_, value)| value).collect();
+                assert_eq!(walked, (0..=300).collect::<Vec<_>>());
+                for zeroes in 0..=300 {
+                    assert_eq!(index.remove(&key(zeroes)), Some(zeroes as u64));
+                }
+                assert_eq!(index.validate().unwrap().nodes, 1);
+            }
+        }
+        check::<4>();
+        check::<128>();
+    }
+
+    /// Keys whose tag within a leaf is the same; and keys whose whole hash is.
+    #[test]
+    fn tags_and_hashes_that_collide() {
+        let leaf_tag = adversarial::collisions(|key| spread(key) >> 48, 14, 300);
+        let table_tag = adversarial::collisions(|key| spread(key) >> 16, 14, 300);
+        let mut same_crc: Vec<Vec<u8>> = Vec::new();
+        let mut by_crc: HashMap<u32, Vec<u8>> = HashMap::new();
+        let mut random = Random::new(5);
+        while same_crc.len() < 40 {
+            let key = random.next_u64().to_le_bytes()[..6].to_vec();
+            if let Some(other) = by_crc.insert(crc(&key), key.clone()).filter(|o| *o != key) {
+                // What follows leaves them alike.
+                for end in [b"".as_slice(), b"x", b"yz"] {
+                    same_crc.extend([[&key, end].concat(), [&other, end].concat()]);
+                }
+            }
+        }
+        for keys in [leaf_tag, table_tag, same_crc] {
+            adversarial::check_keys(Wormhole::<[u8], u64, 4>::new, keys.clone());
+            adversarial::check_keys(Wormhole::<[u8], u64>::new, keys);
+        }
+    }
+
+    /// So many prefixes that some searches believe a tag that lies.
+    #[test]
+    fn searches_that_end_too_long_fall_back() {
+        let index = Wormhole::<[u8], u64, 4>::new();
+        let mut random = Random::new(11);
+        let keys: Vec<Vec<u8>> = (0..60_000)
+            .map(|_| (0..3 + random.below(12)).map(|_| random.below(4) as u8).collect())
+            .collect();
+        for key in &keys {
+            index.insert(key, &7).unwrap();
+        }
+        index.validate().unwrap();
+        for key in &keys {
+            assert_eq!(index.get(key), Some(7), "{key:?}");
+        }
+        let mut found = Vec::new();
+        index.get_many(&keys, &mut found);
+        assert!(found.iter().all(Option::is_some));
+    }
+
+    fn life<K, V>(
+        switches: Switches,
+        keys: &[K::Owned],
+        value: impl Fn(u64) -> V::Owned,
+        word: impl Fn(&V) -> u64,
+    ) where
+        K: Key + ?Sized,
+        V: Value + ?Sized,
+    {
+        use std::borrow::Borrow;
+        let index = Wormhole::<K, V, 4>::with_switches(switches);
+        for (n, key) in (0..).zip(keys) {
+            assert_eq!(index.insert(key.borrow(), value(n).borrow()), Ok(None));
+        }
+        index.validate().unwrap();
+        for (n, key) in (0..).zip(keys) {
+            assert_eq!(index.get_with(key.borrow(), &word), Some(n), "{switches:?}: {key:?}");
+        }
+        let mut walked = 0;
+        index.visit(Bound::Unbounded, Bound::Unbounded, Direction::Descending, |_, _| {
+            walked += 1;
+            ControlFlow::Continue(())
+        });
+        assert_eq!(walked, keys.len());
+        index.get_many_with(keys, |at, value| assert_eq!(value.map(&word), Some(at as u64)));
+        for key in keys.iter().step_by(2) {
+            assert!(index.remove(key.borrow()).is_some());
+        }
+        index.validate().unwrap();
+        for (at, key) in keys.iter().enumerate() {
+            assert_eq!(index.contains(key.borrow()), at % 2 == 1, "{switches:?}: {key:?}");
+        }
+    }
+
+    /// Every combination of the paper's optimizations gives the same answers.
+    #[test]
+    fn all_switches() {
+        let mut random = Random::new(3);
+        let words: Vec<u64> = (0..700).map(|_| random.next_u64()).collect();
+        let mut bytes: Vec<Vec<u8>> = (0..400)
+            .map(|_| (0..random.below(12)).map(|_| random.below(3) as u8).collect())
+            .collect();
+        bytes.sort();
+        bytes.dedup();
+        random.shuffle(&mut bytes);
+        for bits in 0..16 {
+            let on = |bit: u32| bits >> bit & 1 == 1;
+            let switches = Switches {
+                tag_matching: on(0),
+                incremental_hashing: on(1),
+                sort_by_tag: on(2),
+                direct_position: on(3),
+            };
+            life::<u64, u64>(switches, &words, |n| n, |value| *value);
+            life::<[u8], [u8]>(
+                switches,
+                &bytes,
+                |n| n.to_le_bytes().to_vec(),
+                |value| u64::from_le_bytes(value.try_into().unwrap()),
+            );
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+mod interleavings {
+    //! Rare interleavings, forced. Named after what breaks in published implementations.
+
+    use std::sync::mpsc;
+
+    use ordna_base::OrderedIndex;
+    use ordna_base::sync::schedule::Schedule;
+    use ordna_papers::Wormhole;
+
+    type Words = Wormhole<u64, u64, 4>;
+
+    fn with(keys: &[u64]) -> Words {
+        let index = Words::new();
+        for key in keys {
+            index.insert(key, &(key * 10)).unwrap();
+        }
+        index
+    }
+
+    /// Holds a lookup at a point while `meanwhile` runs.
+    fn lookup(index: &Words, key: u64, at: &'static str, meanwhile: impl FnOnce()) -> Option<u64> {
+        let schedule = Schedule::new();
+        schedule.hold("reader", at);
+        let found = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| schedule.enroll("reader", || index.get(&key)));
+            schedule.wait_held("reader", at);
+            meanwhile();
+            schedule.release("reader", at);
+            reader.join().unwrap()
+        });
+        index.validate().unwrap();
+        found
+    }
+
+    /// The entry moves to the right half while the reader looks at the left one.
+    #[test]
+    fn a_split_of_the_leaf_that_is_read() {
+        let index = with(&[10, 20, 30, 40]);
+        let found = lookup(&index, 40, "wormhole.get.covered", || {
+            index.insert(&50, &500).unwrap();
+            assert_eq!(index.validate().unwrap().nodes, 2);
+        });
+        assert_eq!(found, Some(400));
+    }
+
+    /// The reader comes to the left half with what an older table says.
+    #[test]
+    fn a_split_between_table_and_leaf() {
+        for at in ["wormhole.search.table", "wormhole.search.done"] {
+            let index = with(&[10, 20, 30, 40]);
+            let found = lookup(&index, 40, at, || {
+                index.insert(&50, &500).unwrap();
+                assert_eq!(index.validate().unwrap().nodes, 2);
+            });
+            assert_eq!(found, Some(400), "{at}");
+        }
+    }
+
+    /// The leaf that the reader comes to was merged away, and its neighbour after it.
+    #[test]
+    fn a_merge_between_table_and_leaf() {
+        for at in ["wormhole.search.table", "wormhole.search.done"] {
+            let index = with(&[10, 20, 30, 40, 50, 60, 70, 80]);
+            assert!(index.validate().unwrap().nodes > 2);
+            let found = lookup(&index, 80, at, || {
+                for key in [70, 60, 50, 40, 30, 20] {
+                    assert_eq!(index.remove(&key), Some(key * 10));
+                }
+                assert_eq!(index.validate().unwrap().nodes, 1);
+            });
+            assert_eq!(found, Some(800), "{at}");
+        }
+    }
+
+    /// The writer comes to the left half of a leaf, and its key belongs to the right one.
+    #[test]
+    fn an_insert_after_a_split() {
+        let index = with(&[10, 20, 30, 40]);
+        let schedule = Schedule::new();
+        schedule.hold("writer", "wormhole.search.done");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&45, &450)));
+            schedule.wait_held("writer", "wormhole.search.done");
+            index.insert(&50, &500).unwrap();
+            schedule.release("writer", "wormhole.search.done");
+            assert_eq!(writer.join().unwrap(), Ok(None));
+        });
+        assert_eq!(index.validate().unwrap().entries, 6);
+        assert_eq!(index.get(&45), Some(450));
+    }
+
+    /// Between the guess and the lock the left neighbour splits: it is no neighbour any more.
+    #[test]
+    fn a_merge_to_the_left_meets_a_split() {
+        let index = with(&[10, 20, 30, 40, 50]);
+        assert_eq!(index.remove(&50), Some(500));
+        let schedule = Schedule::new();
+        schedule.hold("remover", "wormhole.merge.before_left");
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&40)));
+            schedule.wait_held("remover", "wormhole.merge.before_left");
+            for key in [11, 12, 13] {
+                index.insert(&key, &(key * 10)).unwrap();
+            }
+            schedule.release("remover", "wormhole.merge.before_left");
+            assert_eq!(remover.join().unwrap(), Some(400));
+        });
+        assert_eq!(index.validate().unwrap().entries, 6);
+        let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
+        assert_eq!(keys, [10, 11, 12, 13, 20, 30]);
+    }
+
+    /// Between the look at the right neighbour and its lock that is filled up.
+    #[test]
+    fn a_merge_with_the_right_meets_inserts() {
+        let index = with(&[10, 20, 30, 40, 50]);
+        assert_eq!(index.remove(&50), Some(500));
+        let schedule = Schedule::new();
+        schedule.hold("remover", "wormhole.merge.before_right");
+        std::thread::scope(|scope| {
+            let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&10)));
+            schedule.wait_held("remover", "wormhole.merge.before_right");
+            for key in [41, 42] {
+                index.insert(&key, &(key * 10)).unwrap();
+            }
+            schedule.release("remover", "wormhole.merge.before_right");
+            assert_eq!(remover.join().unwrap(), Some(100));
+        });
+        index.validate().unwrap();
+        let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
+        assert_eq!(keys, [20, 30, 40, 41, 42]);
+    }
+
+    /// A walk has the order of a leaf, and then other entries stand at those positions.
+    #[test]
+    fn a_walk_meets_a_leaf_that_is_refilled() {
+        for round in 1..40_u64 {
+            let key = |n: u64| round * 1000 + n;
+            let index = with(&[key(1), key(2), key(3)]);
+            let schedule = Schedule::new();
+            schedule.hold("walker", "wormhole.walk.ordered");
+            let walked: Vec<u64> = std::thread::scope(|scope| {
+                let walker = scope.spawn(|| {
+                    schedule.enroll("walker", || index.range(..).map(|(key, _)| key).collect())
+                });
+                schedule.wait_held("walker", "wormhole.walk.ordered");
+                for n in [1, 3] {
+                    assert!(index.remove(&key(n)).is_some());
+                }
+                for n in [5, 0] {
+                    index.insert(&key(n), &7).unwrap();
+                }
+                schedule.release("walker", "wormhole.walk.ordered");
+                walker.join().unwrap()
+            });
+            assert!(walked.windows(2).all(|pair| pair[0] < pair[1]), "{walked:?}");
+            assert!(walked.contains(&key(2)), "{walked:?}");
+            index.validate().unwrap();
+        }
+    }
+
+    /// Splits and merges behind, under and before a walk repeat nothing and skip nothing.
+    #[test]
+    fn a_walk_meets_splits_and_merges() {
+        for descending in [false, true] {
+            let staying: Vec<u64> = (0..40).map(|n| n * 10).collect();
+            let index = with(&staying);
+            let schedule = Schedule::new();
+            schedule.hold("walker", "wormhole.walk.ordered");
+            let walked: Vec<u64> = std::thread::scope(|scope| {
+                let walker = scope.spawn(|| {
+                    schedule.enroll("walker", || {
+                        let range = index.range(..).map(|(key, _)| key);
+                        if descending { range.rev().collect() } else { range.collect() }
+                    })
+                });
+                schedule.wait_held("walker", "wormhole.walk.ordered");
+                for n in 0..400 {
+                    index.insert(&n, &(n * 10)).unwrap();
+                }
+                for n in (0..400).filter(|n| n % 10 != 0) {
+                    index.remove(&n).unwrap();
+                }
+                schedule.release("walker", "wormhole.walk.ordered");
+                walker.join().unwrap()
+            });
+            let mut kept: Vec<u64> = walked.iter().copied().filter(|n| n % 10 == 0).collect();
+            kept.sort_unstable();
+            assert_eq!(kept, staying);
+            let mut sorted = walked.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(sorted.len(), walked.len(), "a key was returned twice: {walked:?}");
+        }
+    }
+
+    /// One reader stalls in each of the two tables: neither is changed under it, nobody waits.
+    #[test]
+    fn a_reader_stalls_in_each_table() {
+        let index = with(&[]);
+        for key in 0..400 {
+            index.insert(&key, &(key * 10)).unwrap();
+        }
+        let schedule = Schedule::new();
+        let roles = ["first", "second", "third"];
+        for role in roles {
+            schedule.hold(role, "wormhole.search.table");
+        }
+        std::thread::scope(|scope| {
+            let readers = roles.map(|role| {
+                let (schedule, index) = (&schedule, &index);
+                let reader =
+                    scope.spawn(move || schedule.enroll(role, || [3, 399].map(|k| index.get(&k))));
+                schedule.wait_held(role, "wormhole.search.table");
+                for key in 400..3000 {
+                    index.insert(&key, &(key * 10)).unwrap();
+                }
+                for key in 400..3000 {
+                    index.remove(&key).unwrap();
+                }
+                reader
+            });
+            for role in roles {
+                schedule.release(role, "wormhole.search.table");
+            }
+            for reader in readers {
+                assert_eq!(reader.join().unwrap(), [Some(30), Some(3990)]);
+            }
+        });
+        assert_eq!(index.validate().unwrap().entries, 400);
+    }
+
+    /// A thread that sleeps stops no split: neither one that has used the index and is idle, nor one
+    /// that sleeps inside a reading section. The table keeps up with the list.
+    #[test]
+    fn a_thread_that_sleeps_stops_no_split() {
+        for inside in [false, true] {
+            let index = Words::new();
+            let (wake, asleep) = mpsc::channel::<()>();
+            let (ready, is_ready) = mpsc::channel();
+            std::thread::scope(|scope| {
+                let index = &index;
+                scope.spawn(move || {
+                    index.insert(&u64::MAX, &1).unwrap();
+                    let pinned = if inside { index.pin() } else { None };
+                    ready.send(()).unwrap();
+                    // Ends when the other side is dropped.
+                    assert!(asleep.recv().is_err());
+                    drop(pinned);
+                });
+                is_ready.recv().unwrap();
+                for key in 0..20_000 {
+                    index.insert(&key, &key).unwrap();
+                }
+                let leaves = index.validate().unwrap().nodes as u64;
+                assert!(leaves > 4000);
+                let most = if inside { leaves / 2 } else { 200 };
+                assert!(index.table_lag() < most, "{} of {leaves} steps wait", index.table_lag());
+                drop(wake);
+            });
+            assert!((0..20_000).all(|key| index.get(&key) == Some(key)));
+        }
+    }
+
+    /// The visitor reads the leaf that it is shown, whose lock a writer awaits. (A lock that is shared
+    /// lets no reader in once a writer waits, not even one that holds it already.)
+    #[test]
+    fn a_visitor_reads_while_a_writer_waits() {
+        use std::ops::{Bound, ControlFlow};
+        use std::sync::Arc;
+        use std::time::Duration;
+        for direction in [ordna_base::Direction::Ascending, ordna_base::Direction::Descending] {
+            let index = Arc::new(ordna_papers::WormholeFaithful::<u64, u64>::new());
+            for key in 0..5 {
+                index.insert(&key, &key).unwrap();
+            }
+            let (tell, told) = mpsc::channel();
+            // Not a scope: that would wait for threads that hang.
+            std::thread::spawn(move || {
+                let mut seen = 0;
+                index.visit(Bound::Unbounded, Bound::Unbounded, direction, |_, _| {
+                    if seen == 0 {
+                        let writer = Arc::clone(&index);
+                        std::thread::spawn(move || writer.insert(&3, &9).unwrap());
+                        // Time to come to the lock.
+                        std::thread::sleep(Duration::from_millis(200));
+                        assert_eq!(index.get(&1), Some(1));
+                    }
+                    seen += 1;
+                    ControlFlow::Continue(())
+                });
+                tell.send(seen).unwrap();
+            });
+            assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(5));
+        }
+    }
+
+    /// Leaves of all sizes have vacant positions.
+    #[test]
+    fn leaves_of_every_size_work() {
+        fn fill_and_empty<const LEAF: usize>() {
+            let index = Wormhole::<u64, u64, LEAF>::new();
+            for key in 0..2000_u64 {
+                assert_eq!(index.insert(&key.reverse_bits(), &key), Ok(None));
+            }
+            assert_eq!(index.validate().unwrap().entries, 2000);
+            for key in 0..2000_u64 {
+                assert_eq!(index.remove(&key.reverse_bits()), Some(key));
+            }
+            assert_eq!(index.validate().unwrap().entries, 0);
+        }
+        fill_and_empty::<4>();
+        fill_and_empty::<7>();
+        fill_and_empty::<8>();
+        fill_and_empty::<9>();
+        fill_and_empty::<12>();
+        fill_and_empty::<13>();
+        fill_and_empty::<16>();
+        fill_and_empty::<200>();
+    }
+
+    /// The other mode has the same two tables.
+    #[test]
+    fn the_paper_s_locks_keep_the_same_contract_while_leaves_split() {
+        let index = ordna_papers::WormholeFaithful::<u64, u64, 4>::new();
+        for key in 0..5000_u64 {
+            index.insert(&key.reverse_bits(), &key).unwrap();
+        }
+        for key in 0..5000_u64 {
+            assert_eq!(index.get(&key.reverse_bits()), Some(key));
+        }
+        index.validate().unwrap();
+    }
+}

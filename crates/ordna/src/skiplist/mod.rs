@@ -1,0 +1,262 @@
+//! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
+//!
+//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Walks
+//! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
+//! some five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a new
+//! node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
+//! allocator's rounding, and one for the table at which searches begin (`raw::shortcuts`).
+//!
+//! Removed nodes of that table, a fiftieth of the list's at most, are freed when the next table is made:
+//! after a quarter of its nodes have come or gone.
+//!
+//! Source: the Nitro paper (VLDB 2016), §2; the table is the index layer of the PI paper (2016), §3.1.
+
+pub(crate) mod item;
+pub(crate) mod raw;
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+
+use self::item::Pair;
+use self::raw::{LANES, List, NodeRef};
+use ordna_base::index::{
+    Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, is_above, is_below,
+};
+use ordna_base::reclaim::{Collector, Guard};
+use ordna_base::sync::StripedCounter;
+use ordna_base::{Error, Key, Value, Violation};
+
+/// The first section of an ascending walk: many end in it.
+const SECTION: usize = 64;
+
+/// A lock-free ordered map; see the [module](self).
+pub struct SkipList<K: Key + ?Sized, V: Value + ?Sized> {
+    // Before the collector: dropping the list frees what is linked, the collector the rest.
+    list: List<Pair<K, V>>,
+    collector: Collector,
+    len: StripedCounter,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for SkipList<K, V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SkipList")
+            .field("approximate_len", &self.approximate_len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Default for SkipList<K, V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
+    /// An empty index.
+    pub fn new() -> Self {
+        Self { list: List::new(), collector: Collector::new(), len: StripedCounter::new() }
+    }
+
+    fn ascend(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        guard: &Guard<'_>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let from = match lower {
+            Bound::Unbounded => None,
+            Bound::Included(key) => Some((key, true)),
+            Bound::Excluded(key) => Some((key, false)),
+        };
+        let Some(mut at) = self.list.locate(from, guard) else { return };
+        let mut last: Option<NodeRef<Pair<K, V>>> = None;
+        let mut pass = |node: NodeRef<Pair<K, V>>, is_live: bool| {
+            if is_above(node.key(), upper) {
+                return ControlFlow::Break(());
+            }
+            // A removed node hands on to its successor, which after a replacement has the same
+            // key. If that comes after the old node was already visited, the key has been returned.
+            let repeated = last.is_some_and(|last| last.key() == node.key());
+            if is_live && !repeated && !is_below(node.key(), lower) {
+                last = Some(node);
+                node.with_value(|value| visit(node.key(), value))?;
+            }
+            ControlFlow::Continue(())
+        };
+        let mut lanes = Vec::new();
+        let (count, level) = LANES[LANES.len() - 1];
+        loop {
+            for _ in 0..SECTION {
+                if pass(at, at.is_live()).is_break() {
+                    return;
+                }
+                let Some(next) = self.list.next(at, guard) else { return };
+                at = next;
+            }
+            loop {
+                let mut row = self.list.tall_behind(at.rank(), level, count, guard);
+                row.truncate(row.iter().take_while(|node| !is_above(node.key(), upper)).count());
+                let Some(end) = row.pop() else { break };
+                row.insert(0, at);
+                let beyond = |node: NodeRef<Pair<K, V>>| node.key() >= end.key();
+                self.list.walk_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
+                if lanes.iter().flatten().any(|node| pass(*node, true).is_break()) {
+                    return;
+                }
+                at = end;
+            }
+        }
+    }
+
+    fn descend(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        guard: &Guard<'_>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let mut lanes = Vec::new();
+        let mut upper = upper;
+        for section in 0.. {
+            let to = match upper {
+                Bound::Unbounded => None,
+                Bound::Included(key) | Bound::Excluded(key) => Some(key),
+            };
+            let (count, level) = LANES[section.min(LANES.len() - 1)];
+            let mut row = self.list.tall_before(to, level, count, guard);
+            // All of the row but the first that are below the bound are of no use.
+            let below = row.iter().take_while(|node| is_below(node.key(), lower)).count();
+            row.drain(..below.saturating_sub(1));
+            let start = row.first().copied();
+            if start.is_none() {
+                row.extend(self.list.locate(None, guard));
+            }
+            let beyond = |node: NodeRef<Pair<K, V>>| is_above(node.key(), upper);
+            self.list.walk_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
+            let begins_behind = start.map(|start| start.rank_under(guard));
+            let mut last: Option<NodeRef<Pair<K, V>>> = None;
+            for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
+                let key = node.key();
+                if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
+                    break;
+                }
+                // Of a node that was replaced meanwhile both may have been met.
+                let repeated = last.is_some_and(|last| last.key() == key);
+                if !repeated && node.with_value(|value| visit(key, value)).is_break() {
+                    return;
+                }
+                last = Some(*node);
+            }
+            match begins_behind {
+                Some(start) if !is_below(start, lower) => upper = Bound::Included(start),
+                _ => return,
+            }
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
+    type Key = K;
+    type Value = V;
+
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+        let guard = self.collector.pin();
+        self.list.get(key, &guard).map(|node| node.with_value(read))
+    }
+
+    fn modify<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        key.check()?;
+        let guard = self.collector.pin();
+        loop {
+            let mut place = self.list.find(key, &guard);
+            let Some(node) = place.found else {
+                let Change::Put(value) = change(None) else { return Ok(()) };
+                let value = value.borrow();
+                value.check()?;
+                if self.list.insert(&mut place, &(key, value), &guard) {
+                    self.len.add(1);
+                    return Ok(());
+                }
+                continue;
+            };
+            match node.with_value(|value| change(Some(value))) {
+                Change::Keep => return Ok(()),
+                Change::Put(value) => {
+                    let value = value.borrow();
+                    value.check()?;
+                    if self.list.replace(&mut place, node, &(key, value), &guard) {
+                        return Ok(());
+                    }
+                }
+                Change::Remove => {
+                    if self.list.remove(&mut place, node, &guard) {
+                        self.len.add(-1);
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        if bounds_cross(lower, upper) {
+            return;
+        }
+        let guard = self.collector.pin();
+        match direction {
+            Direction::Ascending => self.ascend(lower, upper, &guard, visit),
+            Direction::Descending => self.descend(lower, upper, &guard, visit),
+        }
+    }
+
+    fn pin(&self) -> Option<Guard<'_>> {
+        Some(self.collector.pin())
+    }
+
+    fn approximate_len(&self) -> usize {
+        self.len.sum()
+    }
+
+    fn memory_usage(&self) -> MemoryUsage {
+        let guard = self.collector.pin();
+        let mut nodes = 0;
+        let mut at = self.list.locate(None, &guard);
+        while let Some(node) = at {
+            nodes += node.size();
+            at = self.list.next(node, &guard);
+        }
+        let head = raw::MAX_HEIGHT * size_of::<usize>();
+        let (shortcuts, held) = self.list.overhead(&guard);
+        let parts =
+            [("nodes", nodes), ("head", head), ("shortcuts", shortcuts), ("held nodes", held)];
+        MemoryUsage { parts: parts.into() }
+    }
+
+    fn validate(&self) -> Result<Audit, Violation> {
+        let (entries, nodes) = self.list.validate()?;
+        if entries != self.approximate_len() {
+            let counted = self.approximate_len();
+            return Err(Violation(format!("skip list: {entries} entries, {counted} counted")));
+        }
+        Ok(Audit { entries, nodes })
+    }
+
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+        let guard = self.collector.pin();
+        self.list.get_many(keys.iter().map(Borrow::borrow), &guard, |at, node| match node {
+            Some(node) => node.with_value(|value| each(at, Some(value))),
+            None => each(at, None),
+        });
+    }
+}

@@ -1,0 +1,301 @@
+//! Nodes and their links; the top of [`super`] has the layout and the protocol.
+
+use std::alloc::{self, Layout};
+use std::mem::offset_of;
+use std::ptr::{self, NonNull};
+
+use crate::skiplist::item::{Item, Pair};
+use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::sync::atomic::{AtomicPtr, Ordering};
+use ordna_base::{Key, Value};
+
+/// The link is frozen: its node is removed at this level.
+pub(super) const MARK: usize = 1;
+/// The link is the node's highest.
+pub(super) const TOP: usize = 2;
+/// On link 0: the inserter will link the node nowhere any more.
+pub(super) const LINKED: usize = 4;
+/// Tags that a link keeps when it is swung; callers of [`Tower`] do not see them.
+pub(super) const KEPT: usize = TOP | LINKED;
+
+impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
+    #[inline]
+    pub fn key(&self) -> &K {
+        self.rank()
+    }
+
+    #[inline]
+    pub fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
+        self.with_parts(|value, key, tail| {
+            let tail = tail.wrapping_add(K::tail_len(*key));
+            // SAFETY: cell and tail were written from one value, and are never overwritten.
+            unsafe { V::with(value, tail, read) }
+        })
+    }
+}
+
+/// Stands for a node in pointers, and for its cells in offsets. Never read as a whole: a node may be
+/// shorter than this type with its padding.
+#[repr(C)]
+pub struct Node<I: Item> {
+    first: I::First,
+    second: I::Second,
+}
+
+pub(super) type Link<I> = AtomicPtr<Node<I>>;
+
+pub(super) fn marked<I: Item>(node: *mut Node<I>) -> *mut Node<I> {
+    node.map_addr(|address| address | MARK)
+}
+
+pub(super) fn is_marked<I: Item>(link: *mut Node<I>) -> bool {
+    link.addr() & MARK != 0
+}
+
+pub(super) fn unmarked<I: Item>(link: *mut Node<I>) -> *mut Node<I> {
+    link.map_addr(|address| address & !MARK)
+}
+
+/// A node that the current guard keeps alive.
+pub struct NodeRef<I: Item>(pub(super) NonNull<Node<I>>);
+
+impl<I: Item> Clone for NodeRef<I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<I: Item> Copy for NodeRef<I> {}
+impl<I: Item> PartialEq for NodeRef<I> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<I: Item> NodeRef<I> {
+    pub(super) const SECOND: usize = offset_of!(Node<I>, second);
+    /// Where the bytes begin: behind the cells, without padding.
+    pub(super) const TAIL: usize = Self::SECOND + size_of::<I::Second>();
+
+    pub(super) fn layout(height: usize, tail: usize) -> Layout {
+        const { assert!(align_of::<Node<I>>() <= align_of::<Link<I>>()) };
+        // An address has no bit of its own where the tags are; on 32-bit targets it would.
+        const { assert!(align_of::<Link<I>>() > MARK | TOP | LINKED) };
+        let size = height * size_of::<Link<I>>() + Self::TAIL + tail;
+        Layout::from_size_align(size, align_of::<Link<I>>())
+            .expect("checked lengths stay far below isize")
+    }
+
+    /// A node that nobody else knows yet. Key and value have passed their `check`.
+    pub(super) fn new(item: &I::New<'_>, height: usize) -> Self {
+        let (first, second, tails) = I::parts(item);
+        let layout = Self::layout(height, tails.iter().map(|tail| tail.len()).sum());
+        // SAFETY: the layout is not of size zero; tower, cells and tails are written within it.
+        let node = unsafe {
+            let Some(start) = NonNull::new(alloc::alloc(layout)) else {
+                alloc::handle_alloc_error(layout)
+            };
+            let node = Self(start.cast::<Link<I>>().add(height).cast());
+            for level in 0..height {
+                let link = node.0.cast::<Link<I>>().sub(level + 1);
+                link.write(AtomicPtr::new(ptr::null_mut()));
+            }
+            ptr::write(node.first().cast_mut(), first);
+            ptr::write(node.second().cast_mut(), second);
+            let mut at = node.tail().cast_mut();
+            for tail in tails {
+                ptr::copy_nonoverlapping(tail.as_ptr(), at, tail.len());
+                at = at.add(tail.len());
+            }
+            node
+        };
+        node.tower().tag(height - 1, TOP);
+        if height == 1 {
+            node.tower().tag(0, LINKED);
+        }
+        node
+    }
+
+    /// O(height): follows the tags of the links.
+    pub(super) fn height(&self) -> usize {
+        let mut height = 1;
+        while !self.tower().has(height - 1, TOP) {
+            height += 1;
+        }
+        height
+    }
+
+    pub(super) fn tower(&self) -> Tower<I> {
+        Tower(self.0.cast())
+    }
+
+    pub(super) fn tail(&self) -> *const u8 {
+        self.0.as_ptr().cast::<u8>().wrapping_add(Self::TAIL)
+    }
+
+    /// What the list orders its nodes by.
+    #[inline]
+    pub fn rank(&self) -> I::Rank<'_> {
+        // SAFETY: the cells and the tail were written by `new` from one item; what a rank reads of
+        // them never changes, and the node is alive by the type's promise.
+        unsafe { I::rank(self.first(), self.second(), self.tail()) }
+    }
+
+    /// The rank, for as long as the guard that keeps the node alive.
+    pub fn rank_under<'g>(&self, _guard: &'g Guard<'_>) -> I::Rank<'g> {
+        // SAFETY: as in `rank`; the guard was there before the node was reached.
+        unsafe { I::rank(self.first(), self.second(), self.tail()) }
+    }
+
+    /// The two cells and the tail, as the item laid them out.
+    #[inline]
+    pub fn with_parts<R>(&self, read: impl FnOnce(&I::First, &I::Second, *const u8) -> R) -> R {
+        // SAFETY: alive by the type's promise, initialized before it was published.
+        let (first, second) = unsafe { (&*self.first(), &*self.second()) };
+        read(first, second, self.tail())
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> *const I::First {
+        self.0.as_ptr().cast::<u8>().wrapping_add(offset_of!(Node<I>, first)).cast()
+    }
+
+    #[inline]
+    pub(super) fn second(&self) -> *const I::Second {
+        self.0.as_ptr().cast::<u8>().wrapping_add(Self::SECOND).cast()
+    }
+
+    pub(super) fn tail_len(&self) -> usize {
+        self.with_parts(|first, second, _| I::tail_len(first, second))
+    }
+
+    /// Bytes asked of the allocator.
+    pub fn size(&self) -> usize {
+        Self::layout(self.height(), self.tail_len()).size()
+    }
+
+    /// Size of a node with a tower of the mean height, two links.
+    pub fn mean_size(tail: usize) -> usize {
+        2 * size_of::<Link<I>>() + Self::TAIL + tail
+    }
+
+    /// Whether the node is in the list: its level-0 link is not marked.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        !is_marked(self.tower().load(0))
+    }
+
+    /// # Safety
+    /// Nobody else can reach the node, and nobody uses it afterwards.
+    pub(super) unsafe fn free(self) {
+        let height = self.height();
+        let layout = Self::layout(height, self.tail_len());
+        // SAFETY: exclusively ours by the caller; allocated by `new` with this layout, which begins
+        // with the highest link.
+        unsafe { alloc::dealloc(self.0.cast::<Link<I>>().sub(height).as_ptr().cast(), layout) }
+    }
+}
+
+impl<I: Item> Retire for Node<I> {
+    unsafe fn free(memory: *mut Self) {
+        if let Some(node) = NonNull::new(memory) {
+            // SAFETY: a retired node is exclusively the collector's when it calls this.
+            unsafe { NodeRef(node).free() }
+        }
+    }
+}
+
+/// The links of a node, or of the head: points behind link 0, which follows the higher ones.
+pub(super) struct Tower<I: Item>(pub(super) NonNull<Link<I>>);
+
+impl<I: Item> Clone for Tower<I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<I: Item> Copy for Tower<I> {}
+impl<I: Item> PartialEq for Tower<I> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl<I: Item> Tower<I> {
+    /// The node that the links are of, if they are not the head's.
+    pub(super) fn node(self) -> NodeRef<I> {
+        NodeRef(self.0.cast())
+    }
+
+    #[inline]
+    pub(super) fn link(&self, level: usize) -> &Link<I> {
+        // SAFETY: towers are reached at levels below their height only (a node is linked at a
+        // level, or the head has all), and live as long as their node or list.
+        unsafe { self.0.sub(level + 1).as_ref() }
+    }
+
+    /// The link with its mark. Pairs with the release half of every CAS below: who sees a node sees
+    /// its contents.
+    #[inline]
+    pub(super) fn load(&self, level: usize) -> *mut Node<I> {
+        self.link(level).load(Ordering::Acquire).map_addr(|address| address & !KEPT)
+    }
+
+    /// Sets link and mark of a node that is not published; keeps the tags.
+    pub(super) fn store(&self, level: usize, to: *mut Node<I>) {
+        let link = self.link(level);
+        let kept = link.load(Ordering::Relaxed).addr() & KEPT;
+        link.store(to.map_addr(|address| address | kept), Ordering::Relaxed);
+    }
+
+    /// Puts `to` where `from` stands, both with their marks; the word that was replaced, if it was.
+    /// May fail in vain if the link is tagged meanwhile.
+    #[inline]
+    pub(super) fn exchange(
+        &self,
+        level: usize,
+        from: *mut Node<I>,
+        to: *mut Node<I>,
+    ) -> Option<Word> {
+        let link = self.link(level);
+        let word = link.load(Ordering::Relaxed);
+        let kept = word.addr() & KEPT;
+        if word.addr() & !KEPT != from.addr() {
+            return None;
+        }
+        let to = to.map_addr(|address| address | kept);
+        // Release: publishes what `to` points to. Acquire: the tags say what others have done.
+        link.compare_exchange(word, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        Some(Word(word.addr()))
+    }
+
+    #[inline]
+    pub(super) fn swing(&self, level: usize, from: *mut Node<I>, to: *mut Node<I>) -> bool {
+        self.exchange(level, from, to).is_some()
+    }
+
+    pub(super) fn has(&self, level: usize, tag: usize) -> bool {
+        self.link(level).load(Ordering::Relaxed).addr() & tag != 0
+    }
+
+    /// Adds a tag; returns the word before.
+    pub(super) fn tag(&self, level: usize, tag: usize) -> Word {
+        let link = self.link(level);
+        let mut word = link.load(Ordering::Relaxed);
+        loop {
+            let tagged = word.map_addr(|address| address | tag);
+            match link.compare_exchange_weak(word, tagged, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Word(word.addr()),
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+/// What a link held before it was changed.
+#[derive(Clone, Copy)]
+pub(super) struct Word(usize);
+
+impl Word {
+    pub(super) fn has(self, tag: usize) -> bool {
+        self.0 & tag != 0
+    }
+}

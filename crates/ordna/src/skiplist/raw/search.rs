@@ -1,0 +1,346 @@
+//! Searches: for the live node of a key, and for the place where it belongs.
+//!
+//! Both are taken a node at a time, so that those of a group can take turns: each asks for its next
+//! node before the others go on, and their cache misses overlap.
+
+use std::cmp::Ordering as Order;
+use std::ptr::{self, NonNull};
+
+use super::node::{Tower, is_marked, unmarked};
+use super::shortcuts::{FAR, LEVEL, Start};
+use super::{List, MAX_HEIGHT, Node, NodeRef, random_height};
+use crate::skiplist::item::Item;
+use ordna_base::reclaim::Guard;
+use ordna_base::sync::{fault, point};
+
+/// How many searches of a group take turns.
+const GROUP: usize = 16;
+
+/// How many levels down a search fetches ahead.
+const FETCHED_LEVELS: usize = 3;
+
+pub(super) fn prefetch<I: Item>(link: *mut Node<I>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch faults on no address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(NodeRef::<I>::SECOND));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = link;
+}
+
+/// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
+/// All are known before the key of the present node, which is on its way, has been compared; a
+/// search that goes down and not on finds them there, where one after the other would be a miss each.
+#[inline]
+fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) {
+    prefetch(behind);
+    for down in 1..=FETCHED_LEVELS {
+        if level >= down {
+            prefetch(before.load(level - down));
+        }
+    }
+}
+
+/// Where a key belongs: its predecessor and successor at the lowest levels, or at all of them.
+pub struct Place<I: Item> {
+    /// How many levels are known.
+    pub(super) levels: usize,
+    /// How high a node will be that is put here: not above the known levels.
+    pub(super) height: usize,
+    pub(super) before: [Tower<I>; MAX_HEIGHT],
+    pub(super) after: [*mut Node<I>; MAX_HEIGHT],
+    /// The last node before the place, live when it was passed. `None`: the head is.
+    pub last: Option<NodeRef<I>>,
+    /// The live node with the rank, if there is one.
+    pub found: Option<NodeRef<I>>,
+}
+
+impl<I: Item> Place<I> {
+    /// Before the search: nothing is known.
+    fn new(list: &List<I>) -> Self {
+        Self {
+            levels: 0,
+            height: random_height(),
+            before: [list.head(); MAX_HEIGHT],
+            after: [ptr::null_mut(); MAX_HEIGHT],
+            last: None,
+            found: None,
+        }
+    }
+
+    /// Whether the two nodes around the place still stand next to each other, the first one live.
+    pub fn is_current(&self) -> bool {
+        self.before[0].load(0) == self.after[0]
+    }
+}
+
+impl<I: Item> List<I> {
+    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n). One of many begins at the
+    /// head, so that a tall node can be put there.
+    #[inline]
+    pub fn find(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
+        let mut place = Place::new(self);
+        let is_low = place.height <= LEVEL + 1;
+        let start = if is_low { self.shortcuts.start(rank, guard) } else { None };
+        self.follow(Descent::new(self, rank, start), &mut place);
+        place
+    }
+
+    /// The same at all levels.
+    pub(super) fn find_all(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
+        let mut place = Place::new(self);
+        let start =
+            fault!("skiplist.find_all.begins_low").then(|| self.shortcuts.start(rank, guard));
+        self.follow(Descent::new(self, rank, start.flatten()), &mut place);
+        place
+    }
+
+    #[inline]
+    fn follow(&self, mut descent: Descent<'_, I>, place: &mut Place<I>) {
+        loop {
+            match descent.step(self, place) {
+                Way::On => {}
+                Way::Over => return,
+                Way::Restart => descent = Descent::new(self, descent.rank, None),
+            }
+        }
+    }
+
+    /// The same for each rank, in their order, and what `visit` does there. The searches of a group overlap,
+    /// and are over before its first visit: places may have changed since. Not for putting nodes there, as
+    /// they would all be low.
+    pub fn find_many<'k>(
+        &self,
+        mut ranks: impl Iterator<Item = I::Rank<'k>>,
+        guard: &Guard<'_>,
+        mut visit: impl FnMut(&mut Place<I>),
+    ) {
+        let mut group: Vec<I::Rank<'k>> = Vec::with_capacity(GROUP);
+        let mut lanes: Vec<(Descent<'k, I>, Place<I>)> = Vec::with_capacity(GROUP);
+        loop {
+            group.clear();
+            group.extend(ranks.by_ref().take(GROUP));
+            if group.is_empty() {
+                return;
+            }
+            lanes.clear();
+            self.shortcuts.starts::<GROUP>(&group, guard, |at, start| {
+                lanes.push((Descent::new(self, group[at], start), Place::new(self)));
+            });
+            let mut running: [usize; GROUP] = std::array::from_fn(|lane| lane);
+            let mut left = lanes.len();
+            while left > 0 {
+                let mut lane = 0;
+                while lane < left {
+                    let (descent, place) = &mut lanes[running[lane]];
+                    match descent.step(self, place) {
+                        Way::On => prefetch(descent.at),
+                        Way::Restart => *descent = Descent::new(self, descent.rank, None),
+                        Way::Over => {
+                            left -= 1;
+                            running.swap(lane, left);
+                            continue;
+                        }
+                    }
+                    lane += 1;
+                }
+            }
+            lanes.iter_mut().for_each(|(_, place)| visit(place));
+        }
+    }
+
+    /// The live node with `key`. Writes nothing; begins again at most once, at the head. O(log n).
+    ///
+    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
+    /// moment at which the last link followed was current.
+    pub fn get(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<NodeRef<I>> {
+        let mut search = Search::new(self, self.shortcuts.start(rank, guard));
+        loop {
+            match search.step(rank) {
+                Step::On => {}
+                Step::Restart => search = Search::new(self, None),
+                Step::Found(node) => return Some(node),
+                Step::Absent => return None,
+            }
+        }
+    }
+
+    /// Calls `each` with the live node of every key, overlapping the searches of a group.
+    pub fn get_many<'k>(
+        &self,
+        mut ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
+        guard: &Guard<'_>,
+        mut each: impl FnMut(usize, Option<NodeRef<I>>),
+    ) {
+        struct Lane<'k, I: Item> {
+            rank: I::Rank<'k>,
+            search: Search<I>,
+            end: Option<Step<I>>,
+        }
+        let mut group: Vec<I::Rank<'k>> = Vec::with_capacity(GROUP);
+        let mut lanes: Vec<Lane<'_, I>> = Vec::with_capacity(GROUP);
+        for from in (0..ranks.len()).step_by(GROUP) {
+            group.clear();
+            group.extend(ranks.by_ref().take(GROUP));
+            lanes.clear();
+            self.shortcuts.starts::<GROUP>(&group, guard, |at, start| {
+                lanes.push(Lane { rank: group[at], search: Search::new(self, start), end: None });
+            });
+            let mut running = lanes.len();
+            while running > 0 {
+                for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
+                    match lane.search.step(lane.rank) {
+                        Step::On => prefetch(lane.search.at),
+                        Step::Restart => lane.search = Search::new(self, None),
+                        end => {
+                            lane.end = Some(end);
+                            running -= 1;
+                        }
+                    }
+                }
+            }
+            for (at, lane) in lanes.iter().enumerate() {
+                let found = if let Some(Step::Found(node)) = lane.end { Some(node) } else { None };
+                each(from + at, found);
+            }
+        }
+    }
+}
+
+/// One search for a place.
+struct Descent<'k, I: Item> {
+    rank: I::Rank<'k>,
+    /// Levels that the search has come by at its end.
+    levels: usize,
+    before: Tower<I>,
+    level: usize,
+    at: *mut Node<I>,
+    left: usize,
+}
+
+impl<'k, I: Item> Descent<'k, I> {
+    fn new(list: &List<I>, rank: I::Rank<'k>, start: Option<Start<I>>) -> Self {
+        let levels = if start.is_some() { LEVEL + 1 } else { MAX_HEIGHT };
+        // Links of the head are never marked.
+        let Search { before, level, at, left } = Search::new(list, start);
+        Self { rank, levels, before, level, at, left }
+    }
+
+    /// Looks at one node.
+    #[inline(always)]
+    fn step(&mut self, list: &List<I>, place: &mut Place<I>) -> Way {
+        let Self { level, before, at, .. } = *self;
+        if let Some(node) = NonNull::new(at).map(NodeRef) {
+            let next = node.tower().load(level);
+            prefetch_ways(next, before, level);
+            if is_marked(next) {
+                if !before.swing(level, at, unmarked(next)) {
+                    return Way::Restart;
+                }
+                self.at = unmarked(next);
+                return Way::On;
+            }
+            match I::compare(node.rank(), self.rank) {
+                Order::Less => {
+                    self.before = node.tower();
+                    self.at = next;
+                    if level == LEVEL {
+                        self.left -= 1;
+                        return if self.left == 0 { Way::Restart } else { Way::On };
+                    }
+                    return Way::On;
+                }
+                Order::Equal if level == 0 => place.found = Some(node),
+                Order::Equal | Order::Greater => {}
+            }
+        }
+        place.before[level] = before;
+        place.after[level] = at;
+        point("skiplist.find.below");
+        if level == 0 {
+            place.last = (before != list.head()).then(|| before.node());
+            place.levels = self.levels;
+            place.height = place.height.min(self.levels);
+            return Way::Over;
+        }
+        self.level = level - 1;
+        self.at = before.load(level - 1);
+        // Marked: `before` was removed since it was seen unmarked one level up.
+        if is_marked(self.at) { Way::Restart } else { Way::On }
+    }
+}
+
+/// How a descent goes on.
+enum Way {
+    On,
+    Over,
+    /// From the head: the list has changed on the way, or what is sought is too [`FAR`] from the start.
+    Restart,
+}
+
+/// One lookup, taken a step at a time so that several can be interleaved.
+struct Search<I: Item> {
+    before: Tower<I>,
+    level: usize,
+    at: *mut Node<I>,
+    /// After how many more nodes at [`LEVEL`] it begins again at the head.
+    left: usize,
+}
+
+enum Step<I: Item> {
+    On,
+    /// From the head: what is sought is too [`FAR`] from the start.
+    Restart,
+    Found(NodeRef<I>),
+    Absent,
+}
+
+impl<I: Item> Search<I> {
+    fn new(list: &List<I>, start: Option<Start<I>>) -> Self {
+        match start {
+            Some(start) => {
+                Self { before: start.before.tower(), level: LEVEL, at: start.at, left: FAR }
+            }
+            None => {
+                let (before, level) = (list.head(), list.height() - 1);
+                Self { before, level, at: before.load(level), left: usize::MAX }
+            }
+        }
+    }
+
+    /// Looks at one node.
+    #[inline]
+    fn step(&mut self, rank: I::Rank<'_>) -> Step<I> {
+        if let Some(node) = NonNull::new(self.at).map(NodeRef) {
+            let next = node.tower().load(self.level);
+            prefetch_ways(next, self.before, self.level);
+            if is_marked(next) {
+                self.at = unmarked(next);
+                return Step::On;
+            }
+            match I::compare(node.rank(), rank) {
+                Order::Less => {
+                    self.before = node.tower();
+                    self.at = next;
+                    if self.level == LEVEL {
+                        self.left -= 1;
+                        return if self.left == 0 { Step::Restart } else { Step::On };
+                    }
+                    return Step::On;
+                }
+                // The link was seen unmarked: the node was in the list at that moment, whatever
+                // the level (invariant 2), and its value never changes.
+                Order::Equal => return Step::Found(node),
+                Order::Greater => {}
+            }
+        }
+        if self.level == 0 {
+            return Step::Absent;
+        }
+        self.level -= 1;
+        self.at = unmarked(self.before.load(self.level));
+        Step::On
+    }
+}

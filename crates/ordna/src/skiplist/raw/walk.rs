@@ -1,0 +1,244 @@
+//! Walks: where they begin, and how they go on.
+//!
+//! Walks write nothing. What they come to may have been removed; its frozen links lead on to all that
+//! stood behind it, and to what replaced it.
+
+use std::cmp::Ordering as Order;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::ptr::NonNull;
+
+use super::node::{is_marked, unmarked};
+use super::shortcuts::{FAR, LEVEL, Start};
+use super::{List, MAX_HEIGHT, Node, NodeRef, prefetch};
+use crate::skiplist::item::Item;
+use ordna_base::reclaim::Guard;
+use ordna_base::sync::{fault, point};
+
+impl<I: Item> List<I> {
+    /// The first node at level 0 whose key is not below the bound (`inclusive`) or above it. It may
+    /// have been removed: callers check [`NodeRef::is_live`].
+    pub fn locate(
+        &self,
+        from: Option<(I::Rank<'_>, bool)>,
+        guard: &Guard<'_>,
+    ) -> Option<NodeRef<I>> {
+        let is_before = |node: &NodeRef<I>| {
+            from.is_some_and(|(rank, inclusive)| match I::compare(node.rank(), rank) {
+                Order::Less => true,
+                Order::Equal => !inclusive,
+                Order::Greater => false,
+            })
+        };
+        let mut before = self.head();
+        if let Some((rank, _)) = from {
+            before = self
+                .last_before(0, Some(rank), guard, is_before)
+                .map_or(before, |node| node.tower());
+        }
+        point("skiplist.locate.found_before");
+        let mut at = NonNull::new(unmarked(before.load(0))).map(NodeRef);
+        // Others that are before the bound may have come behind `before` meanwhile.
+        while let Some(node) = at.filter(is_before)
+            && !fault!("mvcc.locate.passes_inserted")
+        {
+            at = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
+        }
+        at
+    }
+
+    /// A live node some way in front of `key`, for walking backwards in stretches: the last one
+    /// with a tower above `level`. `None`: the head is.
+    pub fn stretch_before(
+        &self,
+        rank: Option<I::Rank<'_>>,
+        level: usize,
+        guard: &Guard<'_>,
+    ) -> Option<NodeRef<I>> {
+        self.last_before(level, rank, guard, |node| {
+            rank.is_none_or(|rank| I::compare(node.rank(), rank).is_lt())
+        })
+    }
+
+    /// Where the link leads, unmarked, of the last node at `level` that is not above `rank`.
+    pub(super) fn link_behind(
+        &self,
+        rank: I::Rank<'_>,
+        level: usize,
+        guard: &Guard<'_>,
+    ) -> *mut Node<I> {
+        let is_before = |node: &NodeRef<I>| I::compare(node.rank(), rank).is_le();
+        let before = self.last_before(level, Some(rank), guard, is_before);
+        unmarked(before.map_or(self.head(), |node| node.tower()).load(level))
+    }
+
+    /// The last node reachable at `level` or above for which `is_before` holds, as it does for all
+    /// below `rank`.
+    fn last_before(
+        &self,
+        level: usize,
+        rank: Option<I::Rank<'_>>,
+        guard: &Guard<'_>,
+        is_before: impl Fn(&NodeRef<I>) -> bool,
+    ) -> Option<NodeRef<I>> {
+        let start = rank.filter(|_| level <= LEVEL);
+        let start = start.and_then(|rank| self.shortcuts.start(rank, guard));
+        let found = start.and_then(|start| self.last_behind(level, Some(start), &is_before));
+        found.or_else(|| self.last_behind(level, None, &is_before))
+    }
+
+    /// The same, from the start or the head. `None`: there is none, or the start is too [`FAR`] away.
+    fn last_behind(
+        &self,
+        level: usize,
+        start: Option<Start<I>>,
+        is_before: impl Fn(&NodeRef<I>) -> bool,
+    ) -> Option<NodeRef<I>> {
+        let mut last = start.map(|start| start.before);
+        let (mut before, height, mut left) = match last {
+            Some(start) => (start.tower(), LEVEL + 1, FAR),
+            None => (self.head(), self.height().max(level + 1), usize::MAX),
+        };
+        for level in (level..height).rev() {
+            let mut at = unmarked(before.load(level));
+            while let Some(node) = NonNull::new(at).map(NodeRef) {
+                let next = node.tower().load(level);
+                if is_marked(next) {
+                    at = unmarked(next);
+                    continue;
+                }
+                if !is_before(&node) {
+                    break;
+                }
+                last = Some(node);
+                before = node.tower();
+                at = next;
+                if level == LEVEL {
+                    left -= 1;
+                    if left == 0 {
+                        return None;
+                    }
+                }
+            }
+        }
+        last
+    }
+
+    /// Visits the live nodes with towers above `level`, in order, until `visit` breaks.
+    pub fn visit_level(
+        &self,
+        level: usize,
+        _guard: &Guard<'_>,
+        mut visit: impl FnMut(NodeRef<I>) -> ControlFlow<()>,
+    ) {
+        let mut at = self.head().load(level);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
+            at = node.tower().load(level);
+            if !is_marked(at) && visit(node).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// The node behind at level 0, removed or not.
+    #[inline]
+    pub fn next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
+        let next = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
+        if let Some(next) = next {
+            prefetch(next.tower().load(0));
+        }
+        next
+    }
+
+    /// Up to `limit` live nodes with towers above `level`, in order: the first ones above `from`.
+    pub fn tall_behind(
+        &self,
+        from: I::Rank<'_>,
+        level: usize,
+        limit: usize,
+        guard: &Guard<'_>,
+    ) -> Vec<NodeRef<I>> {
+        let mut at = self.link_behind(from, level, guard);
+        let mut row = Vec::with_capacity(limit);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
+            if row.len() == limit {
+                break;
+            }
+            at = node.tower().load(level);
+            // One not above may have come behind `before` meanwhile.
+            if !is_marked(at) && I::compare(node.rank(), from).is_gt() {
+                row.push(node);
+            }
+        }
+        row
+    }
+
+    /// Up to `limit` live nodes with towers above `level`, in order: some of the last ones below
+    /// `to`, if there are any.
+    pub fn tall_before(
+        &self,
+        to: Option<I::Rank<'_>>,
+        level: usize,
+        limit: usize,
+        guard: &Guard<'_>,
+    ) -> Vec<NodeRef<I>> {
+        let is_before = |node: &NodeRef<I>| to.is_none_or(|to| I::compare(node.rank(), to).is_lt());
+        // So many levels higher stands one node for twice as many as are wanted: the row begins there.
+        let higher = level + limit.next_power_of_two().trailing_zeros() as usize + 1;
+        let higher = if limit == 1 { level } else { higher.min(MAX_HEIGHT - 1) };
+        let first = self.last_before(higher, to, guard, is_before);
+        let mut row = VecDeque::with_capacity(limit + 1);
+        row.extend(first);
+        let mut at = first.map_or(self.head(), |node| node.tower()).load(level);
+        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef).filter(is_before) {
+            at = node.tower().load(level);
+            if !is_marked(at) {
+                row.push_back(node);
+                if row.len() > limit {
+                    row.pop_front();
+                }
+            }
+        }
+        row.into()
+    }
+
+    /// Walks from each of the nodes `starts`, which are in order, to the next of them, and from the last
+    /// one to the first node that is `beyond`. Each lane gets its nodes for which `keep` held when they
+    /// were passed.
+    ///
+    /// The lanes take a step in turns, so that their cache misses overlap.
+    pub fn walk_lanes(
+        &self,
+        starts: &[NodeRef<I>],
+        beyond: impl Fn(NodeRef<I>) -> bool,
+        lanes: &mut Vec<Vec<NodeRef<I>>>,
+        _guard: &Guard<'_>,
+        mut keep: impl FnMut(NodeRef<I>) -> bool,
+    ) {
+        lanes.iter_mut().for_each(Vec::clear);
+        if lanes.len() < starts.len() {
+            lanes.resize_with(starts.len(), Vec::new);
+        }
+        let mut running: Vec<(usize, NodeRef<I>)> = starts.iter().copied().enumerate().collect();
+        while !running.is_empty() {
+            running.retain_mut(|(lane, node)| {
+                let is_over = match starts.get(*lane + 1) {
+                    Some(next) => node == next || I::compare(node.rank(), next.rank()).is_ge(),
+                    None => beyond(*node),
+                };
+                if is_over {
+                    return false;
+                }
+                if keep(*node) {
+                    lanes[*lane].push(*node);
+                }
+                let next = unmarked(node.tower().load(0));
+                prefetch(next);
+                NonNull::new(next).map(NodeRef).is_some_and(|next| {
+                    *node = next;
+                    true
+                })
+            });
+        }
+    }
+}

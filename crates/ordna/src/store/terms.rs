@@ -1,0 +1,278 @@
+//! Terms: who writes in which, which snapshots live, and when a term is settled.
+//!
+//! # Contract
+//! Any number of threads enter as writers, take and release snapshots at once. A snapshot of term
+//! *t* is a cut: it holds what writers of the terms up to *t* write, and nothing of later ones, and
+//! no write of a later term begins before all those are done.
+//!
+//! # Protocol
+//! A writer *announces* itself in the current term, looks again whether that term is still the
+//! current one, and withdraws if not. To take a snapshot of the current term *t* is to register it
+//! and to make *t* + 1 the current term. A term is *settled* when it is over and none of its
+//! announced writers is left. Two waits follow:
+//!
+//! 1. A writer of term *t* + 1 waits until *t* is settled before it writes (the *gate*).
+//! 2. A reader of snapshot *t* waits until *t* is settled before it reads.
+//!
+//! So all writes of a term come before all writes of the next, terms never run backwards along a
+//! key, and the snapshot lies between two writes. Taking one waits for no writer.
+//!
+//! # Invariants
+//! 1. *The second look.* Between announcement and second look stands a sequentially consistent fence,
+//!    and another one in the settler between learning that *t* is over and reading the announcements.
+//!    If the writer's second look still returns *t*, it precedes the store of *t* + 1, so the
+//!    writer's fence precedes the settler's, who sees the announcement and waits. If not, the
+//!    writer withdraws and has written nothing. So one look at each stripe is enough: who announces
+//!    himself after it withdraws.
+//! 2. *Two announcement counters per stripe*, by the parity of the term, are enough: *t* + 2 begins
+//!    only after *t* is settled. A late announcement of *t* that is about to be withdrawn may stand
+//!    in the counter of *t* + 2 for a moment; that delays a settling and harms nothing.
+//! 3. *A snapshot while the term before the current one is not settled* is that of the term before
+//!    once more. The gate is closed, so nothing was written in the current term, and both cuts are
+//!    the same. The gate opens under the lock of the live set, so whoever registers under that lock
+//!    and finds it closed is seen by all writers of the current term.
+//! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of term *t* sees
+//!    all snapshots below *t* in it: they were registered under the lock, under which later the gate
+//!    of *t* opened.
+//!
+//! # Progress
+//! Blocking, briefly: after a snapshot, writers and its readers wait for the writes that were under
+//! way, of which a batch is one. Snapshots wait for nobody but each other.
+//!
+//! Source: the Nitro paper, §3.1, where writers must stand still while a snapshot is taken. The
+//! announcement is ours. `tests/loom_mvcc_terms.rs` is its model.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use ordna_base::sync::{Backoff, Mutex, MutexGuard, StripedCounter, fault, point};
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe([AtomicUsize; 2]);
+
+/// A snapshot that somebody holds.
+#[derive(Debug)]
+pub struct Live<G> {
+    /// When the first of its holders took it.
+    pub since: Instant,
+    /// How many [`Terms::snapshot`] calls returned it and were not released.
+    holders: usize,
+    /// Items in it, once the term is settled.
+    len: Option<usize>,
+    /// What awaits its end.
+    pub keeps: Vec<G>,
+}
+
+/// The live snapshots by term.
+pub type Lives<G> = BTreeMap<u64, Live<G>>;
+
+/// Terms of one store. `G` is what a snapshot keeps from being collected.
+#[derive(Debug)]
+pub struct Terms<G> {
+    current: AtomicU64,
+    settled: AtomicU64,
+    youngest: AtomicU64,
+    announced: Box<[Stripe]>,
+    live: Mutex<Lives<G>>,
+    /// Items in the current state. Writers count between their announcement and its end.
+    pub items: StripedCounter,
+    /// Times a writer or a reader waited for a term to settle.
+    pub waits: AtomicUsize,
+}
+
+/// A writer's announcement. Ends it when dropped.
+#[derive(Debug)]
+pub struct Writing<'a> {
+    announced: &'a AtomicUsize,
+    /// The term to write in.
+    pub term: u64,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let relaxed = fault!("mvcc_terms.leave.release");
+        // Pairs with the loads in `is_quiet`: who sees the term settled sees what was written in it.
+        let order = if relaxed { Ordering::Relaxed } else { Ordering::Release };
+        self.announced.fetch_sub(1, order);
+    }
+}
+
+impl<G> Terms<G> {
+    /// Term 1, no snapshots, announcements on so many stripes.
+    pub fn new(stripes: usize) -> Self {
+        Self {
+            current: AtomicU64::new(1),
+            settled: AtomicU64::new(0),
+            youngest: AtomicU64::new(0),
+            announced: (0..stripes.max(1)).map(|_| Stripe::default()).collect(),
+            live: Mutex::new(BTreeMap::new()),
+            items: StripedCounter::new(),
+            waits: AtomicUsize::new(0),
+        }
+    }
+
+    /// The live snapshots. Held for moments only: taking a snapshot needs it.
+    pub fn live(&self) -> MutexGuard<'_, Lives<G>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters the current term as a writer, on one of the stripes.
+    #[inline]
+    pub fn enter(&self, stripe: usize) -> Writing<'_> {
+        let stripe = &self.announced[stripe % self.announced.len()];
+        loop {
+            // Acquire: pairs with the store in `open`. The snapshots below the term are in `youngest`.
+            let term = self.current.load(Ordering::Acquire);
+            point("mvcc.enter.before_announcement");
+            let announced = &stripe.0[parity(term)];
+            announced.fetch_add(1, Ordering::Relaxed);
+            let writing = Writing { announced, term };
+            if !fault!("mvcc_terms.enter.fence") {
+                fence(Ordering::SeqCst);
+            }
+            point("mvcc.enter.before_second_look");
+            if self.current.load(Ordering::Relaxed) == term
+                || fault!("mvcc_terms.enter.second_look")
+            {
+                if !fault!("mvcc_terms.enter.gate") {
+                    self.settle(term - 1);
+                }
+                return writing;
+            }
+        }
+    }
+
+    /// Registers a snapshot of all that was written up to now, and opens the next term. Returns its
+    /// term. O(log s) with s live snapshots.
+    pub fn snapshot(&self) -> u64 {
+        let mut live = self.live();
+        let current = self.current.load(Ordering::Relaxed);
+        let gate_open = self.settled.load(Ordering::Relaxed) + 1 == current
+            || (self.is_quiet(current - 1) && self.finish_settling(&mut live, current - 1))
+            || fault!("mvcc_terms.snapshot.shares_the_unsettled");
+        let term = if gate_open { current } else { current - 1 };
+        live.entry(term)
+            .or_insert_with(|| Live {
+                since: Instant::now(),
+                holders: 0,
+                len: None,
+                keeps: Vec::new(),
+            })
+            .holders += 1;
+        // Under the lock: the gate of the next term opens under it too, so later, and no writer of
+        // that term overlooks us.
+        self.youngest.store(term, Ordering::Release);
+        if gate_open {
+            self.open(current + 1);
+        }
+        term
+    }
+
+    /// Makes sure that no write from now on is of `term`, in which something was written.
+    pub fn advance_past(&self, term: u64) {
+        let _live = self.live();
+        if self.current.load(Ordering::Relaxed) == term {
+            self.open(term + 1);
+        }
+    }
+
+    fn open(&self, term: u64) {
+        // Release: pairs with the load in `enter`.
+        self.current.store(term, Ordering::Release);
+    }
+
+    /// Waits until no writer of `term`, which is over, is left.
+    #[inline]
+    pub fn settle(&self, term: u64) {
+        // Acquire: what was written up to that term is ours to see.
+        if self.settled.load(Ordering::Acquire) < term {
+            self.settle_slowly(term);
+        }
+    }
+
+    #[cold]
+    fn settle_slowly(&self, term: u64) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let mut backoff = Backoff::new();
+        while self.settled.load(Ordering::Acquire) < term && !self.is_quiet(term) {
+            backoff.wait();
+        }
+        let mut live = self.live();
+        if self.settled.load(Ordering::Relaxed) < term {
+            self.finish_settling(&mut live, term);
+        }
+    }
+
+    /// Whether no writer of `term`, which the caller knows to be over, is left.
+    fn is_quiet(&self, term: u64) -> bool {
+        if !fault!("mvcc_terms.settle.fence") {
+            // Invariant 1.
+            fence(Ordering::SeqCst);
+        }
+        let stripes = self.announced.iter();
+        // Acquire: pairs with the end of each announcement.
+        let mut counts = stripes.map(|stripe| stripe.0[parity(term)].load(Ordering::Acquire));
+        counts.all(|count| count == 0) || fault!("mvcc_terms.settle.waits")
+    }
+
+    fn finish_settling(&self, live: &mut Lives<G>, term: u64) -> bool {
+        if let Some(live) = live.get_mut(&term) {
+            // Exact: the writers of the term are gone, and those of the next await the store below.
+            live.len = Some(self.items.sum());
+        }
+        // Release: hands on what the term's writers wrote, which `is_quiet` acquired.
+        self.settled.store(term, Ordering::Release);
+        true
+    }
+
+    /// Items in a live snapshot.
+    pub fn len_at(&self, term: u64) -> usize {
+        self.settle(term);
+        self.live().get(&term).and_then(|live| live.len).unwrap_or(0)
+    }
+
+    /// Whether every term up to this one is settled.
+    pub fn is_settled(&self, term: u64) -> bool {
+        self.settled.load(Ordering::Acquire) >= term
+    }
+
+    /// Whether no live snapshot, and none to come, has a term of at least `born`; asked by a writer
+    /// for what it ended itself in its own term. `false` may be overcautious.
+    pub fn is_unseen(&self, born: u64) -> bool {
+        self.youngest.load(Ordering::Acquire) < born
+    }
+
+    /// Gives `kept` to a snapshot, to be returned when that is released; hands it back if the
+    /// snapshot lives no more.
+    pub fn attach(&self, term: u64, kept: G) -> Result<(), G> {
+        match self.live().get_mut(&term) {
+            Some(live) => {
+                live.keeps.push(kept);
+                Ok(())
+            }
+            None => Err(kept),
+        }
+    }
+
+    /// Undoes one [`snapshot`](Self::snapshot). Returns what it kept if it was the last of its term.
+    pub fn release(&self, term: u64) -> Vec<G> {
+        let mut live = self.live();
+        let Entry::Occupied(mut entry) = live.entry(term) else { return Vec::new() };
+        entry.get_mut().holders -= 1;
+        if entry.get().holders > 0 {
+            return Vec::new();
+        }
+        let released = entry.remove();
+        let youngest = live.last_key_value().map_or(0, |(term, _)| *term);
+        self.youngest.store(youngest, Ordering::Release);
+        released.keeps
+    }
+}
+
+fn parity(term: u64) -> usize {
+    (term & 1) as usize
+}

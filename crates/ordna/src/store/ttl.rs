@@ -1,0 +1,203 @@
+//! Time: the store's clock, and when keys expire.
+//!
+//! # Contract
+//! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was given.
+//! The store's time never runs backwards: it is the latest that the clock has ever told, so what has
+//! expired stays expired when the clock is set back. A version is expired at and after its deadline.
+//!
+//! # The background
+//! Every version with a deadline stands in an ordered list, by shard of its key, from before it can
+//! be found in the store until it is replaced, removed or expired. Collectors sleep until the earliest
+//! of them, but look at the clock once a minute: who sets it tells nobody.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ordna_base::Key;
+use ordna_base::sync::{StripedCounter, fault, point};
+
+/// Tells the time in milliseconds.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+const SHARDS: usize = 16;
+/// A clock that was set, perhaps back and now forward again, is noticed after so long.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Milliseconds since 1970.
+pub fn system_clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The latest time that a clock has told.
+pub struct Timekeeper {
+    clock: Clock,
+    latest: AtomicU64,
+}
+
+impl Timekeeper {
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, latest: AtomicU64::new(0) }
+    }
+
+    pub fn now(&self) -> u64 {
+        let told = (self.clock)();
+        if fault!("mvcc.ttl.never_backwards") {
+            return told;
+        }
+        self.latest.fetch_max(told, Ordering::AcqRel).max(told)
+    }
+
+    /// How long to sleep until the store's time comes to `deadline`, if the clock runs on as it does.
+    /// While it is behind the store's time, because it was set back, that stands still. At most
+    /// [`LONGEST_SLEEP`].
+    pub fn until(&self, deadline: u64) -> Duration {
+        let told = (self.clock)();
+        let now = self.latest.fetch_max(told, Ordering::AcqRel).max(told);
+        let told = if fault!("mvcc.ttl.waits_for_the_clock") { now } else { told };
+        let left = if deadline <= now { 0 } else { deadline - told };
+        Duration::from_millis(left).min(LONGEST_SLEEP)
+    }
+}
+
+/// How many versions of a key have a deadline, one for each (two only while one replaces another).
+type Shard<K> = BTreeMap<(u64, <K as ToOwned>::Owned), u32>;
+
+/// The keys that will expire, by deadline.
+pub struct Deadlines<K: Key + ?Sized> {
+    shards: [Mutex<Shard<K>>; SHARDS],
+    /// No deadline is earlier. May be too early; too late only while somebody looks for what is due.
+    earliest: AtomicU64,
+    used: AtomicBool,
+    /// Held by who removes expired keys.
+    turn: Mutex<()>,
+    noted: StripedCounter,
+    bytes: StripedCounter,
+}
+
+impl<K: Key + ?Sized> Deadlines<K> {
+    pub fn new() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
+            earliest: AtomicU64::new(u64::MAX),
+            used: AtomicBool::new(false),
+            turn: Mutex::new(()),
+            noted: StripedCounter::new(),
+            bytes: StripedCounter::new(),
+        }
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K>> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        lock(&self.shards[(hash % SHARDS as u64) as usize])
+    }
+
+    /// Notes a version that is about to be inserted.
+    pub fn add(&self, key: &K, deadline: u64) {
+        self.used.store(true, Ordering::Release);
+        let mut shard = self.shard(key);
+        let versions = shard.entry((deadline, key.to_owned())).or_insert(0);
+        *versions += 1;
+        self.noted.add(1);
+        if *versions == 1 {
+            self.bytes.add(Self::cost(key));
+        }
+    }
+
+    /// Calls for a look at `deadline`, after the insertion of a version that was noted: a look
+    /// before it would have found nothing to expire. Returns whether none was called for earlier.
+    pub fn schedule(&self, deadline: u64) -> bool {
+        self.earliest.fetch_min(deadline, Ordering::AcqRel) > deadline
+    }
+
+    /// Forgets a version.
+    pub fn forget(&self, key: &K, deadline: u64) {
+        let mut shard = self.shard(key);
+        let at = (deadline, key.to_owned());
+        if let Some(count) = shard.get_mut(&at) {
+            *count -= 1;
+            self.noted.add(-1);
+            if *count == 0 {
+                shard.remove(&at);
+                self.bytes.add(-Self::cost(key));
+            }
+        }
+    }
+
+    /// Whether a version ever had a deadline.
+    pub fn are_used(&self) -> bool {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// When the next one is due; perhaps too early.
+    pub fn earliest(&self) -> u64 {
+        self.earliest.load(Ordering::Acquire)
+    }
+
+    /// Waits until nobody else removes expired keys, and keeps others waiting.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
+    }
+
+    /// Keys with a deadline at or before `now`, at most `limit`. They stay noted until they are
+    /// forgotten. Meanwhile [`earliest`](Self::earliest) may tell of none or too late a deadline: who
+    /// sleeps by it is to be woken.
+    pub fn due(&self, now: u64, limit: usize) -> Vec<K::Owned> {
+        if self.earliest() > now {
+            return Vec::new();
+        }
+        // What is scheduled from now on counts anew; what was before is found below.
+        self.earliest.store(u64::MAX, Ordering::Release);
+        point("mvcc.due.looks");
+        let mut due = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            for (deadline, key) in shard.keys() {
+                if *deadline > now || due.len() == limit {
+                    self.earliest.fetch_min(*deadline, Ordering::AcqRel);
+                    break;
+                }
+                due.push(key.clone());
+            }
+        }
+        due
+    }
+
+    /// About the bytes that a key takes in the list.
+    fn cost(key: &K) -> i64 {
+        (size_of::<(u64, K::Owned, u32)>() + key.tail().len()) as i64
+    }
+
+    /// Number of versions noted, and about the bytes that takes. Exact while nobody writes.
+    pub fn size(&self) -> (usize, usize) {
+        (self.noted.sum(), self.bytes.sum())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_back_is_looked_at_again() {
+        let hands = Arc::new(AtomicU64::new(10_000_000));
+        let clock = Arc::clone(&hands);
+        let time = Timekeeper::new(Arc::new(move || clock.load(Ordering::SeqCst)));
+        assert_eq!(time.until(10_000_000), Duration::ZERO);
+        assert_eq!(time.until(10_000_100), Duration::from_millis(100));
+        // Hours, if it were to catch up; but it may be put right.
+        hands.store(0, Ordering::SeqCst);
+        assert_eq!(time.until(10_000_100), LONGEST_SLEEP);
+        assert_eq!(time.until(10_000_000), Duration::ZERO);
+        hands.store(10_000_050, Ordering::SeqCst);
+        assert_eq!(time.until(10_000_100), Duration::from_millis(50));
+        assert_eq!(time.until(u64::MAX), LONGEST_SLEEP);
+    }
+}

@@ -1,0 +1,86 @@
+//! Walks that are under way: who reads for long.
+//!
+//! # Contract
+//! A walk is one call that visits entries. It is counted from its beginning to its end, however it ends,
+//! on its thread's stripe: two changes of a word that other threads do not touch. One that has come far
+//! is noted, once, with the time, under a lock of the stripe. Reads of single keys are no walks.
+//!
+//! Statistics only: no protocol rests on it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ordna_base::sync::{StripedCounter, stripe_of_this_thread};
+
+const STRIPES: usize = 16;
+
+/// The walks of one store.
+#[derive(Debug, Default)]
+pub struct Walks {
+    under_way: StripedCounter,
+    /// Since when long ones are.
+    long: [Mutex<Vec<Instant>>; STRIPES],
+}
+
+impl Walks {
+    /// A walk begins on this thread.
+    #[inline]
+    pub fn begin(&self) -> Walk<'_> {
+        self.under_way.add(1);
+        Walk { walks: self, long_since: None }
+    }
+
+    /// How many there are.
+    pub fn under_way(&self) -> usize {
+        self.under_way.sum()
+    }
+
+    /// For how long the long ones have been that, longest first.
+    pub fn long(&self) -> Vec<Duration> {
+        let list = |list: &Mutex<Vec<Instant>>| -> Vec<Duration> {
+            lock(list).iter().map(Instant::elapsed).collect()
+        };
+        let mut ages: Vec<Duration> = self.long.iter().flat_map(list).collect();
+        ages.sort_unstable_by(|a, b| b.cmp(a));
+        ages
+    }
+}
+
+/// A walk under way, until it is dropped. Stays on its thread.
+pub struct Walk<'a> {
+    walks: &'a Walks,
+    long_since: Option<Instant>,
+}
+
+impl Walk<'_> {
+    fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
+        lock(&self.walks.long[stripe_of_this_thread() % STRIPES])
+    }
+
+    /// It has come far.
+    pub fn note_as_long(&mut self) {
+        if self.long_since.is_none() {
+            let now = Instant::now();
+            self.list().push(now);
+            self.long_since = Some(now);
+        }
+    }
+}
+
+impl Drop for Walk<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(since) = self.long_since {
+            let mut list = self.list();
+            // Of two noted at the same time either will do.
+            if let Some(at) = list.iter().position(|noted| *noted == since) {
+                list.swap_remove(at);
+            }
+        }
+        self.walks.under_way.add(-1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
