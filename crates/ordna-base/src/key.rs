@@ -3,8 +3,6 @@
 //! Both are ordered as their big-endian bytes are. No content is reserved: the empty key, keys with
 //! zero bytes, one key a prefix of another, `0` and `u64::MAX` are ordinary keys.
 
-pub mod tuple;
-
 use std::borrow::Borrow;
 use std::fmt::Debug;
 use std::hash::Hash;

@@ -24,6 +24,7 @@
 //! | [`index`] | the contract [`OrderedIndex`] |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
 //! | [`entries`] | a flat buffer for the results of scans |
+//! | [`tuple`] | typed keys as byte strings in the order of their values |
 //! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
 //! | [`skiplist`] | the lock-free list on which the store stands |
 
@@ -32,7 +33,7 @@ pub mod store;
 
 pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
-    entries, index, key, reclaim, sync, value,
+    entries, index, key, reclaim, sync, tuple, value,
 };
 pub use store::{
     Clock, Found, Handle, Lifted, LiveSnapshot, MemoryBudget, Options, Order, Put, Removed,

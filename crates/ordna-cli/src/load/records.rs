@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use flate2::bufread::MultiGzDecoder;
-use ordna::{key, value};
+use ordna::{key, tuple, value};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -277,11 +277,11 @@ fn make(
             let hint = "holds the separator; use another --separator, or --tuple";
             return Err(format!("field `{field}`: `{content}` {hint}"));
         }
-        fields.push(content.into_bytes());
+        fields.push(content);
     }
     let key = match separator {
-        Some(separator) => fields.join(separator),
-        None => key::tuple::encode(&fields),
+        Some(separator) => fields.iter().map(String::as_bytes).collect::<Vec<_>>().join(separator),
+        None => tuple::encode(&fields),
     };
     check(Record { key, value })
 }
@@ -391,7 +391,7 @@ mod tests {
         let got = items(Format::Lines, "", Some(":"), b"b\n \n\na\n");
         assert_eq!(got, [(1, record("b", "b")), (2, record(" ", " ")), (4, record("a", "a"))]);
         let got = items(Format::Csv, "a,b", None, b"a,b\nx:y,\n");
-        assert_eq!(got[0].1.as_ref().unwrap().key, key::tuple::encode(["x:y", ""]));
+        assert_eq!(got[0].1.as_ref().unwrap().key, tuple::encode(&["x:y", ""]));
     }
 
     #[test]

@@ -1,0 +1,143 @@
+//! Reading of encoded values.
+
+use super::code;
+
+/// Bytes that are not an encoded value of the type asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("at byte {at}: expected {expected}, found {}", described(*.found))]
+pub struct DecodeError {
+    /// Position in the key.
+    pub at: usize,
+    /// The value that should stand there.
+    pub expected: &'static str,
+    /// The byte that stands there; `None` at the end of the key.
+    pub found: Option<u8>,
+}
+
+fn described(byte: Option<u8>) -> String {
+    byte.map_or_else(|| "the end".to_owned(), |byte| format!("{byte:#04x}"))
+}
+
+/// A position in an encoded key.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Every byte is read with these bits inverted: all of them within a descending value.
+    flip: u8,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, flip: 0 }
+    }
+
+    /// Whether all bytes are read.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// Bytes read so far.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Refuses bytes that are left.
+    ///
+    /// # Errors
+    /// There are some.
+    pub fn finish(&self) -> Result<(), DecodeError> {
+        if self.is_empty() { Ok(()) } else { Err(self.error("the end")) }
+    }
+
+    /// The error that something else stands here.
+    pub fn error(&self, expected: &'static str) -> DecodeError {
+        DecodeError { at: self.at, expected, found: self.peek() }
+    }
+
+    /// The next byte, which stays.
+    pub fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).map(|byte| byte ^ self.flip)
+    }
+
+    /// Takes the next byte.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn byte(&mut self, expected: &'static str) -> Result<u8, DecodeError> {
+        let byte = self.peek().ok_or_else(|| self.error(expected))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    /// Takes the next byte, which must be this one.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), DecodeError> {
+        if self.peek() != Some(byte) {
+            return Err(self.error(expected));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Whether the end of a tuple is next; a reader at the end of the key is there too.
+    pub fn at_end_of_tuple(&self) -> bool {
+        matches!(self.peek(), None | Some(code::END))
+    }
+
+    /// Takes so many bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn array<const N: usize>(
+        &mut self,
+        expected: &'static str,
+    ) -> Result<[u8; N], DecodeError> {
+        let Some(bytes) = self.bytes[self.at..].first_chunk::<N>() else {
+            self.at = self.bytes.len();
+            return Err(self.error(expected));
+        };
+        self.at += N;
+        Ok(bytes.map(|byte| byte ^ self.flip))
+    }
+
+    /// Takes an escaped string up to its end.
+    ///
+    /// # Errors
+    /// It has no end.
+    pub fn escaped(&mut self, expected: &'static str) -> Result<Vec<u8>, DecodeError> {
+        let mut out = Vec::new();
+        loop {
+            let rest = &self.bytes[self.at..];
+            let plain = rest.iter().position(|byte| byte ^ self.flip <= super::ESCAPE);
+            let plain = plain.unwrap_or(rest.len());
+            out.extend(rest[..plain].iter().map(|byte| byte ^ self.flip));
+            self.at += plain;
+            if self.byte(expected)? == code::END {
+                return Ok(out);
+            }
+            match self.peek() {
+                Some(escaped @ 1..=2) => out.push(escaped - 1),
+                _ => return Err(self.error("an escaped byte")),
+            }
+            self.at += 1;
+        }
+    }
+
+    /// Reads with every bit inverted: a value that stands in descending order.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn reversed<R>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<R, DecodeError>,
+    ) -> Result<R, DecodeError> {
+        self.flip = !self.flip;
+        let done = read(self);
+        self.flip = !self.flip;
+        done
+    }
+}
