@@ -1,6 +1,6 @@
 //! The library's tests under AddressSanitizer: use after free, double free, and what is never freed.
 
-use crate::{Outcome, cargo, library, must};
+use crate::tools::{Outcome, cargo, library, must};
 
 /// The sanitizer needs a target of its own, or build scripts would be built with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::{LIBRARY, Outcome, cargo, library, must, root};
+use crate::tools::{LIBRARY, Outcome, cargo, library, must, root};
 
 /// Areas whose faults a loom model looks for: area and test file.
 const MODELLED: [(&str, &str); 6] = [

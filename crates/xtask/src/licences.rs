@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{LIBRARY, Outcome, cargo};
+use crate::tools::{LIBRARY, Outcome, cargo};
 
 /// What a dependency may be licensed under. `deny.toml` says the same to cargo-deny.
 const ALLOWED: [&str; 8] =

@@ -4,9 +4,11 @@ mod asan;
 mod faults;
 mod licences;
 mod porcupine;
+mod tools;
 
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
+
+use tools::{Outcome, cargo, must};
 
 const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
@@ -15,17 +17,6 @@ cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
 cargo xtask licences          check the licences of all dependencies, and the arrows between the crates";
-
-/// The crates whose tests look for planted faults and run under a sanitizer.
-const LIBRARY: [&str; 3] = ["ordna-base", "ordna-papers", "ordna"];
-
-/// Tells cargo to take these crates.
-fn library() -> impl Iterator<Item = &'static str> {
-    LIBRARY.into_iter().flat_map(|name| ["-p", name])
-}
-
-/// What went wrong, for a person.
-type Outcome = Result<(), String>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -58,23 +49,4 @@ fn shuttle() -> Outcome {
             .args(["--target-dir", "target/shuttle"])
             .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
     )
-}
-
-/// The top of the checkout.
-fn root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("crates/xtask lies two below the top").to_owned()
-}
-
-/// Cargo, from the top of the checkout.
-fn cargo() -> Command {
-    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    command.current_dir(root());
-    command
-}
-
-/// Runs a command whose failure is an error.
-fn must(command: &mut Command) -> Outcome {
-    let status = command.status().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} failed: {status}")) }
 }

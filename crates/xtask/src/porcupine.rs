@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{Outcome, cargo, must, root};
+use crate::tools::{Outcome, cargo, must, root};
 
 pub fn run() -> Outcome {
     let folder = root().join("target/histories");
