@@ -1,17 +1,23 @@
-use crate::{key, value};
+//! Why an operation failed, and the limits that it exceeded.
+
+/// The longest byte-string key, in bytes: its length is stored in two bytes.
+pub const MAX_KEY_LEN: usize = u16::MAX as usize;
+
+/// The longest byte-string value, in bytes: 512 MiB, the limit of Redis.
+pub const MAX_VALUE_LEN: usize = 512 << 20;
 
 /// Why a write was refused. Nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key is longer than [`key::MAX_LEN`].
-    #[error("the key has {len} bytes; at most {} are allowed", key::MAX_LEN)]
+    /// The key is longer than [`MAX_KEY_LEN`].
+    #[error("the key has {len} bytes; at most {} are allowed", MAX_KEY_LEN)]
     KeyTooLong {
         /// Length of the refused key, in bytes.
         len: usize,
     },
-    /// The value is longer than [`value::MAX_LEN`].
-    #[error("the value has {len} bytes; at most {} are allowed", value::MAX_LEN)]
+    /// The value is longer than [`MAX_VALUE_LEN`].
+    #[error("the value has {len} bytes; at most {} are allowed", MAX_VALUE_LEN)]
     ValueTooLong {
         /// Length of the refused value, in bytes.
         len: usize,

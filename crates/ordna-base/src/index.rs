@@ -8,6 +8,7 @@ use crate::{Entries, Error, Key, Value, Violation, key};
 
 mod range;
 
+pub use crate::bounds::{Bounds, Direction, bounds_cross, is_above, is_below};
 pub use range::{Range, Source};
 
 /// What a [`OrderedIndex::modify`] closure decides to do with the entry.
@@ -19,15 +20,6 @@ pub enum Change<T> {
     Put(T),
     /// Remove the entry if it is there.
     Remove,
-}
-
-/// The order in which entries are visited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From small keys to large ones.
-    Ascending,
-    /// From large keys to small ones.
-    Descending,
 }
 
 /// Bytes that an index holds, by part. Counts what was asked of the allocator, without its slack.
@@ -95,15 +87,17 @@ pub trait OrderedIndex: Send + Sync {
         T: Borrow<Self::Value>,
         F: FnMut(Option<&Self::Value>) -> Change<T>;
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks: what all walks
+    /// of the contract stand on. Callers use [`visit`](Self::visit), [`collect`](Self::collect) or
+    /// [`range`](Self::range).
     ///
-    /// Bounds that cross hold nothing. `visit` must not write to this index, and long work in it
-    /// delays the freeing of memory; use [`scan`](Self::scan) or [`range`](Self::range) for that.
-    fn visit(
+    /// The bounds do not cross, and `limit` is not zero. `visit` breaks after `limit` entries at the
+    /// latest: the index need not fetch more than that ahead.
+    fn walk(
         &self,
-        lower: Bound<&Self::Key>,
-        upper: Bound<&Self::Key>,
+        bounds: Bounds<'_, Self::Key>,
         direction: Direction,
+        limit: usize,
         visit: impl FnMut(&Self::Key, &Self::Value) -> ControlFlow<()>,
     );
 
@@ -304,6 +298,22 @@ pub trait OrderedIndex: Send + Sync {
         self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Descending)
     }
 
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
+    ///
+    /// Bounds that cross hold nothing. `visit` must not write to this index, and long work in it
+    /// delays the freeing of memory; use [`scan`](Self::scan) or [`range`](Self::range) for that.
+    fn visit(
+        &self,
+        lower: Bound<&Self::Key>,
+        upper: Bound<&Self::Key>,
+        direction: Direction,
+        visit: impl FnMut(&Self::Key, &Self::Value) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            self.walk((lower, upper), direction, usize::MAX, visit);
+        }
+    }
+
     /// The first entry within the bounds in the given direction.
     fn nearest(
         &self,
@@ -312,10 +322,12 @@ pub trait OrderedIndex: Send + Sync {
         direction: Direction,
     ) -> Option<Owned<Self>> {
         let mut found = None;
-        self.visit(lower, upper, direction, |key, value| {
-            found = Some((key.to_owned(), value.to_owned()));
-            ControlFlow::Break(())
-        });
+        if !bounds_cross(lower, upper) {
+            self.walk((lower, upper), direction, 1, |key, value| {
+                found = Some((key.to_owned(), value.to_owned()));
+                ControlFlow::Break(())
+            });
+        }
         found
     }
 
@@ -340,14 +352,13 @@ pub trait OrderedIndex: Send + Sync {
         out: &mut Entries<Self::Key, Self::Value>,
     ) -> usize {
         let mut left = limit;
-        if left == 0 {
-            return 0;
+        if left > 0 && !bounds_cross(lower, upper) {
+            self.walk((lower, upper), direction, limit, |key, value| {
+                out.push(key, value);
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
         }
-        self.visit(lower, upper, direction, |key, value| {
-            out.push(key, value);
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
         limit - left
     }
 
@@ -371,6 +382,22 @@ pub trait OrderedIndex: Send + Sync {
     }
 }
 
+impl<I: OrderedIndex> Source for I {
+    type Key = I::Key;
+    type Value = I::Value;
+
+    fn read_ahead(
+        &self,
+        lower: Bound<&I::Key>,
+        upper: Bound<&I::Key>,
+        direction: Direction,
+        limit: usize,
+        out: &mut Entries<I::Key, I::Value>,
+    ) {
+        self.collect(lower, upper, direction, limit, out);
+    }
+}
+
 /// A copied entry of an index.
 pub type Owned<I> =
     (<<I as OrderedIndex>::Key as ToOwned>::Owned, <<I as OrderedIndex>::Value as ToOwned>::Owned);
@@ -388,39 +415,4 @@ where
         key.borrow().check()?;
         value.borrow().check()
     })
-}
-
-/// Whether no key can lie within the bounds because they cross.
-#[doc(hidden)]
-pub fn bounds_cross<K: Ord + ?Sized>(lower: Bound<&K>, upper: Bound<&K>) -> bool {
-    match (lower, upper) {
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
-        (
-            Bound::Included(lower) | Bound::Excluded(lower),
-            Bound::Included(upper) | Bound::Excluded(upper),
-        ) => lower >= upper,
-    }
-}
-
-/// Whether `key` is below the lower bound.
-#[inline]
-#[doc(hidden)]
-pub fn is_below<K: Ord + ?Sized>(key: &K, lower: Bound<&K>) -> bool {
-    match lower {
-        Bound::Unbounded => false,
-        Bound::Included(lower) => key < lower,
-        Bound::Excluded(lower) => key <= lower,
-    }
-}
-
-/// Whether `key` is above the upper bound.
-#[inline]
-#[doc(hidden)]
-pub fn is_above<K: Ord + ?Sized>(key: &K, upper: Bound<&K>) -> bool {
-    match upper {
-        Bound::Unbounded => false,
-        Bound::Included(upper) => key > upper,
-        Bound::Excluded(upper) => key >= upper,
-    }
 }

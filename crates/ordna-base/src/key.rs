@@ -8,10 +8,9 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::Error;
-use crate::entries::{FlatBytes, Sequence};
+use crate::sequence::{FlatBytes, Sequence};
 
-/// Longest byte-string key, in bytes.
-pub const MAX_LEN: usize = u16::MAX as usize;
+pub use crate::error::MAX_KEY_LEN as MAX_LEN;
 
 /// A kind of key: `u64` or `[u8]`. Sealed.
 pub trait Key:

@@ -13,12 +13,14 @@
 //! | [`topology`] | NUMA nodes, as the system reports them or as declared |
 //! | [`tuple`] | typed values as byte strings in the order of the values |
 
+mod bounds;
 pub mod entries;
 mod error;
 pub mod index;
 pub mod key;
 pub mod reclaim;
 pub mod record;
+mod sequence;
 pub mod simd;
 pub mod slabs;
 pub mod sync;

@@ -5,11 +5,10 @@ use std::fmt::Debug;
 use std::ptr::{self, NonNull};
 
 use crate::Error;
-use crate::entries::{FlatBytes, Sequence};
+use crate::sequence::{FlatBytes, Sequence};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Longest byte-string value, in bytes: 512 MiB.
-pub const MAX_LEN: usize = 512 << 20;
+pub use crate::error::MAX_VALUE_LEN as MAX_LEN;
 
 /// A kind of value: `u64` or `[u8]`. Sealed.
 pub trait Value:

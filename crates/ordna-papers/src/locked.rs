@@ -6,10 +6,10 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross};
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
 use ordna_base::{Error, Key, Value, Violation};
 
@@ -80,16 +80,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
         Ok(())
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        _limit: usize,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if bounds_cross(lower, upper) {
-            return;
-        }
         let map = self.read();
         let mut entries = map.range::<K, _>((lower, upper));
         while let Some((key, value)) = match direction {
@@ -133,6 +130,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Bound;
+
     use super::*;
 
     #[test]

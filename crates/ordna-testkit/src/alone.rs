@@ -46,11 +46,11 @@ macro_rules! alone {
                 self.lock().modify(key, change)
             }
 
-            fn visit(
+            fn walk(
                 &self,
-                lower: std::ops::Bound<&K>,
-                upper: std::ops::Bound<&K>,
+                (lower, upper): ordna_base::index::Bounds<'_, K>,
                 direction: ordna_base::Direction,
+                _limit: usize,
                 visit: impl FnMut(&K, &V) -> std::ops::ControlFlow<()>,
             ) {
                 self.lock().visit(lower, upper, direction, visit);

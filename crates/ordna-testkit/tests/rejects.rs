@@ -76,11 +76,11 @@ impl OrderedIndex for Broken {
         }
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&u64>,
-        upper: Bound<&u64>,
+        (lower, upper): ordna_base::index::Bounds<'_, u64>,
         direction: Direction,
+        _limit: usize,
         mut visit: impl FnMut(&u64, &u64) -> ControlFlow<()>,
     ) {
         let upper = match upper {

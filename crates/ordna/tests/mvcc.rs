@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -69,14 +69,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Snapped<K, V> {
         Ok(())
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        bounds: ordna::index::Bounds<'_, K>,
         direction: Direction,
+        limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.store.visit(lower, upper, direction, visit);
+        self.store.walk(bounds, direction, limit, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {

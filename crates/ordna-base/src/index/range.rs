@@ -7,7 +7,7 @@
 use std::borrow::Borrow;
 use std::ops::Bound;
 
-use super::{Direction, OrderedIndex};
+use crate::bounds::{Direction, is_above, is_below};
 use crate::{Entries, Key, Value};
 
 const FIRST_CHUNK: usize = 16;
@@ -32,22 +32,6 @@ pub trait Source {
     );
 }
 
-impl<I: OrderedIndex> Source for I {
-    type Key = I::Key;
-    type Value = I::Value;
-
-    fn read_ahead(
-        &self,
-        lower: Bound<&I::Key>,
-        upper: Bound<&I::Key>,
-        direction: Direction,
-        limit: usize,
-        out: &mut Entries<I::Key, I::Value>,
-    ) {
-        self.collect(lower, upper, direction, limit, out);
-    }
-}
-
 type Limit<S> = Bound<<<S as Source>::Key as ToOwned>::Owned>;
 type Entry<S> = (<<S as Source>::Key as ToOwned>::Owned, <<S as Source>::Value as ToOwned>::Owned);
 
@@ -66,7 +50,8 @@ impl<I: Source> Side<I> {
 
 /// The entries of an index within bounds, in order, from both ends.
 ///
-/// Made by [`OrderedIndex::range`] and [`OrderedIndex::prefix`]. Amortized O(1) per entry plus one
+/// Made by [`OrderedIndex::range`](crate::OrderedIndex::range) and
+/// [`OrderedIndex::prefix`](crate::OrderedIndex::prefix). Amortized O(1) per entry plus one
 /// seek per chunk.
 pub struct Range<'a, I: Source> {
     index: &'a I,
@@ -101,8 +86,8 @@ impl<'a, I: Source> Range<'a, I> {
         let (key, value) = side.ahead.get(side.next)?;
         // The other side may have come past this entry since it was read ahead.
         let taken = match direction {
-            Direction::Ascending => super::is_above(key, self.upper.as_ref().map(Borrow::borrow)),
-            Direction::Descending => super::is_below(key, self.lower.as_ref().map(Borrow::borrow)),
+            Direction::Ascending => is_above(key, self.upper.as_ref().map(Borrow::borrow)),
+            Direction::Descending => is_below(key, self.lower.as_ref().map(Borrow::borrow)),
         };
         if taken {
             return None;

@@ -14,38 +14,14 @@
 mod avx2;
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
 mod avx512;
+mod line;
 #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
 mod neon;
 mod scalar;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+pub use line::{LANES, Line};
 
-/// Words in a [`Line`].
-pub const LANES: usize = 8;
-
-/// One cache line of words.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub struct Line(pub [AtomicU64; LANES]);
-
-impl Line {
-    /// Every word the same.
-    pub fn filled(word: u64) -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(word)))
-    }
-
-    /// One word, relaxed.
-    #[inline]
-    pub fn get(&self, lane: usize) -> u64 {
-        self.0[lane].load(Ordering::Relaxed)
-    }
-
-    /// Overwrites one word, relaxed.
-    #[inline]
-    pub fn set(&self, lane: usize, word: u64) {
-        self.0[lane].store(word, Ordering::Relaxed);
-    }
-}
+use crate::sync::atomic::Ordering;
 
 /// One cache line of bytes. Byte i stands in word i / 8, the lowest first.
 #[derive(Debug)]

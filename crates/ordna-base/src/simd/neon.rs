@@ -7,7 +7,7 @@
 
 use std::arch::asm;
 
-use super::Line;
+use super::line::Line;
 
 /// Bit i in byte i.
 const WEIGHTS: u64 = 0x8040_2010_0804_0201;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::protocol::Unsynchronized;
 use super::tree::{Sole, Tree};
 use super::write::Effect;
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross};
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::{Backoff, StripedCounter};
 use ordna_base::{Error, Key, Value, Violation};
@@ -88,17 +88,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
         Ok(())
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if !bounds_cross(lower, upper) {
-            let _section = self.lock.enter();
-            self.tree.walk(lower, upper, direction, None, &Sole, visit);
-        }
+        let _section = self.lock.enter();
+        self.tree.walk(lower, upper, direction, limit, &Sole, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {

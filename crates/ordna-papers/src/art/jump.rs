@@ -12,13 +12,14 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 
 use super::node::{NodeRef, Position, TERMINAL, position};
+#[cfg(debug_assertions)]
+use super::probes::{restarts, steps};
 use super::protocol::{Free, Protocol};
 use super::tree::{Keep, Tree};
-#[cfg(debug_assertions)]
-use super::tree::{restarts, steps};
 use super::walk::side_of_stored;
-use super::word::{Child, Leaf, Word, prefetch};
+use super::word::{Child, Leaf, Word};
 use ordna_base::index::Direction;
+use ordna_base::simd::prefetch;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};
 

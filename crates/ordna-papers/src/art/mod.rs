@@ -35,6 +35,8 @@ mod jump;
 mod node;
 mod none;
 mod prefix;
+#[cfg(debug_assertions)]
+mod probes;
 mod protocol;
 mod search;
 mod tree;
@@ -43,24 +45,24 @@ mod word;
 mod write;
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 #[cfg(feature = "htm")]
 pub use self::htm::ArtHtm;
 pub use self::none::ArtNone;
 #[doc(hidden)]
 pub use self::prefix::{AtomicPrefix, Prefix};
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use self::probes::{restarts, steps};
 use self::protocol::Free;
 pub use self::protocol::{Concurrent, Coupling, Minimal, Olc, Protocol, Rowex, Unsynchronized};
 use self::tree::Tree;
-#[cfg(debug_assertions)]
-#[doc(hidden)]
-pub use self::tree::{restarts, steps};
 use self::write::Effect;
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::StripedCounter;
-use ordna_base::{Entries, Error, Key, Value, Violation};
+use ordna_base::{Error, Key, Value, Violation};
 
 /// An adaptive radix tree for many threads; see the [module](self).
 pub struct Art<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> {
@@ -102,20 +104,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Art<K, V, P> {
     /// An empty index.
     pub fn new() -> Self {
         Self { tree: Tree::new(), collector: Collector::new(), len: StripedCounter::new() }
-    }
-
-    fn walk(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        want: Option<usize>,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        if !bounds_cross(lower, upper) && want != Some(0) {
-            let guard = self.collector.pin();
-            self.tree.walk(lower, upper, direction, want, &guard, visit);
-        }
     }
 }
 
@@ -179,14 +167,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, 
         Ok(())
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.walk(lower, upper, direction, None, visit);
+        let guard = self.collector.pin();
+        self.tree.walk(lower, upper, direction, limit, &guard, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
@@ -216,36 +205,5 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, 
             Some(leaf) => Tree::<K, V, P>::with_value(leaf, |value| each(at, Some(value))),
             None => each(at, None),
         });
-    }
-
-    fn nearest(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-    ) -> Option<Owned<Self>> {
-        let mut found = None;
-        self.walk(lower, upper, direction, Some(1), |key, value| {
-            found = Some((key.to_owned(), value.to_owned()));
-            ControlFlow::Break(())
-        });
-        found
-    }
-
-    fn collect(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        limit: usize,
-        out: &mut Entries<K, V>,
-    ) -> usize {
-        let mut left = limit;
-        self.walk(lower, upper, direction, Some(limit), |key, value| {
-            out.push(key, value);
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        limit - left
     }
 }

@@ -142,7 +142,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> ArtNone<K, V, P> {
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         if !bounds_cross(lower, upper) {
-            self.tree.walk(lower, upper, direction, None, &Sole, visit);
+            self.tree.walk(lower, upper, direction, usize::MAX, &Sole, visit);
         }
     }
 

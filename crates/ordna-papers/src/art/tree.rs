@@ -28,9 +28,10 @@ use std::marker::PhantomData;
 use super::node::{Dispose, Kind, NodeRef};
 use super::prefix::Prefix;
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
-use super::word::{Child, Leaf, prefetch};
+use super::word::{Child, Leaf};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
+use ordna_base::simd::prefetch;
 use ordna_base::sync::{Backoff, fault, point};
 use ordna_base::{Key, Value};
 
@@ -297,50 +298,11 @@ impl Attempts {
     pub fn again(&mut self) {
         self.restarts += 1;
         #[cfg(debug_assertions)]
-        restarts::note();
+        super::probes::restarts::note();
         self.backoff.wait();
     }
 
     pub fn are_too_many(&self) -> bool {
         self.restarts >= LIMIT && !fault!("art.attempts.limit")
-    }
-}
-
-/// How many bytes a thread compared with those of records, and through how many nodes it looked for
-/// one. For tests.
-#[cfg(debug_assertions)]
-pub mod steps {
-    use std::cell::Cell;
-
-    thread_local! {
-        static STEPS: Cell<usize> = const { Cell::new(0) };
-    }
-
-    pub(in crate::art) fn add(count: usize) {
-        STEPS.set(STEPS.get() + count);
-    }
-
-    /// By the calling thread, so far.
-    pub fn of_this_thread() -> usize {
-        STEPS.get()
-    }
-}
-
-/// How often operations of a thread restarted, or looked at a node again. For tests.
-#[cfg(debug_assertions)]
-pub mod restarts {
-    use std::cell::Cell;
-
-    thread_local! {
-        static RESTARTS: Cell<u64> = const { Cell::new(0) };
-    }
-
-    pub(in crate::art) fn note() {
-        RESTARTS.set(RESTARTS.get() + 1);
-    }
-
-    /// By the calling thread, so far.
-    pub fn of_this_thread() -> u64 {
-        RESTARTS.get()
     }
 }

@@ -31,13 +31,14 @@ use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
 
 use super::node::{CHUNK, Chunk, Kind, NodeRef, Position, TERMINAL, position};
-use super::protocol::{Exclusive, Mode, Protocol, Restart};
 #[cfg(debug_assertions)]
-use super::tree::restarts;
+use super::probes::restarts;
+use super::protocol::{Exclusive, Mode, Protocol, Restart};
 use super::tree::{Attempts, Keep, Tree};
-use super::word::{Child, Leaf, Word, prefetch};
+use super::word::{Child, Leaf, Word};
 use super::write::{first_difference, leaf_of};
 use ordna_base::index::{Direction, is_above, is_below};
+use ordna_base::simd::prefetch;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};
 
@@ -120,14 +121,13 @@ fn is_ahead<K: Key + ?Sized>(key: &K, start: &K, inclusive: bool, direction: Dir
 type Start<'k, K> = Option<(&'k K, bool)>;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
-    /// Calls `visit` with the entries within the bounds. `want` is how many the caller will take, if it
-    /// knows.
+    /// Calls `visit` with the first `limit` entries within the bounds.
     pub fn walk<'g>(
         &'g self,
         lower: Bound<&K>,
         upper: Bound<&K>,
         direction: Direction,
-        want: Option<usize>,
+        limit: usize,
         keep: &'g impl Keep,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
@@ -140,12 +140,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             Bound::Included(key) => Some((key, true)),
             Bound::Excluded(key) => Some((key, false)),
         };
-        let mut size = want.unwrap_or(AHEAD).clamp(1, AHEAD);
+        let mut size = limit.clamp(1, AHEAD);
         let mut run: Vec<Leaf<'g>> = Vec::with_capacity(size + CHUNK);
-        let step = want.map_or(CHUNK, |want| want.clamp(2, CHUNK));
+        let step = limit.clamp(2, CHUNK);
         let mut cursor = Cursor::<P, P::Read> { direction, step, stack: Vec::new() };
         let mut seek = true;
-        let mut left = want.unwrap_or(usize::MAX);
+        let mut left = limit;
         loop {
             let was_empty = run.is_empty();
             let more = self.gather(&mut cursor, &mut seek, start, &mut run, size.min(left), keep);
@@ -489,7 +489,7 @@ mod tests {
             }
             let mut found = 0;
             let from = Bound::Included(b"ab2".as_slice());
-            tree.walk(from, Bound::Unbounded, Direction::Ascending, None, &Sole, |_, _| {
+            tree.walk(from, Bound::Unbounded, Direction::Ascending, usize::MAX, &Sole, |_, _| {
                 found += 1;
                 ControlFlow::Continue(())
             });

@@ -14,9 +14,7 @@
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use super::node::{Kind, NodeRef};
 use super::protocol::Protocol;
-use ordna_base::index::Direction;
 use ordna_base::sync::atomic::{AtomicPtr, Ordering};
 
 const LEAF: usize = 1;
@@ -43,6 +41,53 @@ impl Slot {
     #[inline]
     pub fn store<P>(&self, word: Word<'_, P>) {
         self.0.store(word.0, Ordering::Release);
+    }
+}
+
+/// Which of the four layouts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Node4 = 0,
+    Node16 = 1,
+    Node48 = 2,
+    Node256 = 3,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Node4, Self::Node16, Self::Node48, Self::Node256];
+
+    pub fn capacity<P: Protocol>(self) -> usize {
+        P::CAPACITY.get(self as usize).copied().unwrap_or(256)
+    }
+
+    /// The smallest kind that takes as many children.
+    pub fn holding<P: Protocol>(children: usize) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.capacity::<P>() >= children).unwrap_or(Self::Node256)
+    }
+
+    /// Whether a node of this kind with so many children is to be replaced by a smaller one. A
+    /// quarter of that one's slots stay free, so that the next insert does not grow it again.
+    pub fn is_underfull<P: Protocol>(self, children: usize) -> bool {
+        let smaller = (self as usize).checked_sub(1).map(|below| Self::ALL[below]);
+        smaller.is_some_and(|smaller| children <= smaller.capacity::<P>() * 3 / 4)
+    }
+}
+
+/// A node that is alive for `'g`: a guard keeps it, or nobody else knows it.
+pub struct NodeRef<'g, P> {
+    pub word: Word<'g, P>,
+    pub protocol: PhantomData<fn() -> P>,
+}
+
+impl<P> Clone for NodeRef<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for NodeRef<'_, P> {}
+impl<P> PartialEq for NodeRef<'_, P> {
+    fn eq(&self, other: &Self) -> bool {
+        self.word == other.word
     }
 }
 
@@ -107,6 +152,15 @@ impl<'g, P> Word<'g, P> {
     }
 }
 
+impl<'g, P> NodeRef<'g, P> {
+    /// # Safety
+    /// The word is that of a node, which is alive for `'g`.
+    #[inline]
+    pub unsafe fn from_word(word: Word<'g, P>) -> Self {
+        Self { word, protocol: PhantomData }
+    }
+}
+
 impl<'g, P: Protocol> Word<'g, P> {
     #[inline]
     pub fn child(self) -> Child<'g, P> {
@@ -122,18 +176,6 @@ impl<'g, P: Protocol> Word<'g, P> {
         // SAFETY: a word that is neither empty nor a leaf was made by `Word::node`; what it points
         // to is alive for 'g, as the top of this file argues.
         Child::Node(unsafe { NodeRef::from_word(self) })
-    }
-}
-
-impl<P: Protocol> Word<'_, P> {
-    /// Fetches the node, if it is a small one.
-    #[inline]
-    pub fn prefetch_small(self) {
-        if let Child::Node(node) = self.child()
-            && node.is_small()
-        {
-            node.prefetch_whole(Direction::Ascending);
-        }
     }
 }
 
@@ -158,17 +200,4 @@ impl Leaf<'_> {
     pub fn as_ptr(self) -> *mut u8 {
         self.0.as_ptr()
     }
-}
-
-/// Asks the processor to fetch the cache line.
-#[inline]
-pub fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

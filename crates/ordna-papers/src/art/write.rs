@@ -479,6 +479,6 @@ pub fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let shorter = one.len().min(other.len());
     let differs = (0..shorter).find(|at| one[*at] != other[*at]);
     #[cfg(debug_assertions)]
-    super::tree::steps::add(differs.unwrap_or(shorter));
+    super::probes::steps::add(differs.unwrap_or(shorter));
     differs.or((one.len() != other.len()).then_some(shorter))
 }

@@ -39,9 +39,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::entry::{Entry, prefetch_key};
 use super::node::{Changed, Leaf, Node, Token};
+use super::options::{Options, Update};
 use super::stats::Counters;
 use super::updates::{Anchored, Event, Updates};
-use super::{Options, Update};
 use crate::search_layer::SearchLayer;
 use ordna_base::index::Change;
 use ordna_base::reclaim::{Collector, Guard};

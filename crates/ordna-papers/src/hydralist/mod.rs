@@ -29,77 +29,26 @@ mod entry;
 pub mod layer;
 mod list;
 mod node;
+mod options;
 mod order;
 mod stats;
 pub mod updates;
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use self::layer::ArtLayer;
 use self::list::List;
-use self::node::{Leaf, MOST, Node};
+use self::node::{MOST, Node};
+pub use self::options::{Options, Update};
 pub use self::stats::Statistics;
 use crate::search_layer::SearchLayer;
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
-use ordna_base::simd::InstructionSet;
-use ordna_base::topology::Topology;
-use ordna_base::{Entries, Error, Key, Value, Violation};
-
-/// When search layers follow splits and merges.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Update {
-    /// Soon, by threads of the index.
-    Background,
-    /// Before the write that split or merged returns, by the writer.
-    Synchronous,
-    /// When [`HydraList::follow`] is called. Writers wait when the lag is above its limit.
-    OnDemand,
-}
-
-/// Which parts of the index are in use: all, unless for the paper's factor analysis (figure 9).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// Entries stand in order and are searched by bisection, not by fingerprint.
-    pub sorted: bool,
-    /// Fingerprints are compared by vector instructions.
-    pub simd: bool,
-    /// When search layers follow.
-    pub update: Update,
-    /// One search layer for each of its nodes.
-    pub topology: Topology,
-    /// Who meets a writer waits before trying again.
-    pub backoff: bool,
-    /// Splits and merges that may be waiting for a search layer before writers wait too.
-    pub lag_limit: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            sorted: false,
-            simd: true,
-            update: Update::Background,
-            topology: Topology::system(),
-            backoff: true,
-            lag_limit: 4096,
-        }
-    }
-}
-
-impl Options {
-    fn leaf(&self) -> Leaf {
-        match (self.sorted, self.simd) {
-            (true, _) => Leaf::Sorted,
-            (false, true) => Leaf::Fingerprints(InstructionSet::widest()),
-            (false, false) => Leaf::Fingerprints(InstructionSet::SCALAR),
-        }
-    }
-}
+use ordna_base::{Error, Key, Value, Violation};
 
 /// An ordered map: list of nodes with `N` slots (2 to 64) under search layers of type `L`; see the
 /// [module](self).
@@ -252,16 +201,14 @@ where
         self.list.modify(key, change)
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if !bounds_cross(lower, upper) {
-            self.list.visit(lower, upper, direction, usize::MAX, visit);
-        }
+        self.list.visit(lower, upper, direction, limit, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
@@ -299,40 +246,5 @@ where
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
         self.list.get_many(keys, each);
-    }
-
-    fn nearest(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-    ) -> Option<Owned<Self>> {
-        let mut found = None;
-        if !bounds_cross(lower, upper) {
-            self.list.visit(lower, upper, direction, 1, |key, value| {
-                found = Some((key.to_owned(), value.to_owned()));
-                ControlFlow::Break(())
-            });
-        }
-        found
-    }
-
-    fn collect(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        limit: usize,
-        out: &mut Entries<K, V>,
-    ) -> usize {
-        let mut left = limit;
-        if left > 0 && !bounds_cross(lower, upper) {
-            self.list.visit(lower, upper, direction, limit, |key, value| {
-                out.push(key, value);
-                left -= 1;
-                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-        }
-        limit - left
     }
 }

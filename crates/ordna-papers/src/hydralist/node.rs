@@ -56,15 +56,13 @@ use std::ptr::NonNull;
 pub use self::run::{CHUNK, Run};
 use super::entry::{Entry, Slot, fingerprint};
 use super::order;
+pub use super::order::MOST;
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::{Bytes, InstructionSet};
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use ordna_base::sync::{Obsolete, Version, VersionLock, fault, point};
 use ordna_base::{Key, Value};
-
-/// Most slots that a node can have.
-pub const MOST: usize = 64;
 
 /// The sorted order is being written.
 const BUSY: u64 = 1;

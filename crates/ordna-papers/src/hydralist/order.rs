@@ -18,9 +18,11 @@
 #![expect(unsafe_code, reason = "keys behind words")]
 
 use super::entry::Entry;
-use super::node::MOST;
 use ordna_base::simd::InstructionSet;
 use ordna_base::{Key, Value};
+
+/// Most slots that a node can have.
+pub const MOST: usize = 64;
 
 /// So few keys are compared with each other at once.
 const FEW: usize = 4;

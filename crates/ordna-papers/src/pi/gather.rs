@@ -14,7 +14,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::batch::{Answer, Query};
+use super::query::{Answer, Query};
 use ordna_base::{Key, Value};
 
 /// Queries that a leader waits for no longer than its delay.

@@ -33,6 +33,7 @@ mod execute;
 mod gather;
 mod layer;
 mod node;
+mod query;
 mod ranges;
 mod rebuild;
 mod sort;
@@ -40,7 +41,7 @@ mod storage;
 mod walk;
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,15 +51,13 @@ use self::gather::{Gatherer, Single};
 use self::node::{CAPACITY, Entry, Node};
 use self::rebuild::{Plan, Rebuilder, Shared};
 use self::storage::{Contended, Owner, Storage};
-use ordna_base::index::{
-    Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, check_pairs,
-};
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex, check_pairs};
 use ordna_base::reclaim::Guard;
 use ordna_base::simd::InstructionSet;
 use ordna_base::topology::Topology;
 use ordna_base::{Error, Key, Value, Violation};
 
-pub use batch::{Answer, Query};
+pub use query::{Answer, Query};
 
 /// How an index works, and its switches.
 #[derive(Debug, Clone)]
@@ -263,16 +262,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         done
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        _limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if bounds_cross(lower, upper) {
-            return;
-        }
         let guard = self.storage().collector.pin();
         match direction {
             Direction::Ascending => self.storage().ascend(lower, upper, &guard, visit),

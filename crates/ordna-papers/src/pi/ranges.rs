@@ -16,8 +16,8 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use super::batch::{Query, key_of};
 use super::execute::{Admitted, GROUP, Piece};
+use super::query::{Query, key_of};
 use super::sort::Item;
 use super::storage::Owner;
 use ordna_base::index::{bounds_cross, is_above, is_below};

@@ -6,8 +6,9 @@
 use std::borrow::Borrow;
 
 use super::leaf::Leaf;
-use super::list::{List, Section, Target};
+use super::list::{List, Target};
 use super::mode::Mode;
+use super::section::Section;
 use ordna_base::{Key, Value};
 
 /// Keys that take turns: as many misses as a core has under way.

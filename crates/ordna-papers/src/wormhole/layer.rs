@@ -27,7 +27,7 @@ use std::borrow::Borrow;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Switches;
+use super::switches::Switches;
 use super::table::{self, Found, Table, common_length};
 use super::twin::{Standby, Twin};
 use crate::search_layer::{Place, SearchLayer, Step};
@@ -111,7 +111,7 @@ unsafe impl<K: Key + ?Sized> Send for Post<K> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized> Sync for Post<K> {}
 
-impl<K: Key + ?Sized> table::Place for Post<K> {
+impl<K: Key + ?Sized> table::TableLeaf for Post<K> {
     #[inline]
     fn word(self) -> u64 {
         self.0.as_ptr().expose_provenance() as u64
@@ -138,7 +138,7 @@ impl<K: Key + ?Sized> Post<K> {
             bytes: Bytes::new(key.radix().as_ref()),
         }))));
         // The table keeps 48 bits of an address, which is what user space has.
-        assert!(table::Place::word(post) >> 48 == 0, "a signpost at {post:?}, beyond 48 bits");
+        assert!(table::TableLeaf::word(post) >> 48 == 0, "a signpost at {post:?}, beyond 48 bits");
         post
     }
 
@@ -240,7 +240,7 @@ impl<K: Key + ?Sized> State<K> {
 
     fn step(&mut self, place: Post<K>, came: bool, left: Post<K>, right: Option<Post<K>>) {
         // Mostly a byte short of the whole: see `length`.
-        let ended = table::Place::anchor(&place).len().saturating_sub(1);
+        let ended = table::TableLeaf::anchor(&place).len().saturating_sub(1);
         let step = table::Step { place, came, left, right, outer: left.prev(), ended };
         self.version += 1;
         // SAFETY: `TableLayer::begin` has seen that it is quiet, and it was not published since.
@@ -280,7 +280,7 @@ impl<K: Key + ?Sized> State<K> {
         }
         let right = left.next();
         // The next one's prefix may be too short to stand behind this anchor.
-        let short = right.filter(|right| table::Place::anchor(right) <= bytes);
+        let short = right.filter(|right| table::TableLeaf::anchor(right) <= bytes);
         if let Some(short) = short {
             self.go(short);
         }
@@ -386,8 +386,8 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
             let found = table.search_many(bytes);
             for (found, bytes) in found.iter().zip(&bytes) {
                 if let (Some(found), Some(_)) = (found, bytes) {
-                    table::prefetch(found.place.0.as_ptr());
-                    table::prefetch(found.witness().0.as_ptr());
+                    ordna_base::simd::prefetch(found.place.0.as_ptr());
+                    ordna_base::simd::prefetch(found.witness().0.as_ptr());
                 }
             }
             for ((place, found), bytes) in places.iter_mut().zip(found).zip(bytes) {
@@ -443,7 +443,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         let posts: Vec<_> = std::iter::successors(Some(state.first), |post| post.next()).collect();
         for pair in posts.windows(2) {
             let [left, post] = [pair[0], pair[1]];
-            let anchor = table::Place::anchor(&post);
+            let anchor = table::TableLeaf::anchor(&post);
             if post.prev() != Some(left) {
                 return Err(format!("the link back of {anchor:?} is wrong"));
             }

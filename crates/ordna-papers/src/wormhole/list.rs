@@ -26,34 +26,18 @@
 
 #![expect(unsafe_code, reason = "follows pointers between leaves and records that guards keep")]
 
-use super::Switches;
 use super::leaf::{Leaf, Order, Pools, Stale, Words};
 use super::mode::Mode;
+use super::section::Section;
+use super::switches::Switches;
 use super::table::{Found, Step, Table, common_length};
 use super::upkeep::Tables;
-use ordna_base::reclaim::{Collector, Guard};
-use ordna_base::record::Record;
+use ordna_base::reclaim::Collector;
 use ordna_base::sync::{Obsolete, fault, point};
 use ordna_base::{Key, Value, Violation};
 
 /// How often a reader tries before it takes the leaf's lock.
 pub const RETRIES: usize = 16;
-
-/// A reading section: a guard of the collector, or nothing where one thread is alone.
-pub struct Section<'a>(pub Option<Guard<'a>>);
-
-impl Section<'_> {
-    fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
-        // SAFETY: callers have taken the record out of its leaf, under the lock. Without a guard the
-        // caller is the only thread there is.
-        unsafe {
-            match &self.0 {
-                Some(guard) => record.retire(guard),
-                None => record.free(),
-            }
-        }
-    }
-}
 
 /// Leaves in order, the tables that lead to them, and who may still read what is gone.
 pub struct List<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {

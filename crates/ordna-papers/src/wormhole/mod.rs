@@ -33,7 +33,9 @@ pub mod layer;
 mod leaf;
 mod list;
 mod mode;
+mod section;
 mod single;
+mod switches;
 pub mod table;
 #[doc(hidden)]
 pub mod twin;
@@ -41,40 +43,17 @@ mod upkeep;
 mod walk;
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 use self::leaf::Leaf;
 use self::list::List;
 pub use self::mode::{Faithful, Mode, Optimistic, Single};
 pub use self::single::WormholeUnsafe;
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage, OrderedIndex, Owned, bounds_cross};
+pub use self::switches::Switches;
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::StripedCounter;
-use ordna_base::{Entries, Error, Key, Value, Violation};
-
-/// Which of the paper's optimizations are in use: all, unless for its factor analysis (figure 11).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Switches {
-    /// Slots of the table are compared by tag; else every prefix in a bucket is compared in full.
-    pub tag_matching: bool,
-    /// The hash of a longer prefix goes on from that of a shorter one; else each starts anew.
-    pub incremental_hashing: bool,
-    /// A leaf is searched by the tags of its entries; else by binary search on the keys.
-    pub sort_by_tag: bool,
-    /// The tag tells where to look; else all tags are looked at.
-    pub direct_position: bool,
-}
-
-impl Default for Switches {
-    fn default() -> Self {
-        Self {
-            tag_matching: true,
-            incremental_hashing: true,
-            sort_by_tag: true,
-            direct_position: true,
-        }
-    }
-}
+use ordna_base::{Error, Key, Value, Violation};
 
 /// An ordered map whose lookups take O(log L); see the [module](self).
 pub type Wormhole<K, V, const LEAF: usize = 128> = Index<K, V, Optimistic, LEAF>;
@@ -195,50 +174,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         Ok(())
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        if !bounds_cross(lower, upper) {
-            self.list.walk((lower, upper), direction, usize::MAX, visit);
-        }
-    }
-
-    fn nearest(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-    ) -> Option<Owned<Self>> {
-        let mut found = None;
-        if !bounds_cross(lower, upper) {
-            self.list.walk((lower, upper), direction, 1, |key, value| {
-                found = Some((key.to_owned(), value.to_owned()));
-                ControlFlow::Break(())
-            });
-        }
-        found
-    }
-
-    fn collect(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        bounds: Bounds<'_, K>,
         direction: Direction,
         limit: usize,
-        out: &mut Entries<K, V>,
-    ) -> usize {
-        let before = out.len();
-        if !bounds_cross(lower, upper) {
-            self.list.walk((lower, upper), direction, limit, |key, value| {
-                out.push(key, value);
-                ControlFlow::Continue(())
-            });
-        }
-        out.len() - before
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        self.list.walk(bounds, direction, limit, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {

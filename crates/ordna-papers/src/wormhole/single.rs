@@ -9,7 +9,8 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::{Bound, ControlFlow};
 
-use super::{Index, Single, Switches};
+use super::switches::Switches;
+use super::{Index, Single};
 use ordna_base::{
     Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };

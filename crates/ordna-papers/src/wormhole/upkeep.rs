@@ -17,8 +17,8 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
-use super::Switches;
-use super::table::{Place, Step, Table};
+use super::switches::Switches;
+use super::table::{Step, Table, TableLeaf};
 use super::twin::{Grace, Standby, Twin};
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{fault, point};
@@ -60,7 +60,7 @@ pub struct Tables<P> {
     wanted: AtomicU64,
 }
 
-impl<P: Place + Send + Sync> Tables<P> {
+impl<P: TableLeaf + Send + Sync> Tables<P> {
     pub fn new(first: P, switches: Switches) -> Self {
         let (twin, standby) = Twin::new(Table::new(first, switches));
         Self {

@@ -16,8 +16,9 @@ use std::mem::MaybeUninit;
 use std::ops::{Bound, ControlFlow};
 
 use super::leaf::{Leaf, Order, Stale, Words};
-use super::list::{List, RETRIES, Section, Side};
+use super::list::{List, RETRIES, Side};
 use super::mode::Mode;
+use super::section::Section;
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};

@@ -20,7 +20,7 @@ use std::ops::{Bound, ControlFlow};
 use self::item::Pair;
 use self::raw::{LANES, List, NodeRef};
 use ordna_base::index::{
-    Audit, Change, Direction, MemoryUsage, OrderedIndex, bounds_cross, is_above, is_below,
+    Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex, is_above, is_below,
 };
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::StripedCounter;
@@ -203,16 +203,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
         }
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        _limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if bounds_cross(lower, upper) {
-            return;
-        }
         let guard = self.collector.pin();
         match direction {
             Direction::Ascending => self.ascend(lower, upper, &guard, visit),

@@ -1,12 +1,12 @@
 //! The store as an [`OrderedIndex`]: its latest state.
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 use super::engine::View;
 use super::handle::Store;
 use super::write::Put;
-use ordna_base::index::{Change, Direction, bounds_cross};
+use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
 use ordna_base::{Audit, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
@@ -32,16 +32,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         })
     }
 
-    fn visit(
+    fn walk(
         &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
+        (lower, upper): Bounds<'_, K>,
         direction: Direction,
+        _limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if !bounds_cross(lower, upper) {
-            self.engine().visit(View::Latest, lower, upper, direction, visit);
-        }
+        self.engine().visit(View::Latest, lower, upper, direction, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {

@@ -4,8 +4,9 @@ use super::{
     Kind, LAST, LINE, Linear, Node48, Node256, NodeRef, Position, TERMINAL, View, byte_at, position,
 };
 use crate::art::protocol::Protocol;
-use crate::art::word::{Slot, Word, prefetch};
+use crate::art::word::{Slot, Word};
 use ordna_base::index::Direction;
+use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, point};
 
@@ -158,7 +159,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             slot.load::<P>().prefetch_small();
         }
         let lines = (NEXT..2 * NEXT).step_by(SLOTS);
-        lines.filter_map(ahead).for_each(|slot| prefetch(std::ptr::from_ref(slot).cast()));
+        lines.filter_map(ahead).for_each(|slot| prefetch(std::ptr::from_ref(slot)));
     }
 
     /// Fetches the lines of the slots at the next position.

@@ -33,40 +33,13 @@ pub use self::collect::{CHUNK, Chunk};
 use super::prefix::{AtomicPrefix, Prefix};
 use super::protocol::Protocol;
 use super::search;
-use super::word::{Child, Leaf, Slot, Word, prefetch};
+use super::word::{Child, Leaf, Slot, Word};
+pub use super::word::{Kind, NodeRef};
 use ordna_base::index::Direction;
 use ordna_base::reclaim::Retire;
+use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use ordna_base::sync::{fault, point};
-
-/// Which of the four layouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Node4 = 0,
-    Node16 = 1,
-    Node48 = 2,
-    Node256 = 3,
-}
-
-impl Kind {
-    const ALL: [Self; 4] = [Self::Node4, Self::Node16, Self::Node48, Self::Node256];
-
-    fn capacity<P: Protocol>(self) -> usize {
-        P::CAPACITY.get(self as usize).copied().unwrap_or(256)
-    }
-
-    /// The smallest kind that takes as many children.
-    fn holding<P: Protocol>(children: usize) -> Self {
-        Self::ALL.into_iter().find(|kind| kind.capacity::<P>() >= children).unwrap_or(Self::Node256)
-    }
-
-    /// Whether a node of this kind with so many children is to be replaced by a smaller one. A
-    /// quarter of that one's slots stay free, so that the next insert does not grow it again.
-    fn is_underfull<P: Protocol>(self, children: usize) -> bool {
-        let smaller = (self as usize).checked_sub(1).map(|below| Self::ALL[below]);
-        smaller.is_some_and(|smaller| children <= smaller.capacity::<P>() * 3 / 4)
-    }
-}
 
 #[derive(Debug)]
 #[repr(C)]
@@ -222,24 +195,6 @@ const LINE: usize = 64;
 /// How many bytes of a Node256 are fetched before a walk comes to it.
 const AHEAD: usize = 5 * LINE;
 
-/// A node that is alive for `'g`: a guard keeps it, or nobody else knows it.
-pub struct NodeRef<'g, P> {
-    word: Word<'g, P>,
-    protocol: PhantomData<fn() -> P>,
-}
-
-impl<P> Clone for NodeRef<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<P> Copy for NodeRef<'_, P> {}
-impl<P> PartialEq for NodeRef<'_, P> {
-    fn eq(&self, other: &Self) -> bool {
-        self.word == other.word
-    }
-}
-
 /// Where in a node an entry stands, in the order of keys: 0 for the terminal slot, else byte + 1.
 pub type Position = u16;
 
@@ -251,6 +206,18 @@ const LAST: Position = 256;
 #[inline]
 pub fn position(byte: u8) -> Position {
     Position::from(byte) + 1
+}
+
+impl<P: Protocol> Word<'_, P> {
+    /// Fetches the node, if it is a small one.
+    #[inline]
+    pub fn prefetch_small(self) {
+        if let Child::Node(node) = self.child()
+            && node.is_small()
+        {
+            node.prefetch_whole(Direction::Ascending);
+        }
+    }
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
@@ -283,13 +250,6 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             Kind::Node256 => leak(Node256 { header: header(), children: slots() }),
         };
         Self { word: Word::node(address, kind), protocol: PhantomData }
-    }
-
-    /// # Safety
-    /// The word is that of a node, which is alive for `'g`.
-    #[inline]
-    pub unsafe fn from_word(word: Word<'g, P>) -> Self {
-        Self { word, protocol: PhantomData }
     }
 
     #[inline]
@@ -663,7 +623,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         let mut node = self;
         loop {
             #[cfg(debug_assertions)]
-            super::tree::steps::add(1);
+            super::probes::steps::add(1);
             let mut words = [Word::EMPTY; 2];
             words[0] = node.terminal();
             // Looked at once: what is emptied behind it tells as well.

@@ -42,11 +42,12 @@ use std::ptr::{self, NonNull};
 
 pub use self::order::Order;
 use super::hash;
-use super::list::Section;
 use super::mode::Mode;
-use super::table::{Place, prefetch};
+use super::section::Section;
+use super::table::TableLeaf;
 use ordna_base::reclaim::Retire;
 use ordna_base::record::Record;
+use ordna_base::simd::prefetch;
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ordna_base::{Key, Value};
@@ -701,7 +702,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Place for Leaf<K, V, S, LEAF> {
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> TableLeaf
+    for Leaf<K, V, S, LEAF>
+{
     #[inline]
     fn word(self) -> u64 {
         self.header.as_ptr().expose_provenance() as u64

@@ -4,10 +4,12 @@
 //! it shares with a neighbour, so the lengths of the prefixes shared with both tell, without a search,
 //! which items it is the only one of, and which it is the first or last leaf of ([`Shared`]).
 
-use super::{Bucket, Child, ITEM, Item, POINTER, Place, SLOTS, Step, Table, common_length, hash};
+use super::{
+    Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, common_length, hash,
+};
 use ordna_base::sync::fault;
 
-impl<P: Place> Table<P> {
+impl<P: TableLeaf> Table<P> {
     /// Takes a change of the list into the table: step number `version`.
     pub fn apply(&mut self, step: &Step<P>, version: u64) {
         self.version = version;
@@ -353,7 +355,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new<P: Place>(step: &Step<P>) -> Self {
+    fn new<P: TableLeaf>(step: &Step<P>) -> Self {
         let anchor = step.place.anchor();
         Self {
             left: common_length(anchor, step.left.anchor()),
@@ -378,7 +380,25 @@ impl Shared {
     }
 
     /// Prefixes of the right neighbour that have neither: their items begin with it.
-    fn beyond<P: Place>(&self, right: &P) -> std::ops::RangeInclusive<usize> {
+    fn beyond<P: TableLeaf>(&self, right: &P) -> std::ops::RangeInclusive<usize> {
         self.right_and_one..=right.anchor().len()
+    }
+}
+
+impl<P: TableLeaf> Table<P> {
+    /// Chooses the depth anew, and takes a first sample of each leaf that has a slot.
+    fn renew_hints(&mut self) {
+        let mut hints = std::mem::take(&mut self.hints);
+        hints.choose(&self.prefixes, self.anchors);
+        let (depth, slots) = (hints.depth, self.buckets.iter().flat_map(|bucket| &bucket.0));
+        let leaves = slots.filter(|slot| **slot != 0 && **slot & ITEM == 0);
+        for slot in leaves.filter(|_| depth > 0) {
+            let anchor = Self::leaf(*slot);
+            let anchor = anchor.anchor();
+            if anchor.len() >= depth {
+                hints.sample(anchor, anchor.len() - 1);
+            }
+        }
+        self.hints = hints;
     }
 }

@@ -1,13 +1,13 @@
 //! Where a search begins.
 //!
 //! How long the longest prefix of a key is differs by where the key stands: among few neighbours it is short,
-//! among many long. So the table keeps a length for each beginning of keys: the first [`Hints::depth`]
+//! among many long. So the table keeps a length for each beginning of keys: the first `depth`
 //! bytes, as many as tell some leaves from others. Lengths are samples, of the last split or merge there;
 //! two beginnings may share one. A wrong one costs a search a step or two.
 //!
 //! Source: ours; the paper begins in the middle (§2.3).
 
-use super::{Place, Table, hash};
+use super::hash;
 
 /// How many samples the mean goes back.
 const SAMPLES: usize = 32;
@@ -20,7 +20,7 @@ const SHORT: usize = 8;
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     /// So many bytes of a key select its length; 0: none, the mean serves all.
-    depth: usize,
+    pub depth: usize,
     /// By the hash of these bytes; 0: not known.
     lengths: Vec<u16>,
     shift: u32,
@@ -30,7 +30,7 @@ pub struct Hints {
 
 impl Hints {
     /// Chooses the depth from how many prefixes of each length there are, and forgets all lengths.
-    fn choose(&mut self, prefixes: &[u32], leaves: usize) {
+    pub fn choose(&mut self, prefixes: &[u32], leaves: usize) {
         self.depth = if prefixes.len() <= SHORT + 1 {
             0
         } else {
@@ -75,23 +75,5 @@ impl Hints {
 
     pub fn bytes(&self) -> usize {
         self.lengths.capacity() * size_of::<u16>()
-    }
-}
-
-impl<P: Place> Table<P> {
-    /// Chooses the depth anew, and takes a first sample of each leaf that has a slot.
-    pub(super) fn renew_hints(&mut self) {
-        let mut hints = std::mem::take(&mut self.hints);
-        hints.choose(&self.prefixes, self.anchors);
-        let (depth, slots) = (hints.depth, self.buckets.iter().flat_map(|bucket| &bucket.0));
-        let leaves = slots.filter(|slot| **slot != 0 && **slot & super::ITEM == 0);
-        for slot in leaves.filter(|_| depth > 0) {
-            let anchor = Self::leaf(*slot);
-            let anchor = anchor.anchor();
-            if anchor.len() >= depth {
-                hints.sample(anchor, anchor.len() - 1);
-            }
-        }
-        self.hints = hints;
     }
 }

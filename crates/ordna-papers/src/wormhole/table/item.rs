@@ -6,7 +6,8 @@
 //! needs no slot to be looked at. All of it is exact: a step sets it together with the items' own leaves
 //! ([`Table::apply`](super::Table::apply)), and the audit compares it with the list.
 
-use super::{Place, prefetch};
+use super::leaf::TableLeaf;
+use ordna_base::simd::prefetch;
 
 /// An inner node of the trie: two cache lines, of which a search reads both at once.
 #[derive(Debug, Clone)]
@@ -80,7 +81,7 @@ impl Lasts {
 pub struct Child(u64);
 
 impl Child {
-    pub fn new<P: Place>(last: P, is_leaf: bool) -> Self {
+    pub fn new<P: TableLeaf>(last: P, is_leaf: bool) -> Self {
         Self(last.word() | u64::from(is_leaf))
     }
 
@@ -96,7 +97,7 @@ impl Child {
     }
 }
 
-impl<P: Place> Item<P> {
+impl<P: TableLeaf> Item<P> {
     /// Of a prefix with one leaf, that of its only child, if it has one, or of its end.
     pub fn new(length: usize, hash: u32, leaf: P, before: Option<P>) -> Self {
         let (children, lasts) = ([0; 4], Lasts::default());

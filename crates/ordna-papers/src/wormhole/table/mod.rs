@@ -38,25 +38,16 @@
 mod change;
 mod hints;
 mod item;
+mod leaf;
 #[cfg(test)]
 mod tests;
 
 use self::hints::Hints;
 use self::item::{Child, Item};
-use super::{Switches, hash};
-
-/// A leaf as the table sees it.
-pub trait Place: Copy + PartialEq {
-    /// Itself in a word: even, not 0, below 2^48.
-    fn word(self) -> u64;
-    /// The place that gave the word.
-    ///
-    /// # Safety
-    /// `word` came from [`Place::word`], and what it stands for lives.
-    unsafe fn from_word(word: u64) -> Self;
-    /// The anchor; it never changes.
-    fn anchor(&self) -> &[u8];
-}
+pub use self::leaf::TableLeaf;
+use super::hash;
+use super::switches::Switches;
+use ordna_base::simd::prefetch;
 
 /// A change of the leaf list.
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +108,7 @@ pub struct Found<P> {
     hash: u32,
 }
 
-impl<P: Place> Found<P> {
+impl<P: TableLeaf> Found<P> {
     /// The length at which a search should have begun: that of the last item that it has looked at.
     #[inline]
     pub fn item_length(&self) -> usize {
@@ -196,7 +187,7 @@ enum Stage<P> {
     Done(Option<Found<P>>),
 }
 
-impl<P: Place> Search<P> {
+impl<P: TableLeaf> Search<P> {
     /// Where it ended; `None` if a tag was found to lie.
     #[inline]
     fn found(&self) -> Option<Found<P>> {
@@ -231,7 +222,7 @@ pub struct Table<P> {
     switches: Switches,
 }
 
-impl<P: Place> Table<P> {
+impl<P: TableLeaf> Table<P> {
     const LEAST_BUCKETS: usize = 2;
 
     /// The trie of one leaf, whose anchor is empty.
@@ -600,17 +591,4 @@ pub fn common_length(a: &[u8], b: &[u8]) -> usize {
     let words = a_words.iter().zip(b_words).take_while(|(a, b)| a == b).count();
     let rest = a[words * 8..].iter().zip(&b[words * 8..]);
     words * 8 + rest.take_while(|(a, b)| a == b).count()
-}
-
-/// Asks for the cache line at `address`.
-#[inline(always)]
-pub fn prefetch<T>(address: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use ordna_testkit::random::Random;
 
-use super::{Place, Stage, Step, Switches, Table};
+use super::{Stage, Step, Switches, Table, TableLeaf};
 
 /// A place that is nothing but its anchor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Anchor(*mut Vec<u8>);
 
-impl Place for Anchor {
+impl TableLeaf for Anchor {
     fn word(self) -> u64 {
         self.0.expose_provenance() as u64
     }

@@ -20,14 +20,7 @@ const GROUP: usize = 16;
 const FETCHED_LEVELS: usize = 3;
 
 pub(super) fn prefetch<I: Item>(link: *mut Node<I>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch faults on no address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(link.cast::<i8>().wrapping_add(NodeRef::<I>::SECOND));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = link;
+    ordna_base::simd::prefetch(link.cast::<u8>().wrapping_add(NodeRef::<I>::SECOND));
 }
 
 /// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
