@@ -11,7 +11,7 @@
 //! | [`simd`] | words and bytes compared a cache line at a time, with the widest instructions of the machine |
 //! | [`sync`] | version lock, back-off, striped counter, timestamps; test stops; the seam to the model checkers |
 //! | [`topology`] | NUMA nodes, as the system reports them or as declared |
-//! | [`tuple`] | typed values as byte strings in the order of the values |
+//! | [`mod@tuple`] | typed values as byte strings in the order of the values |
 
 mod bounds;
 pub mod entries;

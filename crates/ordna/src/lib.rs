@@ -21,21 +21,26 @@
 //! | module | holds |
 //! |---|---|
 //! | [`store`] | the store: snapshots, collection, expiry, batches, memory limit |
+//! | [`typed`] | [`Map`]: typed keys and values over a store |
 //! | [`index`] | the contract [`OrderedIndex`] |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
 //! | [`entries`] | a flat buffer for the results of scans |
-//! | [`tuple`] | typed keys as byte strings in the order of their values |
+//! | [`mod@tuple`] | typed keys as byte strings in the order of their values |
 //! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
 //! | [`skiplist`] | the lock-free list on which the store stands |
 
 pub mod skiplist;
 pub mod store;
+pub mod typed;
 
 pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
     entries, index, key, reclaim, sync, tuple, value,
 };
+#[cfg(feature = "derive")]
+pub use ordna_derive::TupleKey;
 pub use store::{
     Clock, Found, Handle, Lifted, LiveSnapshot, MemoryBudget, Options, Order, Put, Removed,
     Snapshot, Statistics, Store, Write,
 };
+pub use typed::Map;

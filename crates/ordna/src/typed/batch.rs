@@ -1,0 +1,113 @@
+//! Typed writes that belong together.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Map, MapError, StoreAs, Stored};
+use crate::tuple::{Decode, Like};
+use crate::{Store, Write};
+
+/// Writes to maps of one store; every snapshot holds all of them or none.
+///
+/// ```
+/// use std::sync::Arc;
+/// use ordna::{Map, Store};
+///
+/// let store = Arc::new(Store::new());
+/// let towns: Map<String, u64> = Map::named(&store, "towns")?;
+/// let by_size: Map<(u64, String), ()> = Map::named(&store, "towns by size")?;
+/// let mut batch = towns.batch();
+/// batch.insert(&towns, "Lund", &94_393)?;
+/// batch.insert(&by_size, &(94_393, "Lund"), &())?;
+/// batch.commit()?;
+/// assert_eq!((towns.len(), by_size.len()), (1, 1));
+/// # Ok::<(), ordna::typed::MapError>(())
+/// ```
+#[derive(Debug)]
+pub struct Batch {
+    store: Arc<Store<[u8], [u8]>>,
+    /// Keys and values, one after the other.
+    bytes: Vec<u8>,
+    writes: Vec<(Range<usize>, Option<Range<usize>>)>,
+}
+
+impl Batch {
+    /// An empty batch for maps of this store.
+    pub fn new(store: &Arc<Store<[u8], [u8]>>) -> Self {
+        Self { store: Arc::clone(store), bytes: Vec::new(), writes: Vec::new() }
+    }
+
+    /// Number of writes.
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Whether there are no writes.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// Will set the value of `key` in `map`.
+    ///
+    /// # Errors
+    /// The map is of another store, or the value cannot be stored.
+    pub fn insert<K: Decode, V: Stored, Q, W>(
+        &mut self,
+        map: &Map<K, V>,
+        key: &Q,
+        value: &W,
+    ) -> Result<&mut Self, MapError>
+    where
+        Q: Like<K> + ?Sized,
+        W: StoreAs<V> + ?Sized,
+    {
+        let key = self.key(map, key)?;
+        let start = self.bytes.len();
+        value.with_bytes(|value| self.bytes.extend_from_slice(value))?;
+        self.writes.push((key, Some(start..self.bytes.len())));
+        Ok(self)
+    }
+
+    /// Will remove `key` from `map`.
+    ///
+    /// # Errors
+    /// The map is of another store.
+    pub fn remove<K: Decode, V: Stored, Q: Like<K> + ?Sized>(
+        &mut self,
+        map: &Map<K, V>,
+        key: &Q,
+    ) -> Result<&mut Self, MapError> {
+        let key = self.key(map, key)?;
+        self.writes.push((key, None));
+        Ok(self)
+    }
+
+    fn key<K: Decode, V: Stored, Q: Like<K> + ?Sized>(
+        &mut self,
+        map: &Map<K, V>,
+        key: &Q,
+    ) -> Result<Range<usize>, MapError> {
+        if !Arc::ptr_eq(&map.store, &self.store) {
+            return Err(MapError::OtherStore);
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&map.lead);
+        key.encode(&mut self.bytes);
+        Ok(start..self.bytes.len())
+    }
+
+    /// Applies the writes in order; see [`Store::write_batch`].
+    ///
+    /// # Errors
+    /// A key or value is too long, or the memory limit is reached: nothing is applied.
+    pub fn commit(self) -> Result<(), MapError> {
+        let writes = self.writes.iter().map(|(key, value)| {
+            let key = &self.bytes[key.clone()];
+            match value {
+                Some(value) => Write::put(key, &self.bytes[value.clone()]),
+                None => Write::Remove(key),
+            }
+        });
+        Ok(self.store.write_batch(&writes.collect::<Vec<_>>())?)
+    }
+}
