@@ -2,7 +2,9 @@
 
 use num_bigint::{BigInt, BigUint, Sign};
 
-use super::{Decode, DecodeError, Encode, Like, Number, Reader};
+use super::encode::{Decode, Encode, Like};
+use super::number::Number;
+use super::read::{DecodeError, Reader};
 
 impl Encode for BigInt {
     fn encode(&self, out: &mut Vec<u8>) {

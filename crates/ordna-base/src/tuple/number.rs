@@ -13,7 +13,9 @@
 //! 2. The byte order is the numeric order; −∞, ∞ and NaN stand at the ends.
 //! 3. No number is a prefix of another one: the code tells the length, or the string ends itself.
 
-use super::{Decode, DecodeError, Encode, Like, Reader, code, put_escaped};
+use super::code;
+use super::encode::{Decode, Encode, Like, put_escaped};
+use super::read::{DecodeError, Reader};
 
 /// From this magnitude on a number is stored with a count of bits.
 const BIG: u128 = 1 << 127;

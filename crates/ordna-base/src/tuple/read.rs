@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         let mut out = Vec::new();
         loop {
             let rest = &self.bytes[self.at..];
-            let plain = rest.iter().position(|byte| byte ^ self.flip <= super::ESCAPE);
+            let plain = rest.iter().position(|byte| byte ^ self.flip <= code::ESCAPE);
             let plain = plain.unwrap_or(rest.len());
             out.extend(rest[..plain].iter().map(|byte| byte ^ self.flip));
             self.at += plain;

@@ -2,8 +2,10 @@
 
 use time::{Date, Duration, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
+use super::encode::{Decode, Encode, Like};
+use super::read::{DecodeError, Reader};
+use super::value::Value;
 use super::value::{Moment, as_value};
-use super::{Decode, DecodeError, Encode, Like, Reader, Value};
 
 /// The Julian day of 1970-01-01.
 const EPOCH: i32 = 2_440_588;

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::number::put_int;
-use super::{
-    Decode, DecodeError, Encode, Like, Number, Prefix, Reader, code, put_escaped, put_escaped_open,
-};
+use super::code;
+use super::encode::{Decode, Encode, Like, Prefix, put_escaped, put_escaped_open};
+use super::number::{Number, put_int};
+use super::read::{DecodeError, Reader};
 
 macro_rules! integers {
     ($($type:ty),*) => { $(

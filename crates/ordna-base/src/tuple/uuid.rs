@@ -2,8 +2,10 @@
 
 use uuid::Uuid;
 
+use super::encode::{Decode, Encode, Like};
+use super::read::{DecodeError, Reader};
+use super::value::Value;
 use super::value::as_value;
-use super::{Decode, DecodeError, Encode, Like, Reader, Value};
 
 impl From<Uuid> for Value {
     fn from(id: Uuid) -> Self {

@@ -3,8 +3,14 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use super::code;
+use super::encode::{Decode, Encode, Like, put_escaped};
+use super::number::Number;
+use super::read::{DecodeError, Reader};
 use super::types::{put_duration, take_duration};
-use super::{Decode, DecodeError, Encode, Like, MAX_DEPTH, Number, Reader, code, put_escaped};
+
+/// The deepest nesting of tuples that [`Value::decode`] follows.
+pub const MAX_DEPTH: usize = 64;
 
 /// Nanoseconds of a day.
 const DAY: u64 = 86_400_000_000_000;
