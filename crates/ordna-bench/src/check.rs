@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ordna_base::Key;
 use ordna_base::entries::Sequence;
 
-use crate::run::Job;
+use crate::job::Job;
 use crate::target::Session;
 use crate::workload::{Action, Call, Operation};
 use crate::zipf::Random;

@@ -9,6 +9,7 @@
 //! numbers of threads have an instance of their own, once.
 
 mod needs;
+mod plan;
 mod rounds;
 mod script;
 
@@ -16,87 +17,21 @@ use ordna_base::Key;
 use ordna_base::entries::Sequence;
 
 use crate::check::ranks;
+use crate::entry::{Entry, Maker};
+use crate::figures::Problem;
 use crate::host::Host;
-use crate::info::RunInfo;
-use crate::keys::KeySet;
+use crate::job::Job;
 use crate::memory;
 use crate::progress::Progress;
-use crate::registry::{Chosen, Entry, Maker};
-use crate::run::{Job, Problem};
+use crate::registry::Chosen;
 use crate::table::{Cell, Spread};
 use crate::workload::Workload;
+pub use plan::Plan;
+use plan::{Build, Case};
 use rounds::Rounds;
-use script::{Case, Script};
-
-/// What to measure on one key set.
-#[derive(Clone)]
-pub struct Plan {
-    /// The experiment of a paper that this is a part of.
-    pub experiment: Option<String>,
-    /// The indexes; each round measures all of them once.
-    pub indexes: Vec<Chosen>,
-    /// The key set.
-    pub keys: KeySet,
-    /// The workloads.
-    pub workloads: Vec<Workload>,
-    /// Keys to load.
-    pub n: usize,
-    /// Operations of each workload.
-    pub ops: usize,
-    /// Numbers of threads.
-    pub threads: Vec<usize>,
-    /// Keys per call.
-    pub batches: Vec<usize>,
-    /// Rounds.
-    pub rounds: usize,
-    /// One more round with the clock in every operation.
-    pub latency: bool,
-    /// Seed of keys and operations.
-    pub seed: u64,
-    /// One build serves everything, see [`crate::driver`]; `ops` is of all rounds together, and scans
-    /// are a tenth of that.
-    pub quick: bool,
-    /// Instances live in child processes. Only where no other thread runs: not in unit tests.
-    pub apart: bool,
-    /// What is told about the run with its results.
-    pub info: RunInfo,
-}
-
-/// One build of every index, and what is run on it.
-struct Build {
-    /// Threads that load.
-    threads: usize,
-    /// Keys per call of the load.
-    batch: usize,
-    /// The cells that it gives.
-    cases: Vec<Case>,
-}
-
-impl Build {
-    /// Whether nothing is asked of it after the load.
-    fn loads_only(&self) -> bool {
-        self.cases.iter().all(|case| case.workload == Workload::Load)
-    }
-}
+use script::Script;
 
 impl Plan {
-    /// Each number of threads and of keys per call once.
-    pub fn distinct(mut self) -> Self {
-        fn once<T: PartialEq>(all: &mut Vec<T>) {
-            let mut seen = Vec::new();
-            for item in std::mem::take(all) {
-                if !seen.contains(&item) {
-                    seen.push(item);
-                }
-            }
-            *all = seen;
-        }
-        once(&mut self.threads);
-        once(&mut self.batches);
-        once(&mut self.workloads);
-        self
-    }
-
     /// Refuses what cannot end well, before anything is made.
     ///
     /// # Errors
@@ -138,65 +73,6 @@ impl Plan {
             *if needed <= free / 100 * 99 { &mut fits } else { &mut above } = n;
         }
         fits
-    }
-
-    fn builds(&self) -> Vec<Build> {
-        let loaders = self.threads.iter().copied().max().unwrap_or(1);
-        let first = self.batches.first().copied().unwrap_or(1);
-        let mut cases = Vec::new();
-        for &batch in &self.batches {
-            for &threads in &self.threads {
-                for workload in &self.workloads {
-                    // A workload with roles has as many threads as roles; a quick run loads all keys
-                    // with groups of one size only.
-                    let again = !workload.roles().is_empty()
-                        || self.quick && *workload == Workload::Load && batch != first;
-                    if !again {
-                        cases.push(Case { threads, batch, workload: workload.clone() });
-                    }
-                }
-            }
-            let with_roles = self.workloads.iter().filter(|w| !w.roles().is_empty());
-            cases.extend(with_roles.map(|workload| Case {
-                threads: workload.roles().len(),
-                batch,
-                workload: workload.clone(),
-            }));
-        }
-        let alone =
-            |case: Case| Build { threads: case.threads, batch: case.batch, cases: vec![case] };
-        if !self.quick {
-            return cases.into_iter().map(alone).collect();
-        }
-        let (loads, cases): (Vec<Case>, Vec<Case>) = cases
-            .into_iter()
-            .partition(|case| case.workload == Workload::Load && case.threads != loaders);
-        let mut builds: Vec<Build> = loads.into_iter().map(alone).collect();
-        if !cases.is_empty() {
-            builds.push(Build { threads: loaders, batch: first, cases });
-        }
-        builds
-    }
-
-    /// Operations of a workload in one round: one for every thread at least.
-    fn operations(&self, workload: &Workload, threads: usize) -> usize {
-        let ops = if self.quick { self.ops.div_ceil(self.rounds) } else { self.ops };
-        match workload {
-            Workload::Load => 0,
-            Workload::Remove => ops.min(self.n),
-            _ if self.quick && workload.scans() => ops.div_ceil(10).max(threads),
-            _ => ops.max(threads),
-        }
-    }
-
-    /// Operations of the pass for latency.
-    fn timed_operations(&self, workload: &Workload, threads: usize) -> usize {
-        match workload {
-            _ if !self.quick => self.operations(workload, threads),
-            Workload::Remove => (self.ops / 5).clamp(1, self.n),
-            _ if workload.scans() => self.ops.div_ceil(50).max(threads),
-            _ => self.ops.div_ceil(5).max(threads),
-        }
     }
 
     /// Steps of the progress bar that [`Plan::run`] takes.

@@ -6,8 +6,10 @@ use ordna_base::Key;
 use ordna_base::entries::Sequence;
 use serde::{Deserialize, Serialize};
 
+use crate::figures::{Load, Measured, Problem};
 use crate::isolate::Child;
-use crate::run::{Instance, Job, Load, Make, Measured, Problem};
+use crate::job::Job;
+use crate::run::{Instance, Make};
 use crate::workload::{Action, Operation};
 
 /// What a child is asked. Between two requests it stands still: nothing that an index does in the

@@ -6,16 +6,15 @@
 //! | [`zipf`] | skewed draws |
 //! | [`workload`] | operations, written down before the clock starts, with what each must find |
 //! | [`target`] | what an index must offer to be measured |
-//! | [`registry`] | the indexes by name: one line each; their switches |
+//! | [`entry`], [`registry`] | the indexes by name: one line each; their switches |
 //! | [`plugin`] | indexes from shared libraries behind a C interface |
 //! | [`check`] | the values that are stored, and the checks of every answer |
 //! | [`sweep`] | what an index must hold after a run, and the checks of that |
+//! | [`job`], [`figures`] | what is measured on an instance, and what comes of it |
 //! | [`run`] | one instance of one index: load and workloads, timed |
 //! | [`isolate`] | child processes; [`host`]: an instance in one, or here |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
 //! | [`paper`] | the papers' experiments as a table of runs |
-//! | [`batches`] | PI's batches beside single operations |
-//! | [`reclaim`] | the ways to free removed memory, side by side |
 //! | [`dram`] | the machine's memory latency |
 //! | [`memory`] | bytes as the allocator and the system count them |
 //! | [`info`] | where, when and on what a run was |
@@ -27,14 +26,16 @@
 //!
 //! The binary must use jemalloc: bytes per key come from its statistics.
 
-pub mod batches;
 pub mod check;
 pub mod cli;
 pub mod dram;
 pub mod driver;
+pub mod entry;
+pub mod figures;
 pub mod host;
 pub mod info;
 pub mod isolate;
+pub mod job;
 pub mod keys;
 pub mod memory;
 pub mod noise;
@@ -44,7 +45,6 @@ pub mod paper;
 mod peers;
 pub mod plugin;
 pub mod progress;
-pub mod reclaim;
 pub mod registry;
 pub mod report;
 pub mod run;

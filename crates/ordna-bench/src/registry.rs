@@ -39,73 +39,9 @@ use ordna_papers::{
     WormholeUnsafe,
 };
 
+use crate::entry::{Entry, Maker, Switch, Switches};
 use crate::suggest::unknown;
 use crate::target::{Alone, Counting, Ours, Shared, Target};
-
-/// Makes an empty index for so many threads; the reason if that cannot be.
-pub type Maker<K> = Box<dyn Fn(&Switches, usize) -> Result<Box<dyn Target<K>>, String>>;
-
-/// A part of an index that can be turned off, or an option of it.
-#[derive(Debug, Clone, Copy)]
-pub struct Switch {
-    /// As on the command line.
-    pub name: &'static str,
-    /// What it can be; the first is the default.
-    pub values: &'static [&'static str],
-    /// What it does.
-    pub what: &'static str,
-}
-
-/// The switches of an index as the command line set them.
-#[derive(Debug, Clone, Default)]
-pub struct Switches(BTreeMap<&'static str, &'static str>);
-
-impl Switches {
-    /// The value of a switch that the entry lists; empty for any other name.
-    pub fn get(&self, name: &str) -> &'static str {
-        self.0.get(name).copied().unwrap_or_default()
-    }
-
-    /// Reads `switch=value` pairs; what is not named has its default.
-    fn parse(index: &str, known: &[Switch], pairs: &[&str]) -> Result<Self, String> {
-        let mut set: BTreeMap<_, _> = known
-            .iter()
-            .filter_map(|switch| Some((switch.name, *switch.values.first()?)))
-            .collect();
-        for pair in pairs {
-            let Some((name, value)) = pair.split_once('=') else {
-                return Err(format!("{pair:?} in {index}+{pair} is not switch=value"));
-            };
-            let Some(switch) = known.iter().find(|switch| switch.name == name) else {
-                if known.is_empty() {
-                    return Err(format!("{index} has no switches, so no {name:?}"));
-                }
-                let known = known.iter().map(|switch| switch.name);
-                return Err(unknown(&format!("switch of {index}"), name, known));
-            };
-            let Some(value) = switch.values.iter().find(|known| **known == value) else {
-                let known = switch.values.iter().copied();
-                return Err(unknown(&format!("value of {index}+{name}"), value, known));
-            };
-            set.insert(switch.name, value);
-        }
-        Ok(Self(set))
-    }
-}
-
-/// An index, or a peer.
-pub struct Entry {
-    /// As on the command line.
-    pub name: String,
-    /// Whether it is of this workspace: a wrong answer then fails the run.
-    pub ours: bool,
-    /// What can be switched.
-    pub switches: &'static [Switch],
-    /// For integers; the reason if it takes none.
-    pub integers: Result<Maker<u64>, String>,
-    /// For byte strings.
-    pub bytes: Result<Maker<[u8]>, String>,
-}
 
 /// An index of the workspace that takes both kinds of keys; with switches and the function that
 /// builds it from them, if it has any.
@@ -336,33 +272,13 @@ pub const BASELINES: [&str; 2] = ["locked", "btree"];
 /// Peers that keep no order: an upper bound, no rivals.
 pub const UNORDERED: [&str; 1] = ["dashmap"];
 
-/// Indexes that are planned; those that [`all`] lists are there.
-const PLANNED: [&str; 10] = [
-    "art-none",
-    "art-coupling",
-    "art-olc",
-    "art-rowex",
-    "hydralist",
-    "wormhole",
-    "wormhole-faithful",
-    "wormhole-unsafe",
-    "pi",
-    "nitro",
-];
-
 /// The peers, measured in builds with the feature.
 pub const PEERS: [&str; 7] =
     ["crossbeam-skiplist", "scc", "congee", "arctic", "masstree", "concurrent-map", "dashmap"];
 
 /// Names that the command line knows and this build has not, and why.
 pub fn missing(name: &str) -> Option<&'static str> {
-    if PLANNED.contains(&name) {
-        Some("it is not built yet")
-    } else if PEERS.contains(&name) {
-        Some("peers need a build with --features peers")
-    } else {
-        None
-    }
+    PEERS.contains(&name).then_some("peers need a build with --features peers")
 }
 
 /// An index as the command line asked for it.
@@ -435,8 +351,7 @@ impl Registry {
                     known.join(", ")
                 ),
                 None => {
-                    let absent =
-                        PLANNED.into_iter().chain(PEERS).filter(|name| !known.contains(name));
+                    let absent = PEERS.into_iter().filter(|name| !known.contains(name));
                     let mut all = known.clone();
                     all.extend(absent);
                     unknown("index", name, all)
@@ -452,7 +367,8 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::{Job, measure};
+    use crate::job::Job;
+    use crate::run::measure;
 
     fn switched<K: Key + ?Sized>(switches: &Switches) -> Locked<K, u64> {
         // The switch reaches the constructor; a value that is not listed never does.
@@ -502,8 +418,6 @@ mod tests {
         let text = error("skiplsit");
         assert!(text.contains("did you mean \"skiplist\"?") && text.contains("locked"), "{text}");
         assert!(text.contains("dashmap"), "{text}");
-        let text = Registry::empty().find("nitro").err().unwrap();
-        assert!(text.contains("not built yet"), "{text}");
         assert!(error("").contains("unknown index"));
         assert!(Registry::with(vec![ours!("locked", Locked)]).err().unwrap().contains("taken"));
     }

@@ -12,7 +12,7 @@ use ordna_base::Key;
 use ordna_base::entries::Sequence;
 
 use crate::check::{key_at, position_of, value, version, wrong};
-use crate::run::Job;
+use crate::job::Job;
 use crate::target::Session;
 use crate::workload::{Action, Operation};
 

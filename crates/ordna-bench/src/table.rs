@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::figures::Groups;
 use crate::info::RunInfo;
-use crate::run::Groups;
 
 /// Lowest, middle and highest of several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordna_base::{Direction, Key, OrderedIndex};
 
-use crate::run::Job;
+use crate::job::Job;
 use crate::workload::Action;
 
 /// One thread's way into a map from keys to words. Every call is one operation of a workload.

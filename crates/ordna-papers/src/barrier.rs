@@ -31,8 +31,8 @@
 //! but for the last one of a session, who takes a lock to free.
 //!
 //! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice, which
-//! does not scale; the shards are ours. `tests/loom_mvcc_barrier.rs` is its model; `ordna bench
-//! reclaim` compares it with the collector that the indexes use.
+//! does not scale; the shards are ours. `tests/loom_mvcc_barrier.rs` is its model;
+//! `docs/benchmarks/nitro.md` compares it with the collector that the indexes use.
 
 #![expect(unsafe_code, reason = "manual reclamation")]
 

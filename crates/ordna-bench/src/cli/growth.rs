@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{BenchError, Common};
+use super::common::{BenchError, Common};
 use crate::dram;
 use crate::driver::Plan;
 use crate::info::RunInfo;

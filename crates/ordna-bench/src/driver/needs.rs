@@ -1,6 +1,7 @@
 //! The memory that a run needs, roughly, said before it begins.
 
-use super::{Plan, Script};
+use super::plan::Plan;
+use super::script::Script;
 
 /// Bytes of an index for each of its keys, but for what the key's own bytes take: the widest seen
 /// so far is a B+-tree of the peers.

@@ -1,6 +1,7 @@
 //! The rounds of one index under one workload.
 
-use crate::run::{Groups, Latency, Load, Measured, Problem, judged};
+use crate::figures::{Groups, Latency, Load, Measured, Problem};
+use crate::run::judged;
 use crate::table::{Role, Spread};
 use crate::workload::Workload;
 

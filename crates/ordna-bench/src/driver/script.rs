@@ -1,32 +1,9 @@
 //! What is run on a build, written down before the first clock starts.
 
-use super::{Build, Plan};
-use crate::run::Phase;
+use super::plan::{Build, Case, Plan};
+use crate::job::Phase;
 use crate::workload::{Operation, Workload};
 use crate::zipf::Random;
-
-/// A cell of every index.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Case {
-    pub threads: usize,
-    /// Keys per call.
-    pub batch: usize,
-    pub workload: Workload,
-}
-
-impl Case {
-    /// Why no index can run it.
-    pub fn impossible(&self) -> Option<&'static str> {
-        self.workload.ungroupable().filter(|_| self.batch > 1)
-    }
-}
-
-impl std::fmt::Display for Case {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} x{}", self.workload, self.threads)?;
-        if self.batch > 1 { write!(f, " in groups of {}", self.batch) } else { Ok(()) }
-    }
-}
 
 /// A phase, and the case that it is for.
 pub struct Turn {

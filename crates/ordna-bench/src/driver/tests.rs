@@ -3,6 +3,8 @@ use std::str::FromStr;
 use ordna_papers::Locked;
 
 use super::*;
+use crate::info::RunInfo;
+use crate::keys::KeySet;
 use crate::registry::Registry;
 use crate::run::broken::Broken;
 use crate::target::Shared;

@@ -5,7 +5,7 @@ use arctic::key::{BoxedSlice, NonNull, Slice};
 use arctic::{ConcurrentMap, Order};
 use ordna_base::entries::Sequence;
 
-use crate::run::Job;
+use crate::job::Job;
 use crate::target::{Session, Shared};
 
 pub struct Integers(ConcurrentMap<u64, u64>);

@@ -5,7 +5,7 @@ use masstree::{MAX_KEY_LENGTH, MassTree, RangeBound};
 use ordna_base::Key;
 use ordna_base::entries::Sequence;
 
-use crate::run::Job;
+use crate::job::Job;
 use crate::target::{Session, Shared};
 
 pub struct Masstree(MassTree<u64>);

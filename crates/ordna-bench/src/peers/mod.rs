@@ -10,7 +10,7 @@ mod scc;
 
 use ordna_base::Key;
 
-use crate::registry::{Entry, Maker};
+use crate::entry::{Entry, Maker};
 use crate::target::Target;
 
 /// All peers of this build.

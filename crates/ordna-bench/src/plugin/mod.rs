@@ -4,7 +4,7 @@ mod raw;
 
 use std::path::Path;
 
-use crate::registry::{Entry, Maker};
+use crate::entry::{Entry, Maker};
 use crate::target::{Session, Target};
 use crate::workload::Action;
 use raw::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};

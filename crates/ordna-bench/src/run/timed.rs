@@ -7,8 +7,9 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use ordna_base::Key;
 
-use super::{Groups, Job, Latency, Measured, Problem, guarded};
 use crate::check::{Calls, Checker, Latest};
+use crate::figures::{Groups, Latency, Measured, Problem, guarded};
+use crate::job::Job;
 use crate::target::{Session, Target};
 use crate::workload::Operation;
 use crate::zipf::Random;
