@@ -10,10 +10,9 @@ use ordna_papers::hydralist::Options;
 use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::search_layer::SearchLayer;
 use ordna_papers::wormhole::layer::TableLayer;
-use ordna_testkit::memory::{Counting, live_everywhere};
+use ordna_testkit::memory::live_everywhere;
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+ordna_testkit::count_memory!();
 
 /// What threads may hold back for a batch of frees: data nodes have 1,280 bytes.
 const SLACK: i64 = 1 << 20;

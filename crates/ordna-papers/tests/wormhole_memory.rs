@@ -4,10 +4,9 @@ use std::borrow::Borrow;
 
 use ordna_base::{Key, OrderedIndex};
 use ordna_papers::Wormhole;
-use ordna_testkit::memory::{Counting, live_everywhere};
+use ordna_testkit::memory::live_everywhere;
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+ordna_testkit::count_memory!();
 
 /// What a collector may hold back for a batch of frees, and what the allocator adds.
 const SLACK: i64 = 1 << 20;

@@ -1,6 +1,8 @@
 //! The tests that every index must pass, as one macro.
 //!
 //! ```ignore
+//! ordna_testkit::count_memory!();
+//!
 //! ordna_testkit::conformance! {
 //!     mod u64_words: SkipList<u64, u64> = SkipList::new();
 //!     mod bytes_words: SkipList<[u8], u64> = SkipList::new();
@@ -38,14 +40,19 @@ pub fn budget() -> Duration {
     seconds.map_or(Duration::from_millis(400), Duration::from_secs)
 }
 
-/// Tests of one or more index types; see the [crate](self). Use once per test file: it also sets
-/// the counting allocator.
+/// Sets the counting allocator for this program: `conformance!` needs it.
+#[macro_export]
+macro_rules! count_memory {
+    () => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::memory::Counting = $crate::memory::Counting;
+    };
+}
+
+/// Tests of one or more index types; see the [crate](self). The program has `count_memory!()`.
 #[macro_export]
 macro_rules! conformance {
     ($(mod $name:ident: $index:ty = $new:expr;)+) => {
-        #[global_allocator]
-        static ALLOCATOR: $crate::memory::Counting = $crate::memory::Counting;
-
         $(mod $name {
             #[allow(unused_imports)]
             use super::*;

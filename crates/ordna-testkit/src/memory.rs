@@ -69,6 +69,7 @@ pub fn check<I>(new: impl Fn() -> I)
 where
     I: OrderedIndex<Key: TestKey, Value: TestValue>,
 {
+    assert!(live_everywhere() > 0, "the program lacks ordna_testkit::count_memory!()");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // What the first index leaves behind for the thread (ids, caches) is not its own.
     cycle(&new());

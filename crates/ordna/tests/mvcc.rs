@@ -12,6 +12,8 @@ use ordna_base::{
     Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
 
+ordna_testkit::count_memory!();
+
 ordna_testkit::conformance! {
     mod u64_words: Store<u64, u64> = Store::new();
     mod u64_bytes: Store<u64, [u8]> = Store::new();

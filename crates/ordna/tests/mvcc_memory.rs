@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use ordna::{Options, Removed, Store};
 use ordna_base::OrderedIndex;
-use ordna_testkit::memory::{Counting, live_everywhere};
+use ordna_testkit::memory::live_everywhere;
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+ordna_testkit::count_memory!();
 
 /// What a snapshot kept is divided into batches when it ends. No batch holds room for those behind.
 #[test]

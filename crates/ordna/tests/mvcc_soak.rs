@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use ordna::{Options, Snapshot, Store};
 use ordna_base::{Direction, OrderedIndex};
-use ordna_testkit::memory::{Counting, live_everywhere};
+use ordna_testkit::memory::live_everywhere;
 use ordna_testkit::random::Random;
 
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+ordna_testkit::count_memory!();
 
 /// Tests take turns: one of them counts the bytes of all threads.
 static TURN: Mutex<()> = Mutex::new(());

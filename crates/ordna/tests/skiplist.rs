@@ -2,6 +2,8 @@
 
 use ordna::skiplist::SkipList;
 
+ordna_testkit::count_memory!();
+
 ordna_testkit::conformance! {
     mod u64_words: SkipList<u64, u64> = SkipList::new();
     mod u64_bytes: SkipList<u64, [u8]> = SkipList::new();

@@ -5,24 +5,27 @@
 //! cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on x86-64, whose hardware
 //! orders more than the language does; a loom model has to notice them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::tools::{LIBRARY, Outcome, cargo, library, must, root};
+use crate::tools::{LIBRARY, Outcome, cargo, must, root};
 
-/// Areas whose faults a loom model looks for: area and test file.
-const MODELLED: [(&str, &str); 6] = [
-    ("version_lock", "loom_version_lock"),
-    ("twin", "loom_twin"),
-    ("mvcc_terms", "loom_mvcc_terms"),
-    ("mvcc_barrier", "loom_mvcc_barrier"),
-    ("art_prefix", "loom_art_prefix"),
-    ("hydralist_updates", "loom_hydralist_updates"),
+/// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
+const MODELLED: [(&str, &str, &str, &str); 6] = [
+    ("version_lock", "ordna-base", "loom_version_lock", ""),
+    ("twin", "ordna-papers", "models", "loom_twin::"),
+    ("mvcc_terms", "ordna", "loom_mvcc_terms", ""),
+    ("mvcc_barrier", "ordna-papers", "models", "loom_mvcc_barrier::"),
+    ("art_prefix", "ordna-papers", "models", "loom_art_prefix::"),
+    ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
 ];
+
+/// With so many commits in a row, the shares of all of them are all faults.
+const SHARES: usize = 7;
 
 /// How long a suite without a fault may take.
 const CLEAN_LIMIT: Duration = Duration::from_secs(180);
@@ -55,34 +58,92 @@ impl Verdict {
     }
 }
 
+/// Tests of a program that look for a fault: those with the filter in their names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    program: PathBuf,
+    filter: String,
+}
+
+/// A built test program.
+struct Program {
+    path: PathBuf,
+    /// The names of its source file, or of its modules if it has any.
+    stems: Vec<String>,
+}
+
+/// All faults whose name contains `part`.
 pub fn run(part: &str) -> Outcome {
-    let folders = LIBRARY.map(|name| root().join("crates").join(name).join("src"));
-    let names: Vec<String> =
-        names(folders.to_vec())?.into_iter().filter(|name| name.contains(part)).collect();
+    let names: Vec<String> = names()?.into_iter().filter(|name| name.contains(part)).collect();
     if names.is_empty() {
         return Err(format!("no fault has {part:?} in its name"));
     }
-    let tests = build("--cfg faults", "target/faults", &test_files(&names)?)?;
+    plant(&names)
+}
+
+/// The share of this commit, and all faults of the areas that it touches.
+pub fn run_share() -> Outcome {
+    let git = |arguments: &[&str]| -> Result<String, String> {
+        let output = Command::new("git").args(arguments).current_dir(root()).output();
+        let output = output.map_err(|error| format!("git: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if output.status.success() { Ok(text) } else { Err(format!("git {arguments:?} failed")) }
+    };
+    let number = git(&["rev-list", "--count", "HEAD"])?;
+    let number: usize = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+    // A checkout without history has no parent: its share has to do.
+    let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
+    let mut touched = Vec::new();
+    for path in changed.lines().filter(|path| path.ends_with(".rs") && path.contains("/src/")) {
+        let text = std::fs::read_to_string(root().join(path)).unwrap_or_default();
+        touched.extend(named(&text).map(|name| area_of(name).to_owned()));
+    }
+    let all = names()?.into_iter().enumerate();
+    let mine = all.filter(|(at, name)| {
+        at % SHARES == number % SHARES || touched.iter().any(|area| area == area_of(name))
+    });
+    let mine: Vec<String> = mine.map(|(_, name)| name).collect();
+    println!("share {} of {SHARES}, areas touched: {touched:?}", number % SHARES);
+    plant(&mine)
+}
+
+fn plant(names: &[String]) -> Outcome {
+    let modelled = |name: &str| MODELLED.iter().find(|(area, ..)| *area == area_of(name));
     let mut models = BTreeMap::new();
-    for (area, file) in MODELLED {
+    for (area, package, test, filter) in MODELLED {
         if names.iter().any(|name| area_of(name) == area) {
-            let built = build("--cfg faults --cfg loom", "target/loom", &[file.to_owned()])?;
-            models.insert(area, built);
+            let built = build("--cfg faults --cfg loom", "target/loom", &[package], &[test])?;
+            let part = |program: Program| Part { program: program.path, filter: filter.to_owned() };
+            models.insert(area, built.into_iter().map(part).collect::<Vec<_>>());
         }
     }
-    let suite_of = |name: &str| -> Result<Vec<PathBuf>, String> {
-        let area = area_of(name);
-        let suite = models.get(area).unwrap_or(&tests);
-        let file = MODELLED.iter().find(|(a, _)| *a == area).map_or(area, |(_, file)| file);
-        let own = suite.iter().filter(|(stem, _)| is_of(stem, file));
-        let mut own: Vec<_> = own.collect();
-        // Forced interleavings notice soonest.
-        own.sort_by_key(|(stem, _)| (!stem.ends_with("interleavings"), stem.as_str()));
-        let own: Vec<_> = own.into_iter().map(|(_, path)| path.clone()).collect();
-        if own.is_empty() { Err(format!("no test file {file}*.rs for {name}")) } else { Ok(own) }
+    let tests = if names.iter().any(|name| modelled(name).is_none()) {
+        build("--cfg faults", "target/faults", &LIBRARY, &[])?
+    } else {
+        Vec::new()
     };
-    let mut suites: Vec<Vec<PathBuf>> =
-        names.iter().map(|n| suite_of(n)).collect::<Result<_, _>>()?;
+    let suite_of = |name: &str| -> Result<Vec<Part>, String> {
+        let area = area_of(name);
+        if let Some(models) = models.get(area) {
+            return Ok(models.clone());
+        }
+        let mut own: Vec<(bool, &str, Part)> = Vec::new();
+        for program in &tests {
+            for stem in program.stems.iter().filter(|stem| is_of(stem, area)) {
+                let is_one_of_many = program.stems.len() > 1;
+                let filter = if is_one_of_many { format!("{stem}::") } else { String::new() };
+                // Forced interleavings notice soonest.
+                let is_late = !stem.ends_with("interleavings");
+                own.push((is_late, stem, Part { program: program.path.clone(), filter }));
+            }
+        }
+        own.sort();
+        if own.is_empty() {
+            return Err(format!("no test file or module {area}* for {name}"));
+        }
+        Ok(own.into_iter().map(|(.., part)| part).collect())
+    };
+    let mut suites: Vec<Vec<Part>> = names.iter().map(|n| suite_of(n)).collect::<Result<_, _>>()?;
     suites.sort();
     suites.dedup();
     let mut limits = BTreeMap::new();
@@ -96,7 +157,7 @@ pub fn run(part: &str) -> Outcome {
     }
     println!("{:<44} {:>8}  caught by", "fault", "seconds");
     let mut missed = Vec::new();
-    for name in &names {
+    for name in names {
         let suite = suite_of(name)?;
         let (mut verdict, mut took) = (Verdict::Nothing, Duration::ZERO);
         for _ in 0..TRIES {
@@ -122,11 +183,11 @@ pub fn run(part: &str) -> Outcome {
 
 /// Runs the loom models with nothing taken out.
 pub fn loom_clean() -> Outcome {
-    for (_, file) in MODELLED {
+    let programs: BTreeSet<_> = MODELLED.map(|(_, package, test, _)| (package, test)).into();
+    for (package, test) in programs {
         must(
             cargo()
-                .args(["test", "--release", "--test", file])
-                .args(library())
+                .args(["test", "--release", "-p", package, "--test", test])
                 .args(["--target-dir", "target/loom"])
                 .env("RUSTFLAGS", "--cfg faults --cfg loom"),
         )?;
@@ -143,25 +204,16 @@ fn is_of(stem: &str, area: &str) -> bool {
     stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// The test files that look for the faults of these names, models aside.
-fn test_files(names: &[String]) -> Result<Vec<String>, String> {
-    let mut stems = Vec::new();
-    for name in LIBRARY {
-        let folder = root().join("crates").join(name).join("tests");
-        let files = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        let sources = files.flatten().map(|file| file.path());
-        let sources = sources.filter(|path| path.extension().is_some_and(|end| end == "rs"));
-        stems.extend(sources.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())));
-    }
-    let areas = || names.iter().map(|name| area_of(name));
-    let is_modelled = |area: &str| MODELLED.iter().any(|(modelled, _)| *modelled == area);
-    stems.retain(|stem| areas().any(|area| !is_modelled(area) && is_of(stem, area)));
-    Ok(stems)
+/// The names in `fault!("…")` of a source text.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let named = text.split("fault!(\"").skip(1).filter_map(|rest| rest.split('"').next());
+    named.filter(|name| name.contains('.'))
 }
 
-/// All names in `fault!("…")` below these folders, in order.
-fn names(mut folders: Vec<PathBuf>) -> Result<Vec<String>, String> {
-    let mut found = Vec::new();
+/// The names of all faults of the library, in order.
+fn names() -> Result<Vec<String>, String> {
+    let mut found = BTreeSet::new();
+    let mut folders = LIBRARY.map(|name| root().join("crates").join(name).join("src")).to_vec();
     while let Some(folder) = folders.pop() {
         let entries =
             std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -170,27 +222,26 @@ fn names(mut folders: Vec<PathBuf>) -> Result<Vec<String>, String> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
-                let named = text.split("fault!(\"").skip(1);
-                found.extend(named.filter_map(|rest| rest.split('"').next()).map(str::to_owned));
+                found.extend(named(&text).map(str::to_owned));
             }
         }
     }
-    found.retain(|name| name.contains('.'));
-    found.sort();
-    found.dedup();
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
-/// Builds these test files of the library; returns the programs by file stem.
-fn build(flags: &str, target: &str, files: &[String]) -> Result<Vec<(String, PathBuf)>, String> {
-    if files.is_empty() {
-        return Ok(Vec::new());
-    }
+/// Builds the test programs of these packages, or these ones only.
+fn build(
+    flags: &str,
+    target: &str,
+    packages: &[&str],
+    tests: &[&str],
+) -> Result<Vec<Program>, String> {
     let mut command = cargo();
     command
         .args(["test", "--no-run", "--message-format=json", "--target-dir", target])
-        .args(library())
-        .args(files.iter().flat_map(|file| ["--test", file]))
+        .args(packages.iter().flat_map(|package| ["-p", package]))
+        .args(tests.iter().flat_map(|test| ["--test", test]))
+        .args(if tests.is_empty() { &["--tests"][..] } else { &[] })
         .args(if flags.contains("loom") { &["--release"][..] } else { &[] })
         .env("RUSTFLAGS", flags)
         .stderr(Stdio::inherit());
@@ -198,23 +249,33 @@ fn build(flags: &str, target: &str, files: &[String]) -> Result<Vec<(String, Pat
     if !output.status.success() {
         return Err(format!("{command:?} failed"));
     }
-    let mut tests = Vec::new();
+    let mut programs = Vec::new();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
-        if let (Some(path), Some(name)) =
-            (message["executable"].as_str(), message["target"]["name"].as_str())
-        {
-            tests.push((name.to_owned(), PathBuf::from(path)));
+        let source = message["target"]["src_path"].as_str().map(Path::new);
+        let (Some(path), Some(source)) = (message["executable"].as_str(), source) else { continue };
+        if message["target"]["kind"][0] == "test" {
+            programs.push(Program { path: PathBuf::from(path), stems: stems(source)? });
         }
     }
-    Ok(tests)
+    Ok(programs)
+}
+
+/// The name of a test program's file; of its modules, if it is a folder's `main.rs`.
+fn stems(source: &Path) -> Result<Vec<String>, String> {
+    let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    let Some(folder) = source.parent().filter(|_| source.ends_with("main.rs")) else {
+        return Ok(stem(source).into_iter().collect());
+    };
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    Ok(entries.flatten().filter_map(|entry| stem(&entry.path())).collect())
 }
 
 /// Runs test programs with a fault planted until one test fails.
-fn judge(suite: &[PathBuf], fault: &str, limit: Duration) -> Result<(Verdict, Duration), String> {
+fn judge(suite: &[Part], fault: &str, limit: Duration) -> Result<(Verdict, Duration), String> {
     let start = Instant::now();
-    for program in suite {
-        let verdict = judge_one(program, fault, limit.saturating_sub(start.elapsed()))?;
+    for part in suite {
+        let verdict = judge_one(part, fault, limit.saturating_sub(start.elapsed()))?;
         if !matches!(verdict, Verdict::Nothing) {
             return Ok((verdict, start.elapsed()));
         }
@@ -222,15 +283,16 @@ fn judge(suite: &[PathBuf], fault: &str, limit: Duration) -> Result<(Verdict, Du
     Ok((Verdict::Nothing, start.elapsed()))
 }
 
-fn judge_one(program: &Path, fault: &str, limit: Duration) -> Result<Verdict, String> {
+fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Verdict, String> {
     let start = Instant::now();
-    let mut child = Command::new(program)
+    let mut child = Command::new(&part.program)
+        .arg(&part.filter)
         .env("ORDNA_FAULT", fault)
         .current_dir(root())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| format!("{}: {error}", program.display()))?;
+        .map_err(|error| format!("{}: {error}", part.program.display()))?;
     let stdout = child.stdout.take().expect("piped above");
     let (lines, incoming) = mpsc::channel();
     std::thread::spawn(move || {

@@ -13,6 +13,7 @@ use tools::{Outcome, cargo, must};
 const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
+cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         ["asan"] => asan::run(""),
         ["asan", part] => asan::run(part),
         ["faults"] => faults::run(""),
+        ["faults", "--share"] => faults::run_share(),
         ["faults", part] => faults::run(part),
         ["loom"] => faults::loom_clean(),
         ["shuttle"] => shuttle(),
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
 fn shuttle() -> Outcome {
     must(
         cargo()
-            .args(["test", "--release", "-p", "ordna-papers", "--test", "shuttle_pi"])
+            .args(["test", "--release", "-p", "ordna-papers", "--test", "models"])
             .args(["--target-dir", "target/shuttle"])
             .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
     )

@@ -1,15 +1,12 @@
 //! Rare interleavings of the radix tree whose readers look at no version (ROWEX), forced.
 //!
 //! Not with `pessimistic`: there an optimistic reader keeps out the writer that the last test lets in.
-#![cfg(all(debug_assertions, not(feature = "pessimistic")))]
-
-mod art_trees;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use art_trees::{Bytes, FORK, keys, walk, with};
+use crate::art_trees::{Bytes, FORK, keys, walk, with};
 use ordna_base::sync::schedule::{PATIENCE, Schedule, while_held};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::art::{Concurrent, Olc, Rowex, restarts, steps};

@@ -2,7 +2,6 @@
 //!
 //! `cargo xtask loom` runs them; `cargo xtask faults mvcc_barrier` shows that each notices what it is
 //! there for.
-#![cfg(loom)]
 #![allow(unsafe_code, reason = "retiring is unsafe by nature")]
 
 use loom::cell::UnsafeCell;

@@ -1,8 +1,6 @@
 //! Keys and bounds that break published radix trees, and what long prefixes cost.
 
-mod art_trees;
-
-use art_trees::{Bytes, keys, under, walk, with};
+use crate::art_trees::{Bytes, keys, under, walk, with};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::art::{Art, Concurrent, Coupling, Minimal, Olc, Rowex, steps};
 

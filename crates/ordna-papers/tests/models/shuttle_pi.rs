@@ -4,7 +4,6 @@
 //! `cargo xtask shuttle` runs it. The collector is not modelled: to it all threads are one, so it
 //! frees late and never early. What is checked is the hand-over of layers, dead nodes and turns:
 //! every answer, and afterwards the whole structure.
-#![cfg(shuttle)]
 
 use std::ops::Bound;
 

@@ -2,7 +2,6 @@
 //!
 //! A node of level 3 below the byte 'a', with the prefix "bc": its keys start with "abc". A split puts
 //! a node of level 1 above it, a merge takes that away. The link and the prefix change in two stores.
-#![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};

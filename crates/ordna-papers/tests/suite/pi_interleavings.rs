@@ -1,5 +1,4 @@
 //! PI's rare interleavings, forced: readers, owners and rebuilds held where it matters.
-#![cfg(debug_assertions)]
 
 use std::ops::Bound;
 use std::time::Instant;

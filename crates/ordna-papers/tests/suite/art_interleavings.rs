@@ -2,13 +2,10 @@
 //! validate what they read. Named after what breaks in published implementations.
 //!
 //! Not with `pessimistic`: there a reader keeps out the writer that these tests let in.
-#![cfg(all(debug_assertions, not(feature = "pessimistic")))]
-
-mod art_trees;
 
 use std::time::Duration;
 
-use art_trees::{Bytes, FORK, keys, under, walk, with};
+use crate::art_trees::{Bytes, FORK, keys, under, walk, with};
 use ordna_base::sync::schedule::{Schedule, while_held};
 use ordna_base::{Change, Direction, OrderedIndex};
 use ordna_papers::art::{Art, Concurrent, Coupling, Olc, Rowex};

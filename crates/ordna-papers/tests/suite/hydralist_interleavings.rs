@@ -1,5 +1,4 @@
 //! Rare interleavings of HydraList, forced. Named after what breaks in published implementations.
-#![cfg(debug_assertions)]
 
 use std::sync::Mutex;
 

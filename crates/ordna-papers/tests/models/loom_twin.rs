@@ -2,7 +2,6 @@
 //! one in standby and swaps them.
 //!
 //! `cargo xtask loom` runs it; `cargo xtask faults twin` shows that it notices what it is there for.
-#![cfg(loom)]
 #![allow(unsafe_code, reason = "plays the reader, the keeper and the reclamation")]
 
 use std::sync::Mutex;

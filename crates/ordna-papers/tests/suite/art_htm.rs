@@ -1,5 +1,4 @@
 //! The tree under hardware transactions, or under their fallback lock where there are none.
-#![cfg(feature = "htm")]
 
 use ordna_papers::art::ArtHtm;
 

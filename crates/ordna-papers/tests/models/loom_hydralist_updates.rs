@@ -2,7 +2,6 @@
 //! comes again, logged by two threads, a third one combines and applies.
 //!
 //! `cargo xtask loom` runs it; `cargo xtask faults hydralist_updates` shows what it notices.
-#![cfg(loom)]
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering as StdOrdering};
 

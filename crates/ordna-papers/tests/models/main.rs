@@ -1,0 +1,13 @@
+//! Models of the protocols, for loom (`cargo xtask loom`), and PI's rebuilds under shuttle
+//! (`cargo xtask shuttle`). Without these cfgs the program is empty.
+
+#[cfg(loom)]
+mod loom_art_prefix;
+#[cfg(loom)]
+mod loom_hydralist_updates;
+#[cfg(loom)]
+mod loom_mvcc_barrier;
+#[cfg(loom)]
+mod loom_twin;
+#[cfg(shuttle)]
+mod shuttle_pi;

@@ -1,0 +1,31 @@
+//! The tests of all indexes in one program: it links once. Tests that count the memory of the whole
+//! process have programs of their own.
+//!
+//! A module is named after the area of the planted faults that its tests look for
+//! (`cargo xtask faults`).
+
+ordna_testkit::count_memory!();
+
+mod art;
+#[cfg(feature = "htm")]
+mod art_htm;
+#[cfg(all(debug_assertions, not(feature = "pessimistic")))]
+mod art_interleavings;
+mod art_jump;
+mod art_keys;
+mod art_none;
+#[cfg(all(debug_assertions, not(feature = "pessimistic")))]
+mod art_rowex_interleavings;
+mod art_trees;
+mod hydralist;
+mod hydralist_background;
+#[cfg(debug_assertions)]
+mod hydralist_interleavings;
+mod locked;
+mod pi;
+mod pi_batches;
+#[cfg(debug_assertions)]
+mod pi_interleavings;
+mod wormhole;
+mod wormhole_layer;
+mod wormhole_unsafe;
