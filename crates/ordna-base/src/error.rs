@@ -6,7 +6,7 @@ pub const MAX_KEY_LEN: usize = u16::MAX as usize;
 /// The longest byte-string value, in bytes: 512 MiB, the limit of Redis.
 pub const MAX_VALUE_LEN: usize = 512 << 20;
 
-/// Why a write was refused. Nothing was written.
+/// Why a write was refused. Nothing was written, unless the variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -35,6 +35,13 @@ pub enum Error {
     MemoryLimit {
         /// The limit, in bytes.
         limit: usize,
+    },
+    /// The store's log cannot record writes. Writes are refused until a backup succeeds. A write that
+    /// was under way may be in memory; after a crash it may be there or not.
+    #[error("the log cannot be written: {reason}; writes are refused until a backup succeeds")]
+    LogFailed {
+        /// The first failure.
+        reason: std::sync::Arc<str>,
     },
 }
 

@@ -20,6 +20,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`backup`] | durability: backups, restore, the log of writes |
 //! | [`store`] | the store: snapshots, collection, expiry, batches, memory limit |
 //! | [`typed`] | [`Map`]: typed keys and values over a store |
 //! | [`index`] | the contract [`OrderedIndex`] |
@@ -29,6 +30,7 @@
 //! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
 //! | [`skiplist`] | the lock-free list on which the store stands |
 
+pub mod backup;
 pub mod skiplist;
 pub mod store;
 pub mod typed;

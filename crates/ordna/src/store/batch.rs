@@ -24,6 +24,13 @@ impl<K: ?Sized, V: ?Sized> Clone for Write<'_, K, V> {
 impl<K: ?Sized, V: ?Sized> Copy for Write<'_, K, V> {}
 
 impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
+    /// The key.
+    pub fn key(&self) -> &'a K {
+        match self {
+            Self::Put(key, _) | Self::Remove(key) => key,
+        }
+    }
+
     /// Sets the value of the key, for good.
     pub fn put(key: &'a K, value: &'a V) -> Self {
         Self::Put(key, Put::forever(value))
@@ -31,14 +38,11 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Applies the writes in order. Every snapshot holds all of them or none. Readers of the latest
-    /// state may see some before the others. O(log n) each; snapshots taken meanwhile are readable
-    /// when it is done.
-    ///
-    /// # Errors
-    /// A key or value is too long, or the batch would exceed the memory limit (what it overwrites
-    /// does not count against what it adds): nothing is applied.
-    pub fn write_batch(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
+    /// [`write_batch`](Self::write_batch) past the journal.
+    pub(super) fn write_batch_unlogged(
+        &self,
+        writes: &[Write<'_, K, V>],
+    ) -> Result<(), Error> {
         let mut bytes = 0_usize;
         for write in writes {
             match write {

@@ -4,6 +4,8 @@
 //! memory limit's; then the runs are stitched together (the Nitro paper, §5.2). O(n).
 
 use std::borrow::Borrow;
+use std::iter;
+use std::mem;
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -11,6 +13,7 @@ use std::thread;
 use super::budget::Budget;
 use super::engine::Versions;
 use super::handle::{Options, Store};
+use super::write::Put;
 use super::raw::{NewVersion, Version, cost};
 use crate::skiplist::raw::Segment;
 use ordna_base::{Error, Key, Value};
@@ -19,6 +22,19 @@ use ordna_base::{Error, Key, Value};
 struct Run<K: Key + ?Sized, V: Value + ?Sized> {
     segment: Segment<Version<K, V>>,
     items: usize,
+    deadlines: Vec<(K::Owned, u64)>,
+}
+
+/// Items that do not expire.
+struct Forever<P>(P);
+
+impl<P: IntoIterator<Item = (Q, W)>, Q, W> IntoIterator for Forever<P> {
+    type Item = (Q, Put<W>);
+    type IntoIter = iter::Map<P::IntoIter, fn((Q, W)) -> (Q, Put<W>)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().map(|(key, value)| (key, Put::forever(value)))
+    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
@@ -32,6 +48,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     pub fn from_sorted<P, Q, W>(options: Options, parts: Vec<P>) -> Result<Self, Error>
     where
         P: IntoIterator<Item = (Q, W)> + Send,
+        Q: Borrow<K>,
+        W: Borrow<V>,
+    {
+        Self::from_sorted_entries(options, parts.into_iter().map(Forever).collect())
+    }
+
+    /// As [`from_sorted`](Self::from_sorted), with the deadlines of the values.
+    ///
+    /// # Errors
+    /// As [`from_sorted`](Self::from_sorted).
+    pub fn from_sorted_entries<P, Q, W>(options: Options, parts: Vec<P>) -> Result<Self, Error>
+    where
+        P: IntoIterator<Item = (Q, Put<W>)> + Send,
         Q: Borrow<K>,
         W: Borrow<V>,
     {
@@ -62,18 +91,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         runs.sort_unstable_by_key(|(number, _)| *number);
         let runs = runs.into_iter().map(|(_, run)| run).collect::<Result<Vec<Run<K, V>>, _>>()?;
         let items: usize = runs.iter().map(|run| run.items).sum();
+        let mut runs = runs;
+        let deadlines: Vec<_> = runs.iter_mut().map(|run| mem::take(&mut run.deadlines)).collect();
         let segments = runs.into_iter().map(|run| run.segment).collect();
         let versions =
             Versions::from_segments(segments).map_err(|part| Error::NotSorted { part, at: 0 })?;
         let store = Self::of(options, budget, versions);
-        store.engine().terms.items.add(i64::try_from(items).unwrap_or(i64::MAX));
+        let engine = store.engine();
+        engine.terms.items.add(i64::try_from(items).unwrap_or(i64::MAX));
+        for (key, deadline) in deadlines.into_iter().flatten() {
+            engine.deadlines.add(key.borrow(), deadline);
+            if engine.deadlines.schedule(deadline) {
+                engine.wake_for_deadline();
+            }
+        }
         Ok(store)
     }
 }
 
 fn run<K, V, Q, W>(
     part: usize,
-    items: impl IntoIterator<Item = (Q, W)>,
+    items: impl IntoIterator<Item = (Q, Put<W>)>,
     budget: &Budget,
 ) -> Result<Run<K, V>, Error>
 where
@@ -82,16 +120,17 @@ where
     Q: Borrow<K>,
     W: Borrow<V>,
 {
-    let mut run = Run { segment: Segment::new(), items: 0 };
-    for (key, value) in items {
-        let (key, value) = (key.borrow(), value.borrow());
+    let mut run = Run { segment: Segment::new(), items: 0, deadlines: Vec::new() };
+    for (key, put) in items {
+        let (key, value) = (key.borrow(), put.value.borrow());
         key.check()?;
         value.check()?;
-        budget.reserve(cost(key, value, false))?;
+        budget.reserve(cost(key, value, put.expires_at.is_some()))?;
         // As if written in the first term.
-        if !run.segment.push(&NewVersion::new(key, value, 1, None)) {
+        if !run.segment.push(&NewVersion::new(key, value, 1, put.expires_at)) {
             return Err(Error::NotSorted { part, at: run.items });
         }
+        run.deadlines.extend(put.expires_at.map(|deadline| (key.to_owned(), deadline)));
         run.items += 1;
     }
     Ok(run)

@@ -27,16 +27,18 @@
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
 use super::Options;
 use super::budget::Budget;
 use super::collect::Graves;
+use super::journal::Journal;
 use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
 use super::structure::Structure;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
 use super::walks::{Walk, Walks};
+use super::write::Put;
 use crate::skiplist::item::Item;
 use crate::skiplist::raw::{LANES, List};
 use ordna_base::index::{Direction, is_above, is_below};
@@ -92,6 +94,8 @@ pub(super) struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     /// Rounds of writes beyond the first.
     pub retries: StripedCounter,
     pub walks: Walks,
+    /// What records all writes, if anything does.
+    pub journal: OnceLock<Arc<dyn Journal<K, V>>>,
     pub me: Weak<Self>,
 }
 
@@ -117,6 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             hook: RwLock::new(None),
             retries: StripedCounter::new(),
             walks: Walks::default(),
+            journal: OnceLock::new(),
             me,
         }
     }
@@ -236,8 +241,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         direction: Direction,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
+        self.visit_entries(view, lower, upper, direction, |key, put| visit(key, put.value));
+    }
+
+    /// As [`visit`](Self::visit), with the deadlines.
+    pub fn visit_entries(
+        &self,
+        view: View,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        mut visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
         let mut walk = self.walks.begin();
-        let mut each = |node: Node<K, V>, key: &K| node.with_value(|value| visit(key, value));
+        let mut each = |node: Node<K, V>, key: &K| {
+            let expires_at = node.expires_at();
+            node.with_value(|value| visit(key, Put { value, expires_at }))
+        };
         match direction {
             Direction::Ascending => self.ascend(view, lower, upper, &mut walk, &mut each),
             Direction::Descending => self.descend(view, lower, upper, &mut walk, &mut each),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::budget::{Budget, Lifted, MemoryBudget};
 use super::collect::Order;
 use super::engine::{Engine, Removed, Versions, View};
+use super::journal::{Journal, Scope};
 use super::snapshot::{Handle, Snapshot};
 use super::structure::Structure;
 use super::ttl::{Clock, system_clock};
@@ -92,6 +93,11 @@ impl Options {
     /// What keeps dead versions from being collected.
     pub fn order(self, order: Order) -> Self {
         Self { order, ..self }
+    }
+
+    /// Has another clock stand before the present one.
+    pub(crate) fn wrap_clock(self, wrap: impl FnOnce(Clock) -> Clock) -> Self {
+        Self { clock: wrap(Arc::clone(&self.clock)), ..self }
     }
 
     /// The clock by which keys expire, in milliseconds. The system's tells Unix time.
@@ -199,6 +205,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         &self.owner.0
     }
 
+    /// What records all writes, if anything does.
+    #[inline]
+    pub(crate) fn journal(&self) -> Option<&Arc<dyn Journal<K, V>>> {
+        self.engine().journal.get()
+    }
+
     /// Runs a write in the current term.
     #[inline]
     pub(super) fn writing<R>(
@@ -249,18 +261,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().budget.shared().lift()
     }
 
-    /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
-    /// one step. As [`OrderedIndex::modify`](crate::OrderedIndex::modify), which puts values that
-    /// do not expire, and under the same rules. O(log n).
-    ///
-    /// # Errors
-    /// Key or value too long, or the memory limit is reached. Nothing is changed.
-    pub fn modify_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    /// [`modify_entry`](Self::modify_entry) past the journal, of a key that was checked.
+    pub(super) fn modify_entry_unlogged<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
-        key.check()?;
         self.within_limit(|_| {
             self.writing(|engine, term, guard| {
                 engine.apply(key, term, guard, Payment::Due, &mut change)
@@ -277,19 +283,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.modify_entry(key, |_| Change::Put(put))
     }
 
-    /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value
-    /// as it is (`None`: it does not expire). Of an absent key there is none to be put.
-    ///
-    /// The memory limit does not refuse this, and may be exceeded by it: by a deadline's eight bytes,
-    /// or, if a snapshot keeps the version that had the former one, by a version as large as that.
-    ///
-    /// # Errors
-    /// Key too long.
-    pub fn modify_expiry<F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    /// [`modify_expiry`](Self::modify_expiry) past the journal, of a key that was checked.
+    pub(super) fn modify_expiry_unlogged<F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
     {
-        key.check()?;
         self.writing(|engine, term, guard| {
             engine.apply(key, term, guard, Payment::Forced, |found| match (change(found), found) {
                 (Change::Put(expires_at), Some(found)) => {
@@ -312,6 +310,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             Change::Put(expires_at)
         })?;
         Ok(present)
+    }
+
+    /// Calls `read` with the value of `key` and its deadline, without copying them. O(log n).
+    pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
+        let engine = self.engine();
+        let guard = engine.collector.pin();
+        let node = engine.get(View::Latest, key, &guard)?;
+        let expires_at = node.expires_at();
+        Some(node.with_value(|value| read(Put { value, expires_at })))
+    }
+
+    /// As [`visit`](ordna_base::OrderedIndex::visit), with the deadlines.
+    pub fn visit_entries(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            self.engine().visit_entries(View::Latest, lower, upper, direction, visit);
+        }
     }
 
     /// When `key` expires; `None` if it is absent, `Some(None)` if it does not expire.
@@ -378,18 +398,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         if !handle.is_of(&self.owner) {
             return false;
         }
-        let done = self.writing(|engine, term, guard| {
-            let expired = engine.is_expired(handle.node());
-            // Snapshots are of terms that are over: it was born before this one.
-            Ok(engine.end(handle.node(), term, guard) && !expired)
-        });
-        done.unwrap_or(false)
+        let mut removed = false;
+        let mut remove = || {
+            self.writing(|engine, term, guard| {
+                let expired = engine.is_expired(handle.node());
+                // Snapshots are of terms that are over: it was born before this one.
+                removed = engine.end(handle.node(), term, guard) && !expired;
+                Ok(())
+            })
+        };
+        let done = match self.journal() {
+            None => remove(),
+            Some(journal) => journal.write(Scope::Key(handle.key()), self, &mut |notes| {
+                remove()?;
+                notes.remove(handle.key());
+                Ok(())
+            }),
+        };
+        done.is_ok() && removed
     }
 
-    /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or
-    /// none; keys inserted meanwhile may stay. O(log n) each; snapshots taken meanwhile are readable
-    /// when it is done.
-    pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+    /// [`remove_range`](Self::remove_range) past the journal.
+    pub(super) fn remove_range_unlogged(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         if bounds_cross(lower, upper) {
             return 0;
         }

@@ -39,6 +39,7 @@
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
 //! | `walks` | walks under way, for the statistics |
+//! | `journal`, `logged` | the seam to a log of all writes |
 //!
 //! Source: the Nitro paper (VLDB 2016), §3, §4, §6.4. Where it departs from it, the modules say so.
 
@@ -49,6 +50,8 @@ mod collect;
 mod engine;
 mod handle;
 mod index;
+pub(crate) mod journal;
+mod logged;
 mod raw;
 mod snapshot;
 mod structure;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::engine::{Engine, View};
 use super::handle::Owner;
+use super::write::Put;
 use super::raw::{Kept, Node};
 use ordna_base::index::{Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
@@ -151,6 +152,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     ) {
         if !bounds_cross(lower, upper) {
             self.engine().visit(self.view(), lower, upper, direction, visit);
+        }
+    }
+
+    /// As [`visit`](Self::visit), with the deadlines.
+    pub fn visit_entries(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            self.engine().visit_entries(self.view(), lower, upper, direction, visit);
         }
     }
 

@@ -1,0 +1,596 @@
+//! Files as chains of checked blocks. Definitions, invariants and byte tables: `docs/FORMAT.md`.
+//!
+//! # Contract
+//! A reader takes arbitrary bytes. It answers with what was written, or with an error that names the
+//! file and the offset; it allocates no more than the file's length justifies.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crc32c::crc32c_append;
+
+use super::codec::Stored;
+use super::error::BackupError;
+use super::storage::{OutFile, Storage, write_all};
+
+/// The format version that this program writes, and the latest that it reads.
+pub const VERSION: u32 = 1;
+/// Length of a file's header, in bytes. The same in every version.
+pub const FILE_HEADER: usize = 48;
+/// Length of a block's header, in bytes.
+pub const BLOCK_HEADER: usize = 56;
+/// The first bytes of each block.
+const MARKER: [u8; 4] = *b"OBLK";
+/// LZ4 shrinks nothing below a 255th; a larger promise is damage.
+const MOST_SHRINKAGE: u64 = 255;
+
+/// How blocks are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// LZ4 block format; a block that it does not shrink is stored as it is.
+    Lz4,
+}
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// The entries of a range of keys, in order.
+    Shard,
+    /// States of keys that a backup may have missed.
+    Delta,
+    /// A segment of the log.
+    Log,
+}
+
+impl FileKind {
+    fn magic(self) -> [u8; 8] {
+        match self {
+            Self::Shard => *b"ORDNASHD",
+            Self::Delta => *b"ORDNADLT",
+            Self::Log => *b"ORDNALOG",
+        }
+    }
+}
+
+/// The header of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileHeader {
+    pub kind: FileKind,
+    pub key_kind: u8,
+    pub value_kind: u8,
+    /// Drawn at random. Block headers are checked with it, so a block copied from another file fails.
+    pub salt: u64,
+    /// The number of the shard or the segment.
+    pub number: u64,
+    /// Position of the first block: 0, or the position of the log where the segment begins.
+    pub start: u64,
+}
+
+impl FileHeader {
+    /// A header of a new file.
+    pub fn new<K: Stored + ?Sized, V: Stored + ?Sized>(
+        kind: FileKind,
+        number: u64,
+        start: u64,
+    ) -> Self {
+        let salt = RandomState::new().hash_one(number);
+        Self { kind, key_kind: K::KIND, value_kind: V::KIND, salt, number, start }
+    }
+
+    fn encode(&self) -> [u8; FILE_HEADER] {
+        let mut bytes = [0; FILE_HEADER];
+        bytes[..8].copy_from_slice(&self.kind.magic());
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12] = self.key_kind;
+        bytes[13] = self.value_kind;
+        bytes[16..24].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.start.to_le_bytes());
+        let crc = crc32c_append(0, &bytes[..44]);
+        bytes[44..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; FILE_HEADER], kind: FileKind, path: &Path) -> Result<Self, BackupError> {
+        if bytes[..8] != kind.magic() {
+            return Err(BackupError::damaged(path, 0, format!("no {kind:?} file of Ordna")));
+        }
+        if word32(bytes, 44) != crc32c_append(0, &bytes[..44]) {
+            return Err(BackupError::damaged(path, 0, "the checksum of the file header differs"));
+        }
+        let version = word32(bytes, 8);
+        if version > VERSION {
+            let path = path.to_owned();
+            return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
+        }
+        Ok(Self {
+            kind,
+            key_kind: bytes[12],
+            value_kind: bytes[13],
+            salt: word64(bytes, 16),
+            number: word64(bytes, 24),
+            start: word64(bytes, 32),
+        })
+    }
+
+    /// Refuses a file of other kinds of keys or values.
+    pub fn check_kinds<K: Stored + ?Sized, V: Stored + ?Sized>(
+        &self,
+        path: &Path,
+    ) -> Result<(), BackupError> {
+        if (self.key_kind, self.value_kind) == (K::KIND, V::KIND) {
+            return Ok(());
+        }
+        let name = |kind| match kind {
+            u64::KIND => u64::NAME,
+            <[u8]>::KIND => <[u8]>::NAME,
+            _ => "unknown kinds",
+        };
+        Err(BackupError::OtherKind {
+            path: path.to_owned(),
+            found: format!("{} by {}", name(self.value_kind), name(self.key_kind)),
+            expected: format!("{} by {}", V::NAME, K::NAME),
+        })
+    }
+}
+
+fn word32(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    u32::from_le_bytes(word.copied().unwrap_or_default())
+}
+
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    u64::from_le_bytes(word.copied().unwrap_or_default())
+}
+
+/// What a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockKind {
+    /// Records.
+    Data,
+    /// The file ends here.
+    End,
+    /// The log goes on in the next segment.
+    Continued,
+}
+
+impl BlockKind {
+    fn number(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::End => 2,
+            Self::Continued => 3,
+        }
+    }
+}
+
+/// The header of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct BlockHeader {
+    kind: BlockKind,
+    compression: Compression,
+    start: u64,
+    stored: u64,
+    raw: u64,
+    count: u64,
+    synced: u64,
+    payload_crc: u32,
+}
+
+impl BlockHeader {
+    fn encode(&self, salt: u64) -> [u8; BLOCK_HEADER] {
+        let mut bytes = [0; BLOCK_HEADER];
+        bytes[..4].copy_from_slice(&MARKER);
+        bytes[4] = self.kind.number();
+        bytes[5] = u8::from(self.compression == Compression::Lz4);
+        for (at, word) in [self.start, self.stored, self.raw, self.count, self.synced]
+            .into_iter()
+            .enumerate()
+        {
+            bytes[8 + 8 * at..16 + 8 * at].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes[48..52].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = header_crc(salt, &bytes);
+        bytes[52..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `None`: no block header of a file with this salt.
+    fn decode(bytes: &[u8; BLOCK_HEADER], salt: u64) -> Option<Self> {
+        if bytes[..4] != MARKER || word32(bytes, 52) != header_crc(salt, bytes) {
+            return None;
+        }
+        let kind = match bytes[4] {
+            1 => BlockKind::Data,
+            2 => BlockKind::End,
+            3 => BlockKind::Continued,
+            _ => return None,
+        };
+        let compression = match bytes[5] {
+            0 => Compression::None,
+            1 => Compression::Lz4,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            compression,
+            start: word64(bytes, 8),
+            stored: word64(bytes, 16),
+            raw: word64(bytes, 24),
+            count: word64(bytes, 32),
+            synced: word64(bytes, 40),
+            payload_crc: word32(bytes, 48),
+        })
+    }
+}
+
+fn header_crc(salt: u64, bytes: &[u8; BLOCK_HEADER]) -> u32 {
+    crc32c_append(crc32c_append(0, &salt.to_le_bytes()), &bytes[..52])
+}
+
+/// Records on their way into a block, with room for the block's header in front of them.
+#[derive(Debug)]
+pub struct Frame {
+    bytes: Vec<u8>,
+    /// Number of records.
+    pub count: u64,
+}
+
+impl Default for Frame {
+    fn default() -> Self {
+        Self { bytes: vec![0; BLOCK_HEADER], count: 0 }
+    }
+}
+
+impl Frame {
+    /// The buffer that records are appended to. What is in it must stay.
+    pub fn records(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Bytes of the records.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - BLOCK_HEADER
+    }
+
+    /// Appends encoded records.
+    pub fn extend(&mut self, records: &[u8], count: u64) {
+        self.bytes.extend_from_slice(records);
+        self.count += count;
+    }
+
+    /// Drops the records, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.truncate(BLOCK_HEADER);
+        self.count = 0;
+    }
+}
+
+/// Writes the blocks of a file.
+#[derive(Debug)]
+pub struct BlockWriter {
+    file: Arc<dyn OutFile>,
+    path: PathBuf,
+    salt: u64,
+    chain: u32,
+    /// Position of the next block.
+    position: u64,
+    records: u64,
+    written: u64,
+    compression: Compression,
+    squeezed: Vec<u8>,
+}
+
+impl BlockWriter {
+    /// Creates an empty file. [`begin`](Self::begin) must follow.
+    pub fn create(
+        storage: &dyn Storage,
+        path: &Path,
+        compression: Compression,
+    ) -> Result<Self, BackupError> {
+        let file = storage.create(path).map_err(BackupError::io(path, "create"))?;
+        Ok(Self {
+            file: file.into(),
+            path: path.to_owned(),
+            salt: 0,
+            chain: 0,
+            position: 0,
+            records: 0,
+            written: 0,
+            compression,
+            squeezed: Vec::new(),
+        })
+    }
+
+    /// Writes the file's header.
+    pub fn begin(&mut self, header: &FileHeader) -> Result<(), BackupError> {
+        write_all(&*self.file, &header.encode()).map_err(BackupError::io(&self.path, "write"))?;
+        self.salt = header.salt;
+        self.chain = first_chain(header.salt);
+        self.position = header.start;
+        self.written = FILE_HEADER as u64;
+        Ok(())
+    }
+
+    /// Appends the frame as one block. `synced`: the position below which everything is durable.
+    ///
+    /// # Errors
+    /// Those of the file; a part of the block may have been written.
+    pub fn data(&mut self, frame: &mut Frame, synced: u64) -> Result<(), BackupError> {
+        self.block(BlockKind::Data, frame, synced)
+    }
+
+    /// Appends the block that ends the file; it counts all records.
+    pub fn finish(&mut self, kind: BlockKind, synced: u64) -> Result<(), BackupError> {
+        let mut frame = Frame { count: self.records, ..Frame::default() };
+        self.block(kind, &mut frame, synced)
+    }
+
+    fn block(
+        &mut self,
+        kind: BlockKind,
+        frame: &mut Frame,
+        synced: u64,
+    ) -> Result<(), BackupError> {
+        let raw = frame.len() as u64;
+        let mut compression = Compression::None;
+        if self.compression == Compression::Lz4 && raw > 0 {
+            let payload = &frame.bytes[BLOCK_HEADER..];
+            let most = lz4_flex::block::get_maximum_output_size(payload.len());
+            self.squeezed.resize(BLOCK_HEADER + most, 0);
+            let out = &mut self.squeezed[BLOCK_HEADER..];
+            if let Ok(len) = lz4_flex::block::compress_into(payload, out)
+                && len < payload.len()
+            {
+                self.squeezed.truncate(BLOCK_HEADER + len);
+                compression = Compression::Lz4;
+            }
+        }
+        let bytes = match compression {
+            Compression::None => &mut frame.bytes,
+            Compression::Lz4 => &mut self.squeezed,
+        };
+        let payload = &bytes[BLOCK_HEADER..];
+        let payload_crc = crc32c_append(self.chain, payload);
+        let header = BlockHeader {
+            kind,
+            compression,
+            start: self.position,
+            stored: payload.len() as u64,
+            raw,
+            count: frame.count,
+            synced,
+            payload_crc,
+        };
+        bytes[..BLOCK_HEADER].copy_from_slice(&header.encode(self.salt));
+        write_all(&*self.file, bytes).map_err(BackupError::io(&self.path, "write"))?;
+        self.written += bytes.len() as u64;
+        self.chain = payload_crc;
+        self.position += raw;
+        if kind == BlockKind::Data {
+            self.records += frame.count;
+        }
+        Ok(())
+    }
+
+    /// The file, to be synced.
+    pub fn file(&self) -> Arc<dyn OutFile> {
+        Arc::clone(&self.file)
+    }
+
+    /// Makes the file durable.
+    pub fn sync(&self) -> Result<(), BackupError> {
+        self.file.sync().map_err(BackupError::io(&self.path, "sync"))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the file so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Records so far.
+    pub fn count(&self) -> u64 {
+        self.records
+    }
+
+    /// The checksum of all payloads so far.
+    pub fn chain(&self) -> u32 {
+        self.chain
+    }
+}
+
+fn first_chain(salt: u64) -> u32 {
+    crc32c_append(0, &salt.to_le_bytes())
+}
+
+/// A block that was read and checked.
+#[derive(Debug)]
+pub struct Block {
+    pub kind: BlockKind,
+    /// Position of its first record.
+    pub start: u64,
+    /// Number of records; of an end block: of the whole file.
+    pub count: u64,
+    /// The position below which everything was durable when it was written.
+    pub synced: u64,
+    /// Where it begins in the file.
+    pub offset: u64,
+    pub payload: Vec<u8>,
+}
+
+/// Reads the blocks of a file.
+pub struct BlockReader {
+    input: Box<dyn Read + Send>,
+    path: PathBuf,
+    pub header: FileHeader,
+    len: u64,
+    /// Where the next block begins in the file.
+    offset: u64,
+    position: u64,
+    chain: u32,
+    records: u64,
+}
+
+impl std::fmt::Debug for BlockReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockReader").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl BlockReader {
+    /// Opens a file and checks its header.
+    pub fn open(storage: &dyn Storage, path: &Path, kind: FileKind) -> Result<Self, BackupError> {
+        let (mut input, len) = storage.open(path).map_err(BackupError::io(path, "open"))?;
+        if len < FILE_HEADER as u64 {
+            return Err(BackupError::damaged(path, 0, "the file header is cut short"));
+        }
+        let mut bytes = [0; FILE_HEADER];
+        input.read_exact(&mut bytes).map_err(BackupError::io(path, "read"))?;
+        let header = FileHeader::decode(&bytes, kind, path)?;
+        Ok(Self {
+            input,
+            path: path.to_owned(),
+            header,
+            len,
+            offset: FILE_HEADER as u64,
+            position: header.start,
+            chain: first_chain(header.salt),
+            records: 0,
+        })
+    }
+
+    /// The next block; `None` at the end of the file. After an error there is no more.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`] at the offset of the first block that is not as it was written, or
+    /// the system's.
+    pub fn read_block(&mut self) -> Result<Option<Block>, BackupError> {
+        let offset = self.offset;
+        let left = self.len - offset;
+        if left == 0 {
+            return Ok(None);
+        }
+        let damaged = |what: &str| Err(BackupError::damaged(&self.path, offset, what));
+        if left < BLOCK_HEADER as u64 {
+            return damaged("a block header is cut short");
+        }
+        let mut bytes = [0; BLOCK_HEADER];
+        self.input.read_exact(&mut bytes).map_err(BackupError::io(&self.path, "read"))?;
+        let Some(header) = BlockHeader::decode(&bytes, self.header.salt) else {
+            return damaged("no block header, or its checksum differs");
+        };
+        if header.stored > left - BLOCK_HEADER as u64 {
+            return damaged("a block is cut short");
+        }
+        if header.start != self.position {
+            return damaged("a block is missing before this one");
+        }
+        let mut payload = vec![0; usize::try_from(header.stored).unwrap_or(usize::MAX)];
+        self.input.read_exact(&mut payload).map_err(BackupError::io(&self.path, "read"))?;
+        if crc32c_append(self.chain, &payload) != header.payload_crc {
+            return damaged("the checksum of a block differs");
+        }
+        if header.compression == Compression::Lz4 {
+            if header.raw > header.stored.saturating_mul(MOST_SHRINKAGE).saturating_add(64) {
+                return damaged("a block claims more than it can hold");
+            }
+            let raw = usize::try_from(header.raw).unwrap_or(usize::MAX);
+            match lz4_flex::block::decompress(&payload, raw) {
+                Ok(bytes) => payload = bytes,
+                Err(error) => return damaged(&format!("a block does not decompress: {error}")),
+            }
+        }
+        if payload.len() as u64 != header.raw {
+            return damaged("a block has another length than its header says");
+        }
+        match header.kind {
+            BlockKind::Data => self.records += header.count,
+            BlockKind::End | BlockKind::Continued if header.count != self.records => {
+                return damaged("the last block counts other records than were read");
+            }
+            BlockKind::End | BlockKind::Continued => {}
+        }
+        self.offset += BLOCK_HEADER as u64 + header.stored;
+        self.position += header.raw;
+        self.chain = header.payload_crc;
+        Ok(Some(Block {
+            kind: header.kind,
+            start: header.start,
+            count: header.count,
+            synced: header.synced,
+            offset,
+            payload,
+        }))
+    }
+
+    /// Where the next block begins in the file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Position of the next block.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Records read so far.
+    pub fn count(&self) -> u64 {
+        self.records
+    }
+
+    /// The checksum of all payloads read so far.
+    pub fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Length of the file.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+/// The largest `synced` of all block headers at or behind `from`, wherever they lie. Says whether what
+/// precedes a damaged place was durable once: the file's later blocks know. O(length of the rest).
+pub fn latest_synced(
+    storage: &dyn Storage,
+    path: &Path,
+    salt: u64,
+    from: u64,
+) -> Result<Option<u64>, BackupError> {
+    const STRETCH: usize = 1 << 20;
+    let (mut input, _) = storage.open(path).map_err(BackupError::io(path, "open"))?;
+    let read = BackupError::io(path, "read");
+    io::copy(&mut (&mut input).take(from), &mut io::sink()).map_err(read)?;
+    let mut latest = None;
+    let mut window: Vec<u8> = Vec::new();
+    loop {
+        let read = BackupError::io(path, "read");
+        let more = (&mut input).take(STRETCH as u64).read_to_end(&mut window).map_err(read)?;
+        for at in 0..window.len().saturating_sub(BLOCK_HEADER - 1) {
+            if let Some(bytes) = window[at..].first_chunk::<BLOCK_HEADER>()
+                && let Some(header) = BlockHeader::decode(bytes, salt)
+            {
+                latest = latest.max(Some(header.synced));
+            }
+        }
+        if more == 0 {
+            return Ok(latest);
+        }
+        window.drain(..window.len().saturating_sub(BLOCK_HEADER - 1));
+    }
+}

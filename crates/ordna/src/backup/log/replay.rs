@@ -1,0 +1,321 @@
+//! Reads the log's segments again, and decides what a damaged place means.
+//!
+//! # Contract
+//! The records of whole blocks are applied in their order. The log ends at the first block that is not
+//! whole. Two cases are told apart by what later blocks say was durable when they were written:
+//!
+//! - *Torn tail*: no later block knows of a durable position behind the damage. The damaged part was
+//!   never synced, or was being written at the crash. It is cut off and told.
+//! - *Damage*: a later block knows better. Recovery stops with file and offset, unless it is to repair;
+//!   then it cuts there too.
+//!
+//! A damaged last block of a segment whose successor begins at the same position has lost nothing:
+//! recovery tells, and goes on.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use super::super::codec::{Record, Span, StoredKey, StoredValue};
+use super::super::error::BackupError;
+use super::super::format::{
+    Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
+};
+use super::super::storage::Storage;
+use super::super::write::Progress;
+use crate::{Change, Error, Put, Store};
+
+/// A place where the log was cut or mended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogCut {
+    /// The segment.
+    pub path: PathBuf,
+    /// Where the damaged part begins, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: String,
+    /// Bytes behind that place, in this and later segments, that were dropped.
+    pub dropped: u64,
+}
+
+/// What was read from a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogRead {
+    /// Segments.
+    pub segments: usize,
+    /// Whole blocks: each was one group commit.
+    pub blocks: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Position behind the last record.
+    pub position: u64,
+    /// Whether the last segment was ended in order.
+    pub closed: bool,
+    /// Damaged places.
+    pub cuts: Vec<LogCut>,
+}
+
+/// How a log is read.
+pub(crate) struct Reading<'a> {
+    pub storage: &'a dyn Storage,
+    pub dir: &'a Path,
+    /// Segments from the first one needed.
+    pub segments: &'a BTreeMap<u64, PathBuf>,
+    /// The first segment needed, and the position where it begins.
+    pub first: u64,
+    pub position: u64,
+    /// Whether to cut at damage too.
+    pub repair: bool,
+    /// Whether cuts change the files.
+    pub mend: bool,
+    pub progress: &'a Progress,
+}
+
+/// How a segment ended.
+enum Ended {
+    /// Its successor must follow.
+    Continued,
+    /// In order, or at the end of the file.
+    Here { closed: bool },
+    /// Here the log ends.
+    Cut,
+}
+
+impl Reading<'_> {
+    /// Reads all segments; calls `apply` with the payload of each block and the span of its records.
+    pub fn run<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+        &self,
+        mut apply: impl FnMut(&[u8], Record) -> Result<(), Error>,
+    ) -> Result<LogRead, BackupError> {
+        let mut read = LogRead { position: self.position, ..LogRead::default() };
+        let numbers: Vec<u64> = self.segments.keys().copied().collect();
+        let mut expected = self.first;
+        let mut must_follow = None;
+        for (at, (number, path)) in self.segments.iter().enumerate() {
+            if *number != expected {
+                break;
+            }
+            expected += 1;
+            let later = numbers.get(at + 1..).unwrap_or_default();
+            must_follow = None;
+            let Some(reader) = self.open(path, later, &mut read)? else { return Ok(read) };
+            reader.header.check_kinds::<K, V>(path)?;
+            if reader.header.number != *number || reader.header.start != read.position {
+                let what = format!(
+                    "is segment {} from position {}; segment {number} from {} belongs here",
+                    reader.header.number, reader.header.start, read.position
+                );
+                return Err(BackupError::damaged(path, 0, what));
+            }
+            read.segments += 1;
+            match self.segment::<K, V>(reader, later, &mut read, &mut apply)? {
+                Ended::Continued => must_follow = Some(path),
+                Ended::Here { closed } => read.closed = closed,
+                Ended::Cut => return Ok(read),
+            }
+        }
+        if let Some(path) = must_follow {
+            let path = path.clone();
+            return Err(BackupError::Missing { path: self.path_of(expected), needed_by: path });
+        }
+        if let Some(found) = numbers.iter().find(|number| **number >= expected) {
+            return Err(BackupError::Missing {
+                path: self.path_of(expected),
+                needed_by: self.path_of(*found),
+            });
+        }
+        Ok(read)
+    }
+
+    /// Kinds of the keys and values in the first segment.
+    pub fn kinds(&self) -> Result<(u8, u8), BackupError> {
+        let Some(path) = self.segments.values().next() else { return Ok((0, 0)) };
+        let Ok((_, len)) = self.storage.open(path) else { return Ok((0, 0)) };
+        if len < FILE_HEADER as u64 {
+            return Ok((0, 0));
+        }
+        let header = BlockReader::open(self.storage, path, FileKind::Log)?.header;
+        Ok((header.key_kind, header.value_kind))
+    }
+
+    fn path_of(&self, number: u64) -> PathBuf {
+        super::super::directory::segment_path(self.dir, number)
+    }
+
+    /// Opens a segment; `None`: its header was never written whole, nor was a later one.
+    fn open(
+        &self,
+        path: &Path,
+        later: &[u64],
+        read: &mut LogRead,
+    ) -> Result<Option<BlockReader>, BackupError> {
+        let length = |path: &Path| match self.storage.open(path) {
+            Ok((_, len)) => Ok(len),
+            Err(error) => Err(BackupError::io(path, "open")(error)),
+        };
+        let own = length(path)?;
+        if own >= FILE_HEADER as u64 {
+            return BlockReader::open(self.storage, path, FileKind::Log).map(Some);
+        }
+        for number in later {
+            if length(&self.path_of(*number))? >= FILE_HEADER as u64 {
+                return Err(BackupError::damaged(path, 0, "the file header is cut short"));
+            }
+        }
+        if own > 0 {
+            let what = "the file header is cut short".to_owned();
+            read.cuts.push(LogCut { path: path.to_owned(), offset: 0, what, dropped: own });
+        }
+        if self.mend {
+            for path in later.iter().rev().map(|number| self.path_of(*number)) {
+                self.storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
+            }
+            self.storage.remove(path).map_err(BackupError::io(path, "remove"))?;
+        }
+        Ok(None)
+    }
+
+    fn segment<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+        &self,
+        mut reader: BlockReader,
+        later: &[u64],
+        read: &mut LogRead,
+        apply: &mut impl FnMut(&[u8], Record) -> Result<(), Error>,
+    ) -> Result<Ended, BackupError> {
+        let path = reader.path().to_owned();
+        let mut ended = None;
+        loop {
+            self.progress.check()?;
+            let before = reader.offset();
+            let block = match reader.read_block() {
+                Ok(None) => return Ok(ended.unwrap_or(Ended::Here { closed: false })),
+                Ok(Some(_)) if ended.is_some() => {
+                    let what = "blocks follow the last one of the segment";
+                    return Err(BackupError::damaged(&path, before, what));
+                }
+                Ok(Some(block)) => block,
+                Err(BackupError::Damaged { offset, what, .. }) => {
+                    return self.cut(&reader, offset, what, later, read);
+                }
+                Err(error) => return Err(error),
+            };
+            self.progress.add(block.count, reader.offset() - before);
+            match block.kind {
+                BlockKind::Data => apply_block::<K, V>(&path, &block, apply)?,
+                BlockKind::End => ended = Some(Ended::Here { closed: true }),
+                BlockKind::Continued => ended = Some(Ended::Continued),
+            }
+            if block.kind == BlockKind::Data {
+                read.blocks += 1;
+                read.records += block.count;
+                read.position = reader.position();
+            }
+        }
+    }
+
+    /// Decides what a damaged block means.
+    fn cut(
+        &self,
+        reader: &BlockReader,
+        offset: u64,
+        what: String,
+        later: &[u64],
+        read: &mut LogRead,
+    ) -> Result<Ended, BackupError> {
+        let (path, position) = (reader.path().to_owned(), reader.position());
+        let follower = later.first().map(|number| self.path_of(*number));
+        let follower =
+            follower.and_then(|path| BlockReader::open(self.storage, &path, FileKind::Log).ok());
+        if follower.is_some_and(|next| next.header.start == position) {
+            read.cuts.push(LogCut { path, offset, what, dropped: 0 });
+            return Ok(Ended::Continued);
+        }
+        let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
+        let mut dropped = reader.len() - offset;
+        for path in later.iter().map(|number| self.path_of(*number)) {
+            if let Ok(next) = BlockReader::open(self.storage, &path, FileKind::Log) {
+                let (salt, from) = (next.header.salt, next.offset());
+                durable = durable.max(latest_synced(self.storage, &path, salt, from)?);
+                dropped += next.len();
+            }
+        }
+        if durable.is_some_and(|durable| durable > position) && !self.repair {
+            return Err(BackupError::Damaged { path, offset, what });
+        }
+        if self.mend {
+            for path in later.iter().rev().map(|number| self.path_of(*number)) {
+                self.storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
+            }
+            self.storage.truncate(&path, offset).map_err(BackupError::io(&path, "truncate"))?;
+        }
+        read.cuts.push(LogCut { path, offset, what, dropped });
+        Ok(Ended::Cut)
+    }
+}
+
+fn apply_block<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+    path: &Path,
+    block: &Block,
+    apply: &mut impl FnMut(&[u8], Record) -> Result<(), Error>,
+) -> Result<(), BackupError> {
+    let mut at = 0;
+    for _ in 0..block.count {
+        let begins = at;
+        let record = Record::decode::<K, V>(&block.payload, &mut at);
+        let record = record.filter(|record| !matches!(record, Record::Was { .. }));
+        let record = record.ok_or_else(|| {
+            let what = format!("byte {begins} of this block begins no record of a log");
+            BackupError::damaged(path, block.offset, what)
+        })?;
+        apply(&block.payload, record)?;
+    }
+    if at != block.payload.len() {
+        let what = "bytes follow the last record of this block";
+        return Err(BackupError::damaged(path, block.offset, what));
+    }
+    Ok(())
+}
+
+/// Repeats a write.
+pub(crate) fn repeat<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+    store: &Store<K, V>,
+    payload: &[u8],
+    record: Record,
+) -> Result<(), Error> {
+    let key = |span: Span| K::content(payload, span);
+    match record {
+        Record::Put { key: at, value, expires_at } => {
+            let value = V::content(payload, value);
+            let put = Put { value: value.borrow(), expires_at };
+            store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Put(put))
+        }
+        Record::Remove { key: at } => {
+            store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Remove)
+        }
+        Record::Expire { key: at, expires_at } => {
+            store.set_expiry(key(at).borrow(), expires_at).map(|_| ())
+        }
+        Record::RemoveRange { lower, upper } => {
+            let (lower, upper) = (lower.map(key), upper.map(key));
+            store.remove_range(borrowed::<K>(&lower), borrowed::<K>(&upper));
+            Ok(())
+        }
+        Record::Clear => {
+            store.remove_range(Bound::Unbounded, Bound::Unbounded);
+            Ok(())
+        }
+        // Only deltas have them; `apply_block` refuses them.
+        Record::Was { .. } => Ok(()),
+    }
+}
+
+fn borrowed<'a, K: StoredKey + ?Sized>(bound: &'a Bound<K::Ref<'_>>) -> Bound<&'a K> {
+    match bound {
+        Bound::Unbounded => Bound::Unbounded,
+        Bound::Included(key) => Bound::Included(key.borrow()),
+        Bound::Excluded(key) => Bound::Excluded(key.borrow()),
+    }
+}

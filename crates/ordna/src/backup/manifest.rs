@@ -1,0 +1,177 @@
+//! The manifest of a backup: what its files are and what they hold. Written last.
+//!
+//! # Format
+//! One line `ORDNA-MANIFEST 1 <crc32c>`, the checksum of all that follows as eight lower-case hex
+//! digits; then one JSON object, [`Manifest`].
+
+use std::io::Read;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Stored;
+use super::error::BackupError;
+use super::format::VERSION;
+use super::storage::{Storage, write_all};
+
+/// Name of the manifest in a backup's directory.
+pub const FILE: &str = "MANIFEST";
+const TITLE: &str = "ORDNA-MANIFEST ";
+
+/// A file of the backup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Name within the backup's directory.
+    pub file: String,
+    /// Number of records.
+    pub entries: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Checksum of all payloads.
+    pub crc32c: u32,
+    /// Encoded lower bound of the shard's keys, in hex; none for the first shard and for deltas.
+    pub from: Option<String>,
+}
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Format version of all files.
+    pub version: u32,
+    /// Version of the program.
+    pub program: String,
+    /// When the backup's snapshot was taken, in milliseconds since 1970.
+    pub taken_ms: u64,
+    /// Kind of the keys.
+    pub keys: String,
+    /// Kind of the values.
+    pub values: String,
+    /// Records in all shards. With deltas, the snapshot may have fewer or more.
+    pub entries: u64,
+    /// The store's memory limit in bytes, if it had one.
+    pub memory_limit: Option<u64>,
+    /// The first segment of the log that the backup does not hold; none without a log.
+    pub log_segment: Option<u64>,
+    /// Position of the log at which the snapshot was taken.
+    pub log_position: u64,
+    /// The caller's metadata, in hex.
+    pub metadata: String,
+    /// Sorted runs of entries, in order of their keys.
+    pub shards: Vec<FileEntry>,
+    /// States that the shards may have missed.
+    pub deltas: Vec<FileEntry>,
+}
+
+impl Manifest {
+    /// Writes the manifest into a backup's directory and makes it durable.
+    pub fn write(&self, storage: &dyn Storage, dir: &Path) -> Result<u64, BackupError> {
+        let path = dir.join(FILE);
+        let json = serde_json::to_string_pretty(self).map_err(|error| BackupError::Io {
+            path: path.clone(),
+            doing: "encode",
+            source: error.into(),
+        })?;
+        let crc = crc32c::crc32c(json.as_bytes());
+        let text = format!("{TITLE}{VERSION} {crc:08x}\n{json}");
+        let file = storage.create(&path).map_err(BackupError::io(&path, "create"))?;
+        write_all(&*file, text.as_bytes()).map_err(BackupError::io(&path, "write"))?;
+        file.sync().map_err(BackupError::io(&path, "sync"))?;
+        Ok(text.len() as u64)
+    }
+
+    /// Reads and checks the manifest of a backup's directory.
+    pub fn read(storage: &dyn Storage, dir: &Path) -> Result<Self, BackupError> {
+        let path = dir.join(FILE);
+        let (mut input, _) = storage.open(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                BackupError::Missing { path: path.clone(), needed_by: dir.to_owned() }
+            }
+            _ => BackupError::io(&path, "open")(error),
+        })?;
+        let mut bytes = Vec::new();
+        input.read_to_end(&mut bytes).map_err(BackupError::io(&path, "read"))?;
+        let damaged = |offset: u64, what: &str| BackupError::damaged(&path, offset, what);
+        let text = str::from_utf8(&bytes)
+            .map_err(|error| damaged(error.valid_up_to() as u64, "no text"))?;
+        let (first, json) =
+            text.split_once('\n').ok_or_else(|| damaged(0, "the first line is cut short"))?;
+        let version = first
+            .strip_prefix(TITLE)
+            .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
+            .ok_or_else(|| damaged(0, "the first line is not that of a manifest"))?;
+        let crc = crc32c::crc32c(json.as_bytes());
+        if first != format!("{TITLE}{version} {crc:08x}") {
+            return Err(damaged(0, "the checksum differs"));
+        }
+        if version > VERSION {
+            return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
+        }
+        serde_json::from_str(json).map_err(|error| {
+            let line = json.split_inclusive('\n').take(error.line().saturating_sub(1));
+            let before: usize = line.map(str::len).sum();
+            let offset = first.len() + 1 + before + error.column();
+            damaged(offset as u64, &error.to_string())
+        })
+    }
+
+    /// Refuses a backup of other kinds of keys or values.
+    pub fn check_kinds<K: Stored + ?Sized, V: Stored + ?Sized>(
+        &self,
+        dir: &Path,
+    ) -> Result<(), BackupError> {
+        if self.keys == K::NAME && self.values == V::NAME {
+            return Ok(());
+        }
+        Err(BackupError::OtherKind {
+            path: dir.join(FILE),
+            found: format!("{} by {}", self.values, self.keys),
+            expected: format!("{} by {}", V::NAME, K::NAME),
+        })
+    }
+
+    /// The caller's metadata.
+    pub fn metadata(&self, dir: &Path) -> Result<Vec<u8>, BackupError> {
+        from_hex(&self.metadata)
+            .ok_or_else(|| BackupError::damaged(&dir.join(FILE), 0, "the metadata is not hex"))
+    }
+}
+
+impl FileEntry {
+    /// The lower bound of a shard's keys.
+    pub fn lower_bound<K: Stored + ?Sized>(
+        &self,
+        dir: &Path,
+    ) -> Result<Option<K::Owned>, BackupError> {
+        let Some(hex) = &self.from else { return Ok(None) };
+        let damaged =
+            || BackupError::damaged(&dir.join(FILE), 0, format!("{hex:?} is no encoded key"));
+        let bytes = from_hex(hex).ok_or_else(damaged)?;
+        let span = K::span(&bytes, &mut 0).ok_or_else(damaged)?;
+        let view = K::content(&bytes, span);
+        let key: &K = std::borrow::Borrow::borrow(&view);
+        Ok(Some(key.to_owned()))
+    }
+}
+
+/// Lower-case hex digits.
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
+    let digits = hex.as_bytes();
+    let digit = |at: usize| (*digits.get(at)? as char).to_digit(16);
+    (0..digits.len())
+        .step_by(2)
+        .map(|at| Some((digit(at)? * 16 + digit(at + 1)?) as u8))
+        .collect()
+}
+
+/// The stored form of a key, in hex.
+pub fn key_to_hex<K: Stored + ?Sized>(key: &K) -> String {
+    let mut bytes = Vec::new();
+    key.encode(&mut bytes);
+    to_hex(&bytes)
+}

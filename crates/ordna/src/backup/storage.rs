@@ -1,0 +1,155 @@
+//! The file operations of backups and logs, behind a trait, so that tests can make each of them fail.
+
+use std::fmt::Debug;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that is written from its start to its end.
+pub trait OutFile: Send + Sync + Debug {
+    /// Appends bytes; returns how many, which may be fewer than given.
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Returns once everything appended is on the device.
+    ///
+    /// # Errors
+    /// Those of the system. What was appended since the last success may be lost.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Appends all of the bytes.
+///
+/// # Errors
+/// Those of the file. A part may have been appended.
+pub(crate) fn write_all(file: &dyn OutFile, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What holds files: the disk, or a test's model of one.
+///
+/// All methods may be called by many threads at once.
+pub trait Storage: Send + Sync + Debug {
+    /// Creates a file for writing, which must not exist.
+    ///
+    /// # Errors
+    /// Those of the system; so for all methods.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>>;
+
+    /// Opens a file for reading; returns its length too.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)>;
+
+    /// Cuts a file to `len` bytes and makes that durable.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
+
+    /// Renames a file or directory.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file, or a directory with all it holds.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Creates a directory and its parents; one that exists is fine.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a directory.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+
+    /// Makes the names in a directory durable.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Takes the lock of a directory until the returned value is dropped; `None`: it is taken.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
+}
+
+/// The file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Disk;
+
+impl OutFile for File {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut file = self;
+        Write::write(&mut file, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+impl Storage for Disk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        Ok((Box::new(file), len))
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        file.set_len(len)?;
+        file.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if fs::symlink_metadata(path)?.is_dir() {
+            fs::remove_dir_all(path)
+        } else {
+            fs::remove_file(path)
+        }
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
+        let names = names.collect::<io::Result<Vec<_>>>()?;
+        // Names of ours are ASCII.
+        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+/// The parent of a path, for [`Storage::sync_dir`].
+pub(crate) fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).to_owned()
+}

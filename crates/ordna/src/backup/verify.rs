@@ -1,0 +1,199 @@
+//! Reads a backup, or the directory of an opened store, and checks everything in it.
+
+use std::borrow::Borrow;
+use std::path::{Path, PathBuf};
+
+use super::codec::{Stored, StoredKey, StoredValue};
+use super::directory::Listing;
+use super::error::BackupError;
+use super::log::replay::{LogRead, Reading};
+use super::manifest::{FILE, Manifest};
+use super::restore::each_entry;
+use super::storage::Storage;
+use super::write::Progress;
+
+/// What a verified backup holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// Its directory.
+    pub path: PathBuf,
+    /// What its manifest says.
+    pub manifest: Manifest,
+    /// Entries that a restore gives: those of the shards, changed by the deltas.
+    pub entries: u64,
+    /// The first and the last key of them, readable.
+    pub keys: Option<(String, String)>,
+    /// Bytes of all files.
+    pub bytes: u64,
+}
+
+/// What a verified directory holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// All backups, oldest first.
+    pub backups: Vec<BackupReport>,
+    /// The log behind the newest backup.
+    pub log: Option<LogRead>,
+}
+
+/// Reads and checks a backup, or the directory of an opened store with all its backups and its log. A
+/// store may be using it: then the end of the log is that of the moment. O(bytes).
+///
+/// # Errors
+/// The first damage found, with file and offset.
+pub fn verify(
+    storage: &dyn Storage,
+    dir: impl AsRef<Path>,
+    progress: &Progress,
+) -> Result<Report, BackupError> {
+    let dir = dir.as_ref();
+    let names = storage.list(dir).map_err(BackupError::io(dir, "list"))?;
+    let mut report = Report::default();
+    if names.iter().any(|name| name == FILE) {
+        report.backups.push(verify_backup(storage, dir, progress)?);
+        return Ok(report);
+    }
+    let listing = Listing::read(storage, dir)?;
+    if listing.backups.is_empty() && listing.segments.is_empty() {
+        return Err(BackupError::Missing { path: dir.join(FILE), needed_by: dir.to_owned() });
+    }
+    for path in listing.backups.values() {
+        report.backups.push(verify_backup(storage, path, progress)?);
+    }
+    let newest = report.backups.last().map(|backup| &backup.manifest);
+    let (first, position) = match (listing.backups.last_key_value(), newest) {
+        (Some((number, _)), Some(manifest)) => (*number, manifest.log_position),
+        _ => (1, 0),
+    };
+    let segments = listing.segments.range(first..);
+    let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
+    let reading = Reading {
+        storage,
+        dir,
+        segments: &segments,
+        first,
+        position,
+        repair: false,
+        mend: false,
+        progress,
+    };
+    report.log = Some(match reading.kinds()? {
+        (u64::KIND, u64::KIND) => reading.run::<u64, u64>(|_, _| Ok(()))?,
+        (u64::KIND, _) => reading.run::<u64, [u8]>(|_, _| Ok(()))?,
+        (_, u64::KIND) => reading.run::<[u8], u64>(|_, _| Ok(()))?,
+        _ => reading.run::<[u8], [u8]>(|_, _| Ok(()))?,
+    });
+    Ok(report)
+}
+
+fn verify_backup(
+    storage: &dyn Storage,
+    dir: &Path,
+    progress: &Progress,
+) -> Result<BackupReport, BackupError> {
+    let manifest = Manifest::read(storage, dir)?;
+    let words = manifest.keys == u64::NAME;
+    let word_values = manifest.values == u64::NAME;
+    match (words, word_values) {
+        (true, true) => read::<u64, u64>(storage, dir, progress),
+        (true, false) => read::<u64, [u8]>(storage, dir, progress),
+        (false, true) => read::<[u8], u64>(storage, dir, progress),
+        (false, false) => read::<[u8], [u8]>(storage, dir, progress),
+    }
+}
+
+fn read<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+    storage: &dyn Storage,
+    dir: &Path,
+    progress: &Progress,
+) -> Result<BackupReport, BackupError> {
+    let mut entries = 0;
+    let mut keys: Option<(K::Owned, K::Owned)> = None;
+    let manifest = each_entry::<K, V>(storage, dir, progress, |key| {
+        entries += 1;
+        match &mut keys {
+            None => keys = Some((key.to_owned(), key.to_owned())),
+            Some((_, last)) if (*last).borrow() < key => *last = key.to_owned(),
+            Some(_) => return false,
+        }
+        true
+    })?;
+    let files = manifest.shards.iter().chain(&manifest.deltas);
+    let bytes = files.map(|file| file.bytes).sum();
+    let keys = keys.map(|(first, last)| (show::<K>(first.borrow()), show::<K>(last.borrow())));
+    Ok(BackupReport { path: dir.to_owned(), manifest, entries, keys, bytes })
+}
+
+/// A key for people.
+fn show<K: StoredKey + ?Sized>(key: &K) -> String {
+    if K::HEAD_IS_KEY {
+        return format!("{key:?}");
+    }
+    const SHOWN: usize = 64;
+    let tail = key.tail();
+    let shown = tail.get(..SHOWN.min(tail.len())).unwrap_or_default();
+    format!("\"{}\"", shown.escape_ascii())
+}
+
+/// Puts a verified copy of a backup into a directory that [`Store::open`](crate::Store::open) then
+/// opens. The directory must hold neither backups nor a log.
+///
+/// # Errors
+/// [`BackupError`]; the directory then holds no backup.
+pub fn install(
+    storage: &dyn Storage,
+    backup: impl AsRef<Path>,
+    dir: impl AsRef<Path>,
+    progress: &Progress,
+) -> Result<BackupReport, BackupError> {
+    let (backup, dir) = (backup.as_ref(), dir.as_ref());
+    storage.create_dir(dir).map_err(BackupError::io(dir, "create"))?;
+    let _lock = super::directory::lock(storage, dir)?;
+    let listing = Listing::read(storage, dir)?;
+    if let Some(path) = listing.backups.values().chain(listing.segments.values()).next() {
+        return Err(BackupError::Exists { path: path.clone() });
+    }
+    let manifest = Manifest::read(storage, backup)?;
+    let target = super::directory::backup_path(dir, manifest.log_segment.unwrap_or(1));
+    let partial = super::write::unfinished(&target);
+    if listing.unfinished.contains(&partial) {
+        storage.remove(&partial).map_err(BackupError::io(&partial, "remove"))?;
+    }
+    storage.create_dir(&partial).map_err(BackupError::io(&partial, "create"))?;
+    let files = manifest.shards.iter().chain(&manifest.deltas).map(|file| file.file.as_str());
+    for name in files.chain([FILE]) {
+        copy(storage, &backup.join(name), &partial.join(name), progress)?;
+    }
+    // The copy is checked, so what the disk has made of it is.
+    let mut report = verify_backup(storage, &partial, progress)?;
+    storage.sync_dir(&partial).map_err(BackupError::io(&partial, "sync"))?;
+    storage.rename(&partial, &target).map_err(BackupError::io(&target, "rename"))?;
+    storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))?;
+    report.path = target;
+    Ok(report)
+}
+
+fn copy(
+    storage: &dyn Storage,
+    from: &Path,
+    to: &Path,
+    progress: &Progress,
+) -> Result<(), BackupError> {
+    const PIECE: usize = 1 << 20;
+    let (mut input, _) = storage.open(from).map_err(BackupError::io(from, "open"))?;
+    let output = storage.create(to).map_err(BackupError::io(to, "create"))?;
+    let mut piece = Vec::new();
+    loop {
+        progress.check()?;
+        piece.clear();
+        let mut part = std::io::Read::take(&mut input, PIECE as u64);
+        let read = std::io::Read::read_to_end(&mut part, &mut piece);
+        if read.map_err(BackupError::io(from, "read"))? == 0 {
+            break;
+        }
+        super::storage::write_all(&*output, &piece).map_err(BackupError::io(to, "write"))?;
+    }
+    output.sync().map_err(BackupError::io(to, "sync"))
+}

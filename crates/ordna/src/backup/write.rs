@@ -1,0 +1,433 @@
+//! Writes a backup: workers over ranges of keys, one file each, the manifest last (Nitro §5.1).
+//!
+//! # Contract
+//! The target appears whole or not at all: files and manifest are written into a directory beside it,
+//! made durable, and renamed into place. A failure leaves the target and older backups untouched.
+
+use std::borrow::Borrow;
+use std::ffi::OsString;
+use std::ops::{Bound, ControlFlow};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::codec::{StoredKey, StoredValue, encode_put};
+use super::delta::{Delta, close};
+use super::error::BackupError;
+use super::format::{BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION};
+use super::manifest::{FileEntry, Manifest, to_hex};
+use super::storage::{Disk, Storage, parent};
+use crate::store::journal::Entries;
+
+/// Bytes of records per block: writes are this large, and a reader holds this much per shard.
+const BLOCK: usize = 512 << 10;
+/// Ranges per worker: a worker that is done early takes another.
+const RANGES_PER_WORKER: usize = 4;
+/// Background workers give way to other threads of this machine by so much (`nice`).
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
+
+/// How far a backup, a restore or a verification has come. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    expected_bytes: AtomicU64,
+    expected_entries: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Entries done.
+    pub fn entries(&self) -> u64 {
+        self.0.entries.load(Ordering::Relaxed)
+    }
+
+    /// Entries in all, or 0 while unknown.
+    pub fn expected_entries(&self) -> u64 {
+        self.0.expected_entries.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of files done.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in all, or 0 while unknown.
+    pub fn expected_bytes(&self) -> u64 {
+        self.0.expected_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Has the work end with [`BackupError::Cancelled`] soon.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn check(&self) -> Result<(), BackupError> {
+        if self.0.cancelled.load(Ordering::Relaxed) { Err(BackupError::Cancelled) } else { Ok(()) }
+    }
+
+    pub(crate) fn add(&self, entries: u64, bytes: u64) {
+        self.0.entries.fetch_add(entries, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn expect(&self, entries: u64, bytes: u64) {
+        self.0.expected_entries.fetch_add(entries, Ordering::Relaxed);
+        self.0.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// How a backup of an opened store reads the entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// No snapshot is held: writers spill what the workers have not passed yet (Nitro §5.3). Memory
+    /// does not grow; the files do, by what is overwritten meanwhile.
+    #[default]
+    Live,
+    /// A snapshot is held until the backup is done. What is overwritten meanwhile stays in memory.
+    Snapshot,
+}
+
+/// Computes metadata at the cut of a backup.
+type Metadata = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
+
+/// How a backup is made.
+#[derive(Clone)]
+pub struct BackupOptions {
+    pub(crate) workers: usize,
+    pub(crate) compression: Compression,
+    pub(crate) background: bool,
+    pub(crate) keep: usize,
+    pub(crate) mode: Mode,
+    pub(crate) metadata: Metadata,
+    pub(crate) progress: Progress,
+    pub(crate) storage: Arc<dyn Storage>,
+}
+
+impl std::fmt::Debug for BackupOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BackupOptions")
+            .field("workers", &self.workers)
+            .field("compression", &self.compression)
+            .field("background", &self.background)
+            .field("keep", &self.keep)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for BackupOptions {
+    fn default() -> Self {
+        Self {
+            workers: thread::available_parallelism().map_or(1, usize::from),
+            compression: Compression::None,
+            background: false,
+            keep: 1,
+            mode: Mode::default(),
+            metadata: Arc::new(Vec::new),
+            progress: Progress::default(),
+            storage: Arc::new(Disk),
+        }
+    }
+}
+
+impl BackupOptions {
+    /// As many workers as the machine runs threads, no compression, one backup kept.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Threads that read and write; at least one.
+    pub fn workers(self, threads: usize) -> Self {
+        Self { workers: threads.max(1), ..self }
+    }
+
+    /// How blocks are compressed.
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// Has the workers give way to other threads (on Linux; elsewhere without effect).
+    pub fn background(self, background: bool) -> Self {
+        Self { background, ..self }
+    }
+
+    /// Backups that an opened store keeps, this one included; at least one.
+    pub fn keep(self, backups: usize) -> Self {
+        Self { keep: backups.max(1), ..self }
+    }
+
+    /// How an opened store's backup reads the entries.
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Bytes of the caller's for the manifest, computed at the moment of the backup's snapshot: the
+    /// position in a change stream, say. An opened store's writers wait meanwhile.
+    pub fn metadata(self, metadata: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Self {
+        Self { metadata: Arc::new(metadata), ..self }
+    }
+
+    /// Where progress is counted.
+    pub fn progress(self, progress: &Progress) -> Self {
+        Self { progress: progress.clone(), ..self }
+    }
+
+    /// Where files are written, in place of the disk.
+    pub fn storage(self, storage: Arc<dyn Storage>) -> Self {
+        Self { storage, ..self }
+    }
+}
+
+/// What a backup wrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Entries in the shards.
+    pub entries: u64,
+    /// States in the delta: keys that were overwritten before a worker came to them.
+    pub spilled: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// From the cut to the rename.
+    pub took: Duration,
+}
+
+/// What is known at the cut.
+pub(crate) struct Cut {
+    pub metadata: Vec<u8>,
+    pub taken_ms: u64,
+    pub memory_limit: Option<u64>,
+    pub log_segment: Option<u64>,
+    pub log_position: u64,
+}
+
+/// Milliseconds since 1970, on the system's clock.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The directory in which a backup is written until it is whole.
+pub(crate) fn unfinished(target: &Path) -> PathBuf {
+    let mut name = OsString::from("unfinished-");
+    name.push(target.file_name().unwrap_or_default());
+    target.with_file_name(name)
+}
+
+/// A backup on its way.
+pub(crate) struct Writing<'a, K: StoredKey + ?Sized> {
+    pub options: &'a BackupOptions,
+    target: PathBuf,
+    dir: PathBuf,
+    /// Lower bounds of all ranges but the first.
+    pub bounds: Vec<K::Owned>,
+    began: Instant,
+}
+
+impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
+    /// Makes the directory beside the target. `bounds` divides the keys into ranges.
+    pub fn begin(
+        target: &Path,
+        options: &'a BackupOptions,
+        bounds: Vec<K::Owned>,
+    ) -> Result<Self, BackupError> {
+        let storage = &*options.storage;
+        let (dir, above) = (unfinished(target), parent(target));
+        storage.create_dir(&above).map_err(BackupError::io(&above, "create"))?;
+        let names = storage.list(&above).map_err(BackupError::io(&above, "list"))?;
+        let has = |path: &Path| {
+            names.iter().any(|name| path.file_name().is_some_and(|own| own == name.as_str()))
+        };
+        if has(target) {
+            return Err(BackupError::Exists { path: target.to_owned() });
+        }
+        if has(&dir) {
+            storage.remove(&dir).map_err(BackupError::io(&dir, "remove"))?;
+        }
+        storage.create_dir(&dir).map_err(BackupError::io(&dir, "create"))?;
+        let target = target.to_owned();
+        Ok(Self { options, target, dir, bounds, began: Instant::now() })
+    }
+
+    /// How many ranges a backup should have.
+    pub fn ranges(options: &BackupOptions) -> usize {
+        options.workers * RANGES_PER_WORKER
+    }
+
+    /// Creates a file of the backup.
+    pub fn file<V: StoredValue + ?Sized>(
+        &self,
+        kind: FileKind,
+        number: usize,
+    ) -> Result<BlockWriter, BackupError> {
+        let name = match kind {
+            FileKind::Delta => format!("delta-{number:04}"),
+            FileKind::Shard | FileKind::Log => format!("shard-{number:04}"),
+        };
+        let (storage, path) = (&*self.options.storage, self.dir.join(name));
+        let mut writer = BlockWriter::create(storage, &path, self.options.compression)?;
+        writer.begin(&FileHeader::new::<K, V>(kind, number as u64, 0))?;
+        Ok(writer)
+    }
+
+    /// Writes the shards of all ranges, by several workers at once.
+    pub fn shards<V: StoredValue + ?Sized>(
+        &self,
+        entries: &dyn Entries<K, V>,
+        delta: Option<&Delta<K>>,
+    ) -> Result<Vec<FileEntry>, BackupError> {
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new(Vec::new());
+        let failed: Mutex<Option<BackupError>> = Mutex::new(None);
+        let work = || {
+            loop {
+                let range = next.fetch_add(1, Ordering::Relaxed);
+                if range > self.bounds.len() {
+                    return;
+                }
+                match self.shard(range, entries, delta) {
+                    Ok(entry) => {
+                        done.lock().unwrap_or_else(PoisonError::into_inner).push((range, entry));
+                    }
+                    Err(error) => {
+                        // The others end at their next range.
+                        next.store(usize::MAX / 2, Ordering::Relaxed);
+                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        failed.get_or_insert(error);
+                        return;
+                    }
+                }
+            }
+        };
+        let spawned = || {
+            if self.options.background {
+                give_way();
+            }
+            work();
+        };
+        thread::scope(|scope| {
+            // Not the calling thread: its priority is the caller's.
+            for number in 0..self.options.workers.min(self.bounds.len() + 1) {
+                let builder = thread::Builder::new().name("ordna backup".to_owned());
+                if builder.spawn_scoped(scope, spawned).is_err() && number == 0 {
+                    work();
+                }
+            }
+        });
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_unstable_by_key(|(range, _)| *range);
+        Ok(done.into_iter().map(|(_, entry)| entry).collect())
+    }
+
+    fn shard<V: StoredValue + ?Sized>(
+        &self,
+        range: usize,
+        entries: &dyn Entries<K, V>,
+        delta: Option<&Delta<K>>,
+    ) -> Result<FileEntry, BackupError> {
+        let from = range.checked_sub(1).and_then(|before| self.bounds.get(before));
+        let to = self.bounds.get(range);
+        let upper = to.map_or(Bound::Unbounded, |to| Bound::Excluded(to.borrow()));
+        let mut writer = self.file::<V>(FileKind::Shard, range)?;
+        let mut frame = Frame::default();
+        let mut last: Option<K::Owned> = None;
+        loop {
+            self.options.progress.check()?;
+            let lower = match (&last, from) {
+                (Some(last), _) => Bound::Excluded(last.borrow()),
+                (None, Some(from)) => Bound::Included(from.borrow()),
+                (None, None) => Bound::Unbounded,
+            };
+            let mut full = None;
+            // The walk stops at each full block: writing under it would delay the freeing of memory.
+            entries.walk(lower, upper, &mut |key, put| {
+                encode_put(key, put, frame.records());
+                frame.count += 1;
+                if frame.len() < BLOCK {
+                    return ControlFlow::Continue(());
+                }
+                full = Some(key.to_owned());
+                ControlFlow::Break(())
+            });
+            if let Some(delta) = delta {
+                delta.passed(range, full.as_ref().map(Borrow::borrow));
+            }
+            if frame.count > 0 {
+                let before = writer.written();
+                writer.data(&mut frame, 0)?;
+                self.options.progress.add(frame.count, writer.written() - before);
+                frame.clear();
+            }
+            match full {
+                Some(key) => last = Some(key),
+                None => return close(&mut writer, from.map(Borrow::borrow)),
+            }
+        }
+    }
+
+    /// Writes the manifest and renames the directory into place.
+    pub fn finish<V: StoredValue + ?Sized>(
+        self,
+        cut: Cut,
+        shards: Vec<FileEntry>,
+        deltas: Vec<FileEntry>,
+    ) -> Result<Summary, BackupError> {
+        let storage = &*self.options.storage;
+        let files: u64 = shards.iter().chain(&deltas).map(|file| file.bytes).sum();
+        let spilled = deltas.iter().map(|file| file.entries).sum();
+        let manifest = Manifest {
+            version: VERSION,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            taken_ms: cut.taken_ms,
+            keys: K::NAME.to_owned(),
+            values: V::NAME.to_owned(),
+            entries: shards.iter().map(|file| file.entries).sum(),
+            memory_limit: cut.memory_limit,
+            log_segment: cut.log_segment,
+            log_position: cut.log_position,
+            metadata: to_hex(&cut.metadata),
+            shards,
+            deltas,
+        };
+        let length = manifest.write(storage, &self.dir)?;
+        storage.sync_dir(&self.dir).map_err(BackupError::io(&self.dir, "sync"))?;
+        storage.rename(&self.dir, &self.target).map_err(BackupError::io(&self.target, "rename"))?;
+        let above = parent(&self.target);
+        storage.sync_dir(&above).map_err(BackupError::io(&above, "sync"))?;
+        Ok(Summary {
+            path: self.target,
+            entries: manifest.entries,
+            spilled,
+            bytes: files + length,
+            took: self.began.elapsed(),
+        })
+    }
+
+    /// Removes what a failed backup has written, as far as that is possible.
+    pub fn discard(storage: &dyn Storage, target: &Path) {
+        // The next backup removes what is left.
+        let _ = storage.remove(&unfinished(target));
+    }
+}
+
+/// Lowers the priority of the calling thread.
+fn give_way() {
+    #[cfg(target_os = "linux")]
+    {
+        // A refusal costs only the politeness.
+        let _ = rustix::process::nice(NICE);
+    }
+}

@@ -1,0 +1,176 @@
+//! The public writes of a store, each of which passes its journal.
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use super::batch::Write;
+use super::handle::Store;
+use super::journal::{Entries, Journal, Scope};
+use super::snapshot::Snapshot;
+use super::write::{Found, Put};
+use ordna_base::index::{Change, Direction, bounds_cross};
+use ordna_base::{Error, Key, Value};
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Has all writes from now on recorded. The store must have no journal.
+    pub(crate) fn attach(&self, journal: Arc<dyn Journal<K, V>>) {
+        let attached = self.engine().journal.set(journal);
+        debug_assert!(attached.is_ok(), "a store has one journal");
+    }
+
+    /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
+    /// one step. As [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values that
+    /// do not expire, and under the same rules. O(log n).
+    ///
+    /// # Errors
+    /// Key or value too long, or the memory limit is reached: nothing is changed. Or
+    /// [`Error::LogFailed`].
+    pub fn modify_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
+    {
+        key.check()?;
+        let Some(journal) = self.journal() else { return self.modify_entry_unlogged(key, change) };
+        journal.write(Scope::Key(key), self, &mut |notes| {
+            self.modify_entry_unlogged(key, |found| {
+                let decided = change(found);
+                notes.start_over();
+                match &decided {
+                    Change::Put(Put { value, expires_at }) => {
+                        let value = value.borrow();
+                        notes.put(key, Put { value, expires_at: *expires_at });
+                    }
+                    Change::Remove if found.is_some() => notes.remove(key),
+                    Change::Remove | Change::Keep => {}
+                }
+                decided
+            })
+        })
+    }
+
+    /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value
+    /// as it is (`None`: it does not expire). Of an absent key there is none to be put.
+    ///
+    /// The memory limit does not refuse this, and may be exceeded by it: by a deadline's eight bytes,
+    /// or, if a snapshot keeps the version that had the former one, by a version as large as that.
+    ///
+    /// # Errors
+    /// Key too long, or [`Error::LogFailed`].
+    pub fn modify_expiry<F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    where
+        F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
+    {
+        key.check()?;
+        let Some(journal) = self.journal() else { return self.modify_expiry_unlogged(key, change) };
+        journal.write(Scope::Key(key), self, &mut |notes| {
+            self.modify_expiry_unlogged(key, |found| {
+                let decided = change(found);
+                notes.start_over();
+                match (&decided, found) {
+                    (Change::Put(expires_at), Some(_)) => notes.expire(key, *expires_at),
+                    (Change::Remove, Some(_)) => notes.remove(key),
+                    _ => {}
+                }
+                decided
+            })
+        })
+    }
+
+    /// Applies the writes in order. Every snapshot holds all of them or none. Readers of the latest
+    /// state may see some before the others. O(log n) each; snapshots taken meanwhile are readable
+    /// when it is done. After a crash, a store that was opened in a directory holds all or none.
+    ///
+    /// # Errors
+    /// A key or value is too long, or the batch would exceed the memory limit (what it overwrites
+    /// does not count against what it adds): nothing is applied. Or [`Error::LogFailed`].
+    pub fn write_batch(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
+        let Some(journal) = self.journal() else { return self.write_batch_unlogged(writes) };
+        let keys: Vec<&K> = writes.iter().map(Write::key).collect();
+        journal.write(Scope::Keys(&keys), self, &mut |notes| {
+            self.write_batch_unlogged(writes)?;
+            for write in writes {
+                match *write {
+                    Write::Put(key, put) => notes.put(key, put),
+                    Write::Remove(key) => notes.remove(key),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or
+    /// none; keys inserted meanwhile may stay. O(log n) each; snapshots taken meanwhile are readable
+    /// when it is done. With a log that has failed: 0, and nothing is removed.
+    pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+        let Some(journal) = self.journal() else { return self.remove_range_unlogged(lower, upper) };
+        if bounds_cross(lower, upper) {
+            return 0;
+        }
+        let mut removed = 0;
+        let done = journal.write(Scope::Range(lower, upper), self, &mut |notes| {
+            removed = self.remove_range_unlogged(lower, upper);
+            if removed > 0 {
+                notes.remove_range(lower, upper);
+            }
+            Ok(())
+        });
+        done.map_or(0, |()| removed)
+    }
+
+    /// Runs `work`; after a crash, a store that was opened in a directory holds all writes of this
+    /// thread in it, or none. No other thread writes meanwhile. Without a directory: only runs `work`.
+    /// For readers and snapshots the writes stay single; [`write_batch`](Self::write_batch) joins them.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`], before `work` ran or after.
+    pub fn log_group<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
+        let Some(journal) = self.journal() else { return Ok(work()) };
+        let (mut work, mut done) = (Some(work), None);
+        journal.group(&mut || done = work.take().map(|work| work()))?;
+        Ok(done.expect("the journal runs the work once, or answers an error"))
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Store<K, V> {
+    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
+        if self.get_entry_with(key, |put| read(Some(put))).is_none() {
+            read(None);
+        }
+    }
+
+    fn walk(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        self.visit_entries(lower, upper, Direction::Ascending, visit);
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Snapshot<K, V> {
+    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
+        let mut entry = Some(read);
+        let bounds = (Bound::Included(key), Bound::Included(key));
+        self.visit_entries(bounds.0, bounds.1, Direction::Ascending, |_, put| {
+            if let Some(read) = entry.take() {
+                read(Some(put));
+            }
+            ControlFlow::Break(())
+        });
+        if let Some(read) = entry {
+            read(None);
+        }
+    }
+
+    fn walk(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        self.visit_entries(lower, upper, Direction::Ascending, visit);
+    }
+}
