@@ -68,19 +68,13 @@ pub struct FileHeader {
     pub salt: u64,
     /// The number of the shard or the segment.
     pub number: u64,
-    /// Position of the first block: 0, or the position of the log where the segment begins.
-    pub start: u64,
 }
 
 impl FileHeader {
     /// A header of a new file.
-    pub fn new<K: Stored + ?Sized, V: Stored + ?Sized>(
-        kind: FileKind,
-        number: u64,
-        start: u64,
-    ) -> Self {
+    pub fn new<K: Stored + ?Sized, V: Stored + ?Sized>(kind: FileKind, number: u64) -> Self {
         let salt = RandomState::new().hash_one(number);
-        Self { kind, key_kind: K::KIND, value_kind: V::KIND, salt, number, start }
+        Self { kind, key_kind: K::KIND, value_kind: V::KIND, salt, number }
     }
 
     fn encode(&self) -> [u8; FILE_HEADER] {
@@ -91,7 +85,6 @@ impl FileHeader {
         bytes[13] = self.value_kind;
         bytes[16..24].copy_from_slice(&self.salt.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.start.to_le_bytes());
         let crc = crc32c_append(0, &bytes[..44]);
         bytes[44..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -115,7 +108,6 @@ impl FileHeader {
             value_kind: bytes[13],
             salt: word64(bytes, 16),
             number: word64(bytes, 24),
-            start: word64(bytes, 32),
         })
     }
 
@@ -190,9 +182,8 @@ impl BlockHeader {
         bytes[..4].copy_from_slice(&MARKER);
         bytes[4] = self.kind.number();
         bytes[5] = u8::from(self.compression == Compression::Lz4);
-        for (at, word) in [self.start, self.stored, self.raw, self.count, self.synced]
-            .into_iter()
-            .enumerate()
+        for (at, word) in
+            [self.start, self.stored, self.raw, self.count, self.synced].into_iter().enumerate()
         {
             bytes[8 + 8 * at..16 + 8 * at].copy_from_slice(&word.to_le_bytes());
         }
@@ -289,34 +280,31 @@ pub struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// Creates an empty file. [`begin`](Self::begin) must follow.
+    /// Creates a file with its header.
     pub fn create(
         storage: &dyn Storage,
         path: &Path,
+        header: &FileHeader,
         compression: Compression,
     ) -> Result<Self, BackupError> {
         let file = storage.create(path).map_err(BackupError::io(path, "create"))?;
+        write_all(&*file, &header.encode()).map_err(BackupError::io(path, "write"))?;
         Ok(Self {
             file: file.into(),
             path: path.to_owned(),
-            salt: 0,
-            chain: 0,
+            salt: header.salt,
+            chain: first_chain(header.salt),
             position: 0,
             records: 0,
-            written: 0,
+            written: FILE_HEADER as u64,
             compression,
             squeezed: Vec::new(),
         })
     }
 
-    /// Writes the file's header.
-    pub fn begin(&mut self, header: &FileHeader) -> Result<(), BackupError> {
-        write_all(&*self.file, &header.encode()).map_err(BackupError::io(&self.path, "write"))?;
-        self.salt = header.salt;
-        self.chain = first_chain(header.salt);
-        self.position = header.start;
-        self.written = FILE_HEADER as u64;
-        Ok(())
+    /// Has the first block begin at a position other than 0.
+    pub fn begin_at(&mut self, position: u64) {
+        self.position = position;
     }
 
     /// Appends the frame as one block. `synced`: the position below which everything is durable.
@@ -418,12 +406,8 @@ fn first_chain(salt: u64) -> u32 {
 #[derive(Debug)]
 pub struct Block {
     pub kind: BlockKind,
-    /// Position of its first record.
-    pub start: u64,
     /// Number of records; of an end block: of the whole file.
     pub count: u64,
-    /// The position below which everything was durable when it was written.
-    pub synced: u64,
     /// Where it begins in the file.
     pub offset: u64,
     pub payload: Vec<u8>,
@@ -449,8 +433,13 @@ impl std::fmt::Debug for BlockReader {
 }
 
 impl BlockReader {
-    /// Opens a file and checks its header.
-    pub fn open(storage: &dyn Storage, path: &Path, kind: FileKind) -> Result<Self, BackupError> {
+    /// Opens a file whose first block begins at `position`, and checks its header.
+    pub fn open(
+        storage: &dyn Storage,
+        path: &Path,
+        kind: FileKind,
+        position: u64,
+    ) -> Result<Self, BackupError> {
         let (mut input, len) = storage.open(path).map_err(BackupError::io(path, "open"))?;
         if len < FILE_HEADER as u64 {
             return Err(BackupError::damaged(path, 0, "the file header is cut short"));
@@ -464,7 +453,7 @@ impl BlockReader {
             header,
             len,
             offset: FILE_HEADER as u64,
-            position: header.start,
+            position,
             chain: first_chain(header.salt),
             records: 0,
         })
@@ -494,7 +483,7 @@ impl BlockReader {
             return damaged("a block is cut short");
         }
         if header.start != self.position {
-            return damaged("a block is missing before this one");
+            return damaged("this block does not follow the one before it");
         }
         let mut payload = vec![0; usize::try_from(header.stored).unwrap_or(usize::MAX)];
         self.input.read_exact(&mut payload).map_err(BackupError::io(&self.path, "read"))?;
@@ -524,14 +513,7 @@ impl BlockReader {
         self.offset += BLOCK_HEADER as u64 + header.stored;
         self.position += header.raw;
         self.chain = header.payload_crc;
-        Ok(Some(Block {
-            kind: header.kind,
-            start: header.start,
-            count: header.count,
-            synced: header.synced,
-            offset,
-            payload,
-        }))
+        Ok(Some(Block { kind: header.kind, count: header.count, offset, payload }))
     }
 
     /// Where the next block begins in the file.

@@ -1,8 +1,8 @@
 //! The manifest of a backup: what its files are and what they hold. Written last.
 //!
 //! # Format
-//! One line `ORDNA-MANIFEST 1 <crc32c>`, the checksum of all that follows as eight lower-case hex
-//! digits; then one JSON object, [`Manifest`].
+//! One line `ORDNA-MANIFEST 1 <crc32c>`, then one JSON object, [`Manifest`]. The checksum, eight
+//! lower-case hex digits, is that of the line's first 17 bytes and of the JSON text.
 
 use std::io::Read;
 use std::path::Path;
@@ -73,8 +73,7 @@ impl Manifest {
             doing: "encode",
             source: error.into(),
         })?;
-        let crc = crc32c::crc32c(json.as_bytes());
-        let text = format!("{TITLE}{VERSION} {crc:08x}\n{json}");
+        let text = format!("{}\n{json}", first_line(VERSION, &json));
         let file = storage.create(&path).map_err(BackupError::io(&path, "create"))?;
         write_all(&*file, text.as_bytes()).map_err(BackupError::io(&path, "write"))?;
         file.sync().map_err(BackupError::io(&path, "sync"))?;
@@ -101,8 +100,7 @@ impl Manifest {
             .strip_prefix(TITLE)
             .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
             .ok_or_else(|| damaged(0, "the first line is not that of a manifest"))?;
-        let crc = crc32c::crc32c(json.as_bytes());
-        if first != format!("{TITLE}{version} {crc:08x}") {
+        if first != first_line(version, json) {
             return Err(damaged(0, "the checksum differs"));
         }
         if version > VERSION {
@@ -155,6 +153,13 @@ impl FileEntry {
     }
 }
 
+/// The first line of a manifest: the version, and the checksum of title, version and JSON.
+fn first_line(version: u32, json: &str) -> String {
+    let title = format!("{TITLE}{version} ");
+    let crc = crc32c::crc32c_append(crc32c::crc32c(title.as_bytes()), json.as_bytes());
+    format!("{title}{crc:08x}")
+}
+
 /// Lower-case hex digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -163,10 +168,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
 fn from_hex(hex: &str) -> Option<Vec<u8>> {
     let digits = hex.as_bytes();
     let digit = |at: usize| (*digits.get(at)? as char).to_digit(16);
-    (0..digits.len())
-        .step_by(2)
-        .map(|at| Some((digit(at)? * 16 + digit(at + 1)?) as u8))
-        .collect()
+    (0..digits.len()).step_by(2).map(|at| Some((digit(at)? * 16 + digit(at + 1)?) as u8)).collect()
 }
 
 /// The stored form of a key, in hex.

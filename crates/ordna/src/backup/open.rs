@@ -180,18 +180,23 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Home<K> {
     }
 }
 
+/// Creates a segment of the log, durably.
+fn new_segment<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+    storage: &dyn Storage,
+    dir: &Path,
+    number: u64,
+) -> Result<BlockWriter, BackupError> {
+    let header = FileHeader::new::<K, V>(FileKind::Log, number);
+    let path = segment_path(dir, number);
+    let segment = BlockWriter::create(storage, &path, &header, Compression::None)?;
+    segment.sync()?;
+    storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))?;
+    Ok(segment)
+}
+
 impl<K: StoredKey + ?Sized> Home<K> {
     fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Creates an empty segment, durably.
-    fn segment(&self, number: u64) -> Result<BlockWriter, BackupError> {
-        let path = segment_path(&self.dir, number);
-        let segment = BlockWriter::create(&*self.storage, &path, Compression::None)?;
-        let synced = self.storage.sync_dir(&self.dir);
-        synced.map_err(BackupError::io(&self.dir, "sync"))?;
-        Ok(segment)
     }
 
     fn backup<V: StoredValue + ?Sized>(
@@ -237,7 +242,11 @@ impl<K: StoredKey + ?Sized> Home<K> {
         let writing = Writing::begin(&target, options, bounds)?;
         // A log that has failed refuses writes: the state stands still, and is read as it is.
         let works = self.log.queue.failure().is_none();
-        let mut segment = if works { Some(self.segment(number)?) } else { None };
+        let mut segment = if works {
+            Some(new_segment::<K, V>(&*self.storage, &self.dir, number)?)
+        } else {
+            None
+        };
         let delta = if works && options.mode == Mode::Live {
             let file = writing.file::<V>(FileKind::Delta, 0)?;
             Some(Arc::new(Delta::new(file, writing.bounds.clone())))
@@ -246,10 +255,9 @@ impl<K: StoredKey + ?Sized> Home<K> {
         };
         let mut snapshot: Option<Snapshot<K, V>> = None;
         let queue = &self.log.queue;
-        let (cut, header) = self.log.stop_writers(|set| {
+        let cut = self.log.stop_writers(|set| {
             let position = queue.appended();
-            let header = FileHeader::new::<K, V>(FileKind::Log, number, position);
-            segment = segment.take().and_then(|segment| queue.rotate(segment, header));
+            segment = segment.take().and_then(|segment| queue.rotate(segment));
             match &delta {
                 Some(delta) => {
                     delta.activate();
@@ -258,14 +266,13 @@ impl<K: StoredKey + ?Sized> Home<K> {
                 None => snapshot = Some(store.snapshot()),
             }
             let limit = store.statistics().memory_limit;
-            let cut = Cut {
+            Cut {
                 metadata: (options.metadata)(),
                 taken_ms: unix_ms(),
                 memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
                 log_segment: Some(number),
                 log_position: position,
-            };
-            (cut, header)
+            }
         });
         let entries: &dyn Entries<K, V> = match &snapshot {
             Some(snapshot) => snapshot,
@@ -286,17 +293,13 @@ impl<K: StoredKey + ?Sized> Home<K> {
         };
         if !works {
             // The segment that the manifest names. None is there: a failed log takes no new one.
-            segment = Some(self.segment(number)?);
+            segment = Some(new_segment::<K, V>(&*self.storage, &self.dir, number)?);
         }
         let summary = writing.finish::<V>(cut, shards, deltas)?;
-        if let Some(segment) = segment
-            && queue.failure().is_some()
-        {
-            // Writes were refused since before the cut, or since: all that memory holds and the backup
-            // does not is what failed meanwhile, so this one is not healed by it.
-            if queue.appended() == position {
-                self.log.stop_writers(|_| queue.restart(segment, &header))?;
-            }
+        // Writes were refused since before the cut if the segment was not taken over then: the backup
+        // holds all that memory holds. If the log failed later, the next backup heals it.
+        if let Some(segment) = segment {
+            self.log.stop_writers(|_| queue.restart(segment));
         }
         self.remove_before(number, options.keep);
         Ok((summary, position))
@@ -426,14 +429,11 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     ) -> Result<Log<K>, BackupError> {
         let storage = &*options.storage;
         let listing = Listing::read(storage, dir)?;
-        let number = listing.segments.last_key_value().map_or(first, |(last, _)| first.max(last + 1));
-        let path = segment_path(dir, number);
-        let mut segment = BlockWriter::create(storage, &path, Compression::None)?;
-        segment.begin(&FileHeader::new::<K, V>(FileKind::Log, number, position))?;
-        segment.sync()?;
-        storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))?;
+        let number =
+            listing.segments.last_key_value().map_or(first, |(last, _)| first.max(last + 1));
+        let segment = new_segment::<K, V>(storage, dir, number)?;
         let queue = Queue::new(segment, position, options.sync);
-        Log::start(queue, options.waits).map_err(BackupError::io(&path, "start the thread of"))
+        Log::start(queue, options.waits).map_err(BackupError::io(dir, "start the log's thread in"))
     }
 
     fn home(&self) -> Option<&Home<K>> {
@@ -498,12 +498,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// # Errors
     /// [`BackupError`]. Source: Nitro, §5.2.
     pub fn restore(backup: impl AsRef<Path>, options: OpenOptions) -> Result<Self, BackupError> {
-        let read = read_store(
-            &*options.storage,
-            backup.as_ref(),
-            options.store,
-            &options.progress,
-        );
+        let read = read_store(&*options.storage, backup.as_ref(), options.store, &options.progress);
         read.map(|(store, _)| store)
     }
 

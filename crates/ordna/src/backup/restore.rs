@@ -35,7 +35,7 @@ impl FileReader {
         entry: &FileEntry,
     ) -> Result<Self, BackupError> {
         let path = dir.join(&entry.file);
-        let blocks = BlockReader::open(storage, &path, kind).map_err(|error| match error {
+        let blocks = BlockReader::open(storage, &path, kind, 0).map_err(|error| match error {
             BackupError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 BackupError::Missing { path: path.clone(), needed_by: dir.to_owned() }
             }
@@ -43,8 +43,7 @@ impl FileReader {
         })?;
         blocks.header.check_kinds::<K, V>(&path)?;
         if blocks.len() != entry.bytes {
-            let what =
-                format!("has {} bytes, the manifest says {}", blocks.len(), entry.bytes);
+            let what = format!("has {} bytes, the manifest says {}", blocks.len(), entry.bytes);
             return Err(BackupError::damaged(&path, blocks.len().min(entry.bytes), what));
         }
         Ok(Self { blocks, entry: entry.clone(), ended: false })
@@ -356,9 +355,8 @@ where
     K: StoredKey + ?Sized,
     V: StoredValue + ?Sized,
 {
-    let (built, manifest) = with_shards(storage, dir, progress, |shards| {
-        Store::from_sorted_entries(options, shards)
-    })?;
+    let (built, manifest) =
+        with_shards(storage, dir, progress, |shards| Store::from_sorted_entries(options, shards))?;
     match built {
         Ok(store) => Ok((store, manifest)),
         Err(Error::NotSorted { part, .. }) => Err(not_sorted(dir, &manifest, part)),

@@ -62,7 +62,7 @@ pub trait Storage: Send + Sync + Debug {
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Creates a directory and its parents; one that exists is fine.
+    /// Creates a directory and its parents, durably; one that exists is fine.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
@@ -124,7 +124,17 @@ impl Storage for Disk {
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        if path.is_dir() {
+            return Ok(());
+        }
+        let above = parent(path);
+        if !above.as_os_str().is_empty() {
+            self.create_dir(&above)?;
+        }
+        match fs::create_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.sync_dir(&above),
+        }
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

@@ -275,9 +275,8 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
             FileKind::Shard | FileKind::Log => format!("shard-{number:04}"),
         };
         let (storage, path) = (&*self.options.storage, self.dir.join(name));
-        let mut writer = BlockWriter::create(storage, &path, self.options.compression)?;
-        writer.begin(&FileHeader::new::<K, V>(kind, number as u64, 0))?;
-        Ok(writer)
+        let header = FileHeader::new::<K, V>(kind, number as u64);
+        BlockWriter::create(storage, &path, &header, self.options.compression)
     }
 
     /// Writes the shards of all ranges, by several workers at once.

@@ -39,10 +39,7 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`write_batch`](Self::write_batch) past the journal.
-    pub(super) fn write_batch_unlogged(
-        &self,
-        writes: &[Write<'_, K, V>],
-    ) -> Result<(), Error> {
+    pub(super) fn write_batch_unlogged(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
         let mut bytes = 0_usize;
         for write in writes {
             match write {

@@ -13,8 +13,8 @@ use std::thread;
 use super::budget::Budget;
 use super::engine::Versions;
 use super::handle::{Options, Store};
-use super::write::Put;
 use super::raw::{NewVersion, Version, cost};
+use super::write::Put;
 use crate::skiplist::raw::Segment;
 use ordna_base::{Error, Key, Value};
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use super::engine::{Engine, View};
 use super::handle::Owner;
-use super::write::Put;
 use super::raw::{Kept, Node};
+use super::write::Put;
 use ordna_base::index::{Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value, key};

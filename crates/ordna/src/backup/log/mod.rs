@@ -205,7 +205,10 @@ impl<K: StoredKey + ?Sized> Log<K> {
     }
 
     /// Runs `work` while no thread writes; gives it the delta of each stripe to set or clear.
-    pub fn stop_writers<R>(&self, work: impl FnOnce(&mut dyn FnMut(Option<Arc<Delta<K>>>)) -> R) -> R {
+    pub fn stop_writers<R>(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut(Option<Arc<Delta<K>>>)) -> R,
+    ) -> R {
         let mut held = self.hold(u64::MAX);
         work(&mut |delta| {
             for lane in &mut held {
@@ -218,8 +221,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
     /// Appends what a lane has noted; returns the position behind it, or 0 if that is nothing.
     fn append(&self, lane: &mut Lane<K>) -> Result<u64, Error> {
         let count = std::mem::take(&mut lane.count);
-        let done =
-            if count == 0 { Ok(0) } else { self.queue.append(&lane.records, count) };
+        let done = if count == 0 { Ok(0) } else { self.queue.append(&lane.records, count) };
         lane.records.clear();
         const KEPT: usize = 1 << 20;
         lane.records.shrink_to(KEPT);

@@ -27,7 +27,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::super::error::BackupError;
-use super::super::format::{BlockKind, BlockWriter, FileHeader, Frame};
+use super::super::format::{BlockKind, BlockWriter, Frame};
 use super::super::storage::OutFile;
 use crate::Error;
 
@@ -58,8 +58,8 @@ pub enum Sync {
 
 enum Chunk {
     Data(Frame),
-    /// The next segment, and its header.
-    Rotate(BlockWriter, FileHeader),
+    /// The next segment.
+    Rotate(BlockWriter),
 }
 
 #[derive(Default)]
@@ -107,8 +107,9 @@ fn failed(reason: &Arc<str>) -> Error {
 }
 
 impl Queue {
-    /// A queue that goes on at `position` in a segment whose header is written.
-    pub fn new(blocks: BlockWriter, position: u64, sync: Sync) -> Self {
+    /// A queue that goes on at `position` in a new segment.
+    pub fn new(mut blocks: BlockWriter, position: u64, sync: Sync) -> Self {
+        blocks.begin_at(position);
         Self {
             sync,
             state: Mutex::default(),
@@ -181,12 +182,13 @@ impl Queue {
 
     /// Has everything appended from now on written to another segment. The caller holds off appends
     /// until this returns. If the queue has failed, the segment is returned.
-    pub fn rotate(&self, segment: BlockWriter, header: FileHeader) -> Option<BlockWriter> {
+    pub fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
         if state.failed.is_some() {
             return Some(segment);
         }
-        state.chunks.push_back(Chunk::Rotate(segment, header));
+        segment.begin_at(self.appended.load(Ordering::Relaxed));
+        state.chunks.push_back(Chunk::Rotate(segment));
         if mem::take(&mut state.asleep) {
             self.work.notify_one();
         }
@@ -232,9 +234,8 @@ impl Queue {
                     }
                 }
             }
-            Chunk::Rotate(mut next, header) => {
+            Chunk::Rotate(next) => {
                 writer.blocks.finish(BlockKind::Continued, synced)?;
-                next.begin(&header)?;
                 writer.former.push(writer.blocks.file());
                 writer.blocks = next;
             }
@@ -262,7 +263,11 @@ impl Queue {
             let mut state = lock(&self.state);
             // Under the lock, so that a waiter that has just looked is in the list.
             self.synced.store(target, Ordering::Release);
-            state.wakers.extract_if(.., |(position, _)| *position <= target).map(|it| it.1).collect()
+            state
+                .wakers
+                .extract_if(.., |(position, _)| *position <= target)
+                .map(|it| it.1)
+                .collect()
         };
         self.moved.notify_all();
         ready.into_iter().for_each(Waker::wake);
@@ -285,18 +290,17 @@ impl Queue {
 
     /// Goes on after a failure, in a new segment. The caller holds off appends, and a backup holds
     /// everything appended so far.
-    pub fn restart(&self, mut segment: BlockWriter, header: &FileHeader) -> Result<(), BackupError> {
+    pub fn restart(&self, mut segment: BlockWriter) {
         let _turn = lock(&self.syncer);
         let mut writer = lock(&self.writer);
-        segment.begin(header)?;
-        segment.sync()?;
+        let position = self.appended();
+        segment.begin_at(position);
         *writer = Writer { blocks: segment, former: Vec::new() };
         let mut state = lock(&self.state);
         state.failed = None;
-        self.written.store(header.start, Ordering::Release);
-        self.synced.store(header.start, Ordering::Release);
+        self.written.store(position, Ordering::Release);
+        self.synced.store(position, Ordering::Release);
         self.has_failed.store(false, Ordering::Release);
-        Ok(())
     }
 
     /// Waits until the position is durable.

@@ -19,9 +19,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::codec::{Record, Span, StoredKey, StoredValue};
 use super::super::error::BackupError;
-use super::super::format::{
-    Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
-};
+use super::super::format::{Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced};
 use super::super::storage::Storage;
 use super::super::write::Progress;
 use crate::{Change, Error, Put, Store};
@@ -103,11 +101,8 @@ impl Reading<'_> {
             must_follow = None;
             let Some(reader) = self.open(path, later, &mut read)? else { return Ok(read) };
             reader.header.check_kinds::<K, V>(path)?;
-            if reader.header.number != *number || reader.header.start != read.position {
-                let what = format!(
-                    "is segment {} from position {}; segment {number} from {} belongs here",
-                    reader.header.number, reader.header.start, read.position
-                );
+            if reader.header.number != *number {
+                let what = format!("is segment {}, not {number}", reader.header.number);
                 return Err(BackupError::damaged(path, 0, what));
             }
             read.segments += 1;
@@ -137,7 +132,7 @@ impl Reading<'_> {
         if len < FILE_HEADER as u64 {
             return Ok((0, 0));
         }
-        let header = BlockReader::open(self.storage, path, FileKind::Log)?.header;
+        let header = BlockReader::open(self.storage, path, FileKind::Log, 0)?.header;
         Ok((header.key_kind, header.value_kind))
     }
 
@@ -158,7 +153,8 @@ impl Reading<'_> {
         };
         let own = length(path)?;
         if own >= FILE_HEADER as u64 {
-            return BlockReader::open(self.storage, path, FileKind::Log).map(Some);
+            let position = read.position;
+            return BlockReader::open(self.storage, path, FileKind::Log, position).map(Some);
         }
         for number in later {
             if length(&self.path_of(*number))? >= FILE_HEADER as u64 {
@@ -226,17 +222,18 @@ impl Reading<'_> {
         read: &mut LogRead,
     ) -> Result<Ended, BackupError> {
         let (path, position) = (reader.path().to_owned(), reader.position());
-        let follower = later.first().map(|number| self.path_of(*number));
-        let follower =
-            follower.and_then(|path| BlockReader::open(self.storage, &path, FileKind::Log).ok());
-        if follower.is_some_and(|next| next.header.start == position) {
+        let follows = |path: &Path| {
+            let next = BlockReader::open(self.storage, path, FileKind::Log, position);
+            next.and_then(|mut next| next.read_block()).is_ok()
+        };
+        if later.first().is_some_and(|number| follows(&self.path_of(*number))) {
             read.cuts.push(LogCut { path, offset, what, dropped: 0 });
             return Ok(Ended::Continued);
         }
         let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
         let mut dropped = reader.len() - offset;
         for path in later.iter().map(|number| self.path_of(*number)) {
-            if let Ok(next) = BlockReader::open(self.storage, &path, FileKind::Log) {
+            if let Ok(next) = BlockReader::open(self.storage, &path, FileKind::Log, 0) {
                 let (salt, from) = (next.header.salt, next.offset());
                 durable = durable.max(latest_synced(self.storage, &path, salt, from)?);
                 dropped += next.len();

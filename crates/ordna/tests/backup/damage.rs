@@ -1,0 +1,239 @@
+//! Every changed byte is found; missing and newer files are named.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ordna::backup::{BackupError, BackupOptions, Compression, Progress, Sync, verify};
+use ordna::{OrderedIndex, Put};
+
+use super::disk::Model;
+use super::steps::{Bytes, DIR, State, options, script, state_of};
+
+/// A backup with a delta's worth of everything, and the state in it.
+fn small_backup(compression: Compression) -> (Model, State) {
+    let disk = Model::new();
+    let store = Bytes::new();
+    for key in 0..40 {
+        let value = format!("value {key} {key} {key}").into_bytes();
+        let expires_at = (key % 3 == 0).then_some(9000 + key);
+        let put = Put { value: value.as_slice(), expires_at };
+        let key = format!("k{key:02}");
+        store.modify_entry(key.as_bytes(), |_| ordna::Change::Put(put)).unwrap();
+    }
+    let backup = BackupOptions::new()
+        .workers(1)
+        .compression(compression)
+        .metadata(|| b"position".to_vec())
+        .storage(Arc::new(disk.clone()));
+    store.backup_to("/b", &backup).unwrap();
+    (disk, state_of(&store))
+}
+
+/// A life whose log has several segments and an end; and the state after it.
+fn small_log(sync: Sync) -> (Model, State) {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, sync)).unwrap();
+    script().iter().for_each(|step| step.run(&store).unwrap());
+    let state = state_of(&store);
+    drop(store);
+    let store = Bytes::open(DIR, options(&disk, sync)).unwrap();
+    store.insert(b"second", b"opening").unwrap();
+    store.insert(b"third", b"write").unwrap();
+    assert_eq!(state.len() + 2, state_of(&store).len());
+    let state = state_of(&store);
+    drop(store);
+    (disk, state)
+}
+
+/// Calls `each` with copies of the disk in which one byte is changed.
+fn with_each_byte_changed(disk: &Model, mut each: impl FnMut(&Model, &Path, usize, u8)) -> usize {
+    let mut changes = 0;
+    for path in disk.files() {
+        let content = disk.read(&path);
+        for at in 0..content.len() {
+            // A bit, the bit that turns lower case into upper, and all bits.
+            for mask in [0x01, 0x20, 0xFF] {
+                let mut changed = content.clone();
+                changed[at] ^= mask;
+                let copy = disk.after_exit();
+                copy.replace(&path, changed);
+                each(&copy, &path, at, mask);
+                changes += 1;
+            }
+        }
+    }
+    changes
+}
+
+#[test]
+fn each_changed_byte_of_a_backup_is_found_and_located() {
+    for compression in [Compression::None, Compression::Lz4] {
+        let (disk, _) = small_backup(compression);
+        let changes = with_each_byte_changed(&disk, |copy, path, at, mask| {
+            let context = format!("byte {at} of {} ^ {mask:#x}", path.display());
+            let error = Bytes::restore("/b", options(copy, Sync::Never)).expect_err(&context);
+            assert!(matches!(error, BackupError::Damaged { .. }), "{context}: {error}");
+            verify(copy, "/b", &Progress::default()).expect_err(&context);
+        });
+        assert!(changes > 5000, "{changes}");
+    }
+}
+
+#[test]
+fn each_changed_byte_of_a_log_is_found_and_never_gives_another_state_in_silence() {
+    let (disk, state) = small_log(Sync::Always);
+    let (mut refused, mut cut) = (0, 0);
+    with_each_byte_changed(&disk, |copy, path, at, mask| {
+        let context = format!("byte {at} of {} ^ {mask:#x}", path.display());
+        match Bytes::open(DIR, options(copy, Sync::Always)) {
+            Err(BackupError::Damaged { path: named, .. }) => {
+                assert!(named.starts_with(path.parent().unwrap()), "{context}");
+                refused += 1;
+            }
+            Err(error) => panic!("{context}: {error}"),
+            Ok(store) => {
+                // Only the marker at a segment's end: all that was acknowledged is there.
+                let log = store.durability().unwrap().recovery.log;
+                assert!(!log.cuts.is_empty(), "{context}: not told");
+                assert_eq!(state_of(&store), state, "{context}");
+                cut += 1;
+            }
+        }
+    });
+    assert!(refused > 1000 && cut > 100, "{refused} refused, {cut} told");
+}
+
+/// The last segment of the log, and its content.
+fn last_segment(disk: &Model) -> (PathBuf, Vec<u8>) {
+    let path = disk.files().into_iter().rfind(|path| path.to_str().unwrap().contains("/log-"));
+    let path = path.unwrap();
+    let content = disk.read(&path);
+    (path, content)
+}
+
+#[test]
+fn a_log_is_cut_at_any_length_and_told() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let mut states = vec![State::new()];
+    for step in &script()[..4] {
+        step.run(&store).unwrap();
+        states.push(state_of(&store));
+    }
+    // As a crash leaves it: without its end.
+    let (path, content) = last_segment(&disk);
+    for len in 0..content.len() {
+        let copy = disk.after_exit();
+        copy.replace(&path, content[..len].to_vec());
+        let store = Bytes::open(DIR, options(&copy, Sync::Always)).unwrap();
+        let state = state_of(&store);
+        let log = store.durability().unwrap().recovery.log;
+        let whole = states.iter().position(|known| *known == state);
+        assert!(whole.is_some(), "{len}: {state:?}");
+        assert_eq!(whole, Some(log.blocks as usize), "{len}");
+        let dropped: u64 = log.cuts.iter().map(|cut| cut.dropped).sum();
+        let kept = copy.read(&path.with_file_name("log-0000000001"));
+        if let Some(cut) = log.cuts.first() {
+            assert_eq!((cut.offset + dropped) as usize, len);
+            assert!(cut.offset == 0 || kept.len() as u64 == cut.offset);
+        }
+    }
+}
+
+#[test]
+fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let mut states = Vec::new();
+    for step in &script()[..4] {
+        step.run(&store).unwrap();
+        states.push(state_of(&store));
+    }
+    drop(store);
+    let (path, mut content) = last_segment(&disk);
+    // In the second of four blocks.
+    content[48 + (56 + 5) + 56 + 2] ^= 1;
+    disk.replace(&path, content);
+    let error = Bytes::open(DIR, options(&disk.after_exit(), Sync::Always)).unwrap_err();
+    let BackupError::Damaged { path: named, offset, .. } = &error else { panic!("{error}") };
+    assert_eq!(*named, path);
+    let repair = options(&disk, Sync::Always).repair(true);
+    let store = Bytes::open(DIR, repair).unwrap();
+    let log = store.durability().unwrap().recovery.log;
+    assert_eq!((log.cuts.len(), log.cuts[0].offset), (1, *offset));
+    assert_eq!(state_of(&store), states[0]);
+    drop(store);
+    // The second opening finds nothing to repair.
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    assert!(store.durability().unwrap().recovery.log.cuts.is_empty());
+    assert_eq!(state_of(&store), states[0]);
+}
+
+#[test]
+fn missing_files_are_named() {
+    use ordna::backup::Storage;
+    let (disk, _) = small_log(Sync::Always);
+    for path in disk.files() {
+        let name = path.to_str().unwrap();
+        if name.contains("LOCK") {
+            continue;
+        }
+        let copy = disk.after_exit();
+        copy.remove(&path).unwrap();
+        let opened = Bytes::open(DIR, options(&copy, Sync::Always));
+        let (last, _) = last_segment(&disk);
+        if path == last {
+            // Nothing tells that a later one was there: its predecessor ended in order.
+            continue;
+        }
+        match opened {
+            Err(BackupError::Missing { path: missing, .. }) => assert_eq!(missing, path),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    // A log without the backup before it.
+    let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
+    disk.remove(backup.parent().unwrap()).unwrap();
+    let error = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap_err();
+    assert!(matches!(error, BackupError::Missing { .. }), "{error}");
+    let error = verify(&Model::new(), "/", &Progress::default()).unwrap_err();
+    assert!(matches!(error, BackupError::Missing { .. }), "{error}");
+}
+
+#[test]
+fn a_newer_format_is_refused_as_such() {
+    let crc = |bytes: &[u8]| crc32c::crc32c(bytes);
+    let (disk, _) = small_backup(Compression::None);
+    let path = Path::new("/b/shard-0000");
+    let mut content = disk.read(path);
+    content[8] = 2;
+    let sum = crc(&content[..44]).to_le_bytes();
+    content[44..48].copy_from_slice(&sum);
+    disk.replace(path, content);
+    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    assert!(matches!(error, BackupError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    let path = Path::new("/b/MANIFEST");
+    let text = String::from_utf8(disk.read(path)).unwrap();
+    let (_, json) = text.split_once('\n').unwrap();
+    let sum = crc(format!("ORDNA-MANIFEST 2 {json}").as_bytes());
+    disk.replace(path, format!("ORDNA-MANIFEST 2 {sum:08x}\n{json}").into_bytes());
+    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    assert!(matches!(error, BackupError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+}
+
+#[test]
+fn bytes_behind_the_end_and_swapped_files_are_found() {
+    let (disk, _) = small_backup(Compression::None);
+    let path = Path::new("/b/shard-0000");
+    let whole = disk.read(path);
+    for longer in [[whole.clone(), vec![0]].concat(), [whole.clone(), whole.clone()].concat()] {
+        disk.replace(path, longer);
+        let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+        assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+    }
+    // The same shard of another backup: its checksums are right, but not those of the manifest.
+    let (other, _) = small_backup(Compression::None);
+    disk.replace(path, other.read(path));
+    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+}

@@ -1,0 +1,90 @@
+//! Each operation on the disk fails once, lies once, and is the last one once.
+
+use ordna::backup::Sync;
+use ordna_testkit::random::Random;
+
+use super::disk::{Fault, Model};
+use super::steps::{check, live, script};
+
+/// Operations of a life without a fault.
+fn operations(sync: Sync) -> u64 {
+    let disk = Model::new();
+    let left = live(&disk, sync, &script()).unwrap();
+    assert!(left.errors.is_empty(), "{:?}", left.errors);
+    let last = left.allowed.last().unwrap().clone();
+    let recovery = check(&disk.after_exit(), &left, "no fault");
+    assert_eq!(left.allowed.last(), Some(&last));
+    assert!(recovery.backup.is_some() && recovery.log.closed && recovery.log.cuts.is_empty());
+    disk.operations()
+}
+
+#[test]
+fn each_operation_fails_once_and_nothing_acknowledged_is_lost() {
+    let mut hits = 0;
+    let mut healed = 0;
+    for number in 1..=operations(Sync::Always) {
+        let disk = Model::new().fault(number, Fault::Fails);
+        let Ok(left) = live(&disk, Sync::Always, &script()) else {
+            // The opening failed, and told so; nothing was acknowledged.
+            assert!(disk.hit().is_some());
+            hits += 1;
+            continue;
+        };
+        let Some(hit) = disk.hit() else { continue };
+        hits += 1;
+        healed += usize::from(left.errors.len() > 1 && left.allowed.len() == 1);
+        check(&disk.after_exit(), &left, &format!("{hit}, then exit"));
+        for seed in 0..4 {
+            let after = disk.after_power_cut(&mut Random::new(seed));
+            check(&after, &left, &format!("{hit}, then a power cut {seed}"));
+        }
+    }
+    assert!(hits > 50, "{hits} faults");
+    assert!(healed > 0, "a backup heals a failed log");
+}
+
+#[test]
+fn the_power_is_cut_at_each_operation() {
+    for sync in [Sync::Always, Sync::EverySecond, Sync::Never] {
+        for number in 1..=operations(sync) {
+            let disk = Model::new().fault(number, Fault::PowerCut);
+            let left = live(&disk, sync, &script());
+            let Some(hit) = disk.hit() else { continue };
+            for seed in 0..4 {
+                let after = disk.after_power_cut(&mut Random::new(number << 8 | seed));
+                let context = format!("{sync:?}: {hit}, cut {seed}");
+                match &left {
+                    Ok(left) => drop(check(&after, left, &context)),
+                    Err(_) => {
+                        let left = super::steps::Left {
+                            allowed: vec![Default::default()],
+                            errors: vec![],
+                        };
+                        check(&after, &left, &context);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn writes_may_be_short() {
+    for most in [1, 7, 60] {
+        let disk = Model::new().short_writes(most);
+        let left = live(&disk, Sync::Always, &script()).unwrap();
+        assert!(left.errors.is_empty(), "{:?}", left.errors);
+        check(&disk.after_exit(), &left, "short writes");
+    }
+}
+
+#[test]
+fn a_sync_that_lies_once_never_gives_another_state_in_silence() {
+    for number in 1..=operations(Sync::Always) {
+        let disk = Model::new().fault(number, Fault::Lies);
+        let left = live(&disk, Sync::Always, &script()).unwrap();
+        let Some(hit) = disk.hit() else { continue };
+        // The next sync of the same file makes up for it; without a power cut nothing is lost at all.
+        check(&disk.after_exit(), &left, &hit);
+    }
+}

@@ -1,0 +1,172 @@
+//! Backups under writers: what is restored is the state of the cut, by key.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use ordna::backup::{BackupOptions, Mode, OpenOptions, Progress, Sync};
+use ordna::{Options, OrderedIndex, Store, Write};
+use ordna_testkit::random::Random;
+
+use super::disk::Model;
+use super::steps::{Bytes, DIR, options, state_of};
+
+/// Writers change everything while the backup runs. The state at the cut is taken by the metadata's
+/// closure, which runs while writers are held.
+fn under_writers(mode: Mode, seed: u64) -> u64 {
+    const KEYS: u64 = 20_000;
+    let disk = Model::new();
+    let opened = options(&disk, Sync::Never).store(Options::new().clock(|| 1000).collectors(1));
+    let store = Arc::new(Bytes::open(DIR, opened).unwrap());
+    let key = |number: u64| format!("k{number:06}").into_bytes();
+    for number in 0..KEYS {
+        store.insert(&key(number), &[number as u8; 60]).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
+    let at_cut = Arc::new(Mutex::new(BTreeMap::new()));
+    let mut spilled = 0;
+    thread::scope(|scope| {
+        for writer in 0..3 {
+            let (store, stop, rounds) = (&store, &stop, &rounds);
+            scope.spawn(move || {
+                let mut random = Random::new(seed << 8 | writer);
+                while !stop.load(Ordering::Relaxed) {
+                    let number = random.below(KEYS + KEYS / 4);
+                    // A hot key now and then.
+                    let own = key(if random.below(4) == 0 { KEYS - 3 } else { number });
+                    let value = random.next_u64().to_le_bytes();
+                    match random.below(12) {
+                        0..=3 => drop(store.insert(&own, &value).unwrap()),
+                        4..=6 => drop(store.remove(&own)),
+                        7 => store.insert_until(&own, &value, 5000 + number).unwrap(),
+                        8 => drop(store.set_expiry(&own, Some(6000)).unwrap()),
+                        9 => {
+                            let other = key(random.below(KEYS));
+                            let batch: [Write<'_, [u8], [u8]>; 2] = [
+                                Write::put(own.as_slice(), value.as_slice()),
+                                Write::Remove(&other),
+                            ];
+                            store.write_batch(&batch).unwrap();
+                        }
+                        10 => {
+                            let group = || {
+                                store.insert(&own, &value).unwrap();
+                                store.remove(&key(number / 2));
+                            };
+                            store.log_group(group).unwrap();
+                        }
+                        _ => {
+                            let end = key(number + 5);
+                            let bounds = (
+                                std::ops::Bound::Included(own.as_slice()),
+                                std::ops::Bound::Excluded(end.as_slice()),
+                            );
+                            store.remove_range(bounds.0, bounds.1);
+                        }
+                    }
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(20));
+            let (seen, read) = (Arc::clone(&at_cut), Arc::clone(&store));
+            let backup = BackupOptions::new().workers(2).mode(mode).metadata(move || {
+                *seen.lock().unwrap() = state_of(&read);
+                Vec::new()
+            });
+            let summary = store.backup(&backup).unwrap();
+            spilled += summary.spilled;
+            let restored = Bytes::restore(&summary.path, options(&disk, Sync::Never)).unwrap();
+            let restored = state_of(&restored);
+            let expected = at_cut.lock().unwrap();
+            assert_eq!(restored.len(), expected.len(), "seed {seed}");
+            assert!(restored == *expected, "seed {seed}: other values or deadlines");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(rounds.load(Ordering::Relaxed) > 100);
+    let last = state_of(&store);
+    drop(store);
+    // And the log behind the last backup leads to the last state.
+    let again = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    assert!(state_of(&again) == last, "seed {seed}: the log leads elsewhere");
+    spilled
+}
+
+#[test]
+fn a_backup_without_a_snapshot_is_the_state_of_its_cut() {
+    let spilled: u64 = (0..4).map(|seed| under_writers(Mode::Live, seed)).sum();
+    assert!(spilled > 0, "no writer met a backup: the test tests nothing");
+}
+
+#[test]
+fn a_backup_of_a_held_snapshot_is_the_state_of_its_cut() {
+    assert_eq!(under_writers(Mode::Snapshot, 9), 0);
+}
+
+#[test]
+fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    store.insert(b"k", b"v").unwrap();
+    store.backup(&BackupOptions::new()).unwrap();
+    let files = disk.files();
+    let progress = Progress::default();
+    progress.cancel();
+    let error = store.backup(&BackupOptions::new().progress(&progress)).unwrap_err();
+    assert_eq!(error.to_string(), "the backup was cancelled");
+    assert_eq!(store.durability().unwrap().last_error.as_deref(), Some("the backup was cancelled"));
+    let now: Vec<_> =
+        disk.files().into_iter().filter(|path| !path.to_str().unwrap().contains("/log-")).collect();
+    assert!(now.iter().all(|path| files.contains(path)), "{now:?}");
+    let inner = Arc::new(store);
+    let again = Arc::clone(&inner);
+    let nested = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&nested);
+    let backup = BackupOptions::new().metadata(move || {
+        *told.lock().unwrap() = Some(again.backup(&BackupOptions::new()).unwrap_err().to_string());
+        Vec::new()
+    });
+    inner.backup(&backup).unwrap();
+    assert_eq!(nested.lock().unwrap().as_deref(), Some("a backup is under way"));
+}
+
+#[test]
+fn memory_does_not_grow_while_everything_is_overwritten() {
+    // Versions that a held snapshot would keep, and that a live backup does not.
+    let grown = |mode| {
+        let disk = Model::new();
+        let store: Store<u64, [u8]> = Store::open(DIR, {
+            let store = Options::new().collectors(0);
+            OpenOptions::new().storage(Arc::new(disk)).sync(Sync::Never).store(store)
+        })
+        .unwrap();
+        for key in 0..4000 {
+            store.insert(&key, &[1; 100]).unwrap();
+        }
+        let most = Arc::new(AtomicU64::new(0));
+        let progress = Progress::default();
+        thread::scope(|scope| {
+            let (store, progress) = (&store, &progress);
+            let backup = scope.spawn(move || {
+                store
+                    .backup(&BackupOptions::new().mode(mode).workers(1).progress(progress))
+                    .unwrap()
+            });
+            let mut round = 0;
+            while !backup.is_finished() {
+                for key in 0..4000 {
+                    store.insert(&key, &[round; 100]).unwrap();
+                }
+                round = round.wrapping_add(1);
+                most.fetch_max(store.statistics().versions as u64, Ordering::Relaxed);
+            }
+        });
+        most.load(Ordering::Relaxed)
+    };
+    assert_eq!(grown(Mode::Live), 4000);
+}

@@ -1,0 +1,9 @@
+//! Backups, restore and the log.
+
+mod damage;
+mod disk;
+mod faults;
+mod live;
+mod order;
+mod round_trips;
+mod steps;

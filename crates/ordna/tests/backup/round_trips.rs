@@ -1,0 +1,190 @@
+//! What is written comes back.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use ordna::backup::{
+    BackupError, BackupOptions, Compression, Disk, Mode, OpenOptions, Progress, Sync, install,
+    verify,
+};
+use ordna::{Options, OrderedIndex, Put, Store, Write};
+use ordna_testkit::random::Random;
+
+use super::disk::Model;
+use super::steps::{Bytes, DIR, options, state_of};
+
+fn filled(entries: u64) -> Bytes {
+    let store = Bytes::with_options(Options::new().clock(|| 1000));
+    let mut random = Random::new(entries);
+    for _ in 0..entries {
+        let key = format!("key:{}", random.below(entries * 4));
+        let value = vec![b'v'; random.below(200) as usize];
+        let expires_at = (random.below(3) == 0).then(|| 2000 + random.below(1000));
+        let put = Put { value: value.as_slice(), expires_at };
+        store.modify_entry(key.as_bytes(), |_| ordna::Change::Put(put)).unwrap();
+    }
+    store
+}
+
+#[test]
+fn a_backup_restores_to_the_same_entries_and_deadlines() {
+    for compression in [Compression::None, Compression::Lz4] {
+        for entries in [0, 1, 2, 5000, 60_000] {
+            let disk = Model::new();
+            let store = filled(entries);
+            let backup = BackupOptions::new()
+                .workers(2)
+                .compression(compression)
+                .metadata(|| b"stream 7".to_vec())
+                .storage(Arc::new(disk.clone()));
+            let summary = store.backup_to("/b", &backup).unwrap();
+            assert_eq!(summary.entries, store.approximate_len() as u64);
+            let restored = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap();
+            assert_eq!(state_of(&restored), state_of(&store));
+            restored.validate().unwrap();
+            let report = verify(&disk, "/b", &Progress::default()).unwrap();
+            assert_eq!(report.backups[0].entries, summary.entries);
+            assert_eq!(
+                report.backups[0].bytes + disk.read("/b/MANIFEST".as_ref()).len() as u64,
+                summary.bytes
+            );
+            assert!(matches!(store.backup_to("/b", &backup), Err(BackupError::Exists { .. })));
+        }
+    }
+}
+
+#[test]
+fn words_restore_too_and_other_kinds_are_refused() {
+    let disk = Model::new();
+    let store: Store<u64, u64> = Store::new();
+    for key in 0..10_000 {
+        store.insert(&(key * 7), &key).unwrap();
+    }
+    let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
+    store.backup_to("/b", &backup).unwrap();
+    let open = || options(&disk, Sync::Never);
+    let restored: Store<u64, u64> = Store::restore("/b", open()).unwrap();
+    assert!(restored.range(..).eq(store.range(..)));
+    let error = Store::<[u8], u64>::restore("/b", open()).unwrap_err();
+    assert!(matches!(error, BackupError::OtherKind { .. }), "{error}");
+    let error = Store::<u64, [u8]>::restore("/b", open()).unwrap_err();
+    assert_eq!(error.to_string(), "/b/MANIFEST: holds u64 by u64, the store byte strings by u64");
+}
+
+#[test]
+fn a_memory_limit_below_the_backup_is_told() {
+    let disk = Model::new();
+    let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
+    filled(5000).backup_to("/b", &backup).unwrap();
+    let limited = options(&disk, Sync::Never).store(Options::new().memory_limit(10_000));
+    let error = Bytes::restore("/b", limited).unwrap_err();
+    assert!(matches!(error, BackupError::Store(ordna::Error::MemoryLimit { .. })), "{error}");
+}
+
+#[test]
+fn a_backup_becomes_the_directory_of_a_store() {
+    let disk = Model::new();
+    let store = filled(3000);
+    let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
+    store.backup_to("/b", &backup).unwrap();
+    install(&disk, "/b", DIR, &Progress::default()).unwrap();
+    let opened = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    assert_eq!(state_of(&opened), state_of(&store));
+    opened.insert(b"new", b"1").unwrap();
+    drop(opened);
+    let again = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    assert_eq!(again.get(b"new".as_slice()), Some(b"1".to_vec()));
+    drop(again);
+    let error = install(&disk, "/b", DIR, &Progress::default()).unwrap_err();
+    assert!(matches!(error, BackupError::Exists { .. }), "{error}");
+}
+
+#[test]
+fn older_backups_are_kept_as_asked_and_needless_segments_go() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    for round in 0_u64..5 {
+        store.insert(b"round", &round.to_be_bytes()).unwrap();
+        store.backup(&BackupOptions::new().workers(1).keep(2)).unwrap();
+    }
+    let mut names: Vec<String> =
+        disk.files().iter().map(|path| path.display().to_string()).collect();
+    names.retain(|name| name.ends_with("MANIFEST") || name.contains("/log-"));
+    assert_eq!(
+        names,
+        [
+            "/data/backup-0000000005/MANIFEST",
+            "/data/backup-0000000006/MANIFEST",
+            "/data/log-0000000006"
+        ]
+    );
+}
+
+#[test]
+fn two_stores_cannot_have_one_directory_on_the_disk() {
+    let dir = std::env::temp_dir().join(format!("ordna-two-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let first = Bytes::open(&dir, OpenOptions::new()).unwrap();
+    let error = Bytes::open(&dir, OpenOptions::new()).unwrap_err();
+    assert!(matches!(&error, BackupError::InUse { dir: named } if *named == dir), "{error}");
+    first.insert(b"k", b"v").unwrap();
+    first.backup(&BackupOptions::new()).unwrap();
+    assert!(verify(&Disk, &dir, &Progress::default()).unwrap().log.is_some());
+    drop(first);
+    assert_eq!(
+        Bytes::open(&dir, OpenOptions::new()).unwrap().get(b"k".as_slice()),
+        Some(b"v".to_vec())
+    );
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_store_without_a_directory_says_so() {
+    let store = Bytes::new();
+    assert!(matches!(store.backup(&BackupOptions::new()), Err(BackupError::NoDirectory)));
+    assert!(store.durability().is_none() && store.log_position() == 0);
+    assert_eq!(store.log_group(|| 7), Ok(7));
+    store.sync_log().unwrap();
+}
+
+#[test]
+fn a_lifted_deadline_outlives_a_restart_after_it() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let disk = Model::new();
+    let time = Arc::new(AtomicU64::new(1000));
+    let opened = || {
+        let time = Arc::clone(&time);
+        let store = Options::new().clock(move || time.load(Ordering::SeqCst));
+        let options = OpenOptions::new().storage(Arc::new(disk.clone())).store(store);
+        Bytes::open(DIR, options).unwrap()
+    };
+    let store = opened();
+    store.insert_until(b"lifted", b"1", 2000).unwrap();
+    store.insert_until(b"gone", b"1", 2000).unwrap();
+    assert_eq!(store.set_expiry(b"lifted", None), Ok(true));
+    drop(store);
+    time.store(3000, Ordering::SeqCst);
+    let store = opened();
+    assert_eq!(store.get(b"lifted".as_slice()), Some(b"1".to_vec()));
+    assert_eq!(store.get(b"gone".as_slice()), None);
+    assert_eq!(store.approximate_len(), 1);
+}
+
+#[test]
+fn a_successor_begins_empty_and_the_log_says_so() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    store.write_batch(&[Write::put(b"a", b"1"), Write::put(b"b", b"2")]).unwrap();
+    let next = store.successor(Options::new()).unwrap();
+    next.insert(b"c", b"3").unwrap();
+    drop(store);
+    next.backup(&BackupOptions::new().mode(Mode::Snapshot)).unwrap();
+    next.insert(b"d", b"4").unwrap();
+    drop(next);
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let keys: Vec<_> = store
+        .range::<(Bound<&[u8]>, Bound<&[u8]>)>((Bound::Unbounded, Bound::Unbounded))
+        .map(|(key, _)| key)
+        .collect();
+    assert_eq!(keys, [b"c", b"d"]);
+}
