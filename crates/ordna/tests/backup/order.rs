@@ -30,7 +30,11 @@ fn writes_and_appends_of_one_key_do_not_cross() {
                             2 => store
                                 .write_batch(&[Write::put(&2, &value), Write::put(&1, &value)])
                                 .unwrap(),
-                            3 => store.log_group(|| store.insert(&1, &value)).unwrap().map(|_| ()).unwrap(),
+                            3 => store
+                                .log_group(|| store.insert(&1, &value))
+                                .unwrap()
+                                .map(|_| ())
+                                .unwrap(),
                             // Reads and writes as one: a lost update would show.
                             _ => store
                                 .modify_entry(&3, |found| {

@@ -145,10 +145,10 @@ impl Queue {
     #[inline]
     pub fn check(&self) -> Result<(), Error> {
         // Acquire: pairs with the release in `fail`.
-        if self.has_failed.load(Ordering::Acquire) {
-            if let Some(reason) = &lock(&self.state).failed {
-                return Err(failed(reason));
-            }
+        if self.has_failed.load(Ordering::Acquire)
+            && let Some(reason) = &lock(&self.state).failed
+        {
+            return Err(failed(reason));
         }
         Ok(())
     }
