@@ -1,12 +1,13 @@
-//! Search layers: what tells a reader where in the data list to begin.
+//! The contract of search layers: the index that tells an operation at which node of the data list
+//! to begin.
 //!
 //! # Contract
-//! A search layer maps anchors to *places*: the addresses at which the anchors themselves stand, in
-//! the nodes that have them. A layer may take a place for a number, or read the anchor there instead of
-//! keeping a copy. [`SearchLayer::jump`] runs beside everything; [`SearchLayer::apply`] and
-//! [`SearchLayer::publish`], which ends a run of steps, have one caller at a time. A jump may answer with
-//! any place that is in the layer at some moment of the call, or none: the list is walked from there.
-//! How near it is decides how fast an operation is, never what it finds.
+//! A search layer maps each anchor to its *anchor address*: the address in the node at which the
+//! anchor is stored. A layer may treat the address as a number, or read the anchor there instead of
+//! storing a copy. Any number of threads call [`SearchLayer::jump`] at any time. One thread at a
+//! time calls [`SearchLayer::apply`] and [`SearchLayer::publish`], which ends a run of steps. A jump
+//! returns any address that the layer holds at some moment of the call, or none; the operation then
+//! walks the list from that node. The distance decides the operation's cost, never its result.
 //!
 //! Layers: [`ArtLayer`](crate::hydralist::layer::ArtLayer), the default,
 //! [`LockedLayer`](crate::hydralist::layer::LockedLayer), and Wormhole's table,
@@ -14,67 +15,68 @@
 //!
 //! Source: HydraList §4.2.1, §4.6.1.
 
-#![expect(unsafe_code, reason = "layers promise what places they tell")]
+#![expect(unsafe_code, reason = "a layer promises which addresses it returns")]
 
 use std::borrow::Borrow;
 
 use ordna_base::Key;
 
-/// What has an anchor.
-pub type Place = usize;
+/// The address at which a node stores its anchor.
+pub type AnchorAddress = usize;
 
 /// A change of a search layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The anchor leads to this place from now on.
-    Insert(Place),
-    /// The anchor leads nowhere, if it led to this place.
-    Remove(Place),
+    /// Maps the anchor to this address.
+    Insert(AnchorAddress),
+    /// Removes the anchor if it is mapped to this address.
+    Remove(AnchorAddress),
 }
 
-/// Maps anchors to places; see the [module](self).
+/// A map from anchors to anchor addresses; see the [module](self).
 ///
 /// # Safety
-/// Places are followed. [`SearchLayer::jump`] and [`SearchLayer::jump_many`] answer only with a place
-/// that an [`Step::Insert`] has brought and whose departure has not been told, by the return of
-/// [`SearchLayer::apply`] or by [`SearchLayer::publish`], before the call began. Each departure is told
-/// once, and of no other place.
+/// Operations follow the addresses. [`SearchLayer::jump`] and [`SearchLayer::jump_many`] return only
+/// an address that a [`Step::Insert`] has inserted and that was not yet released when the call
+/// began. [`SearchLayer::apply`] or [`SearchLayer::publish`] releases each address that the layer
+/// drops, exactly once, and no other address.
 pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
-    /// A place near `key`: best the one of the largest anchor not above it.
-    fn jump(&self, key: &K) -> Option<Place>;
+    /// Returns an address near `key`: best that of the largest anchor not above the key.
+    fn jump(&self, key: &K) -> Option<AnchorAddress>;
 
-    /// A place for each key. An index may overlap their memory accesses.
-    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
-        for (key, place) in keys.iter().zip(places) {
-            *place = self.jump(key.borrow());
+    /// Jumps for each key. A layer may overlap the memory accesses of the jumps.
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], addresses: &mut [Option<AnchorAddress>]) {
+        for (key, address) in keys.iter().zip(addresses) {
+            *address = self.jump(key.borrow());
         }
     }
 
-    /// Carries out one step; returns the place that the layer no longer leads to because of it. A layer
-    /// that gathers steps leaves both to [`SearchLayer::publish`].
+    /// Carries out one step and returns the address that the layer releases because of it. A layer
+    /// that collects steps leaves both to [`SearchLayer::publish`].
     ///
     /// # Safety
-    /// At the place of an insertion there is the anchor: a [`Key::cell`] with its [`Key::tail`] behind it,
-    /// its provenance exposed. It never changes, and is not freed before the layer has told the place's
-    /// departure and all calls on the layer have returned that were under way then.
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place>;
+    /// An inserted address holds the anchor: a [`Key::cell`] followed by its [`Key::tail`], with
+    /// exposed provenance. The anchor never changes. Its memory is not freed before the layer has
+    /// released the address and all calls of that moment have returned.
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress>;
 
-    /// Ends a run of steps: jumps see them all. Calls `left` with the places that the layer no longer
-    /// leads to because of them, if [`SearchLayer::apply`] has not returned them. Called by who applies.
-    fn publish(&self, left: impl FnMut(Place)) {
-        let _ = left;
+    /// Ends a run of steps: later jumps see all of them. Calls `released` with each address that
+    /// the layer releases because of them and that [`SearchLayer::apply`] has not returned. The
+    /// thread that applies calls it.
+    fn publish(&self, released: impl FnMut(AnchorAddress)) {
+        let _ = released;
     }
 
-    /// Calls `each` with all anchors and places, while nothing is applied.
-    fn for_each(&self, each: impl FnMut(&K, Place));
+    /// Calls `each` with all anchors and addresses, while no step is applied.
+    fn for_each(&self, each: impl FnMut(&K, AnchorAddress));
 
-    /// Bytes held.
+    /// Bytes that the layer holds.
     fn memory_usage(&self) -> usize;
 
-    /// Audits what the layer promises itself, while nothing is applied.
+    /// Audits the layer's own invariants, while no step is applied.
     ///
     /// # Errors
-    /// What is broken first.
+    /// The first invariant that is broken.
     fn audit(&self) -> Result<(), String> {
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod asan;
 mod faults;
+mod fuzz;
 mod licences;
 mod porcupine;
 mod tools;
@@ -16,6 +17,7 @@ cargo xtask faults [PART]     take out each planted fault (whose name contains P
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
+cargo xtask fuzz SECONDS      run each fuzz target so long, under AddressSanitizer
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
 cargo xtask licences          check the licences of all dependencies, and the arrows between the crates";
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         ["loom"] => faults::loom_clean(),
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),
+        ["fuzz", seconds] => fuzz::run(seconds),
         ["licences"] => licences::run(),
         _ => Err(HELP.to_owned()),
     };

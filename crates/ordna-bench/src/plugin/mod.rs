@@ -1,13 +1,13 @@
 //! Plug-in peers: any index behind the C interface of `include/ordna_peer.h`.
 
-mod raw;
+mod c_interface;
 
 use std::path::Path;
 
 use crate::entry::{Entry, Maker};
 use crate::target::{Session, Target};
 use crate::workload::Action;
-use raw::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};
+use c_interface::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};
 
 /// Loads a plug-in as an entry of the registry.
 ///

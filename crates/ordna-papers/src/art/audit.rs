@@ -30,7 +30,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         self.nodes(keep, |node, _| {
             by_kind[node.kind() as usize].1 += node.size();
             node.each(|_, word| {
-                if let Child::Leaf(leaf) = word.child() {
+                if let Child::Record(leaf) = word.child() {
                     // SAFETY: alive for as long as the leaf is.
                     records += unsafe { Self::record(leaf).size() };
                 }
@@ -106,7 +106,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let mut outcome = Ok(());
         node.each(|position, word| {
             let leaf = match word.child() {
-                Child::Leaf(leaf) => {
+                Child::Record(leaf) => {
                     *entries += 1;
                     Some(leaf)
                 }
@@ -135,7 +135,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Drop for Tree<K, V, P> {
             node.each(|_, word| match word.child() {
                 Child::Node(child) => left.push(child),
                 // SAFETY: `&mut self`: nobody else can reach the record, which is met once.
-                Child::Leaf(leaf) => unsafe { Self::record(leaf).free() },
+                Child::Record(leaf) => unsafe { Self::record(leaf).free() },
                 Child::Empty => {}
             });
             // SAFETY: as above; its children are noted.

@@ -16,8 +16,8 @@ use super::node::{NodeRef, Position, TERMINAL, position};
 use super::probes::{restarts, steps};
 use super::protocol::{Free, Protocol};
 use super::tree::{Keep, Tree};
-use super::walk::side_of_stored;
-use super::word::{Child, Leaf, Word};
+use super::tree_walk::side_of_stored;
+use super::word::{Child, RecordRef, Word};
 use ordna_base::index::Direction;
 use ordna_base::simd::prefetch;
 use ordna_base::sync::{fault, point};
@@ -31,7 +31,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
     /// lead, then to the largest key on the smaller side of the last node or of the one above, and if
     /// there is none to the smallest one on the larger side. `None` if the tree is empty.
     #[inline]
-    pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<Leaf<'g>> {
+    pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<RecordRef<'g>> {
         let bytes = key.radix();
         let root = self.root(keep);
         let mut jump = Jump::new(root);
@@ -50,7 +50,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         &'g self,
         keys: &[Q],
         keep: &'g impl Keep,
-        mut each: impl FnMut(usize, Option<Leaf<'g>>),
+        mut each: impl FnMut(usize, Option<RecordRef<'g>>),
     ) {
         let root = self.root(keep);
         let mut lanes: [Jump<'g, P>; LANES] = std::array::from_fn(|_| Jump::Done(None));
@@ -123,10 +123,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             return Jump::beside(node, side, above);
         }
         match next {
-            Child::Leaf(leaf) => {
+            Child::Record(leaf) => {
                 Self::record(leaf).prefetch();
                 // As often as not it is above the key, and the record below it is the answer.
-                if let Some(Child::Leaf(other)) = below(node, at).map(Word::child) {
+                if let Some(Child::Record(other)) = below(node, at).map(Word::child) {
                     Self::record(other).prefetch();
                 }
                 Jump::Found { leaf, node, at, above, unproven }
@@ -147,7 +147,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
 
     /// Whether the key differs from the records below a node before the level `unproven`, up to which
     /// prefixes were taken for equal without being stored. `leaf` is one of them if the caller has one.
-    fn misled(node: NodeRef<'_, P>, leaf: Option<Leaf<'_>>, bytes: &[u8], unproven: usize) -> bool {
+    fn misled(
+        node: NodeRef<'_, P>,
+        leaf: Option<RecordRef<'_>>,
+        bytes: &[u8],
+        unproven: usize,
+    ) -> bool {
         // In mode `Free` nothing restarts.
         unproven > 0 && Self::difference(node, leaf, bytes).is_ok_and(|(at, _)| at < unproven)
     }
@@ -157,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
     fn beside_prefix<'g>(
         root: NodeRef<'g, P>,
         node: NodeRef<'g, P>,
-        leaf: Option<Leaf<'g>>,
+        leaf: Option<RecordRef<'g>>,
         bytes: &[u8],
     ) -> Jump<'g, P> {
         let Ok((differs, side)) = Self::difference(node, leaf, bytes) else {
@@ -172,7 +177,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             match node.child(*byte).child() {
                 Child::Node(child) => (node, above) = (child, Some((node, position(*byte)))),
                 // The writer was here meanwhile.
-                Child::Leaf(leaf) => return Jump::Done(Some(leaf)),
+                Child::Record(leaf) => return Jump::Done(Some(leaf)),
                 Child::Empty if fault!("art.jump.both_sides") => {
                     return Jump::beside(node, side, above);
                 }
@@ -194,7 +199,7 @@ enum Jump<'g, P> {
     },
     /// They lead to this record, which stands in this node.
     Found {
-        leaf: Leaf<'g>,
+        leaf: RecordRef<'g>,
         node: NodeRef<'g, P>,
         at: Position,
         above: Option<(NodeRef<'g, P>, Position)>,
@@ -205,7 +210,7 @@ enum Jump<'g, P> {
         node: NodeRef<'g, P>,
         direction: Direction,
     },
-    Done(Option<Leaf<'g>>),
+    Done(Option<RecordRef<'g>>),
 }
 
 impl<P> Clone for Jump<'_, P> {
@@ -269,7 +274,7 @@ impl<'g, P: Protocol> Jump<'g, P> {
     #[inline]
     fn aside(word: Word<'g, P>, direction: Direction) -> Self {
         match word.child() {
-            Child::Leaf(leaf) => {
+            Child::Record(leaf) => {
                 prefetch(leaf.as_ptr());
                 Self::Done(Some(leaf))
             }

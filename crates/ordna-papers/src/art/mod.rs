@@ -40,7 +40,7 @@ mod probes;
 mod protocol;
 mod search;
 mod tree;
-mod walk;
+mod tree_walk;
 mod word;
 mod write;
 

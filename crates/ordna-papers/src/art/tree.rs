@@ -28,7 +28,7 @@ use std::marker::PhantomData;
 use super::node::{Dispose, Kind, NodeRef};
 use super::prefix::Prefix;
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
-use super::word::{Child, Leaf};
+use super::word::{Child, RecordRef};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
 use ordna_base::simd::prefetch;
@@ -110,20 +110,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     }
 
     #[inline]
-    pub fn record(leaf: Leaf<'_>) -> Record<K, V> {
+    pub fn record(leaf: RecordRef<'_>) -> Record<K, V> {
         // SAFETY: the leaves of this tree are records of its kinds.
         let record = unsafe { Record::from_ptr(leaf.as_ptr()) };
         record.expect("a leaf is not null")
     }
 
     #[inline]
-    pub fn key(leaf: Leaf<'_>) -> &K {
+    pub fn key(leaf: RecordRef<'_>) -> &K {
         // SAFETY: alive for as long as the leaf is.
         unsafe { Self::record(leaf).key() }
     }
 
     #[inline]
-    pub fn with_value<R>(leaf: Leaf<'_>, read: impl FnOnce(&V) -> R) -> R {
+    pub fn with_value<R>(leaf: RecordRef<'_>, read: impl FnOnce(&V) -> R) -> R {
         // SAFETY: alive for as long as the leaf is.
         unsafe { Self::record(leaf).with_value(read) }
     }
@@ -132,7 +132,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     ///
     /// Linearizes where the last node was validated; in mode `Free` see the protocol.
     #[inline]
-    pub fn get<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<Leaf<'g>> {
+    pub fn get<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<RecordRef<'g>> {
         let bytes = key.radix();
         let bytes = bytes.as_ref();
         let mut attempts = Attempts::default();
@@ -156,7 +156,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         &'g self,
         bytes: &[u8],
         keep: &'g impl Keep,
-    ) -> Result<Option<Leaf<'g>>, Restart> {
+    ) -> Result<Option<RecordRef<'g>>, Restart> {
         let mut descent = Descent::<P, M>::new(self.root(keep));
         loop {
             if let Step::End(leaf) = descent.step(bytes)? {
@@ -171,7 +171,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         &'g self,
         keys: &[Q],
         keep: &'g impl Keep,
-        mut each: impl FnMut(usize, Option<Leaf<'g>>),
+        mut each: impl FnMut(usize, Option<RecordRef<'g>>),
     ) {
         // A thread must not wait for a lock while it holds others in no order.
         if <P::Read as Mode<P::Lock>>::HOLDS_LOCKS {
@@ -228,12 +228,12 @@ struct Descent<'g, P: Protocol, M: Mode<P::Lock>> {
 enum Step<'g> {
     On,
     /// The record at the end, if there is one; its key is still to be compared.
-    End(Option<Leaf<'g>>),
+    End(Option<RecordRef<'g>>),
 }
 
 enum Lane<'g, P: Protocol> {
     Descends(Descent<'g, P, P::Read>),
-    Done(Option<Leaf<'g>>),
+    Done(Option<RecordRef<'g>>),
 }
 
 impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
@@ -275,7 +275,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
                 child.prefetch(bytes.get(level + 1));
                 return Ok(Step::On);
             }
-            Child::Leaf(leaf) => Some(leaf),
+            Child::Record(leaf) => Some(leaf),
             Child::Empty => None,
         };
         if !fault!("art.descend.validate_end") && !M::holds(&token) {

@@ -106,7 +106,7 @@ impl<P> Copy for Word<'_, P> {}
 /// A word, taken apart.
 pub enum Child<'g, P> {
     Empty,
-    Leaf(Leaf<'g>),
+    Record(RecordRef<'g>),
     Node(NodeRef<'g, P>),
 }
 
@@ -115,7 +115,7 @@ impl<'g, P> Word<'g, P> {
     pub const EMPTY: Self = Self(ptr::null_mut(), PhantomData);
 
     #[inline]
-    pub fn leaf(leaf: Leaf<'g>) -> Self {
+    pub fn leaf(leaf: RecordRef<'g>) -> Self {
         Self(leaf.0.as_ptr().map_addr(|address| address | LEAF), PhantomData)
     }
 
@@ -171,7 +171,7 @@ impl<'g, P: Protocol> Word<'g, P> {
             // A record's alignment leaves only bit 0 free.
             // SAFETY: the tag is set on addresses of records only, which are not null.
             let address = unsafe { NonNull::new_unchecked(self.0.map_addr(|a| a & !LEAF)) };
-            return Child::Leaf(Leaf(address, PhantomData));
+            return Child::Record(RecordRef(address, PhantomData));
         }
         // SAFETY: a word that is neither empty nor a leaf was made by `Word::node`; what it points
         // to is alive for 'g, as the top of this file argues.
@@ -187,9 +187,9 @@ impl<P> PartialEq for Word<'_, P> {
 
 /// The address of a record that is alive for `'g`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Leaf<'g>(NonNull<u8>, PhantomData<&'g ()>);
+pub struct RecordRef<'g>(NonNull<u8>, PhantomData<&'g ()>);
 
-impl Leaf<'_> {
+impl RecordRef<'_> {
     /// # Safety
     /// The record is alive for the lifetime of the result.
     pub unsafe fn new(record: NonNull<u8>) -> Self {

@@ -24,7 +24,7 @@ use super::node::{Kind, NodeRef, Position, TERMINAL, position};
 use super::prefix::{Prefix, STORED};
 use super::protocol::{Exclusive, Latch, Mode, Protocol, Restart, WriteMode};
 use super::tree::{Attempts, Keep, Tree};
-use super::word::{Child, Leaf, Word};
+use super::word::{Child, RecordRef, Word};
 use ordna_base::index::Change;
 use ordna_base::record::Record;
 use ordna_base::sync::{fault, point};
@@ -46,8 +46,8 @@ struct Entered<'g, P: Protocol, M: Mode<P::Lock>> {
     token: M::Token<'g>,
 }
 
-/// Where a key belongs.
-struct Place<'g, P: Protocol, M: Mode<P::Lock>> {
+/// Where a key belongs, and the nodes on the way that a change may lock.
+struct WritePath<'g, P: Protocol, M: Mode<P::Lock>> {
     /// The node above and the byte of the slot that links to `inner`. The root has none.
     above: Option<(Entered<'g, P, M>, u8)>,
     inner: Entered<'g, P, M>,
@@ -64,17 +64,17 @@ enum Spot<'g> {
     /// The key leaves the node's prefix at this byte.
     Diverges(usize),
     /// The slot at this position is the key's, and holds this record or none.
-    Slot(Position, Option<Leaf<'g>>),
+    Slot(Position, Option<RecordRef<'g>>),
 }
 
 /// A record that is not in the tree yet.
 struct Prepared<K: Key + ?Sized, V: Value + ?Sized>(Record<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Prepared<K, V> {
-    fn leaf<'g>(&self) -> Leaf<'g> {
+    fn leaf<'g>(&self) -> RecordRef<'g> {
         let address = std::ptr::NonNull::new(self.0.as_ptr()).expect("a record is not null");
         // SAFETY: a slot that gets this leaf is that of a node that is alive for 'g; see `linked`.
-        unsafe { Leaf::new(address) }
+        unsafe { RecordRef::new(address) }
     }
 
     /// The record is the tree's from now on.
@@ -190,9 +190,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         bytes: &[u8],
         known: Option<usize>,
         keep: &'g impl Keep,
-    ) -> Result<Place<'g, P, M>, Restart> {
+    ) -> Result<WritePath<'g, P, M>, Restart> {
         let node = self.root(keep);
-        let mut place = Place {
+        let mut place = WritePath {
             above: None,
             inner: Entered { node, token: M::enter(node.lock())? },
             depth: 0,
@@ -250,7 +250,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     /// it was said to leave. `None`: the descent came to the right place.
     fn misled_at<M: Mode<P::Lock>>(
         &self,
-        place: &Place<'_, P, M>,
+        place: &WritePath<'_, P, M>,
         bytes: &[u8],
     ) -> Result<Option<usize>, Restart> {
         let (shared, is_exact) = match place.spot {
@@ -277,7 +277,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         &self,
         inner: Entered<'g, P, M>,
         at: Position,
-        leaf: Leaf<'g>,
+        leaf: RecordRef<'g>,
         key: &K,
         value: &V,
         keep: &impl Keep,
@@ -302,12 +302,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     /// Links a record whose key is absent.
     fn link<'g, M: WriteMode<P::Lock>>(
         &'g self,
-        place: Place<'g, P, M>,
+        place: WritePath<'g, P, M>,
         bytes: &[u8],
         record: &Prepared<K, V>,
         keep: &impl Keep,
     ) -> Result<(), Restart> {
-        let Place { above, inner, depth, spot, .. } = place;
+        let WritePath { above, inner, depth, spot, .. } = place;
         let node = inner.node;
         let new = Word::leaf(record.leaf());
         match spot {
@@ -378,11 +378,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     /// Takes the entry at a position out of the tree.
     fn unlink<'g, M: WriteMode<P::Lock>>(
         &'g self,
-        place: Place<'g, P, M>,
+        place: WritePath<'g, P, M>,
         at: Position,
         keep: &impl Keep,
     ) -> Result<(), Restart> {
-        let Place { above, inner, .. } = place;
+        let WritePath { above, inner, .. } = place;
         let node = inner.node;
         let children = node.children() - usize::from(at != TERMINAL).min(node.children());
         let shrinks = at != TERMINAL && node.is_underfull_with(children);
@@ -467,9 +467,9 @@ fn diverges(prefix: Prefix, depth: usize, bytes: &[u8]) -> Option<usize> {
 }
 
 /// The record that a word points to, if it is one.
-pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<Leaf<'g>> {
+pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<RecordRef<'g>> {
     match word.child() {
-        Child::Leaf(leaf) => Some(leaf),
+        Child::Record(leaf) => Some(leaf),
         Child::Node(_) | Child::Empty => None,
     }
 }

@@ -4,15 +4,15 @@
 
 use std::collections::HashMap;
 
-use super::list::List;
-use super::node::{Leaf, Node};
-use crate::search_layer::{Place, SearchLayer};
+use super::list::DataList;
+use super::node::{Node, NodeSearch};
+use crate::search_layer::{AnchorAddress, SearchLayer};
 use ordna_base::index::Audit;
 use ordna_base::{Key, Value, Violation};
 
 /// Checks nodes, links, bounds, references and counts, and that every replica of the search layer
 /// holds exactly the anchors of the live nodes, the first one's aside.
-pub fn audit<K, V, L, const N: usize>(list: &List<K, V, L, N>) -> Result<Audit, Violation>
+pub fn audit<K, V, L, const N: usize>(list: &DataList<K, V, L, N>) -> Result<Audit, Violation>
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
@@ -22,7 +22,7 @@ where
     let guard = list.collector.pin();
     let broken = |at: usize, what: String| Violation(format!("node {at}: {what}"));
     let mut entries = 0;
-    let mut live: HashMap<Place, &Node<K, V, N>> = HashMap::new();
+    let mut live: HashMap<AnchorAddress, &Node<K, V, N>> = HashMap::new();
     let mut before: Option<&Node<K, V, N>> = None;
     for (at, node) in list.nodes(&guard).enumerate() {
         inside(node, list.leaf).map_err(|what| broken(at, what))?;
@@ -76,7 +76,7 @@ where
 }
 
 /// Checks the inside of one node.
-fn inside<K, V, const N: usize>(node: &Node<K, V, N>, leaf: Leaf) -> Result<(), String>
+fn inside<K, V, const N: usize>(node: &Node<K, V, N>, leaf: NodeSearch) -> Result<(), String>
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
@@ -101,7 +101,7 @@ where
         if !inside {
             wrong = Some(format!("slot {at} holds a key outside of the range"));
         }
-        if leaf != Leaf::Sorted && node.fingerprint_at(at) != print {
+        if leaf != NodeSearch::Sorted && node.fingerprint_at(at) != print {
             wrong = Some(format!("slot {at} has another key's fingerprint"));
         }
         if let Some((before, before_at)) = before {
@@ -109,7 +109,7 @@ where
             if !unsafe { before.order(entry) }.is_lt() {
                 wrong = Some(format!("slot {at} holds a key that is there twice"));
             }
-            if leaf == Leaf::Sorted && before_at > at {
+            if leaf == NodeSearch::Sorted && before_at > at {
                 wrong = Some(format!("slot {at} is out of order"));
             }
         }

@@ -12,14 +12,14 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{PoisonError, RwLock};
 
 use crate::art::ArtRowex;
-use crate::search_layer::{Place, SearchLayer, Step};
+use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
 use ordna_base::index::{Direction, OrderedIndex};
 use ordna_base::value::Lent;
 
 /// A B-tree under a reader-writer lock: the layer that others are compared with.
 #[derive(Debug)]
-pub struct LockedLayer<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, Place>>);
+pub struct LockedLayer<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, AnchorAddress>>);
 
 impl<K: Key + ?Sized> Default for LockedLayer<K> {
     fn default() -> Self {
@@ -29,13 +29,13 @@ impl<K: Key + ?Sized> Default for LockedLayer<K> {
 
 // SAFETY: jumps and departures are of the one map behind the lock.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
-    fn jump(&self, key: &K) -> Option<Place> {
+    fn jump(&self, key: &K) -> Option<AnchorAddress> {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let below = map.range::<K, _>((Bound::Unbounded, Bound::Included(key))).next_back();
         below.or_else(|| map.first_key_value()).map(|(_, place)| *place)
     }
 
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
         let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match step {
             Step::Insert(place) => map.insert(anchor.to_owned(), place),
@@ -44,7 +44,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
         }
     }
 
-    fn for_each(&self, mut each: impl FnMut(&K, Place)) {
+    fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         for (anchor, place) in &*map {
             each(anchor.borrow(), *place);
@@ -54,7 +54,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     fn memory_usage(&self) -> usize {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let heap: usize = map.keys().map(|anchor| anchor.borrow().tail().len()).sum();
-        heap + map.len() * (size_of::<K::Owned>() + size_of::<Place>()) * 10 / 7
+        heap + map.len() * (size_of::<K::Owned>() + size_of::<AnchorAddress>()) * 10 / 7
     }
 }
 
@@ -73,11 +73,11 @@ impl<K: Key + ?Sized> Default for ArtLayer<K> {
 // removed there.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
     #[inline]
-    fn jump(&self, key: &K) -> Option<Place> {
+    fn jump(&self, key: &K) -> Option<AnchorAddress> {
         self.0.jump(key, |_, place| place.address())
     }
 
-    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<AnchorAddress>]) {
         self.0.jump_many(keys, |at, found| {
             if let Some(place) = places.get_mut(at) {
                 *place = found.map(|(_, place)| place.address());
@@ -85,7 +85,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
         });
     }
 
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
         let (Step::Insert(place) | Step::Remove(place)) = step;
         // SAFETY: the caller's promise. What is to be removed is compared by its address.
         let place = unsafe { Lent::new(place) };
@@ -100,7 +100,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
         outcome.unwrap_or_default().map(Lent::address)
     }
 
-    fn for_each(&self, mut each: impl FnMut(&K, Place)) {
+    fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
         self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, place| {
             each(anchor, place.address());
             ControlFlow::Continue(())
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(apply(b"", Step::Insert(empty)), None);
         assert_eq!(apply(b"mm\0", Step::Insert(mm)), None);
         // The anchor itself, or one of its neighbours.
-        let jumps: [(&[u8], [Place; 2]); 5] = [
+        let jumps: [(&[u8], [AnchorAddress; 2]); 5] = [
             (b"", [empty, empty]),
             (b"a", [empty, m]),
             (b"m", [m, m]),

@@ -31,14 +31,14 @@
 
 #![expect(unsafe_code, reason = "links between nodes")]
 
-mod walk;
+mod node_walk;
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::entry::{Entry, prefetch_key};
-use super::node::{Changed, Leaf, Node, Token};
+use super::node::{Changed, Node, NodeSearch, Token};
 use super::options::{Options, Update};
 use super::stats::Counters;
 use super::updates::{Anchored, Event, Updates};
@@ -78,7 +78,7 @@ impl<K: ?Sized> Clone for Goal<'_, K> {
 impl<K: ?Sized> Copy for Goal<'_, K> {}
 
 /// The data list with what it stands on.
-pub struct List<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> {
+pub struct DataList<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> {
     first: AtomicPtr<Node<K, V, N>>,
     /// Written under the lock of the last node.
     last: AtomicPtr<Node<K, V, N>>,
@@ -87,7 +87,7 @@ pub struct List<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: 
     clock: Clock,
     pub len: StripedCounter,
     pub counters: Counters,
-    pub leaf: Leaf,
+    pub leaf: NodeSearch,
     backoff: bool,
     update: Update,
     topology: Topology,
@@ -123,16 +123,16 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Anchored for Nod
 
 // SAFETY: nodes are atomics and immutable anchors of Send + Sync kinds, shared as the top says.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Send
-    for List<K, V, L, N>
+    for DataList<K, V, L, N>
 {
 }
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Sync
-    for List<K, V, L, N>
+    for DataList<K, V, L, N>
 {
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List<K, V, L, N> {
+impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
     pub fn new(options: &Options) -> Self {
         // SAFETY: zeroes are the number 0, and a tail of no bytes is empty.
         let smallest: &K = unsafe { K::view((&raw const ZERO).cast(), (&raw const ZERO).cast()) };
@@ -595,7 +595,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List<K, V, L, N> {
+impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
     fn free_nodes(&mut self) {
         let mut node = self.first.load(Ordering::Relaxed);
         while !node.is_null() {
@@ -612,7 +612,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Drop
-    for List<K, V, L, N>
+    for DataList<K, V, L, N>
 {
     fn drop(&mut self) {
         // Dead nodes are then in no log and no layer, so they are retired. A search layer that panics

@@ -16,7 +16,7 @@
 //! | `entry` | what a slot holds, for all kinds of keys and values |
 //! | `node`, `node::run` | a data node: layout, search, sorted order, references; how a walk copies it |
 //! | `order` | how the sorted order of a node is worked out |
-//! | `list`, `list::walk` | lookups, changes, splits and merges; walks |
+//! | `list`, `list::node_walk` | lookups, changes, splits and merges; walks |
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
 //!
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use self::layer::ArtLayer;
-use self::list::List;
+use self::list::DataList;
 use self::node::{MOST, Node};
 pub use self::options::{Options, Update};
 pub use self::stats::Statistics;
@@ -58,7 +58,7 @@ where
     V: Value + ?Sized,
     L: SearchLayer<K>,
 {
-    list: Arc<List<K, V, L, N>>,
+    list: Arc<DataList<K, V, L, N>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -103,17 +103,17 @@ where
     pub fn with(options: &Options) -> Self {
         let mut options = options.clone();
         if options.update == Update::Background {
-            let list = Arc::new(List::new(&options));
+            let list = Arc::new(DataList::new(&options));
             if let Ok(threads) = Self::start(&list) {
                 return Self { list, threads };
             }
             options.update = Update::Synchronous;
         }
-        Self { list: Arc::new(List::new(&options)), threads: Vec::new() }
+        Self { list: Arc::new(DataList::new(&options)), threads: Vec::new() }
     }
 
-    fn start(list: &Arc<List<K, V, L, N>>) -> std::io::Result<Vec<JoinHandle<()>>> {
-        type Body<K, V, L, const N: usize> = Box<dyn Fn(&List<K, V, L, N>) + Send>;
+    fn start(list: &Arc<DataList<K, V, L, N>>) -> std::io::Result<Vec<JoinHandle<()>>> {
+        type Body<K, V, L, const N: usize> = Box<dyn Fn(&DataList<K, V, L, N>) + Send>;
         let mut bodies: Vec<Body<K, V, L, N>> =
             vec![Box::new(|list| list.updates.combine_in_background(&list.collector))];
         let replicas = list.updates.replicas();

@@ -74,7 +74,7 @@ const NO_ORDER: u64 = 2;
 
 /// How a node is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaf {
+pub enum NodeSearch {
     /// The entries stand in order, and are searched by bisection.
     Sorted,
     /// The entries stand where there was room, and are searched by fingerprint.
@@ -275,12 +275,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Where the key stands, and its entry. To be used once a token that was taken before holds.
     #[inline]
-    pub fn find(&self, key: &K, head: u64, leaf: Leaf) -> Option<Found<K, V>> {
+    pub fn find(&self, key: &K, head: u64, leaf: NodeSearch) -> Option<Found<K, V>> {
         // Acquire: see "Following records".
         let live = self.live.load(Ordering::Acquire);
         let simd = match leaf {
-            Leaf::Fingerprints(simd) => simd,
-            Leaf::Sorted => {
+            NodeSearch::Fingerprints(simd) => simd,
+            NodeSearch::Sorted => {
                 let count = live.count_ones() as usize;
                 let at = self.bisect(
                     count,
@@ -321,8 +321,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Fetches where the key probably stands.
     #[inline]
-    pub fn prefetch_slot(&self, key: &K, leaf: Leaf) -> Option<&Slot> {
-        let Leaf::Fingerprints(simd) = leaf else { return None };
+    pub fn prefetch_slot(&self, key: &K, leaf: NodeSearch) -> Option<&Slot> {
+        let NodeSearch::Fingerprints(simd) = leaf else { return None };
         let live = self.live.load(Ordering::Relaxed);
         let candidates = live & simd.equal(&self.fingerprints, fingerprint(key, key.head()));
         let slot = self.slots.get(candidates.trailing_zeros() as usize)?;
@@ -388,17 +388,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is room.
-    pub fn add(&self, entry: Entry<K, V>, leaf: Leaf) {
+    pub fn add(&self, entry: Entry<K, V>, leaf: NodeSearch) {
         // SAFETY: a new entry is alive.
         let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
         self.put(entry, print, leaf);
     }
 
     /// [`Node::add`], with the key's fingerprint.
-    fn put(&self, entry: Entry<K, V>, print: u8, leaf: Leaf) {
+    fn put(&self, entry: Entry<K, V>, print: u8, leaf: NodeSearch) {
         let live = self.live.load(Ordering::Relaxed);
         debug_assert!(live != Self::ALL);
-        let at = if leaf == Leaf::Sorted {
+        let at = if leaf == NodeSearch::Sorted {
             let count = live.count_ones() as usize;
             let mut at = count;
             // SAFETY: entries of a locked node are alive, and so is a new one.
@@ -419,10 +419,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// Takes the entry at `at` out. The caller holds the lock.
-    pub fn take(&self, at: usize, leaf: Leaf) {
+    pub fn take(&self, at: usize, leaf: NodeSearch) {
         let live = self.live.load(Ordering::Relaxed);
         let mut freed = at;
-        if leaf == Leaf::Sorted {
+        if leaf == NodeSearch::Sorted {
             freed = live.count_ones() as usize - 1;
             for at in at..freed {
                 self.slots[at].store(self.slots[at + 1].load::<K, V>());
@@ -446,22 +446,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// The entries with their slots, in the order of their keys.
-    fn gather(&self, leaf: Leaf) -> Gathered<K, V> {
+    fn gather(&self, leaf: NodeSearch) -> Gathered<K, V> {
         let (entries, slots, count) = self.entries();
         let places = match leaf {
             // SAFETY: they stood in slots in use, under the caller's guard.
-            Leaf::Fingerprints(simd) => unsafe { order::positions(&entries[..count], simd) },
-            Leaf::Sorted => std::array::from_fn(|at| at as u8),
+            NodeSearch::Fingerprints(simd) => unsafe { order::positions(&entries[..count], simd) },
+            NodeSearch::Sorted => std::array::from_fn(|at| at as u8),
         };
         let all = places.map(|place| (entries[usize::from(place)], slots[usize::from(place)]));
         (all, count)
     }
 
     /// The slots in the order of their keys, with [`NO_SLOT`] behind them.
-    fn sorted_slots(&self, leaf: Leaf, token: Token<'_>) -> ([u8; MOST], usize) {
+    fn sorted_slots(&self, leaf: NodeSearch, token: Token<'_>) -> ([u8; MOST], usize) {
         // Acquire: see "Following records".
         let count = self.live.load(Ordering::Acquire).count_ones() as usize;
-        let Leaf::Fingerprints(simd) = leaf else {
+        let NodeSearch::Fingerprints(simd) = leaf else {
             return (std::array::from_fn(|at| at as u8), count);
         };
         // Acquire: the bytes are those of this version, or later ones.
@@ -504,7 +504,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// leave every node half full.
     pub fn split_off(
         &self,
-        leaf: Leaf,
+        leaf: NodeSearch,
         references: usize,
         entry: Entry<K, V>,
         pool: &Pool,
@@ -557,7 +557,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// Takes over all that `other` holds. The caller holds both locks, and there is room.
-    pub fn absorb(&self, other: &Self, leaf: Leaf) {
+    pub fn absorb(&self, other: &Self, leaf: NodeSearch) {
         let (all, count) = other.gather(leaf);
         for (entry, at) in &all[..count] {
             self.put(*entry, other.fingerprints.get(usize::from(*at)), leaf);
@@ -609,7 +609,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// Calls `each` with the entries and their slots, in order, while nobody writes.
-    pub fn for_each(&self, leaf: Leaf, mut each: impl FnMut(usize, Entry<K, V>)) {
+    pub fn for_each(&self, leaf: NodeSearch, mut each: impl FnMut(usize, Entry<K, V>)) {
         let (all, count) = self.gather(leaf);
         all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
     }

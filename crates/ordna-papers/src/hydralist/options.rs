@@ -1,6 +1,6 @@
 //! Which parts of the index are in use.
 
-use super::node::Leaf;
+use super::node::NodeSearch;
 use ordna_base::simd::InstructionSet;
 use ordna_base::topology::Topology;
 
@@ -47,11 +47,11 @@ impl Default for Options {
 
 impl Options {
     /// How a node is searched.
-    pub(super) fn leaf(&self) -> Leaf {
+    pub(super) fn leaf(&self) -> NodeSearch {
         match (self.sorted, self.simd) {
-            (true, _) => Leaf::Sorted,
-            (false, true) => Leaf::Fingerprints(InstructionSet::widest()),
-            (false, false) => Leaf::Fingerprints(InstructionSet::SCALAR),
+            (true, _) => NodeSearch::Sorted,
+            (false, true) => NodeSearch::Fingerprints(InstructionSet::widest()),
+            (false, false) => NodeSearch::Fingerprints(InstructionSet::SCALAR),
         }
     }
 }

@@ -49,7 +49,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::search_layer::{Place, SearchLayer, Step};
+use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -74,10 +74,10 @@ pub unsafe trait Anchored: Send + Sync + 'static {
 
     /// Where its anchor stands, as [`SearchLayer::apply`] wants it; the provenance is that of the whole
     /// value, and exposed.
-    fn place(&self) -> Place;
+    fn place(&self) -> AnchorAddress;
 
     /// The address of the value whose [`Anchored::place`] this is.
-    fn at_place(place: Place) -> usize;
+    fn at_place(place: AnchorAddress) -> usize;
 
     /// Whether its range belongs to another node now. Once true it stays so.
     fn is_dead(&self) -> bool;
@@ -382,7 +382,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// The place came from a search layer of this index, under a guard that is held for `'g`, or with
     /// the layer's reference.
     #[inline]
-    pub unsafe fn node_at<'g>(place: Place) -> &'g T {
+    pub unsafe fn node_at<'g>(place: AnchorAddress) -> &'g T {
         // SAFETY: places are made from nodes in `carry_out`; alive by the caller.
         unsafe { &*std::ptr::with_exposed_provenance::<T>(T::at_place(place)) }
     }

@@ -8,7 +8,7 @@
 //! | part | holds |
 //! |---|---|
 //! | `node` | data nodes: up to 32 entries behind a version |
-//! | `storage`, `walk` | the list: how readers go along it, how owners change it |
+//! | `storage`, `storage_walk` | the list: how readers go along it, how owners change it |
 //! | `layer` | the index layer: one cache line of keys compared at once, level by level |
 //! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups |
 //! | `ranges` | range queries of a batch: split between pieces, joined |
@@ -38,7 +38,7 @@ mod ranges;
 mod rebuild;
 mod sort;
 mod storage;
-mod walk;
+mod storage_walk;
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;

@@ -6,7 +6,7 @@
 use std::borrow::Borrow;
 
 use super::leaf::Leaf;
-use super::list::{List, Target};
+use super::list::{LeafList, Target};
 use super::mode::Mode;
 use super::section::Section;
 use ordna_base::{Key, Value};
@@ -14,7 +14,7 @@ use ordna_base::{Key, Value};
 /// Keys that take turns: as many misses as a core has under way.
 const GROUP: usize = 16;
 
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K, V, S, LEAF> {
     /// Calls `each` with the position and value of every key, in the order of `keys`.
     pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
         let section = self.enter();

@@ -30,7 +30,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::switches::Switches;
 use super::table::{self, Found, Table, common_length};
 use super::twin::{Standby, Twin};
-use crate::search_layer::{Place, SearchLayer, Step};
+use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
 use ordna_base::reclaim::{Collector, Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -128,7 +128,7 @@ impl<K: Key + ?Sized> table::TableLeaf for Post<K> {
 }
 
 impl<K: Key + ?Sized> Post<K> {
-    fn new(key: &K, length: usize, place: Place) -> Self {
+    fn new(key: &K, length: usize, place: AnchorAddress) -> Self {
         let post = Self(NonNull::from(Box::leak(Box::new(Signpost {
             place: AtomicUsize::new(place),
             next: AtomicPtr::default(),
@@ -161,7 +161,7 @@ impl<K: Key + ?Sized> Post<K> {
     }
 
     #[inline]
-    fn place(self) -> Option<Place> {
+    fn place(self) -> Option<AnchorAddress> {
         // Acquire: pairs with the release of `State::insert`, so the node's content is seen.
         Some(self.get().place.load(Ordering::Acquire)).filter(|place| *place != 0)
     }
@@ -192,7 +192,7 @@ struct State<K: Key + ?Sized> {
     /// Steps that the standby has and the published table has not.
     ahead: Vec<table::Step<Post<K>>>,
     /// Places that are out with `ahead`.
-    leaving: Vec<Place>,
+    leaving: Vec<AnchorAddress>,
     version: u64,
 }
 
@@ -267,7 +267,7 @@ impl<K: Key + ?Sized> State<K> {
         (common_length(left, anchor) + 2).min(anchor.len())
     }
 
-    fn insert(&mut self, key: &K, place: Place) {
+    fn insert(&mut self, key: &K, place: AnchorAddress) {
         let radix = key.radix();
         let bytes = radix.as_ref();
         let left = self.at_or_before(bytes);
@@ -294,7 +294,7 @@ impl<K: Key + ?Sized> State<K> {
         }
     }
 
-    fn remove(&mut self, key: &K, place: Place) {
+    fn remove(&mut self, key: &K, place: AnchorAddress) {
         let radix = key.radix();
         let bytes = radix.as_ref();
         let post = self.at_or_before(bytes);
@@ -352,7 +352,7 @@ impl<K: Key + ?Sized> TableLayer<K> {
         table: &Table<Post<K>>,
         found: Option<Found<Post<K>>>,
         bytes: &[u8],
-    ) -> Option<Place> {
+    ) -> Option<AnchorAddress> {
         let agrees =
             |found: &Found<Post<K>>| fault!("wormhole.layer.uncompared") || found.agrees(bytes);
         let found = found.filter(agrees).or_else(|| table.search_by_comparing(bytes))?;
@@ -363,7 +363,7 @@ impl<K: Key + ?Sized> TableLayer<K> {
 // SAFETY: jumps find places in the published table; departures are told by `publish`, when no published
 // table has them and all jumps in the older one are told of by their guards.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
-    fn jump(&self, key: &K) -> Option<Place> {
+    fn jump(&self, key: &K) -> Option<AnchorAddress> {
         let _guard: Guard<'_> = self.collector.pin();
         // SAFETY: the guard was taken before, and lasts.
         let table = unsafe { self.twin.read() };
@@ -372,7 +372,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         Self::settle(table, table.search(radix.as_ref()), radix.as_ref())
     }
 
-    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<Place>]) {
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<AnchorAddress>]) {
         const GROUP: usize = 16;
         let _guard: Guard<'_> = self.collector.pin();
         // SAFETY: the guard was taken before, and lasts.
@@ -396,7 +396,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         }
     }
 
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
         let mut state = self.state();
         self.begin(&mut state);
         match step {
@@ -406,7 +406,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         None
     }
 
-    fn publish(&self, mut left: impl FnMut(Place)) {
+    fn publish(&self, mut left: impl FnMut(AnchorAddress)) {
         let mut state = self.state();
         let state = &mut *state;
         if !state.ahead.is_empty() && !fault!("wormhole.layer.unpublished") {
@@ -416,7 +416,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         state.leaving.drain(..).for_each(&mut left);
     }
 
-    fn for_each(&self, mut each: impl FnMut(&K, Place)) {
+    fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
         let state = self.state();
         for post in std::iter::successors(Some(state.first), |post| post.next()) {
             if let Some(place) = post.place() {

@@ -16,7 +16,7 @@
 //! # A reader's way
 //! Through the table to a leaf. If the leaf's last split is in the table, the leaf has all that the table
 //! said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves, along the list
-//! by the anchors ([`List::settle`]). All of it under a ticket of the leaf that stays valid to the end of
+//! by the anchors ([`LeafList::settle`]). All of it under a ticket of the leaf that stays valid to the end of
 //! the reading, or else again.
 //!
 //! # Progress
@@ -40,7 +40,7 @@ use ordna_base::{Key, Value, Violation};
 pub const RETRIES: usize = 16;
 
 /// Leaves in order, the tables that lead to them, and who may still read what is gone.
-pub struct List<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
+pub struct LeafList<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
     first: Leaf<K, V, S, LEAF>,
     tables: Tables<Leaf<K, V, S, LEAF>>,
     pub switches: Switches,
@@ -97,7 +97,7 @@ impl Side {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K, V, S, LEAF> {
     pub fn new(switches: Switches) -> Self {
         let pools = Leaf::<K, V, S, LEAF>::pools();
         let first = Leaf::new(&[], &pools);
@@ -573,7 +573,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, 
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Drop for List<K, V, S, LEAF> {
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Drop
+    for LeafList<K, V, S, LEAF>
+{
     fn drop(&mut self) {
         // SAFETY: the index is exclusively ours: no reader is left. A leaf that is out of the list but
         // waits in the log is in no other place. Records of merged leaves have moved on.

@@ -31,6 +31,7 @@ mod batch;
 mod hash;
 pub mod layer;
 mod leaf;
+mod leaf_walk;
 mod list;
 mod mode;
 mod section;
@@ -40,13 +41,12 @@ pub mod table;
 #[doc(hidden)]
 pub mod twin;
 mod upkeep;
-mod walk;
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
 use self::leaf::Leaf;
-use self::list::List;
+use self::list::LeafList;
 pub use self::mode::{Faithful, Mode, Optimistic, Single};
 pub use self::single::WormholeUnsafe;
 pub use self::switches::Switches;
@@ -63,7 +63,7 @@ pub type WormholeFaithful<K, V, const LEAF: usize = 128> = Index<K, V, Faithful,
 
 /// The index, in one of the [modes](Mode), with leaves of up to `LEAF` entries (4 to 200).
 pub struct Index<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize = 128> {
-    list: List<K, V, S, LEAF>,
+    list: LeafList<K, V, S, LEAF>,
     len: StripedCounter,
 }
 
@@ -104,7 +104,7 @@ constructors!(Faithful);
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Index<K, V, S, LEAF> {
     fn create(switches: Switches) -> Self {
-        Self { list: List::new(switches), len: StripedCounter::new() }
+        Self { list: LeafList::new(switches), len: StripedCounter::new() }
     }
 
     /// How many splits and merges the published table does not know yet: lookups of their leaves have

@@ -13,7 +13,7 @@ use ordna_base::topology::Topology;
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::{ArtLayer, LockedLayer};
 use ordna_papers::hydralist::{Options, Update};
-use ordna_papers::search_layer::{Place, SearchLayer, Step};
+use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_papers::wormhole::layer::TableLayer;
 
 type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
@@ -290,11 +290,11 @@ struct Fragile<L> {
 #[expect(unsafe_code, reason = "promises what places it tells")]
 // SAFETY: its places are those of the inner layer, and it panics before a step, not after.
 unsafe impl<L: SearchLayer<u64>> SearchLayer<u64> for Fragile<L> {
-    fn jump(&self, key: &u64) -> Option<Place> {
+    fn jump(&self, key: &u64) -> Option<AnchorAddress> {
         self.inner.jump(key)
     }
 
-    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
         assert!(
             self.steps.fetch_add(1, Ordering::Relaxed) % 5 != 4,
             "this panic is part of the test"
@@ -303,11 +303,11 @@ unsafe impl<L: SearchLayer<u64>> SearchLayer<u64> for Fragile<L> {
         unsafe { self.inner.apply(anchor, step) }
     }
 
-    fn publish(&self, left: impl FnMut(Place)) {
+    fn publish(&self, left: impl FnMut(AnchorAddress)) {
         self.inner.publish(left);
     }
 
-    fn for_each(&self, each: impl FnMut(&u64, Place)) {
+    fn for_each(&self, each: impl FnMut(&u64, AnchorAddress)) {
         self.inner.for_each(each);
     }
 
@@ -363,21 +363,21 @@ struct FragileAtTwelve(TableLayer<u64>);
 #[expect(unsafe_code, reason = "promises what places it tells")]
 // SAFETY: its places are those of the inner layer, and it panics before a step, not after.
 unsafe impl SearchLayer<u64> for FragileAtTwelve {
-    fn jump(&self, key: &u64) -> Option<Place> {
+    fn jump(&self, key: &u64) -> Option<AnchorAddress> {
         self.0.jump(key)
     }
 
-    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
         assert!(*anchor != 12, "this panic is part of the test");
         // SAFETY: handed on from the caller.
         unsafe { self.0.apply(anchor, step) }
     }
 
-    fn publish(&self, left: impl FnMut(Place)) {
+    fn publish(&self, left: impl FnMut(AnchorAddress)) {
         self.0.publish(left);
     }
 
-    fn for_each(&self, each: impl FnMut(&u64, Place)) {
+    fn for_each(&self, each: impl FnMut(&u64, AnchorAddress)) {
         self.0.for_each(each);
     }
 

@@ -9,7 +9,7 @@ use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::LockedLayer;
 use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
 use ordna_papers::hydralist::{Options, Update};
-use ordna_papers::search_layer::{Place, SearchLayer, Step};
+use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
 
 type Small<K, V> = HydraList<K, V, LockedLayer<K>, 4>;
 
@@ -371,7 +371,7 @@ unsafe impl Anchored for Toy {
     }
 }
 
-fn content(layer: &impl SearchLayer<u64>) -> Vec<(u64, Place)> {
+fn content(layer: &impl SearchLayer<u64>) -> Vec<(u64, AnchorAddress)> {
     let mut content = Vec::new();
     layer.for_each(|anchor, place| content.push((*anchor, place)));
     content
@@ -426,14 +426,14 @@ struct Diary(Mutex<Vec<(u64, Step)>>);
 #[expect(unsafe_code, reason = "promises what places it tells")]
 // SAFETY: it tells none.
 unsafe impl SearchLayer<u64> for Diary {
-    fn jump(&self, _: &u64) -> Option<Place> {
+    fn jump(&self, _: &u64) -> Option<AnchorAddress> {
         None
     }
-    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<Place> {
+    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
         self.0.lock().unwrap().push((*anchor, step));
         None
     }
-    fn for_each(&self, _: impl FnMut(&u64, Place)) {}
+    fn for_each(&self, _: impl FnMut(&u64, AnchorAddress)) {}
     fn memory_usage(&self) -> usize {
         0
     }

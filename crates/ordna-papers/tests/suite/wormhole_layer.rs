@@ -8,12 +8,12 @@ use ordna_base::topology::Topology;
 use ordna_base::{Key, OrderedIndex};
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::{Options, Update};
-use ordna_papers::search_layer::{Place, SearchLayer, Step};
+use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_testkit::random::Random;
 
 /// Places here are numbers, as this layer takes them for.
-fn apply<K: Key + ?Sized>(layer: &TableLayer<K>, anchor: &K, step: Step) -> Option<Place> {
+fn apply<K: Key + ?Sized>(layer: &TableLayer<K>, anchor: &K, step: Step) -> Option<AnchorAddress> {
     #[expect(unsafe_code, reason = "places are followed by other layers")]
     // SAFETY: this layer follows none.
     unsafe {
@@ -66,7 +66,7 @@ mod in_background {
 /// The place of the largest anchor not above the key, or of the next one.
 fn check_jump<K: Key + ?Sized>(
     layer: &TableLayer<K>,
-    model: &BTreeMap<K::Owned, Place>,
+    model: &BTreeMap<K::Owned, AnchorAddress>,
     key: &K,
 ) -> bool {
     let at = model.range::<K, _>((Bound::Unbounded, Bound::Included(key)));
@@ -166,7 +166,7 @@ fn jumps_that_end_too_long_fall_back() {
 #[test]
 fn jumps_that_stall_in_both_tables_stop_no_update() {
     let layer = TableLayer::<u64>::default();
-    let round = |place: Place| {
+    let round = |place: AnchorAddress| {
         for anchor in 0..100_u64 {
             apply(&layer, &(anchor << 40), Step::Insert(place + anchor as usize));
         }

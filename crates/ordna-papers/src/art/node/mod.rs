@@ -33,7 +33,7 @@ pub use self::collect::{CHUNK, Chunk};
 use super::prefix::{AtomicPrefix, Prefix};
 use super::protocol::Protocol;
 use super::search;
-use super::word::{Child, Leaf, Slot, Word};
+use super::word::{Child, RecordRef, Slot, Word};
 pub use super::word::{Kind, NodeRef};
 use ordna_base::index::Direction;
 use ordna_base::reclaim::Retire;
@@ -619,7 +619,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     /// wanted, and then it may be read at any time: whatever stands in a slot of a node shares them.
     ///
     /// `None` if writers emptied slots and filled others during the search, so that it met none.
-    pub fn some_leaf(self) -> Option<Leaf<'g>> {
+    pub fn some_leaf(self) -> Option<RecordRef<'g>> {
         let mut node = self;
         loop {
             #[cfg(debug_assertions)]
@@ -643,7 +643,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             }
             .unwrap_or(Word::EMPTY);
             match words.into_iter().find(|word| !word.is_empty())?.child() {
-                Child::Leaf(leaf) => return Some(leaf),
+                Child::Record(leaf) => return Some(leaf),
                 Child::Node(below) => node = below,
                 Child::Empty => return None,
             }

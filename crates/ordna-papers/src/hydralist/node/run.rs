@@ -4,7 +4,7 @@
 
 use std::ops::Bound;
 
-use super::{Changed, Leaf, MOST, NO_SLOT, Node, Token};
+use super::{Changed, MOST, NO_SLOT, Node, NodeSearch, Token};
 use crate::hydralist::entry::{Entry, fingerprint};
 use ordna_base::index::Direction;
 use ordna_base::sync::atomic::Ordering;
@@ -47,7 +47,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         from: Bound<&K>,
         direction: Direction,
         want: usize,
-        leaf: Leaf,
+        leaf: NodeSearch,
         token: Token<'_>,
         run: &mut Run<K, V>,
     ) -> Result<(), Changed> {
@@ -60,7 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let below = |key: &K, with: bool| {
             let head = key.head();
             // Bounds are often keys that are there; then the fingerprint finds the one record to look at.
-            if let Leaf::Fingerprints(_) = leaf
+            if let NodeSearch::Fingerprints(_) = leaf
                 && let Some((slot, _)) = self.find(key, head, leaf)
                 && let Some(at) = order[..count].iter().position(|at| usize::from(*at) == slot)
             {
@@ -130,11 +130,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Asks for the records behind a bound that is probably a key that is there, together with that of the
     /// bound itself, which is soon compared.
     #[inline]
-    fn prefetch_from(&self, key: &K, order: &[u8], direction: Direction, leaf: Leaf) {
+    fn prefetch_from(&self, key: &K, order: &[u8], direction: Direction, leaf: NodeSearch) {
         if Entry::<K, V>::INLINE {
             return;
         }
-        let Leaf::Fingerprints(simd) = leaf else { return };
+        let NodeSearch::Fingerprints(simd) = leaf else { return };
         let live = self.live.load(Ordering::Relaxed);
         let candidates = live & simd.equal(&self.fingerprints, fingerprint(key, key.head()));
         let is_candidate = |slot: &u8| candidates >> slot.min(&63) & 1 == 1;

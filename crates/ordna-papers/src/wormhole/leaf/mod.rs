@@ -414,7 +414,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Calls `read` with the value of an entry that was found within the section.
     #[inline]
     pub fn read<R>(words: Words, _section: &Section<'_>, read: impl FnOnce(&V) -> R) -> R {
-        // SAFETY: `List::get` and `List::find` give only words that count, and the section lasts.
+        // SAFETY: `LeafList::get` and `LeafList::find` give only words that count, and the section lasts.
         unsafe { Self::with_value(words, read) }
     }
 

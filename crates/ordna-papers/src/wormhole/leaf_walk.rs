@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Bound, ControlFlow};
 
 use super::leaf::{Leaf, Order, Stale, Words};
-use super::list::{List, RETRIES, Side};
+use super::list::{LeafList, RETRIES, Side};
 use super::mode::Mode;
 use super::section::Section;
 use ordna_base::index::{Direction, is_above, is_below};
@@ -68,7 +68,7 @@ impl<'s, S: Mode> Right<'s, S> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> List<K, V, S, LEAF> {
+impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K, V, S, LEAF> {
     /// Calls `visit` with the first `want` entries within the bounds, until it breaks; see
     /// [`ordna_base::OrderedIndex::visit`].
     pub fn walk(

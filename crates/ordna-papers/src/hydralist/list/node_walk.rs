@@ -6,7 +6,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use super::{Goal, List};
+use super::{DataList, Goal};
 use crate::hydralist::node::{CHUNK, Node, Run, Token};
 use crate::search_layer::SearchLayer;
 use ordna_base::index::{Direction, is_above, is_below};
@@ -14,7 +14,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};
 
-impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> List<K, V, L, N> {
+impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
     /// Calls `visit` with the entries within the bounds, in order, until it breaks; about `want` of them
     /// are asked for.
     pub fn visit(

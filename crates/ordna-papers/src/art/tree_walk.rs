@@ -35,7 +35,7 @@ use super::node::{CHUNK, Chunk, Kind, NodeRef, Position, TERMINAL, position};
 use super::probes::restarts;
 use super::protocol::{Exclusive, Mode, Protocol, Restart};
 use super::tree::{Attempts, Keep, Tree};
-use super::word::{Child, Leaf, Word};
+use super::word::{Child, RecordRef, Word};
 use super::write::{first_difference, leaf_of};
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::simd::prefetch;
@@ -141,7 +141,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             Bound::Excluded(key) => Some((key, false)),
         };
         let mut size = limit.clamp(1, AHEAD);
-        let mut run: Vec<Leaf<'g>> = Vec::with_capacity(size + CHUNK);
+        let mut run: Vec<RecordRef<'g>> = Vec::with_capacity(size + CHUNK);
         let step = limit.clamp(2, CHUNK);
         let mut cursor = Cursor::<P, P::Read> { direction, step, stack: Vec::new() };
         let mut seek = true;
@@ -188,7 +188,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         cursor: &mut Cursor<'g, P, P::Read>,
         seek: &mut bool,
         start: Start<'_, K>,
-        run: &mut Vec<Leaf<'g>>,
+        run: &mut Vec<RecordRef<'g>>,
         size: usize,
         keep: &'g impl Keep,
     ) -> bool {
@@ -225,7 +225,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         cursor: &mut Cursor<'g, P, M>,
         seek: bool,
         start: Start<'_, K>,
-        run: &mut Vec<Leaf<'g>>,
+        run: &mut Vec<RecordRef<'g>>,
         size: usize,
         keep: &'g impl Keep,
     ) -> Result<bool, Restart> {
@@ -263,7 +263,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             };
             match word.child() {
                 Child::Empty => {}
-                Child::Leaf(leaf) => {
+                Child::Record(leaf) => {
                     prefetch(leaf.as_ptr());
                     run.push(leaf);
                 }
@@ -365,7 +365,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     (node, depth) = (child, level + 1);
                     continue;
                 }
-                Child::Leaf(leaf) => {
+                Child::Record(leaf) => {
                     last = Some(leaf);
                     prefetch(leaf.as_ptr());
                     let ahead = is_lazy || is_ahead(Self::key(leaf), key, inclusive, direction);
@@ -391,7 +391,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     /// to their levels, and so tells of all their prefixes at once.
     pub fn difference(
         node: NodeRef<'_, P>,
-        leaf: Option<Leaf<'_>>,
+        leaf: Option<RecordRef<'_>>,
         bytes: &[u8],
     ) -> Result<(usize, Order), Restart> {
         let leaf = loop {

@@ -1,0 +1,43 @@
+//! The fuzz targets, each for some seconds, with the stable compiler.
+
+use std::process::Command;
+
+use crate::tools::{Outcome, cargo, must, root};
+
+/// What cargo-fuzz passes to the compiler: counters at each edge and comparison, AddressSanitizer.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing -Zsanitizer=address";
+
+/// The sanitizer needs a target of its own, or build scripts would be built with it too.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs each target of `fuzz/` for so many seconds.
+pub fn run(seconds: &str) -> Outcome {
+    let seconds: u32 = seconds.parse().map_err(|_| format!("{seconds:?} is no number"))?;
+    let folder = root().join("fuzz");
+    must(
+        cargo()
+            .args(["build", "--release", "--target", TARGET, "--manifest-path"])
+            .arg(folder.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(folder.join("target"))
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", FLAGS),
+    )?;
+    let sources = std::fs::read_dir(folder.join("fuzz_targets")).map_err(|e| e.to_string())?;
+    for source in sources.flatten().map(|source| source.path()) {
+        let Some(name) = source.file_stem() else { continue };
+        println!("{} for {seconds} s", name.display());
+        let corpus = folder.join("corpus").join(name);
+        std::fs::create_dir_all(&corpus).map_err(|error| error.to_string())?;
+        must(
+            Command::new(folder.join("target").join(TARGET).join("release").join(name))
+                .args([format!("-max_total_time={seconds}"), "-print_final_stats=1".to_owned()])
+                .arg(corpus)
+                .current_dir(&folder),
+        )?;
+    }
+    Ok(())
+}
