@@ -1,0 +1,117 @@
+"""Loads a file of records into a store."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from ._store import Store
+
+# Records that are written in one call of the store.
+_GROUP = 4096
+
+
+class _Progress:
+    """A bar on standard error: how much of the file is read."""
+
+    def __init__(self, name: str, size: int, shown: bool) -> None:
+        self._name, self._size, self._shown = name, max(size, 1), shown
+        self._began = self._last = time.monotonic()
+
+    def show(self, read: int, records: int, end: bool = False) -> None:
+        now = time.monotonic()
+        if not self._shown or (now - self._last < 0.1 and not end):
+            return
+        self._last = now
+        part = 1.0 if end else min(read / self._size, 1.0)
+        bar = "#" * int(30 * part)
+        rate = records / max(now - self._began, 1e-9)
+        line = f"\r{self._name} [{bar:<30}] {part:4.0%} {records:,} records, {rate:,.0f}/s"
+        sys.stderr.write(line + ("\n" if end else ""))
+        sys.stderr.flush()
+
+
+def _records(path: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    try:
+        yield from _parsed(path, text)
+    finally:
+        # The file stays open.
+        text.detach()
+
+
+def _parsed(path: str, text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
+    name = path.removesuffix(".gz")
+    if name.endswith((".ndjson", ".jsonl", ".json")):
+        for number, line in enumerate(text, 1):
+            if line.strip():
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise ValueError(f"{path}, line {number}: not a JSON object")
+                yield record
+        return
+    if name.endswith(".tsv"):
+        rows = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    elif name.endswith(".csv"):
+        rows = csv.reader(text)
+    else:
+        raise ValueError(f"{path}: the name must end with .ndjson, .csv or .tsv, perhaps with .gz")
+    header = next(rows, None)
+    for row in rows:
+        if header is None or len(row) != len(header):
+            expected = len(header or [])
+            raise ValueError(f"{path}, line {rows.line_num}: {len(row)} fields, not {expected}")
+        yield dict(zip(header, row))
+
+
+def load(
+    path: str | os.PathLike[str],
+    key: Sequence[str | tuple[str, Callable[[Any], Any]]],
+    *,
+    value: Callable[[dict[str, Any]], Any] | None = None,
+    store: Store | None = None,
+    progress: bool | None = None,
+) -> Store:
+    """Loads NDJSON, CSV or TSV, perhaps compressed by gzip, into a store and returns it.
+
+    `key` names the fields of the key: one field is the key itself, several are a tuple. A pair
+    `("population", int)` converts the field. `value` makes the value of a record; without it the
+    value is the record as JSON. In a terminal a bar on standard error shows the progress.
+    """
+    name = os.fspath(path)
+    if not key or isinstance(key, str):
+        raise ValueError("key must be a list of at least one field")
+    fields = [(part, None) if isinstance(part, str) else part for part in key]
+    make = value or (lambda record: json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+    result = Store() if store is None else store
+    shown = sys.stderr.isatty() if progress is None else progress
+    records = 0
+    keys: list[Any] = []
+    values: list[Any] = []
+    with open(name, "rb") as raw:
+        bar = _Progress(os.path.basename(name), os.fstat(raw.fileno()).st_size, shown)
+        file: Any = gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else raw
+        for record in _records(name, file):
+            parts = []
+            for field, convert in fields:
+                if field not in record:
+                    raise ValueError(f"{name}: record {records + 1} has no field {field!r}")
+                part = record[field]
+                parts.append(part if convert is None else convert(part))
+            keys.append(parts[0] if len(parts) == 1 else tuple(parts))
+            values.append(make(record))
+            records += 1
+            if len(keys) == _GROUP:
+                result.put_many(keys, values)
+                keys, values = [], []
+                bar.show(raw.tell(), records)
+        result.put_many(keys, values)
+        bar.show(raw.tell(), records, end=True)
+    return result

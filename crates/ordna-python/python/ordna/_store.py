@@ -1,0 +1,410 @@
+"""Store, snapshot, batch, and the class with the behaviour of sortedcontainers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from itertools import chain
+from reprlib import recursive_repr
+from typing import Any
+
+from . import _ordna
+from ._views import ITEMS, KEYS, ItemsView, KeysView, ValuesView
+
+
+class _Absent:
+    """The value of a key that is absent, in `compare_and_set`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ordna.ABSENT"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
+
+_CODECS = {"pickle": (pickle.dumps, pickle.loads)}
+
+
+def _functions(codec: Any) -> Any:
+    if codec is None:
+        return None
+    if isinstance(codec, str):
+        if codec not in _CODECS:
+            raise ValueError(f"the codecs are {sorted(_CODECS)}, not {codec!r}")
+        return _CODECS[codec]
+    dumps, loads = codec
+    if not (callable(dumps) and callable(loads)):
+        raise TypeError("a codec is a pair of functions: objects to bytes, and back")
+    return dumps, loads
+
+
+def _boxed(value: Any) -> tuple[Any, ...]:
+    return () if value is ABSENT else (value,)
+
+
+def _u64_array(length: int) -> Any:
+    import numpy
+
+    return numpy.empty(length, dtype=numpy.uint64)
+
+
+class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
+    """What a store and a snapshot can both do: all that reads.
+
+    Iteration over a store is live. It gives every key that is present all the time once and in
+    order. A key that comes or goes meanwhile may be given or not. A snapshot does not change.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._chunks(KEYS, None, None, (True, True), False, None))
+
+    def __reversed__(self) -> Iterator[Any]:
+        return chain.from_iterable(self._chunks(KEYS, None, None, (True, True), True, None))
+
+    def keys(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
+             reverse: bool = False, limit: int | None = None) -> KeysView:
+        """The keys, all or within the bounds, in order."""
+        return KeysView(self, self._bounds(lo, hi, inclusive, reverse, limit))
+
+    def values(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
+               reverse: bool = False, limit: int | None = None) -> ValuesView:
+        """The values, all or of the keys within the bounds, in the order of the keys."""
+        return ValuesView(self, self._bounds(lo, hi, inclusive, reverse, limit))
+
+    def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
+              reverse: bool = False, limit: int | None = None) -> ItemsView:
+        """Pairs of key and value, all or within the bounds, in the order of the keys."""
+        return ItemsView(self, self._bounds(lo, hi, inclusive, reverse, limit))
+
+    @staticmethod
+    def _bounds(lo: Any, hi: Any, inclusive: tuple[bool, bool], reverse: bool,
+                limit: int | None) -> tuple[Any, ...] | None:
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit must not be negative: {limit}")
+        if lo is None and hi is None and not reverse and limit is None:
+            return None
+        return (lo, hi, inclusive, reverse, limit)
+
+    def prefix(self, prefix: Any, reverse: bool = False,
+               limit: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Pairs whose keys begin with a string, with bytes, or with the elements of a tuple."""
+        return chain.from_iterable(self._prefix_chunks(ITEMS, prefix, reverse, limit))
+
+    def irange(self, minimum: Any = None, maximum: Any = None,
+               inclusive: tuple[bool, bool] = (True, True),
+               reverse: bool = False) -> Iterator[Any]:
+        """The keys within the bounds, in order. O(log n), then O(1) for each."""
+        return chain.from_iterable(
+            self._chunks(KEYS, minimum, maximum, inclusive, reverse, None)
+        )
+
+    def islice(self, start: int | None = None, stop: int | None = None,
+               reverse: bool = False) -> Iterator[Any]:
+        """The keys at these positions. O(position)."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        keys = self._chunks(KEYS, None, None, (True, True), reverse, None)
+        if reverse:
+            length = len(self)
+            start, stop = length - stop, length - start
+        from itertools import islice
+
+        return islice(chain.from_iterable(keys), start, max(start, stop))
+
+    def bisect_left(self, key: Any) -> int:
+        """How many keys are less than `key`. O(their number)."""
+        return self.count_range(None, key, (True, False))
+
+    def bisect_right(self, key: Any) -> int:
+        """How many keys are at most `key`. O(their number)."""
+        return self.count_range(None, key, (True, True))
+
+    bisect = bisect_right
+    bisect_key = bisect_right
+    bisect_key_left = bisect_left
+    bisect_key_right = bisect_right
+
+    def index(self, value: Any, start: int | None = None, stop: int | None = None) -> int:
+        """The position of a key; ValueError if it is absent or not within the positions. O(n)."""
+        if value not in self:
+            raise ValueError(f"{value!r} is not in list")
+        at = self.bisect_left(value)
+        begin, end, _ = slice(start, stop).indices(len(self))
+        if not begin <= at < end:
+            raise ValueError(f"{value!r} is not in list")
+        return at
+
+    def peekitem(self, index: int = -1) -> tuple[Any, Any]:
+        """The pair at a position. O(distance from the nearer end)."""
+        found = self._at(index.__index__())
+        if found is None:
+            raise IndexError("list index out of range")
+        return found
+
+    def get_many(self, keys: Any, default: Any = None, out: Any = None) -> Any:
+        """The values of many keys, read with the GIL released.
+
+        Keys as a buffer of uint64 (a NumPy array): an array of uint64, `out` if it is given; an
+        absent key has the value `default`, or raises KeyError if there is none. Keys as a column
+        of Arrow: a `Column`, with nulls for absent keys. Other keys: a list.
+        """
+        if out is None and not hasattr(keys, "__arrow_c_array__") and _is_words(keys):
+            out = _u64_array(len(keys))
+        return _ordna.get_many(self, keys, default, out)
+
+    def scan(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
+             reverse: bool = False, limit: int | None = None, arrow: bool = False) -> Any:
+        """The keys and the values within the bounds as two arrays, read with the GIL released.
+
+        Arrays of NumPy for integers below 2**64; with `arrow`, columns of these, bytes or str.
+        """
+        columns = _ordna.scan(self, lo, hi, inclusive, reverse, limit)
+        if arrow:
+            return columns
+        arrays = []
+        for column in columns:
+            array = _u64_array(len(column))
+            column.fill(array)
+            arrays.append(array)
+        return tuple(arrays)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        return chain.from_iterable(self._chunks(ITEMS, None, None, (True, True), False, None))
+
+    @recursive_repr()
+    def __repr__(self) -> str:
+        pairs = ", ".join(f"{key!r}: {value!r}" for key, value in self._pairs())
+        return f"{type(self).__name__}({{{pairs}}})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return dict(self._pairs()) == dict(other.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _is_words(keys: Any) -> bool:
+    if isinstance(keys, (bytes, bytearray, list, tuple)):
+        return False
+    try:
+        return memoryview(keys).ndim > 0
+    except TypeError:
+        return False
+
+
+class Snapshot(Mapping_):
+    """The state of a store at one moment. It does not change, and outlives its store."""
+
+    _codec: Any
+
+    def __new__(cls, *_: object, **__: object) -> Snapshot:
+        raise TypeError("a snapshot comes from Store.snapshot()")
+
+    def copy(self) -> Store:
+        """A new store with these entries."""
+        return Store(self._pairs(), codec=self._codec)
+
+
+class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
+    """An ordered mapping that many threads use at once.
+
+    `Store(items, memory_limit=…, codec=…)`: `items` is a mapping or pairs. Keys and values are
+    int, float, str, bytes, bool, None, dates, times, or tuples of these; with a codec (`"pickle"`
+    or a pair of functions) values are anything that it takes.
+    """
+
+    _codec: Any
+    _memory_limit: int | None
+
+    def __new__(cls, items: Any = (), *, memory_limit: int | None = None,
+                codec: Any = None) -> Any:
+        functions = _functions(codec)
+        self = super().__new__(cls, memory_limit=memory_limit, codec=functions)
+        self._codec, self._memory_limit = codec, memory_limit
+        return self
+
+    def __init__(self, items: Any = (), *, memory_limit: int | None = None,
+                 codec: Any = None) -> None:
+        self.update(items)
+
+    @classmethod
+    def fromkeys(cls, iterable: Iterable[Any], value: Any = None) -> Any:
+        """A new store with these keys and one value."""
+        return cls((key, value) for key in iterable)
+
+    def pop(self, key: Any, default: Any = ABSENT) -> Any:
+        """Removes a key and returns its value, or the default if it is absent."""
+        found = self._take(key)
+        if found is not None:
+            return found[0]
+        if default is ABSENT:
+            raise KeyError(key)
+        return default
+
+    def popitem(self, index: int = -1) -> tuple[Any, Any]:
+        """Removes the pair at a position, the last one by default, and returns it."""
+        if index in (0, -1):
+            found = self._pop_end(index == -1)
+            if found is None:
+                raise KeyError("popitem(): dictionary is empty")
+            return found
+        while True:
+            if not self:
+                raise KeyError("popitem(): dictionary is empty")
+            key, value = self.peekitem(index)
+            # Another thread may have changed it.
+            if self.compare_and_set(key, value, ABSENT):
+                return key, value
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Sets the pairs of a mapping, of an iterable, and of the keyword arguments."""
+        if len(args) > 1:
+            raise TypeError(f"update expected at most 1 argument, got {len(args)}")
+        for items in (*args, kwargs):
+            if isinstance(items, Mapping_):
+                items = items._pairs()
+            elif isinstance(items, Mapping) or hasattr(items, "keys"):
+                items = [(key, items[key]) for key in items.keys()]
+            for key, value in items:
+                self[key] = value
+
+    def compare_and_set(self, key: Any, expected: Any = ABSENT, new: Any = ABSENT) -> bool:
+        """Sets the key to `new` if its value is `expected`, as one step; returns whether it was.
+
+        `ABSENT` as `expected`: if the key is absent; as `new`: the key is removed.
+        """
+        return self._compare_and_set(key, _boxed(expected), _boxed(new))
+
+    def put_many(self, keys: Any, values: Any) -> None:
+        """Sets many keys. Buffers of uint64 and columns of Arrow are written with the GIL released.
+
+        Of a key that is given twice the later value stays. The call is not one step.
+        """
+        _ordna.put_many(self, keys, values)
+
+    def batch(self) -> Batch:
+        """Writes that every snapshot holds all or none of."""
+        return Batch(self)
+
+    def snapshot(self) -> Snapshot:
+        """The state of this moment. It takes O(1), however much there is."""
+        core = _ordna.Core.__new__(Snapshot, snapshot_of=self)
+        core._codec = self._codec
+        return core
+
+    def copy(self) -> Any:
+        """A new store with the entries of this moment."""
+        with self.snapshot() as snapshot:
+            return self._like(snapshot._pairs())
+
+    __copy__ = copy
+
+    def _like(self, items: Any) -> Any:
+        return type(self)(items, memory_limit=self._memory_limit, codec=self._codec)
+
+    def __or__(self, other: Any) -> Any:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        both = self.copy()
+        both.update(other)
+        return both
+
+    def __ror__(self, other: Any) -> Any:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        both = self._like(other)
+        both.update(self)
+        return both
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def __reduce__(self) -> Any:
+        with self.snapshot() as snapshot:
+            items = list(snapshot._pairs())
+        return _rebuild, (type(self), items, self._memory_limit, self._codec)
+
+
+def _rebuild(cls: Any, items: Any, memory_limit: int | None, codec: Any) -> Any:
+    return cls(items, memory_limit=memory_limit, codec=codec)
+
+
+class Batch:
+    """Collects writes and applies them together when its block ends without an exception."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writes: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._writes.append((key, (value,)))
+
+    def __delitem__(self, key: Any) -> None:
+        """Will remove the key if it is present then."""
+        self._writes.append((key, ()))
+
+    def update(self, items: Any) -> None:
+        """Will set the pairs of a mapping or of an iterable."""
+        pairs = items.items() if isinstance(items, Mapping) else items
+        self._writes.extend((key, (value,)) for key, value in pairs)
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    def commit(self) -> None:
+        """Applies the writes: all, or none if one is refused."""
+        self._store._write(self._writes)
+        self._writes = []
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.commit()
+        self._writes = []
+
+
+class SortedDict(Store):
+    """The behaviour of `sortedcontainers.SortedDict`, on a store.
+
+    A subclass sets `codec` to take values that are not native. docs/PYTHON.md has a table of the
+    differences.
+    """
+
+    codec: Any = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if args and (args[0] is None or callable(args[0])):
+            if args[0] is not None:
+                raise TypeError("ordna.SortedDict takes no key function: keys are in their own order")
+            args = args[1:]
+        if len(args) > 1:
+            raise TypeError(f"SortedDict expected at most 1 mapping or iterable, got {len(args)}")
+        return super().__new__(cls, codec=cls.codec)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.update(*(args[1:] if args and args[0] is None else args), **kwargs)
+
+    @property
+    def key(self) -> None:
+        """The key function: there is none."""
+        return None
+
+    def _like(self, items: Any) -> Any:
+        return type(self)(items)
+
+    def __reduce__(self) -> Any:
+        with self.snapshot() as snapshot:
+            return type(self), (list(snapshot._pairs()),)

@@ -1,0 +1,144 @@
+"""Views of keys, values and items: in order, indexed, from both ends."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView as AbcItemsView
+from collections.abc import Iterator, Sequence
+from collections.abc import KeysView as AbcKeysView
+from collections.abc import ValuesView as AbcValuesView
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._store import Mapping_
+
+KEYS, VALUES, ITEMS = 0, 1, 2
+
+
+class _View:
+    """The part that all views share. `kind` says what the view lists."""
+
+    _kind: int
+
+    def __init__(self, mapping: Mapping_, bounds: tuple[Any, ...] | None = None) -> None:
+        self._mapping: Any = mapping
+        # lo, hi, inclusive, reverse, limit; None is all.
+        self._bounds = bounds
+
+    def _iterate(self, *, backwards: bool = False) -> Any:
+        if self._bounds is None:
+            chunks = self._mapping._chunks(self._kind, None, None, (True, True), backwards, None)
+            return chain.from_iterable(chunks)
+        lo, hi, inclusive, reverse, limit = self._bounds
+        if backwards and limit is not None:
+            return reversed(list(self._iterate()))
+        chunks = self._mapping._chunks(self._kind, lo, hi, inclusive, reverse != backwards, limit)
+        return chain.from_iterable(chunks)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate()
+
+    def __reversed__(self) -> Iterator[Any]:
+        return self._iterate(backwards=True)
+
+    def __len__(self) -> int:
+        if self._bounds is None:
+            return len(self._mapping)
+        lo, hi, inclusive, _, limit = self._bounds
+        count: int = self._mapping.count_range(lo, hi, inclusive)
+        return count if limit is None else min(count, limit)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step < 0:
+                return list(self)[index]
+            return list(islice(self._iterate(), start, stop, step))
+        index = index.__index__()
+        items = self._iterate(backwards=index < 0)
+        for item in islice(items, -index - 1 if index < 0 else index, None):
+            return item
+        raise IndexError("list index out of range")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)!r})"
+
+
+class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
+    """The keys, in order. `view[i]` and `len` of a part take O(n)."""
+
+    _kind = KEYS
+
+    @classmethod
+    def _from_iterable(cls, iterable: Any) -> set[Any]:
+        return set(iterable)
+
+    def __contains__(self, key: object) -> bool:
+        if self._bounds is None:
+            return key in self._mapping
+        return any(key == other for other in self)
+
+    def count(self, value: object) -> int:
+        """1 if the key is present, else 0."""
+        return 1 if value in self else 0
+
+    def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
+        """The position of a key; ValueError if it is absent. O(n)."""
+        if self._bounds is None:
+            at: int = self._mapping.index(value, start, stop)
+            return at
+        return list(self).index(value, *(at for at in (start, stop) if at is not None))
+
+    def __delitem__(self, index: int | slice) -> None:
+        keys = self[index] if isinstance(index, slice) else [self[index]]
+        for key in keys:
+            del self._mapping[key]
+
+
+class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
+    """Pairs of key and value, in the order of the keys."""
+
+    _kind = ITEMS
+
+    @classmethod
+    def _from_iterable(cls, iterable: Any) -> set[Any]:
+        return set(iterable)
+
+    def __contains__(self, item: object) -> bool:
+        if self._bounds is not None:
+            return any(item == other for other in self)
+        if not isinstance(item, tuple) or len(item) != 2:
+            return False
+        found = self._mapping.get(item[0], _View)
+        return found is not _View and bool(found == item[1])
+
+    def count(self, value: object) -> int:
+        """1 if the pair is present, else 0."""
+        return 1 if value in self else 0
+
+    def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
+        """The position of a pair; ValueError if it is absent. O(n)."""
+        if value not in self:
+            raise ValueError(f"{value!r} is not in list")
+        if self._bounds is None:
+            key: Any = value[0]  # type: ignore[index]
+            at: int = self._mapping.index(key, start, stop)
+            return at
+        return list(self).index(value, *(at for at in (start, stop) if at is not None))  # type: ignore[arg-type]
+
+
+class ValuesView(_View, AbcValuesView, Sequence):  # type: ignore[type-arg]
+    """The values, in the order of their keys."""
+
+    _kind = VALUES
+
+    def __contains__(self, value: object) -> bool:
+        return any(value is other or value == other for other in self)
+
+    def count(self, value: object) -> int:
+        """How many values are equal to this one. O(n)."""
+        return sum(1 for other in self if other == value)
+
+    def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
+        """The first position of a value; ValueError if it is absent. O(n)."""
+        return list(self).index(value, *(at for at in (start, stop) if at is not None))

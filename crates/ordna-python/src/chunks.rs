@@ -1,0 +1,128 @@
+//! Iteration in chunks: lists, which Python chains without a call per entry.
+
+use std::ops::{Bound as Limit, ControlFlow};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ordna::{Direction, Entries};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::core::{Source, Span};
+use crate::key;
+use crate::shapes::Shapes;
+use crate::value::{self, Codec};
+
+const FIRST_CHUNK: usize = 32;
+const LAST_CHUNK: usize = 1024;
+
+/// What is listed of each entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Keys,
+    Values,
+    Items,
+}
+
+impl Kind {
+    pub fn of(kind: u8) -> Self {
+        match kind {
+            0 => Self::Keys,
+            1 => Self::Values,
+            _ => Self::Items,
+        }
+    }
+}
+
+struct State {
+    span: Span,
+    left: usize,
+    chunk: usize,
+    done: bool,
+}
+
+/// An iterator over lists of entries, in order. It holds nothing of the store between two calls;
+/// the next list begins behind the last key.
+#[pyclass(frozen, module = "ordna._ordna")]
+pub struct Chunks {
+    source: Source,
+    kind: Kind,
+    direction: Direction,
+    state: Mutex<State>,
+    shapes: Arc<Shapes>,
+    codec: Option<Arc<Codec>>,
+}
+
+impl Chunks {
+    pub fn new(
+        source: Source,
+        span: Span,
+        kind: Kind,
+        reverse: bool,
+        limit: Option<usize>,
+    ) -> Self {
+        let left = limit.unwrap_or(usize::MAX);
+        // With a limit the first chunk is all of it, if that is short.
+        let chunk = if limit.is_some() { left.clamp(1, LAST_CHUNK) } else { FIRST_CHUNK };
+        let direction = if reverse { Direction::Descending } else { Direction::Ascending };
+        let state = Mutex::new(State { span, left, chunk, done: left == 0 });
+        Self { source, kind, direction, state, shapes: Arc::default(), codec: None }
+    }
+
+    pub fn of(self, shapes: Arc<Shapes>, codec: Option<Arc<Codec>>) -> Self {
+        Self { shapes, codec, ..self }
+    }
+
+    /// Reads the next chunk and moves behind it.
+    fn read(&self) -> Entries<[u8], [u8]> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = Entries::new();
+        if state.done {
+            return entries;
+        }
+        let wanted = state.chunk.min(state.left);
+        self.source.visit(&state.span, self.direction, |key, value| {
+            entries.push(key, if self.kind == Kind::Keys { &[] } else { value });
+            let full = entries.len() == wanted;
+            if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        state.left -= entries.len();
+        state.chunk = (state.chunk * 2).min(LAST_CHUNK);
+        state.done = entries.len() < wanted || state.left == 0;
+        if let Some((key, _)) = entries.last() {
+            let behind = Limit::Excluded(key.to_vec());
+            match self.direction {
+                Direction::Ascending => state.span.0 = behind,
+                Direction::Descending => state.span.1 = behind,
+            }
+        }
+        entries
+    }
+}
+
+#[pymethods]
+impl Chunks {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        // The lock may be held by another thread that reads: it must not wait for this one's GIL.
+        let entries = py.detach(|| self.read());
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        let shape = self.shapes.only();
+        let list = PyList::empty(py);
+        for (key, bytes) in entries.iter() {
+            let value = || value::decode(py, bytes, self.codec.as_deref());
+            list.append(match self.kind {
+                Kind::Keys => key::decode(py, key, &shape)?,
+                Kind::Values => value()?,
+                Kind::Items => {
+                    PyTuple::new(py, [key::decode(py, key, &shape)?, value()?])?.into_any()
+                }
+            })?;
+        }
+        Ok(Some(list))
+    }
+}

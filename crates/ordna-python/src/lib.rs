@@ -1,0 +1,22 @@
+//! The part of the Python package `ordna` that is compiled.
+
+mod arrow;
+mod bulk;
+mod chunks;
+mod core;
+mod key;
+mod shapes;
+mod value;
+
+/// The compiled part of the package `ordna`.
+#[pyo3::pymodule]
+mod _ordna {
+    #[pymodule_export]
+    use crate::arrow::Column;
+    #[pymodule_export]
+    use crate::bulk::{get_many, put_many, scan};
+    #[pymodule_export]
+    use crate::chunks::Chunks;
+    #[pymodule_export]
+    use crate::core::Core;
+}

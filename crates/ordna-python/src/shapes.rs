@@ -1,0 +1,192 @@
+//! Which types the keys of a store have: keys that Python cannot compare must not meet.
+//!
+//! # Contract
+//! A key is accepted if Python could compare it with every other key of the store. The shape of a
+//! key is the sequence of its types, with marks around tuples. Two shapes agree if no keys of
+//! them can have different types where they first differ.
+//!
+//! While all shapes agree, a look at the shapes is enough. Otherwise the two neighbours of a new key
+//! decide: they share the longest beginning with it, and the keys of the store can be compared
+//! among themselves. So a type that cannot be compared shows itself at one of them.
+//!
+//! Two threads that insert keys of different types into an empty store at the same time may both
+//! succeed.
+
+use std::sync::{PoisonError, RwLock};
+
+use ordna::tuple::{Decode, Reader, Value, code};
+use smallvec::SmallVec;
+
+/// The types of a key, in order.
+pub type Shape = SmallVec<[u8; 16]>;
+
+pub const NONE: u8 = 1;
+pub const BOOL: u8 = 2;
+pub const INT: u8 = 3;
+pub const FLOAT: u8 = 4;
+pub const STR: u8 = 5;
+pub const BYTES: u8 = 6;
+pub const DATE: u8 = 7;
+pub const TIME: u8 = 8;
+pub const LOCAL: u8 = 9;
+pub const UTC: u8 = 10;
+pub const DELTA: u8 = 11;
+pub const TUPLE: u8 = 12;
+pub const END: u8 = 0;
+
+/// So many shapes are remembered; with more, neighbours decide.
+const SHAPES: usize = 16;
+
+#[derive(Default)]
+struct Known {
+    shapes: Vec<Shape>,
+    /// Whether keys of shapes are in the store that are not in the list, or do not agree.
+    mixed: bool,
+}
+
+/// The shapes of the keys of a store.
+#[derive(Default)]
+pub struct Shapes(RwLock<Known>);
+
+/// What a store says of a new key's shape.
+#[derive(PartialEq, Eq)]
+pub enum Verdict {
+    /// It agrees with all others.
+    Agrees,
+    /// The neighbours decide; then [`Shapes::accept_mixed`] is due.
+    AskNeighbours,
+}
+
+/// Whether a difference between these types is one that Python compares.
+fn comparable(a: u8, b: u8) -> bool {
+    let is_number = |group| matches!(group, INT | FLOAT);
+    a == b || a == END || b == END || is_number(a) && is_number(b)
+}
+
+/// Whether keys of these shapes can always be compared. `None` beside `None` is equal, so it never
+/// decides.
+fn agree(a: &[u8], b: &[u8]) -> bool {
+    for (a, b) in a.iter().zip(b) {
+        if !comparable(*a, *b) {
+            return false;
+        }
+        if *a == END || *b == END {
+            // One tuple ends here. If both do, the walk goes on.
+            if a != b {
+                return true;
+            }
+        }
+    }
+    true
+}
+
+impl Shapes {
+    /// Looks whether a key of this shape may join, and remembers it if it surely may.
+    pub fn check(&self, shape: &[u8]) -> Verdict {
+        {
+            let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            if known.mixed {
+                return Verdict::AskNeighbours;
+            }
+            if known.shapes.iter().any(|other| other.as_slice() == shape) {
+                return Verdict::Agrees;
+            }
+        }
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let all_agree = known.shapes.iter().all(|other| agree(other, shape));
+        if known.mixed || !all_agree || known.shapes.len() >= SHAPES {
+            return Verdict::AskNeighbours;
+        }
+        known.shapes.push(shape.into());
+        Verdict::Agrees
+    }
+
+    /// From now on neighbours decide.
+    pub fn accept_mixed(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).mixed = true;
+    }
+
+    /// Forgets all shapes: the store is empty.
+    pub fn clear(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
+    }
+
+    /// The shape of all keys, if it is one.
+    pub fn only(&self) -> Shape {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        match known.shapes.as_slice() {
+            [only] if !known.mixed => only.clone(),
+            _ => Shape::new(),
+        }
+    }
+}
+
+/// Whether Python can compare two keys: whether the types are comparable where they first differ.
+pub fn can_compare(a: &[u8], b: &[u8]) -> bool {
+    let group = |first: Option<u8>| match first {
+        Some(code::FALSE | code::TRUE) => Some(code::FALSE),
+        Some(code::NEGATIVE_INFINITY..=code::NAN) => Some(code::ZERO),
+        other => other,
+    };
+    let (mut left, mut right) = (Reader::new(a), Reader::new(b));
+    loop {
+        let (from, code) = (left.position(), left.peek());
+        if group(code) != group(right.peek()) {
+            let ends =
+                [left.peek(), right.peek()].map(|code| matches!(code, None | Some(code::END)));
+            return ends != [false, false];
+        }
+        let Some(code) = code else { return true };
+        if matches!(code, code::TUPLE | code::END) {
+            // Both have it: `peek` saw it.
+            let _ = (left.byte("a mark"), right.byte("a mark"));
+            continue;
+        }
+        let read = (Value::decode(&mut left), Value::decode(&mut right));
+        let same = a.get(from..left.position()) == b.get(from..right.position());
+        if !same || read.0.is_err() || read.1.is_err() {
+            return true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_agree_if_no_types_can_meet() {
+        assert!(agree(&[INT], &[FLOAT]));
+        assert!(!agree(&[INT], &[STR]));
+        assert!(!agree(&[TUPLE, INT, END], &[INT]));
+        assert!(agree(&[TUPLE, INT, END], &[TUPLE, INT, STR, END]));
+        assert!(!agree(&[TUPLE, INT, NONE, END], &[TUPLE, INT, STR, END]));
+        assert!(agree(&[TUPLE, TUPLE, END, INT, END], &[TUPLE, TUPLE, INT, END, STR, END]));
+    }
+
+    #[test]
+    fn keys_compare_by_the_types_where_they_first_differ() {
+        use ordna::tuple::encode;
+        let can = |a: &[u8], b: &[u8]| can_compare(a, b) && can_compare(b, a);
+        assert!(can(&encode(&1), &encode(&2)) && !can(&encode(&1), &encode("a")));
+        assert!(can(&encode(&(1, "a")), &encode(&(2, 5))));
+        assert!(!can(&encode(&(1, "a")), &encode(&(1, 5))));
+        assert!(can(&encode(&(1, None::<u8>, 2)), &encode(&(1, None::<u8>, 3))));
+        assert!(!can(&encode(&(1, None::<u8>)), &encode(&(1, 3))));
+        assert!(can(&encode(&(1,)), &encode(&(1, 3))) && !can(&encode(&true), &encode(&1)));
+        assert!(!can(&encode(&(1, (2, 3))), &encode(&(1, (2, "a")))));
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_forgets() {
+        let shapes = Shapes::default();
+        for length in 0..SHAPES {
+            assert!(shapes.check(&vec![TUPLE; length + 1]) == Verdict::Agrees);
+        }
+        assert!(shapes.check(&[TUPLE; 40]) == Verdict::AskNeighbours);
+        shapes.clear();
+        assert!(shapes.check(&[INT]) == Verdict::Agrees);
+        assert!(shapes.check(&[STR]) == Verdict::AskNeighbours);
+        assert_eq!(shapes.only().as_slice(), [INT]);
+    }
+}
