@@ -15,6 +15,7 @@ const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
+cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check what it left
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target so long, under AddressSanitizer
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
         ["faults"] => faults::run(""),
         ["faults", "--share"] => faults::run_share(),
         ["faults", part] => faults::run(part),
+        ["kills"] => kills("1000"),
+        ["kills", number] => kills(number),
         ["loom"] => faults::loom_clean(),
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),
@@ -44,6 +47,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the test that kills a process, so many times.
+fn kills(number: &str) -> Outcome {
+    must(
+        cargo()
+            .args(["test", "--release", "-p", "ordna", "--test", "backup", "kill", "--"])
+            .arg("--nocapture")
+            .env("ORDNA_KILLS", number),
+    )
 }
 
 /// Runs the tests whose threads are shuttle's.

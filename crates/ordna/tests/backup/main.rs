@@ -3,6 +3,7 @@
 mod damage;
 mod disk;
 mod faults;
+mod kill;
 mod live;
 mod order;
 mod round_trips;

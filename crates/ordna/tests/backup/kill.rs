@@ -1,0 +1,257 @@
+//! A child process that writes, backs up and opens is killed at random moments.
+//!
+//! The parent keeps the expected state. Each of the child's writers owns a range of keys and follows a
+//! script that its seed decides; it tells the parent of each acknowledged step through a pipe. So after
+//! a kill each range must be as it was after the last acknowledged step, or after the one behind it.
+//!
+//! `ORDNA_KILLS` sets the number of kills; `cargo xtask kills 1000` runs many.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write as _};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use ordna::backup::{BackupOptions, Compression, Mode, OpenOptions, Sync};
+use ordna::{OrderedIndex, Write};
+use ordna_testkit::random::Random;
+
+use super::steps::Bytes;
+
+const WRITERS: u64 = 3;
+const KEYS: u64 = 400;
+/// Message of the child: the store is open.
+const OPENED: u8 = 254;
+/// Message of the child: a backup is done.
+const BACKED_UP: u8 = 255;
+
+type Range = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A step of a writer: writes that belong together, or a range that is removed.
+enum Step {
+    Writes { group: bool, writes: Vec<(Vec<u8>, Option<Vec<u8>>)> },
+    Remove { from: Vec<u8>, to: Vec<u8> },
+}
+
+fn key(writer: u64, number: u64) -> Vec<u8> {
+    format!("w{writer}:{number:04}").into_bytes()
+}
+
+/// The `number`th step of a writer.
+fn step(writer: u64, number: u64) -> Step {
+    let mut random = Random::new(writer << 40 | number);
+    let kind = random.below(20);
+    if kind == 0 {
+        let from = random.below(KEYS);
+        return Step::Remove { from: key(writer, from), to: key(writer, from + 8) };
+    }
+    let count = if kind < 12 { 1 } else { 2 + random.below(6) };
+    let mut write = || {
+        let own = key(writer, random.below(KEYS));
+        let length = random.below(300) as usize;
+        let value = [format!("{number}:").into_bytes(), vec![b'x'; length]].concat();
+        (own, (random.below(5) > 0).then_some(value))
+    };
+    let writes = (0..count).map(|_| write()).collect();
+    Step::Writes { group: kind > 15, writes }
+}
+
+fn apply(step: &Step, range: &mut Range) {
+    match step {
+        Step::Writes { writes, .. } => {
+            for (key, value) in writes {
+                match value {
+                    Some(value) => drop(range.insert(key.clone(), value.clone())),
+                    None => drop(range.remove(key)),
+                }
+            }
+        }
+        Step::Remove { from, to } => range.retain(|key, _| key < from || key >= to),
+    }
+}
+
+fn run(step: &Step, store: &Bytes) {
+    match step {
+        Step::Remove { from, to } => {
+            store.remove_range(Bound::Included(from), Bound::Excluded(to));
+        }
+        Step::Writes { group: true, writes } => {
+            let work = || {
+                for (key, value) in writes {
+                    match value {
+                        Some(value) => drop(store.insert(key, value).unwrap()),
+                        None => drop(store.remove(key)),
+                    }
+                }
+            };
+            store.log_group(work).unwrap();
+        }
+        Step::Writes { group: false, writes } => {
+            let write = |(key, value): &'_ (Vec<u8>, Option<Vec<u8>>)| match value {
+                Some(value) => drop(store.insert(key, value).unwrap()),
+                None => drop(store.remove(key)),
+            };
+            match writes.as_slice() {
+                [single] => write(single),
+                writes => {
+                    let writes: Vec<Write<'_, [u8], [u8]>> = writes
+                        .iter()
+                        .map(|(key, value)| match value {
+                            Some(value) => Write::put(key.as_slice(), value.as_slice()),
+                            None => Write::Remove(key.as_slice()),
+                        })
+                        .collect();
+                    store.write_batch(&writes).unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn tell(kind: u8, number: u64) {
+    let mut message = [kind; 9];
+    message[1..].copy_from_slice(&number.to_le_bytes());
+    // At most PIPE_BUF bytes in one call: messages of two threads do not mix. Not `print!`: it is
+    // captured by the test harness.
+    std::io::stdout().lock().write_all(&message).unwrap();
+    std::io::stdout().lock().flush().unwrap();
+}
+
+fn options(seed: u64) -> OpenOptions {
+    OpenOptions::new().sync(if seed % 3 == 0 { Sync::EverySecond } else { Sync::Always })
+}
+
+/// The child. Its arguments are in the environment; without them there is nothing to do.
+#[test]
+#[ignore = "the child of the test below"]
+fn child() {
+    let Ok(dir) = std::env::var("ORDNA_KILL_DIR") else { return };
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let seed: u64 = variable("ORDNA_KILL_SEED").parse().unwrap();
+    let done: Vec<u64> =
+        variable("ORDNA_KILL_STEPS").split(',').map(|steps| steps.parse().unwrap()).collect();
+    let store = &Bytes::open(dir, options(seed)).unwrap();
+    tell(OPENED, 0);
+    thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let first = done[writer as usize];
+            scope.spawn(move || {
+                for number in first.. {
+                    run(&step(writer, number), store);
+                    if seed % 3 == 0 {
+                        // What the system has outlives the process.
+                        store.flush_log().unwrap();
+                    }
+                    tell(writer as u8, number + 1);
+                }
+            });
+        }
+        let mut random = Random::new(seed);
+        loop {
+            thread::sleep(Duration::from_millis(random.below(10)));
+            let mode = if random.below(3) == 0 { Mode::Snapshot } else { Mode::Live };
+            let compression =
+                if random.below(2) == 0 { Compression::Lz4 } else { Compression::None };
+            let backup = BackupOptions::new().workers(2).mode(mode).compression(compression);
+            store.backup(&backup).unwrap();
+            tell(BACKED_UP, 0);
+        }
+    });
+}
+
+/// Kills a child that goes on from `steps`; returns the steps acknowledged in all, whether it had
+/// opened the store, and how many backups it finished.
+fn kill(dir: &Path, seed: u64, steps: &[u64]) -> (Vec<u64>, bool, u64) {
+    let numbers: Vec<String> = steps.iter().map(u64::to_string).collect();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["kill::child", "--exact", "--ignored", "--nocapture", "-q"])
+        .env("ORDNA_KILL_DIR", dir)
+        .env("ORDNA_KILL_SEED", seed.to_string())
+        .env("ORDNA_KILL_STEPS", numbers.join(","))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdout.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let mut random = Random::new(seed);
+    // Some are killed while they open.
+    let most = if random.below(4) == 0 { 15 } else { 120 };
+    thread::sleep(Duration::from_micros(random.below(most * 1000)));
+    // `kill` is SIGKILL.
+    child.kill().unwrap();
+    let status = child.wait().unwrap();
+    let bytes = reader.join().unwrap();
+    // The harness prints before the first message.
+    let start = bytes.iter().position(|byte| *byte == OPENED).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[..start]);
+    assert!(status.code().is_none(), "the child ended by itself: {status}, {text}");
+    let (mut steps, mut opened, mut backups) = (steps.to_vec(), false, 0);
+    for message in bytes[start..].chunks_exact(9) {
+        let number = u64::from_le_bytes(message[1..].try_into().unwrap());
+        match message[0] {
+            OPENED => opened = true,
+            BACKED_UP => backups += 1,
+            writer => steps[usize::from(writer)] = number,
+        }
+    }
+    (steps, opened, backups)
+}
+
+fn range_of(store: &Bytes, writer: u64) -> Range {
+    store.prefix(format!("w{writer}:").as_bytes()).collect()
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+    let kills: u64 =
+        std::env::var("ORDNA_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(15);
+    let dir: PathBuf = std::env::temp_dir().join(format!("ordna-kill-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let mut steps = vec![0; WRITERS as usize];
+    let mut ranges = vec![Range::new(); WRITERS as usize];
+    let (mut unacknowledged, mut torn, mut while_opening, mut backups, mut replayed) =
+        (0_u64, 0, 0, 0, 0);
+    for seed in 0..kills {
+        let (told, opened, finished) = kill(&dir, seed, &steps);
+        while_opening += u64::from(!opened);
+        backups += finished;
+        let store = Bytes::open(&dir, options(seed)).unwrap();
+        for writer in 0..WRITERS {
+            let at = writer as usize;
+            let found = range_of(&store, writer);
+            for number in steps[at]..told[at] {
+                apply(&step(writer, number), &mut ranges[at]);
+            }
+            steps[at] = told[at];
+            if found != ranges[at] {
+                // The step under way may be there, whole.
+                apply(&step(writer, told[at]), &mut ranges[at]);
+                steps[at] += 1;
+                unacknowledged += 1;
+                assert!(
+                    found == ranges[at],
+                    "kill {seed}: writer {writer} acknowledged {} steps, and finds another state",
+                    told[at]
+                );
+            }
+        }
+        let recovery = store.durability().unwrap().recovery;
+        torn += recovery.log.cuts.len();
+        replayed += recovery.log.records;
+        drop(store);
+    }
+    let total: u64 = steps.iter().sum();
+    println!(
+        "{kills} kills, {while_opening} of them while opening; {total} steps acknowledged or found, \
+         {unacknowledged} found unacknowledged; {backups} backups finished; {replayed} records \
+         replayed; {torn} torn tails cut"
+    );
+    assert!(total > 0 && backups > 0);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
