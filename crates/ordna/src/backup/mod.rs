@@ -47,6 +47,8 @@ mod delta;
 mod directory;
 mod error;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod log;
 mod manifest;
 mod open;

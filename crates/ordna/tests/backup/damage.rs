@@ -237,3 +237,47 @@ fn bytes_behind_the_end_and_swapped_files_are_found() {
     let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
     assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
 }
+
+/// What the fuzz targets do for hours, for a moment: bytes of records, changed, with right checksums.
+#[test]
+fn arbitrary_records_with_right_checksums_never_panic() {
+    use ordna::backup::{Storage, fuzzing};
+    use ordna_testkit::random::Random;
+    let mut random = Random::new(7);
+    let (mut restored, mut opened) = (0, 0);
+    for _ in 0..4000 {
+        let mut records = |kinds: &[u8]| {
+            let (mut bytes, count) = (Vec::new(), random.below(6));
+            for _ in 0..count {
+                bytes.push(kinds[random.below(kinds.len() as u64) as usize]);
+                let words = random.below(3);
+                (0..words).for_each(|_| bytes.extend(random.below(3).to_le_bytes()));
+                for _ in 0..random.below(3) {
+                    let length = random.below(3) as u8;
+                    bytes.push(length);
+                    bytes.extend((0..length).map(|_| random.below(3) as u8));
+                }
+            }
+            (bytes, count)
+        };
+        let (shard, delta) = (records(&[0, 0, 0, 1, 2]), records(&[7, 8, 9, 9, 9, 0]));
+        let log = records(&[0, 1, 2, 3, 4, 5, 6, 7]);
+        let disk = Model::new();
+        disk.create_dir(Path::new("/b")).unwrap();
+        let dir = Path::new("/b");
+        fuzzing::write_backup(&disk, dir, (&shard.0, shard.1), (&delta.0, delta.1)).unwrap();
+        let store = Bytes::restore("/b", options(&disk, Sync::Never));
+        assert_eq!(store.is_ok(), verify(&disk, "/b", &Progress::default()).is_ok());
+        if let Ok(store) = store {
+            store.validate().unwrap();
+            restored += 1;
+        }
+        disk.create_dir(Path::new(DIR)).unwrap();
+        fuzzing::write_segment(&disk, Path::new(DIR), &log.0, log.1).unwrap();
+        if let Ok(store) = Bytes::open(DIR, options(&disk, Sync::Never)) {
+            store.validate().unwrap();
+            opened += 1;
+        }
+    }
+    assert!(restored > 100 && opened > 100, "{restored} restored, {opened} opened");
+}

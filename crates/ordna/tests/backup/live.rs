@@ -11,6 +11,7 @@ use ordna::{Options, OrderedIndex, Store, Write};
 use ordna_testkit::random::Random;
 
 use super::disk::Model;
+use super::golden::Hooked;
 use super::steps::{Bytes, DIR, options, state_of};
 
 /// Writers change everything while the backup runs. The state at the cut is taken by the metadata's
@@ -137,36 +138,26 @@ fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
 
 #[test]
 fn memory_does_not_grow_while_everything_is_overwritten() {
-    // Versions that a held snapshot would keep, and that a live backup does not.
-    let grown = |mode| {
-        let disk = Model::new();
-        let store: Store<u64, [u8]> = Store::open(DIR, {
-            let store = Options::new().collectors(0);
-            OpenOptions::new().storage(Arc::new(disk)).sync(Sync::Never).store(store)
-        })
-        .unwrap();
-        for key in 0..4000 {
-            store.insert(&key, &[1; 100]).unwrap();
-        }
-        let most = Arc::new(AtomicU64::new(0));
-        let progress = Progress::default();
-        thread::scope(|scope| {
-            let (store, progress) = (&store, &progress);
-            let backup = scope.spawn(move || {
-                store
-                    .backup(&BackupOptions::new().mode(mode).workers(1).progress(progress))
-                    .unwrap()
-            });
-            let mut round = 0;
-            while !backup.is_finished() {
-                for key in 0..4000 {
-                    store.insert(&key, &[round; 100]).unwrap();
-                }
-                round = round.wrapping_add(1);
-                most.fetch_max(store.statistics().versions as u64, Ordering::Relaxed);
-            }
+    // Versions in the store once all keys are overwritten behind the cut.
+    let versions = |mode| {
+        let hooked = Hooked::new(Arc::new(Model::new()));
+        let options = OpenOptions::new().storage(hooked.clone()).sync(Sync::Never);
+        let store: Store<u64, [u8]> = Store::open(DIR, options).unwrap();
+        let fill = |store: &Store<u64, [u8]>, byte| {
+            (0..4000).for_each(|key| drop(store.insert(&key, &[byte; 100]).unwrap()));
+        };
+        fill(&store, 1);
+        let (store, seen) = (Arc::new(store), Arc::new(AtomicU64::new(0)));
+        let (held, told) = (Arc::clone(&store), Arc::clone(&seen));
+        hooked.before_the_first_shard(move || {
+            fill(&held, 2);
+            held.collect_garbage();
+            told.store(held.statistics().versions as u64, Ordering::Relaxed);
         });
-        most.load(Ordering::Relaxed)
+        store.backup(&BackupOptions::new().mode(mode).workers(1)).unwrap();
+        seen.load(Ordering::Relaxed)
     };
-    assert_eq!(grown(Mode::Live), 4000);
+    assert_eq!(versions(Mode::Live), 4000);
+    // What the other mode costs, and the proof that this test would notice.
+    assert_eq!(versions(Mode::Snapshot), 8000);
 }

@@ -3,6 +3,7 @@
 mod damage;
 mod disk;
 mod faults;
+mod golden;
 mod kill;
 mod live;
 mod order;

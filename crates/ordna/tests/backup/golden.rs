@@ -1,0 +1,172 @@
+//! Files that former versions wrote stay readable. `ORDNA_WRITE_GOLDEN=1` writes those of this version,
+//! once per format version.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use ordna::backup::{
+    BackupOptions, Compression, Disk, OpenOptions, OutFile, Progress, Storage, Sync, verify,
+};
+use ordna::{Options, OrderedIndex, Put, Write};
+
+use super::disk::Model;
+use super::steps::{Bytes, DIR, State, options, state_of};
+
+/// A storage that calls something, once, when the first shard of a backup is created: after the cut,
+/// before any worker has read anything.
+pub struct Hooked {
+    storage: Arc<dyn Storage>,
+    hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Hooked {
+    pub fn new(storage: Arc<dyn Storage>) -> Arc<Self> {
+        Arc::new(Self { storage, hook: Mutex::new(None) })
+    }
+
+    pub fn before_the_first_shard(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.storage.fmt(f)
+    }
+}
+
+impl Storage for Hooked {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        if path.ends_with("shard-0000")
+            && let Some(hook) = self.hook.lock().unwrap().take()
+        {
+            hook();
+        }
+        self.storage.create(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {
+        self.storage.open(path)
+    }
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.storage.truncate(path, len)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.storage.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.storage.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.storage.create_dir(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.storage.list(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.storage.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + std::marker::Sync>>> {
+        self.storage.lock(path)
+    }
+}
+
+/// Year 2100, in milliseconds.
+const LATE: u64 = 4_102_444_800_000;
+
+/// A life with every record of the format in its files, and the state after it.
+fn life(dir: &Path, storage: Arc<dyn Storage>) -> State {
+    let hooked = Hooked::new(storage);
+    let open = OpenOptions::new()
+        .storage(hooked.clone())
+        .sync(Sync::Always)
+        .store(Options::new().clock(|| 1000).collectors(0));
+    let store = Arc::new(Bytes::open(dir, open).unwrap());
+    let until = |expires_at| Put { value: b"until".as_slice(), expires_at };
+    let put = |key: &[u8], expires_at| {
+        store.modify_entry(key, |_| ordna::Change::Put(until(expires_at))).unwrap();
+    };
+    for key in [b"a", b"b", b"c", b"d", b"r", b"s"] {
+        store.insert(key, [key[0]; 40].as_slice()).unwrap();
+    }
+    put(b"e", Some(LATE));
+    put(b"", None);
+    // What follows the cut meets the backup: the delta holds a value, one with a deadline, an absence.
+    let late = Arc::clone(&store);
+    hooked.before_the_first_shard(move || {
+        late.insert(b"a", b"after the cut").unwrap();
+        late.insert(b"e", b"after the cut").unwrap();
+        late.insert(b"f", b"after the cut").unwrap();
+    });
+    let backup = BackupOptions::new()
+        .workers(1)
+        .compression(Compression::Lz4)
+        .metadata(|| b"stream 7".to_vec());
+    let summary = store.backup(&backup).unwrap();
+    assert_eq!(summary.spilled, 3);
+    store.write_batch(&[Write::put(b"g", b"1"), Write::Remove(b"b")]).unwrap();
+    put(b"h", Some(LATE));
+    put(b"i", Some(LATE));
+    store.set_expiry(b"h", None).unwrap();
+    store.set_expiry(b"c", Some(LATE + 1)).unwrap();
+    let range =
+        (std::ops::Bound::Excluded(b"q".as_slice()), std::ops::Bound::Included(b"s".as_slice()));
+    store.remove_range(range.0, range.1);
+    state_of(&store)
+}
+
+fn expected() -> State {
+    life(Path::new(DIR), Arc::new(Model::new()))
+}
+
+fn golden(version: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/backup/golden/v{version}"))
+}
+
+/// Copies a directory into a model of a disk.
+fn load(disk: &Model, from: &Path, to: &Path) {
+    disk.create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            load(disk, &entry.path(), &to);
+        } else {
+            let file = disk.create(&to).unwrap();
+            file.write(&std::fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_of_each_format_version_are_readable() {
+    if std::env::var_os("ORDNA_WRITE_GOLDEN").is_some() {
+        let dir = golden(1);
+        std::fs::create_dir(&dir).expect("a golden file is written once");
+        life(&dir, Arc::new(Disk));
+        std::fs::remove_file(dir.join("LOCK")).unwrap();
+    }
+    for version in 1..=1 {
+        let disk = Model::new();
+        load(&disk, &golden(version), Path::new(DIR));
+        let report = verify(&disk, DIR, &Progress::default()).unwrap();
+        assert_eq!((report.backups.len(), report.backups[0].entries), (1, 8));
+        let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+        assert_eq!(state_of(&store), expected(), "version {version}");
+        let recovery = store.durability().unwrap().recovery;
+        assert_eq!(recovery.metadata, b"stream 7");
+        assert!(recovery.log.closed && recovery.log.cuts.is_empty());
+    }
+}
+
+#[test]
+fn a_backup_holds_the_state_of_its_cut_though_writes_come_before_its_workers() {
+    let disk = Model::new();
+    life(Path::new(DIR), Arc::new(disk.clone()));
+    let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
+    let store = Bytes::restore(backup.parent().unwrap(), options(&disk, Sync::Never)).unwrap();
+    assert_eq!(store.get(b"a".as_slice()), Some(vec![b'a'; 40]));
+    assert_eq!(store.expiry(b"e"), Some(Some(LATE)));
+    assert_eq!(store.get(b"f".as_slice()), None);
+    assert_eq!(store.approximate_len(), 8);
+}
