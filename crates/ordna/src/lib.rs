@@ -46,3 +46,8 @@ pub use store::{
     Snapshot, Statistics, Store, Write,
 };
 pub use typed::Map;
+
+/// Compiles and runs the examples of README.md as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -2,6 +2,8 @@
 
 use ordna_papers::Locked;
 
+ordna_testkit::count_memory!();
+
 ordna_testkit::conformance! {
     mod u64_words: Locked<u64, u64> = Locked::new();
     mod u64_bytes: Locked<u64, [u8]> = Locked::new();
