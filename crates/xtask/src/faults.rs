@@ -118,7 +118,7 @@ fn plant(names: &[String]) -> Outcome {
         }
     }
     let tests = if names.iter().any(|name| modelled(name).is_none()) {
-        build("--cfg faults", "target/faults", &LIBRARY, &[])?
+        build("--cfg faults", "target/faults", &LIBRARY, &tests_for(names)?)?
     } else {
         Vec::new()
     };
@@ -229,19 +229,21 @@ fn names() -> Result<Vec<String>, String> {
     Ok(found.into_iter().collect())
 }
 
-/// Builds the test programs of these packages, or these ones only.
+/// Builds these test programs of these packages.
 fn build(
     flags: &str,
     target: &str,
     packages: &[&str],
-    tests: &[&str],
+    tests: &[impl AsRef<str>],
 ) -> Result<Vec<Program>, String> {
+    if tests.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut command = cargo();
     command
         .args(["test", "--no-run", "--message-format=json", "--target-dir", target])
         .args(packages.iter().flat_map(|package| ["-p", package]))
-        .args(tests.iter().flat_map(|test| ["--test", test]))
-        .args(if tests.is_empty() { &["--tests"][..] } else { &[] })
+        .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
         .args(if flags.contains("loom") { &["--release"][..] } else { &[] })
         .env("RUSTFLAGS", flags)
         .stderr(Stdio::inherit());
@@ -259,6 +261,25 @@ fn build(
         }
     }
     Ok(programs)
+}
+
+/// The test programs that look for faults of these names.
+fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
+    let mut tests = Vec::new();
+    for package in LIBRARY {
+        let folder = root().join("crates").join(package).join("tests");
+        let entries =
+            std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let source = if path.is_dir() { path.join("main.rs") } else { path.clone() };
+            let stems = if source.exists() { stems(&source)? } else { Vec::new() };
+            let is_wanted = |name: &String| stems.iter().any(|stem| is_of(stem, area_of(name)));
+            if names.iter().any(is_wanted) {
+                tests.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    Ok(tests)
 }
 
 /// The name of a test program's file; of its modules, if it is a folder's `main.rs`.
