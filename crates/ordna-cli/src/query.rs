@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_page_that_is_too_large_for_one_reply_is_fetched_in_parts() {
         let config = ordna_server::Config {
-            bind: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+            bind: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0))],
             max_reply: 10_000,
             ..ordna_server::Config::default()
         };

@@ -1,35 +1,67 @@
 //! `ordna serve`.
 
 use std::io::IsTerminal;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use clap::Parser;
-use ordna_server::{Config, Server};
+use ordna_server::{Config, Server, Tls, parse_bytes};
+use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Options of `ordna serve`.
-#[derive(Debug, Parser)]
+/// Options of `ordna serve`. Each may stand in the configuration file under the same name; a flag comes
+/// before the file.
+#[derive(Debug, Default, Parser, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// Address to listen on; one that other machines reach needs a password
-    #[arg(long, default_value = "127.0.0.1")]
-    bind: IpAddr,
-    /// Port to listen on; 0 lets the system choose
-    #[arg(long, default_value_t = 6380)]
-    port: u16,
+    /// Configuration file (TOML): the names of these flags, and their values
+    #[arg(long)]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Address or host name to listen on [default: 127.0.0.1]; may be given several times; one that
+    /// other machines reach needs a password
+    #[arg(long)]
+    bind: Vec<String>,
+    /// Port to listen on [default: 6380]; 0 lets the system choose
+    #[arg(long)]
+    port: Option<u16>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "ORDNA_PASSWORD", hide_env_values = true)]
     password: Option<String>,
-    /// Connections at once
-    #[arg(long, default_value_t = 10_000)]
-    max_clients: usize,
+    /// File of users, as ACL SAVE writes it
+    #[arg(long)]
+    acl_file: Option<PathBuf>,
+    /// Port to listen on with TLS, beside the other one
+    #[arg(long)]
+    tls_port: Option<u16>,
+    /// Listen with TLS only
+    #[arg(long)]
+    tls_only: bool,
+    /// Certificate chain for TLS (PEM)
+    #[arg(long)]
+    tls_cert: Option<PathBuf>,
+    /// Private key for TLS (PEM)
+    #[arg(long)]
+    tls_key: Option<PathBuf>,
+    /// Authorities of client certificates (PEM); clients without a certificate are refused
+    #[arg(long)]
+    tls_client_ca: Option<PathBuf>,
+    /// Connections at once [default: 10000]
+    #[arg(long)]
+    max_clients: Option<usize>,
     /// Bytes that keys and values may take, with what it takes to order them (512mb, 4gb); beyond,
-    /// writes are refused
-    #[arg(long, value_parser = bytes)]
-    max_memory: Option<usize>,
+    /// writes are refused; 0: no limit
+    #[arg(long)]
+    max_memory: Option<String>,
+    /// Bytes that the requests and replies of all clients may take [default: a quarter of
+    /// --max-memory, 1gb without]; beyond, the largest clients are closed; 0: no limit
+    #[arg(long)]
+    max_memory_clients: Option<String>,
     /// Worker threads; as many as there are cores unless given
     #[arg(long)]
     threads: Option<NonZeroUsize>,
@@ -37,9 +69,120 @@ pub struct Options {
     /// threads unless given
     #[arg(long)]
     collectors: Option<NonZeroUsize>,
+    /// Serve /metrics, /healthz and /readyz over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
+    #[arg(long)]
+    metrics: Option<String>,
+    /// Serve the console over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
+    #[arg(long)]
+    console: Option<String>,
 }
 
-/// Serves until SIGTERM or SIGINT.
+impl Options {
+    /// These options, and those of the file where they are not given.
+    fn with_file(self) -> anyhow::Result<Self> {
+        let Some(path) = &self.config else { return Ok(self) };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let file: Self = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        Ok(Self {
+            config: self.config,
+            bind: if self.bind.is_empty() { file.bind } else { self.bind },
+            port: self.port.or(file.port),
+            password: self.password.or(file.password),
+            acl_file: self.acl_file.or(file.acl_file),
+            tls_port: self.tls_port.or(file.tls_port),
+            tls_only: self.tls_only || file.tls_only,
+            tls_cert: self.tls_cert.or(file.tls_cert),
+            tls_key: self.tls_key.or(file.tls_key),
+            tls_client_ca: self.tls_client_ca.or(file.tls_client_ca),
+            max_clients: self.max_clients.or(file.max_clients),
+            max_memory: self.max_memory.or(file.max_memory),
+            max_memory_clients: self.max_memory_clients.or(file.max_memory_clients),
+            threads: self.threads.or(file.threads),
+            collectors: self.collectors.or(file.collectors),
+            metrics: self.metrics.or(file.metrics),
+            console: self.console.or(file.console),
+        })
+    }
+
+    /// The addresses of a port.
+    fn addresses(&self, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+        if self.bind.is_empty() {
+            return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]);
+        }
+        let mut all: Vec<SocketAddr> = Vec::new();
+        for host in &self.bind {
+            let found = (host.as_str(), port).to_socket_addrs();
+            let found = found.with_context(|| format!("cannot find the address of {host:?}"))?;
+            for address in found {
+                if !all.contains(&address) {
+                    all.push(address);
+                }
+            }
+        }
+        // Some names stand for IPv6 too on machines that have none.
+        all.sort_by_key(SocketAddr::is_ipv6);
+        let usable = |address: &SocketAddr| {
+            address.is_ipv4() || std::net::UdpSocket::bind((address.ip(), 0)).is_ok()
+        };
+        if all.iter().any(SocketAddr::is_ipv4) {
+            all.retain(usable);
+        }
+        Ok(all)
+    }
+
+    fn tls(&self) -> anyhow::Result<Option<Tls>> {
+        let Some(port) = self.tls_port else {
+            if self.tls_only || self.tls_cert.is_some() || self.tls_key.is_some() {
+                bail!("TLS needs a port: --tls-port");
+            }
+            return Ok(None);
+        };
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            bail!("--tls-port needs a certificate and its key: --tls-cert and --tls-key");
+        };
+        Ok(Some(Tls {
+            bind: self.addresses(port)?,
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_authorities: self.tls_client_ca.clone(),
+        }))
+    }
+
+    fn to_config(&self) -> anyhow::Result<Config> {
+        let default = Config::default();
+        let size = |flag: &str, text: &Option<String>| match text {
+            None => Ok(None),
+            Some(text) => match parse_bytes(text) {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(why) => bail!("{flag}: {why}"),
+            },
+        };
+        Ok(Config {
+            bind: if self.tls_only { vec![] } else { self.addresses(self.port.unwrap_or(6380))? },
+            tls: self.tls()?,
+            password: self.password.clone(),
+            acl_file: self.acl_file.clone(),
+            max_clients: self.max_clients.unwrap_or(default.max_clients),
+            max_memory: size("--max-memory", &self.max_memory)?,
+            max_clients_memory: size("--max-memory-clients", &self.max_memory_clients)?,
+            collectors: self.collectors.or(self.threads).unwrap_or(default.collectors),
+            metrics: self.metrics.as_deref().map(page_address).transpose()?,
+            console: self.console.as_deref().map(page_address).transpose()?,
+            ..default
+        })
+    }
+}
+
+/// `PORT` on this machine, or `ADDRESS:PORT`.
+fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port)),
+        Err(_) => text.parse().with_context(|| format!("{text:?} is no PORT and no ADDRESS:PORT")),
+    }
+}
+
+/// Serves until SIGTERM, SIGINT or SHUTDOWN.
 pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
     let filter = EnvFilter::try_from_env("ORDNA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -47,32 +190,34 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
+    let options = options.with_file()?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = options.threads {
         builder.worker_threads(threads.get());
     }
     let runtime = builder.enable_all().build()?;
-    let default = Config::default();
-    let config = Config {
-        bind: SocketAddr::new(options.bind, options.port),
-        password: options.password,
-        max_clients: options.max_clients,
-        max_memory: options.max_memory,
-        collectors: options.collectors.or(options.threads).unwrap_or(default.collectors),
-        ..default
-    };
+    let config = options.to_config()?;
     runtime.block_on(async {
-        // Before the socket is there, so that nobody who reaches it can be too early with a signal.
+        // Before the socket is there, so that no signal comes too early for its handler.
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
         let server = Server::bind(config).await?;
         tracing::info!(address = %server.address(), "ready");
+        if let Some(address) = server.console_address() {
+            tracing::info!("console at http://{address}/");
+        }
+        if let Some(address) = server.metrics_address() {
+            tracing::info!("metrics at http://{address}/metrics");
+        }
+        // Without systemd there is nobody to tell.
+        let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         if greet {
             say_what_next(server.address());
         }
         server
             .run(async {
                 tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+                let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
             })
             .await;
         tracing::info!("stopped");
@@ -80,23 +225,6 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
-}
-
-/// A number of bytes, with a unit as Redis writes them: `kb` is 1,024, `k` 1,000, and so on.
-fn bytes(text: &str) -> Result<usize, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = match text[digits..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" => 1000,
-        "kb" => 1 << 10,
-        "m" => 1_000_000,
-        "mb" => 1 << 20,
-        "g" => 1_000_000_000,
-        "gb" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit; b, k, kb, m, mb, g and gb are")),
-    };
-    let number: usize = text[..digits].parse().map_err(|_| "needs a number first".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| format!("{text} is more than this machine can count"))
 }
 
 fn say_what_next(address: SocketAddr) {
@@ -108,4 +236,36 @@ fn say_what_next(address: SocketAddr) {
          redis-cli -p {port} ORDNA.PREFIX SE:Upp KEYS\n  \
          redis-cli -p {port} ORDNA.RANGE - + REV LIMIT 10 KEYS\n"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_gives_what_the_flags_leave_open() {
+        let path = std::env::temp_dir().join(format!("ordna-{}.toml", std::process::id()));
+        let text = "port = 7000\nmax-memory = '1kb'\nbind = ['127.0.0.2']\nconsole = '8080'\n";
+        std::fs::write(&path, text).unwrap();
+        let file = path.to_str().unwrap();
+        let options = Options::parse_from(["serve", "--config", file, "--port", "7001"]);
+        let config = options.with_file().unwrap().to_config().unwrap();
+        assert_eq!(config.bind, ["127.0.0.2:7001".parse().unwrap()]);
+        assert_eq!(config.max_memory, Some(1024));
+        assert_eq!(config.console, Some("127.0.0.1:8080".parse().unwrap()));
+        std::fs::write(&path, "prot = 7000\n").unwrap();
+        let options = Options::parse_from(["serve", "--config", file]);
+        assert!(format!("{:#}", options.with_file().unwrap_err()).contains("prot"));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn names_are_addresses_too() {
+        let parsed = |words: &[&str]| Options::parse_from(words).to_config();
+        let config = parsed(&["serve", "--bind", "localhost", "--max-memory", "0"]).unwrap();
+        assert!(config.bind.contains(&"127.0.0.1:6380".parse().unwrap()), "{:?}", config.bind);
+        assert_eq!(config.max_memory, Some(0));
+        assert!(parsed(&["serve", "--tls-port", "1"]).is_err());
+        assert!(parsed(&["serve", "--max-memory", "1x"]).is_err());
+    }
 }

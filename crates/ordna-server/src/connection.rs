@@ -1,146 +1,293 @@
 //! One connection: reads, executes what is complete, answers, in that order and in batches.
+//!
+//! The task of a connection looks whether it was told to end at each read, at each write that waits and
+//! between the stretches of a walk.
 
-use std::net::SocketAddr;
+use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::clients::Client;
-use crate::commands::{self, Outcome, Transaction, Watched};
+use crate::command::{Outcome, Table};
+use crate::dispatch;
+use crate::lookup::Lookup;
 use crate::reply::Replies;
-use crate::request::Requests;
+use crate::request::{Arguments, Requests};
+use crate::session::{ReplyMode, Session};
 use crate::state::State;
+use crate::stream::Stream;
 use crate::walk::Walk;
 
 /// Replies are sent before they grow beyond this, if more of a batch is to come.
 const SEND: usize = 256 << 10;
 /// Commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
+/// A walk goes on for this long after its client has closed its side of the connection: the client may
+/// still read, as `printf 'KEYS *\r\n' | nc -N` does.
+const GRACE: Duration = Duration::from_secs(1);
 
-/// What a connection knows of itself.
-pub struct Session {
-    pub client: Arc<Client>,
-    pub authenticated: bool,
-    /// What was said since MULTI.
-    pub transaction: Option<Transaction>,
-    pub watched: Vec<Watched>,
+/// A connection and what it shares.
+struct Connection<'a> {
+    state: &'a State,
+    table: &'static Table,
+    client: Arc<Client>,
+    stream: Stream,
+    replies: Replies,
 }
 
 /// Serves a connection until it ends.
-pub async fn serve(
-    state: Arc<State>,
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    stop: watch::Receiver<bool>,
-) {
-    let id = state.next_client_id();
-    let Some(client) = state.clients.enter(id, peer, state.config.max_clients) else {
-        state.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // The client may be gone already; there is nobody else to tell.
-        let _ = stream.write_all(b"-ERR max number of clients reached\r\n").await;
-        return;
-    };
+pub async fn serve(state: Arc<State>, table: &'static Table, stream: Stream, client: Arc<Client>) {
     // Leaves even if the task panics.
-    struct Present<'a>(&'a State, u64);
+    struct Present<'a>(&'a State, Arc<Client>);
     impl Drop for Present<'_> {
         fn drop(&mut self) {
-            self.0.clients.leave(self.1);
+            self.0.clients.leave(&self.1);
+            self.0.snapshots.end_of(self.1.id);
         }
     }
-    let _present = Present(&state, id);
-    let authenticated = state.password().is_none();
-    let mut session = Session { client, authenticated, transaction: None, watched: Vec::new() };
-    if let Err(error) = converse(&state, &mut session, &mut stream, stop).await {
+    let _present = Present(&state, client.clone());
+    let user = state.acl.welcome();
+    let mut session = Session::new(client.clone(), user, state.acl.version());
+    let replies = Replies::default();
+    let peer = client.peer;
+    let mut connection = Connection { state: &state, table, client, stream, replies };
+    if let Err(error) = connection.converse(&mut session).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
 }
 
-async fn converse(
-    state: &State,
-    session: &mut Session,
-    stream: &mut TcpStream,
-    mut stop: watch::Receiver<bool>,
-) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut requests = Requests::default();
-    let mut replies = Replies::default();
-    loop {
-        // Bytes that are there come before the stop, which costs a look at what all connections share.
-        let received = tokio::select! {
-            biased;
-            received = stream.read_buf(requests.receive()) => received?,
-            _ = stop.wait_for(|stop| *stop) => return Ok(()),
-        };
-        if received == 0 {
-            return Ok(());
+impl Connection<'_> {
+    async fn converse(&mut self, session: &mut Session) -> Result<()> {
+        let mut requests = Requests::default();
+        loop {
+            // Bytes that are there come before the end, which costs a look at shared memory.
+            let received = tokio::select! {
+                biased;
+                received = self.stream.read_buf(requests.receive()) => received?,
+                () = self.client.ended() => return Ok(()),
+                line = next_line(session) => {
+                    self.replies.simple(&line);
+                    self.send().await?;
+                    continue;
+                }
+            };
+            if received == 0 {
+                return Ok(());
+            }
+            let since = self.client.since.elapsed().as_millis() as u64;
+            self.client.last_seen.store(since, Ordering::Relaxed);
+            self.state.stats.input_bytes.fetch_add(received as u64, Ordering::Relaxed);
+            self.account(&requests);
+            let go_on = self.execute_all(session, &mut requests).await?;
+            self.send().await?;
+            self.replies.bytes.shrink_to(SEND);
+            self.account(&requests);
+            if !go_on {
+                return self.stream.shutdown().await;
+            }
+            // So that a client that never pauses cannot hold up the end.
+            if self.client.is_ended() {
+                return Ok(());
+            }
         }
-        let go_on = execute_all(state, session, stream, &mut requests, &mut replies).await?;
-        if !replies.bytes.is_empty() {
-            stream.write_all(&replies.bytes).await?;
-            replies.bytes.clear();
-            replies.bytes.shrink_to(SEND);
+    }
+
+    fn account(&self, requests: &Requests) {
+        self.client.input.store(requests.size(), Ordering::Relaxed);
+        self.client.output.store(self.replies.bytes.capacity(), Ordering::Relaxed);
+        let limit = self.state.settings.clients_memory.size();
+        self.state.clients.account(&self.client, limit);
+    }
+
+    /// Executes every complete command received; `false` if the connection is to be closed.
+    async fn execute_all(
+        &mut self,
+        session: &mut Session,
+        requests: &mut Requests,
+    ) -> Result<bool> {
+        requests.limit(self.state.settings.query_limit.size());
+        let mut executed = 0;
+        loop {
+            let arguments = match requests.next(session.user.is_some()) {
+                Ok(None) => return Ok(true),
+                Ok(Some(arguments)) => arguments,
+                Err(error) => {
+                    if error.is_too_large() {
+                        self.state.clients.closed_for_input.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.replies.error(&error.0);
+                    return Ok(false);
+                }
+            };
+            if self.state.may_be_paused() {
+                self.wait_for_pause(arguments).await;
+            }
+            executed += 1;
+            let before = self.replies.bytes.len();
+            let outcome =
+                dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
+            let silent = match session.reply_mode {
+                ReplyMode::On => false,
+                ReplyMode::Off => true,
+                ReplyMode::SkipNext => {
+                    session.reply_mode = ReplyMode::SkipThis;
+                    true
+                }
+                ReplyMode::SkipThis => {
+                    session.reply_mode = ReplyMode::On;
+                    true
+                }
+            };
+            match outcome {
+                Outcome::Done => {}
+                Outcome::Close => return Ok(false),
+                Outcome::Walk(walk) => self.walk(*walk, silent).await?,
+                Outcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
+                // If nobody tells, it is freed too.
+                Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
+                Outcome::Late(time) => tokio::time::sleep(time).await,
+            }
+            if silent {
+                self.replies.bytes.truncate(before.min(self.replies.bytes.len()));
+            }
+            if self.replies.bytes.len() > SEND {
+                self.send().await?;
+            }
+            if executed % TURN == 0 {
+                self.turn().await?;
+            }
         }
-        if !go_on {
-            return stream.shutdown().await;
+    }
+
+    /// Waits while clients pause, but for the commands that end a pause.
+    async fn wait_for_pause(&self, arguments: Arguments<'_>) {
+        let spec = self.table.catalog.find(arguments.get(0));
+        let writes = spec.is_none_or(|spec| spec.is_write() || spec.name == "exec");
+        if spec.is_none_or(|spec| spec.name != "client") {
+            tokio::select! {
+                () = self.state.paused(writes) => {}
+                () = self.client.ended() => {}
+            }
         }
-        // So that a client that never pauses cannot hold up the stop.
-        if stop.has_changed().unwrap_or(true) {
-            return Ok(());
+    }
+
+    /// Lets other connections in between.
+    async fn turn(&self) -> Result<()> {
+        tokio::task::yield_now().await;
+        if self.client.is_ended() { Err(ended()) } else { Ok(()) }
+    }
+
+    async fn walk(&mut self, mut walk: Walk, silent: bool) -> Result<()> {
+        let mut noted = None;
+        let mut closed: Option<Instant> = None;
+        loop {
+            let before = self.replies.bytes.len();
+            let over = match walk.step(self.state, None, &mut self.replies) {
+                Ok(over) => over,
+                Err(error) => {
+                    tracing::error!(%error, "a walk is given up, and its connection closed");
+                    return Err(Error::other(error));
+                }
+            };
+            if silent {
+                self.replies.bytes.truncate(before);
+            }
+            if over {
+                return Ok(());
+            }
+            noted.get_or_insert_with(|| self.state.walks.note());
+            if self.replies.bytes.len() > SEND {
+                self.send().await?;
+            }
+            self.turn().await?;
+            if closed.is_none() && self.stream.is_closed_by_client() {
+                closed = Some(Instant::now());
+            }
+            if closed.is_some_and(|closed| closed.elapsed() > GRACE) {
+                return Err(Error::new(ErrorKind::BrokenPipe, "the client of a walk is gone"));
+            }
         }
+    }
+
+    async fn look_up(&mut self, mut lookup: Lookup, silent: bool) -> Result<()> {
+        let before = self.replies.bytes.len();
+        let most = self.state.settings.output_limit.size();
+        loop {
+            match lookup.step(most, &mut self.replies) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => {
+                    self.replies.bytes.truncate(before);
+                    self.replies.error(&error);
+                    return Ok(());
+                }
+            }
+            if silent {
+                self.replies.bytes.truncate(before);
+            }
+            self.client.output.store(self.replies.bytes.capacity(), Ordering::Relaxed);
+            let limit = self.state.settings.clients_memory.size();
+            self.state.clients.account(&self.client, limit);
+            self.turn().await?;
+        }
+    }
+
+    /// Sends all replies. A client that takes none for long is closed.
+    async fn send(&mut self) -> Result<()> {
+        let mut sent = 0;
+        while sent < self.replies.bytes.len() {
+            let rest = &self.replies.bytes[sent..];
+            let written = match self.stream.write_at_once(rest) {
+                Some(written) => written?,
+                None => {
+                    let stall = self.state.config.stall;
+                    tokio::select! {
+                        biased;
+                        written = self.stream.write(rest) => written?,
+                        () = self.client.ended() => return Err(ended()),
+                        () = tokio::time::sleep(stall) => {
+                            self.state.clients.closed_for_output.fetch_add(1, Ordering::Relaxed);
+                            tracing::warn!(
+                                peer = %self.client.peer, waiting = rest.len(),
+                                seconds = stall.as_secs(), "closed: the client reads no reply"
+                            );
+                            return Err(ErrorKind::TimedOut.into());
+                        }
+                    }
+                }
+            };
+            if written == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+            sent += written;
+        }
+        if sent > 0 {
+            self.state.stats.output_bytes.fetch_add(sent as u64, Ordering::Relaxed);
+            self.replies.bytes.clear();
+            if matches!(self.stream, Stream::Tls(_)) {
+                self.stream.flush().await?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// Executes every complete command received; `false` if the connection is to be closed.
-async fn execute_all(
-    state: &State,
-    session: &mut Session,
-    stream: &mut TcpStream,
-    requests: &mut Requests,
-    replies: &mut Replies,
-) -> std::io::Result<bool> {
-    let mut executed = 0;
-    let go_on = loop {
-        let outcome = match requests.next(session.authenticated) {
-            Ok(None) => break true,
-            Ok(Some(arguments)) => commands::execute(state, session, arguments, replies),
-            Err(error) => {
-                replies.error(&error.0);
-                break false;
-            }
-        };
-        executed += 1;
-        match outcome {
-            Outcome::Done => {}
-            Outcome::Close => break false,
-            Outcome::Walk(walk) => run(state, *walk, replies).await,
-            // If nobody tells, it is freed too.
-            Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
-        }
-        if replies.bytes.len() > SEND {
-            stream.write_all(&replies.bytes).await?;
-            replies.bytes.clear();
-        }
-        if executed % TURN == 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    state.commands.add(executed as i64);
-    Ok(go_on)
+fn ended() -> Error {
+    Error::new(ErrorKind::ConnectionAborted, "the connection was told to end")
 }
 
-async fn run(state: &State, mut walk: Walk, replies: &mut Replies) {
-    let mut noted = None;
+/// The next line of `MONITOR`; never resolves for a client that does not monitor.
+async fn next_line(session: &mut Session) -> Arc<str> {
+    let Some(monitor) = &mut session.monitor else { return std::future::pending().await };
     loop {
-        let stepped = walk.step(&state.keys(), state.config.max_reply);
-        match stepped {
-            Ok(true) => return walk.reply(replies),
-            Ok(false) => {
-                noted.get_or_insert_with(|| state.walks.note());
-                tokio::task::yield_now().await;
-            }
-            Err(error) => return replies.error(&error),
+        match monitor.recv().await {
+            Ok(line) => return line,
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return std::future::pending().await,
         }
     }
 }

@@ -5,7 +5,8 @@
 //! be used more than once.
 //!
 //! All cursors of one scan read the snapshot that was taken when it began, as long as its lease
-//! lasts; each call renews it. Afterwards they go on from the same key in the present state.
+//! lasts; each call renews it. Afterwards they go on from the same key in the present state. A flush
+//! ends all scans: their cursors lead to the end.
 //!
 //! Of each scan the last [`RECENT`] cursors are remembered, so that a long scan does not push out
 //! those of others, and [`KEPT`] of all scans together. Beyond, scans without a lease forget theirs,
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use crate::state::Snapshot;
+use crate::snapshot::Snapshot;
 
 /// Cursors remembered at once, of all clients together.
 const KEPT: usize = 16_384;
@@ -46,6 +47,18 @@ struct Table {
     /// The scans without a lease.
     idle: BTreeSet<u64>,
     ended: u64,
+    /// Cursors up to this one are from before the last flush.
+    flushed: u64,
+}
+
+/// What a cursor stands for.
+pub enum Recalled {
+    /// A position, and the snapshot if its lease lasts.
+    Position(Position, Option<Snapshot>),
+    /// The keyspace was flushed meanwhile: the scan is at its end.
+    Flushed,
+    /// The cursor is forgotten, or was never given.
+    Unknown,
 }
 
 /// Where a scan goes on.
@@ -141,13 +154,16 @@ impl Cursors {
         cursor
     }
 
-    /// Where to go on, and in which snapshot if its lease lasts; `None` if the cursor is forgotten
-    /// or was never given.
-    pub fn recall(&self, cursor: u64) -> Option<(Position, Option<Snapshot>)> {
+    pub fn recall(&self, cursor: u64) -> Recalled {
         let table = self.table();
-        let position = table.positions.get(&cursor)?.clone();
+        if cursor <= table.flushed {
+            return Recalled::Flushed;
+        }
+        let Some(position) = table.positions.get(&cursor).cloned() else {
+            return Recalled::Unknown;
+        };
         let snapshot = table.leases.get(&position.scan).map(|lease| lease.snapshot.clone());
-        Some((position, snapshot))
+        Recalled::Position(position, snapshot)
     }
 
     /// The scan has come to its end.
@@ -156,11 +172,15 @@ impl Cursors {
         drop(ended);
     }
 
-    /// Ends all snapshots of scans.
-    pub fn end_leases(&self) {
+    /// Ends all scans: the keyspace is flushed.
+    pub fn end_all(&self) {
         let mut table = self.table();
         let scans: Vec<u64> = table.leases.keys().copied().collect();
         let ended: Vec<_> = scans.into_iter().filter_map(|scan| table.end(scan)).collect();
+        table.flushed = table.last;
+        table.positions.clear();
+        table.scans.clear();
+        table.idle.clear();
         drop(table);
         drop(ended);
     }
@@ -200,11 +220,18 @@ async fn end_in_time(cursors: std::sync::Weak<Cursors>, scan: u64, mut until: In
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Keyspace;
+    use crate::keyspace::Keyspace;
 
     fn in_runtime(body: impl FnOnce()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
         runtime.unwrap().block_on(async { body() });
+    }
+
+    fn position(cursors: &Cursors, cursor: u64) -> (Position, Option<Snapshot>) {
+        match cursors.recall(cursor) {
+            Recalled::Position(position, snapshot) => (position, snapshot),
+            Recalled::Flushed | Recalled::Unknown => panic!("cursor {cursor} is gone"),
+        }
     }
 
     #[test]
@@ -212,20 +239,20 @@ mod tests {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
             let cursors = Arc::new(Cursors::new(Duration::from_secs(60)));
-            let slow = cursors.remember(b"slow".to_vec(), None, store.snapshot());
+            let slow = cursors.remember(b"slow".to_vec(), None, Snapshot::of(&store));
             let mut from = None;
             for n in 0..2 * KEPT {
                 let key = format!("{n}").into_bytes();
-                let cursor = cursors.remember(key, from.as_ref(), store.snapshot());
-                from = cursors.recall(cursor).map(|(position, _)| position);
+                let cursor = cursors.remember(key, from.as_ref(), Snapshot::of(&store));
+                from = Some(position(&cursors, cursor).0);
             }
             // Nor do many short ones.
             for _ in 0..2 * KEPT {
-                let cursor = cursors.remember(Vec::new(), None, store.snapshot());
-                let from = cursors.recall(cursor).map(|(position, _)| position);
+                let cursor = cursors.remember(Vec::new(), None, Snapshot::of(&store));
+                let from = Some(position(&cursors, cursor).0);
                 cursors.finish(from.as_ref());
             }
-            let (position, snapshot) = cursors.recall(slow).unwrap();
+            let (position, snapshot) = position(&cursors, slow);
             assert_eq!((position.key.as_slice(), snapshot.is_some()), (&b"slow"[..], true));
             let table = cursors.table();
             assert_eq!(table.positions.len(), KEPT);
@@ -240,14 +267,14 @@ mod tests {
             let store = Keyspace::with_options(ordna::Options::new());
             // No overflow of the clock either.
             let cursors = Arc::new(Cursors::new(Duration::MAX));
-            let first = cursors.remember(b"a".to_vec(), None, store.snapshot());
-            let (from, _) = cursors.recall(first).unwrap();
+            let first = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
+            let (from, _) = position(&cursors, first);
             for _ in 1..RECENT {
-                cursors.remember(b"b".to_vec(), Some(&from), store.snapshot());
+                cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
             }
-            assert!(cursors.recall(first).is_some());
-            cursors.remember(b"b".to_vec(), Some(&from), store.snapshot());
-            assert!(cursors.recall(first).is_none());
+            position(&cursors, first);
+            cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
+            assert!(matches!(cursors.recall(first), Recalled::Unknown));
             assert_eq!(cursors.table().positions.len(), RECENT);
         });
     }
@@ -259,8 +286,8 @@ mod tests {
             let store = Keyspace::with_options(ordna::Options::new());
             let cursors = Arc::new(Cursors::new(Duration::from_secs(3600)));
             for _ in 0..100 {
-                let cursor = cursors.remember(b"a".to_vec(), None, store.snapshot());
-                let (from, _) = cursors.recall(cursor).unwrap();
+                let cursor = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
+                let (from, _) = position(&cursors, cursor);
                 cursors.finish(Some(&from));
             }
             let metrics = tokio::runtime::Handle::current().metrics();

@@ -13,7 +13,7 @@ const MAX_BULK: i64 = 512 << 20;
 const MAX_ARGUMENTS: i64 = i32::MAX as i64;
 /// Longest line: an inline command, or a length.
 const MAX_LINE: usize = 64 << 10;
-/// Bytes of one command that may wait for its end: Redis' `client-query-buffer-limit`.
+/// Bytes of one command that may wait for its end, unless [`Requests::limit`] says otherwise.
 const MAX_COMMAND: usize = 1 << 30;
 /// Before a client has authenticated, it gets less.
 const MAX_ARGUMENTS_BEFORE_AUTH: i64 = 10;
@@ -23,14 +23,25 @@ const MAX_BULK_BEFORE_AUTH: i64 = 16_384;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
+const TOO_LARGE: &str = "too big query buffer";
+
+impl ProtocolError {
+    /// Whether the request exceeded the limit of its size.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.0.ends_with(TOO_LARGE)
+    }
+}
+
 fn broken<T>(what: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(format!("ERR Protocol error: {}", what.into())))
 }
 
 /// Bytes received and not yet executed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Requests {
     buffer: Vec<u8>,
+    /// Bytes of one command that may wait for its end.
+    most: usize,
     /// Where the command under way starts, and how far it has been parsed.
     start: usize,
     at: usize,
@@ -88,13 +99,43 @@ impl<'a> Arguments<'a> {
         self.ranges.get(at).map_or(&[], |range| &self.bytes[range.clone()])
     }
 
+    /// The arguments from a position on, which exists, as a request of their own.
+    pub fn tail(self, from: usize) -> Self {
+        Self { ranges: self.ranges.get(from..).unwrap_or(&[]), ..self }
+    }
+
     pub fn iter_from(&self, from: usize) -> impl ExactSizeIterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.ranges[from.min(self.ranges.len())..].iter().map(move |range| &bytes[range.clone()])
     }
 }
 
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            buffer: Vec::new(),
+            most: MAX_COMMAND,
+            start: 0,
+            at: 0,
+            missing: 0,
+            bulk: None,
+            arguments: Vec::new(),
+            unquoted: Vec::new(),
+        }
+    }
+}
+
 impl Requests {
+    /// Refuses commands beyond so many bytes.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Bytes of memory that the requests take.
+    pub fn size(&self) -> usize {
+        self.buffer.capacity() + self.arguments.capacity() * size_of::<Range<usize>>()
+    }
+
     /// Where to receive more bytes. Drops what has been executed.
     pub fn receive(&mut self) -> &mut Vec<u8> {
         const READ: usize = 16 << 10;
@@ -175,8 +216,8 @@ impl Requests {
                 }
             };
             if self.buffer.len() - self.at < length + 2 {
-                if self.buffer.len() - self.start > MAX_COMMAND {
-                    return broken("too big query buffer");
+                if self.buffer.len() - self.start > self.most {
+                    return broken(TOO_LARGE);
                 }
                 return Ok(None);
             }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use crate::state::{Freeing, Snapshot};
+use crate::keyspace::Freeing;
+use crate::snapshot::Snapshot;
 
 /// Snapshots at once, of all clients together.
 pub const MOST: usize = 1024;
@@ -25,6 +26,8 @@ struct Held {
     snapshot: Snapshot,
     /// When it ends by itself, and the task that sees to it.
     lease: Option<(Instant, AbortHandle)>,
+    /// The client whose end ends it.
+    owner: Option<u64>,
 }
 
 /// A snapshot as it is listed.
@@ -33,6 +36,9 @@ pub struct Listed {
     pub age: Duration,
     /// What is left of its lease.
     pub lease: Option<Duration>,
+    /// The client whose end ends it.
+    pub owner: Option<u64>,
+    pub term: u64,
 }
 
 impl Snapshots {
@@ -41,7 +47,12 @@ impl Snapshots {
     }
 
     /// Keeps a snapshot and returns its number; `None` if there are [`MOST`] already.
-    pub fn keep(self: &Arc<Self>, snapshot: Snapshot, lease: Option<Duration>) -> Option<u64> {
+    pub fn keep(
+        self: &Arc<Self>,
+        snapshot: Snapshot,
+        lease: Option<Duration>,
+        owner: Option<u64>,
+    ) -> Option<u64> {
         let mut table = self.table();
         if table.held.len() >= MOST {
             return None;
@@ -61,7 +72,7 @@ impl Snapshots {
             });
             Some((until, task.abort_handle()))
         });
-        table.held.insert(id, Held { snapshot, lease });
+        table.held.insert(id, Held { snapshot, lease, owner });
         Some(id)
     }
 
@@ -79,12 +90,26 @@ impl Snapshots {
         Some(held.snapshot.release())
     }
 
+    /// Ends the snapshots of a client that has gone.
+    pub fn end_of(&self, client: u64) {
+        let table = self.table();
+        let of_client = |(id, held): (&u64, &Held)| (held.owner == Some(client)).then_some(*id);
+        let ids: Vec<u64> = table.held.iter().filter_map(of_client).collect();
+        drop(table);
+        for id in ids {
+            // The freeing goes on by itself.
+            drop(self.end(id));
+        }
+    }
+
     pub fn list(&self) -> Vec<Listed> {
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
         let list = |(id, held): (&u64, &Held)| Listed {
             id: *id,
             age: held.snapshot.taken().elapsed(),
             lease: held.lease.as_ref().map(|(until, _)| left(*until)),
+            owner: held.owner,
+            term: held.snapshot.term(),
         };
         self.table().held.iter().map(list).collect()
     }
@@ -98,7 +123,7 @@ mod tests {
     use ordna::Options;
 
     use super::*;
-    use crate::state::Keyspace;
+    use crate::keyspace::Keyspace;
 
     /// Tells by which thread it is freed.
     struct Freed(Sender<ThreadId>);
@@ -121,7 +146,7 @@ mod tests {
             };
             let store = Keyspace::with_options(Options::new().clock(clock));
             let snapshots = Arc::new(Snapshots::default());
-            let id = snapshots.keep(store.snapshot(), None).unwrap();
+            let id = snapshots.keep(Snapshot::of(&store), None, None).unwrap();
             drop(store);
             assert!(told.try_recv().is_err(), "the snapshot keeps it");
             snapshots.end(id).unwrap().unwrap().await.unwrap();
@@ -142,7 +167,7 @@ mod tests {
                 0
             };
             let store = Keyspace::with_options(Options::new().clock(clock));
-            let snapshot = store.snapshot();
+            let snapshot = Snapshot::of(&store);
             let clone = snapshot.clone();
             drop((store, snapshot));
             assert!(told.try_recv().is_err(), "the snapshot keeps it");

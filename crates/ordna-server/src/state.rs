@@ -1,218 +1,226 @@
 //! What all connections share.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use ordna::sync::StripedCounter;
-use ordna::{MemoryBudget, Options, Statistics, Store};
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use ordna::{MemoryBudget, Options, Statistics};
+use tokio::sync::{Notify, broadcast};
 
-use crate::Config;
+use crate::acl::Acl;
 use crate::clients::Clients;
+use crate::config::Config;
 use crate::cursors::Cursors;
+use crate::keyspace::{Entries, Keyspace};
+use crate::logs::{Latencies, SlowLog};
+use crate::samples::Samples;
+use crate::settings::Settings;
+use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
-use crate::walk::LongWalks;
+use crate::spec::Catalog;
+use crate::stats::Stats;
+use crate::walks::LongWalks;
 use crate::watches::Watches;
 
-type Entries = Store<[u8], [u8]>;
+/// Lines that a monitor may lag behind before it loses some.
+const MONITOR_LAG: usize = 4096;
 
-/// Resolves, to whatever, once a keyspace is freed.
-pub(crate) type Freeing = oneshot::Receiver<()>;
-
-/// The keys and values, as somebody holds them: the server, a snapshot, or who counts.
-///
-/// Once it was flushed, the last of them frees millions of keys, perhaps, and may be anybody: so that
-/// is left to a thread that serves nobody.
-#[derive(Debug)]
-pub(crate) struct Keyspace(Option<Arc<Entries>>);
-
-impl Keyspace {
-    pub(crate) fn with_options(options: Options) -> Self {
-        Self(Some(Arc::new(Store::with_options(options))))
-    }
-
-    /// A stable state.
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let snapshot = self.deref().snapshot();
-        Snapshot { snapshot, keyspace: Self(self.0.clone()) }
-    }
-
-    /// Lets go; tells when it is freed if nobody else holds it.
-    pub(crate) fn release(mut self) -> Option<Freeing> {
-        self.let_go()
-    }
-
-    fn let_go(&mut self) -> Option<Freeing> {
-        let last = self.0.take().and_then(Arc::into_inner)?;
-        // Without a runtime nobody is served.
-        Handle::try_current().ok()?;
-        let (tell, freeing) = oneshot::channel();
-        let free = move || {
-            drop(last);
-            // Most do not wait for it.
-            let _ = tell.send(());
-        };
-        // Not on the runtime's threads, which panics if the system gives none: here it is freed at once
-        // then, with the closure.
-        let _ = thread::Builder::new().name("ordna flush".to_owned()).spawn(free);
-        Some(freeing)
-    }
-}
-
-impl Drop for Keyspace {
-    fn drop(&mut self) {
-        // It goes on by itself.
-        drop(self.let_go());
-    }
-}
-
-impl Deref for Keyspace {
-    type Target = Entries;
-
-    fn deref(&self) -> &Entries {
-        self.0.as_deref().expect("it is let go by its end only")
-    }
-}
-
-/// A stable state of the keys and values.
-#[derive(Debug)]
-pub(crate) struct Snapshot {
-    // First: the keyspace outlives it.
-    snapshot: ordna::Snapshot<[u8], [u8]>,
-    keyspace: Keyspace,
-}
-
-impl Clone for Snapshot {
-    fn clone(&self) -> Self {
-        Self { snapshot: self.snapshot.clone(), keyspace: Keyspace(self.keyspace.0.clone()) }
-    }
-}
-
-impl Snapshot {
-    /// Lets go; tells when the keyspace is freed if nobody else holds that.
-    pub(crate) fn release(self) -> Option<Freeing> {
-        let Self { snapshot, keyspace } = self;
-        drop(snapshot);
-        keyspace.release()
-    }
-}
-
-impl Deref for Snapshot {
-    type Target = ordna::Snapshot<[u8], [u8]>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.snapshot
-    }
+/// Until when clients pause.
+#[derive(Debug, Default)]
+pub struct Pause {
+    /// Milliseconds since the start; 0: no pause.
+    until: AtomicU64,
+    only_writes: AtomicBool,
+    over: Notify,
 }
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]
-pub(crate) struct State {
+pub struct State {
     /// Commands take this lock as readers, however they change the keyspace: it synchronizes itself.
-    /// Those that must be one step for every other client (`EXEC`, `MSET`, …) take it as the one
+    /// Commands that are one step for every other client (`EXEC`, `MSET`, …) take it as the one
     /// writer. Sharded, so that readers on different threads do not write to the same cache line.
     keyspace: ShardedLock<Keyspace>,
-    /// How often the keyspace was replaced by an empty one.
-    flushes: AtomicU64,
-    /// Those that were replaced, as long as snapshots keep them.
+    /// Keyspaces that a flush replaced, as long as snapshots keep them.
     flushed: Mutex<Vec<Weak<Entries>>>,
     /// The memory limit, for all of them together.
     memory: Option<MemoryBudget>,
-    password: Mutex<Option<String>>,
     pub config: Config,
+    pub settings: Settings,
+    pub catalog: &'static Catalog,
     pub address: SocketAddr,
+    pub acl: Acl,
     pub clients: Clients,
     pub cursors: Arc<Cursors>,
     pub snapshots: Arc<Snapshots>,
     pub watches: Arc<Watches>,
     pub walks: LongWalks,
+    pub stats: Stats,
+    pub slow_log: SlowLog,
+    pub latencies: Latencies,
     pub started: Instant,
-    pub commands: StripedCounter,
-    pub connections: AtomicU64,
-    pub refused: AtomicU64,
+    /// Another one after each start.
+    pub run_id: String,
+    pub pause: Pause,
+    /// Receives a line for each command while somebody monitors.
+    pub monitors: broadcast::Sender<Arc<str>>,
+    /// `SHUTDOWN` was said.
+    pub shutdown: Notify,
+    /// The listener is gone, and connections drain.
+    pub stopping: AtomicBool,
+    pub hits: StripedCounter,
+    pub misses: StripedCounter,
+    pub peak_memory: AtomicUsize,
+    /// The scripts that were loaded: hash and the number of the known script.
+    pub scripts: Mutex<BTreeMap<String, usize>>,
+    pub samples: Samples,
 }
 
 impl State {
-    pub(crate) fn new(config: Config, address: SocketAddr) -> Self {
-        let password = config.password.clone().filter(|password| !password.is_empty());
-        let memory = config.max_memory.map(MemoryBudget::new);
+    pub fn new(config: Config, address: SocketAddr, catalog: &'static Catalog) -> Self {
+        let memory = config.max_memory.filter(|limit| *limit > 0).map(MemoryBudget::new);
+        let settings = Settings::new();
+        let sized = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+        settings.max_clients.set(sized(config.max_clients));
+        settings.output_limit.set(sized(config.max_reply));
+        settings.clients_memory.set(sized(config.max_clients_memory()));
         Self {
             keyspace: ShardedLock::new(empty(&config, memory.as_ref())),
-            flushes: AtomicU64::new(0),
             flushed: Mutex::default(),
             memory,
-            password: Mutex::new(password),
+            acl: Acl::new(config.password.as_deref(), catalog, config.acl_file.clone()),
             cursors: Arc::new(Cursors::new(config.scan_lease)),
+            stats: Stats::new(catalog.all().len()),
             config,
+            settings,
+            catalog,
             address,
             clients: Clients::default(),
             snapshots: Arc::default(),
             watches: Arc::default(),
             walks: LongWalks::default(),
+            slow_log: SlowLog::default(),
+            latencies: Latencies::default(),
             started: Instant::now(),
-            commands: StripedCounter::new(),
-            connections: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            run_id: run_id(),
+            pause: Pause::default(),
+            monitors: broadcast::channel(MONITOR_LAG).0,
+            shutdown: Notify::new(),
+            stopping: AtomicBool::new(false),
+            hits: StripedCounter::new(),
+            misses: StripedCounter::new(),
+            peak_memory: AtomicUsize::new(0),
+            scripts: Mutex::default(),
+            samples: Samples::default(),
         }
     }
 
     // A panic under the lock leaves the keyspace whole: it is changed by single steps of the store.
-    pub(crate) fn keys(&self) -> Keys<'_> {
+    pub fn keys(&self) -> Keys<'_> {
         Keys::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The keyspace, with nobody else inside.
-    pub(crate) fn keys_alone(&self) -> Keys<'_> {
+    /// The keyspace, with no other command inside.
+    pub fn keys_alone(&self) -> Keys<'_> {
         Keys::Alone(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts an empty keyspace in the place of this one, and returns this one. Cursors go on in the
-    /// new one; snapshots stay.
+    /// A stable state with no command half done in it. A snapshot alone could hold a write that began
+    /// first and miss one that ended first; here no write is under way at the moment it is taken.
+    pub fn cut(&self) -> Snapshot {
+        Snapshot::of(&self.keys_alone())
+    }
+
+    /// Puts an empty keyspace in the place of this one, and returns this one. Scans end; snapshots
+    /// stay.
     ///
     /// # Errors
-    /// Others are inside.
-    pub(crate) fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
+    /// Other commands are inside.
+    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
         let Keys::Alone(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-        self.cursors.end_leases();
+        self.cursors.end_all();
         let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
         flushed.retain(|flushed| flushed.strong_count() > 0);
-        flushed.extend(keyspace.0.as_ref().map(Arc::downgrade));
+        flushed.push(keyspace.downgrade());
         drop(flushed);
         Ok(std::mem::replace(&mut **keyspace, empty(&self.config, self.memory.as_ref())))
     }
 
     /// Counts of the flushed keyspaces that are not freed.
-    pub(crate) fn flushed(&self) -> Vec<Statistics> {
+    pub fn flushed(&self) -> Vec<Statistics> {
         let flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = flushed.iter().filter_map(Weak::upgrade).map(|entries| Keyspace(Some(entries)));
+        let held = flushed.iter().filter_map(Keyspace::upgrade);
         held.map(|keyspace| keyspace.statistics()).collect()
     }
 
-    pub(crate) fn flushes(&self) -> u64 {
-        self.flushes.load(Ordering::Relaxed)
+    /// Counts of the keyspace.
+    pub fn statistics(&self) -> Statistics {
+        self.with_flushed(self.keys().statistics())
     }
 
-    pub(crate) fn password(&self) -> Option<String> {
-        self.password.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Counts of the keyspace with the bytes and snapshots of flushed ones added.
+    pub fn with_flushed(&self, mut counts: Statistics) -> Statistics {
+        for flushed in self.flushed() {
+            counts.bytes += flushed.bytes;
+            counts.versions += flushed.versions;
+            counts.dead += flushed.dead;
+            counts.walks += flushed.walks;
+            counts.snapshots.extend(flushed.snapshots);
+        }
+        counts
     }
 
-    pub(crate) fn set_password(&self, password: &str) {
-        let password = Some(password.to_owned()).filter(|password| !password.is_empty());
-        *self.password.lock().unwrap_or_else(PoisonError::into_inner) = password;
+    /// Milliseconds since the start.
+    fn uptime_millis(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn next_client_id(&self) -> u64 {
-        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    /// Pauses clients from now on: all commands or those that write.
+    pub fn pause(&self, time: Duration, only_writes: bool) {
+        let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.pause.only_writes.store(only_writes, Ordering::Relaxed);
+        self.pause.until.store(self.uptime_millis().saturating_add(time).max(1), Ordering::Relaxed);
     }
+
+    pub fn unpause(&self) {
+        self.pause.until.store(0, Ordering::Relaxed);
+        self.pause.over.notify_waiters();
+    }
+
+    /// Waits while clients pause.
+    pub async fn paused(&self, writes: bool) {
+        loop {
+            let over = self.pause.over.notified();
+            let until = self.pause.until.load(Ordering::Relaxed);
+            let left = until.saturating_sub(self.uptime_millis());
+            if left == 0 || self.pause.only_writes.load(Ordering::Relaxed) && !writes {
+                return;
+            }
+            // An end of the pause that comes before the wait is noticed a second later.
+            let left = Duration::from_millis(left.min(1000));
+            let _ = tokio::time::timeout(left, over).await;
+        }
+    }
+
+    /// Whether clients may have to wait; cheap.
+    #[inline]
+    pub fn may_be_paused(&self) -> bool {
+        self.pause.until.load(Ordering::Relaxed) != 0
+    }
+}
+
+fn run_id() -> String {
+    let mut bytes = [0; 20];
+    // Without a source of random numbers it is no worse than a number.
+    let _ = getrandom::fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn empty(config: &Config, memory: Option<&MemoryBudget>) -> Keyspace {
@@ -224,10 +232,10 @@ fn empty(config: &Config, memory: Option<&MemoryBudget>) -> Keyspace {
 }
 
 /// The keyspace, as a command holds it.
-pub(crate) enum Keys<'a> {
+pub enum Keys<'a> {
     /// Beside others.
     Shared(ShardedLockReadGuard<'a, Keyspace>),
-    /// With nobody else inside.
+    /// With no other command inside.
     Alone(ShardedLockWriteGuard<'a, Keyspace>),
 }
 

@@ -1,48 +1,93 @@
 //! Commands that walk over many keys, in stretches, so that others get their turn.
+//!
+//! A walk reads one snapshot from its first stretch to its last; a removal follows the present state.
+//! A stretch ends by the work done, not by the entries met: matching, copying and passing an entry all
+//! count.
+//!
+//! # Protocol of a long reply
+//! An array names its length first. A walk gathers entries until its end or until [`GATHERED`] bytes.
+//! In the second case it walks on and only counts; then it sends the length, what it gathered, and the
+//! rest as it walks over the same entries of the snapshot again, a piece at a time. So a reply takes no
+//! more than [`GATHERED`] bytes of memory however long it is.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use ordna::entries::{FlatBytes, Sequence};
 use ordna::{Direction, OrderedIndex};
 
-use crate::glob;
+use crate::cursors::Position;
+use crate::glob::Pattern;
+use crate::keyspace::Keyspace;
 use crate::reply::Replies;
-use crate::state::{Keyspace, Snapshot};
+use crate::snapshot::Snapshot;
+use crate::state::State;
 
-/// Entries looked at before other connections get their turn.
-const STRETCH: usize = 1024;
-/// The same for the bytes of what they hold.
-const STRETCH_BYTES: usize = 1 << 20;
+/// Work of a stretch, in units of some ten nanoseconds: a stretch takes about a third of a
+/// millisecond.
+const STRETCH: usize = 32 << 10;
+/// Work of passing an entry.
+const ENTRY: usize = 16;
+/// Bytes copied for one unit of work.
+const COPIED: usize = 64;
+/// Bytes of a reply that are kept before the walk only counts.
+const GATHERED: usize = 256 << 10;
+
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// What a walk does with the entries it meets.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Purpose {
     /// Returns keys, with their values if asked for.
     Return { values: bool },
-    /// Returns the keys that match.
-    Matching(Vec<u8>),
+    /// Returns the keys that match; without a pattern none.
+    Matching(Option<Arc<Pattern>>),
     /// Counts them.
     Count,
     /// Removes them.
     Delete,
 }
 
-/// A walk under way. Reads one snapshot from its first stretch to its last; removals follow the
-/// present state.
+/// What the reply of a walk looks like.
+#[derive(Debug)]
+pub enum Form {
+    /// An array, or a number for purposes that count.
+    Plain,
+    /// A cursor of `SCAN` and an array.
+    Scan(Option<Position>),
+    /// A cursor of `ORDNA.SCAN` and an array.
+    Token,
+}
+
+/// Where a long reply is.
+#[derive(Debug)]
+enum Phase {
+    Gather,
+    /// Counts what follows the gathered entries; goes back to these bounds and limit afterwards.
+    Count(Bounds, usize),
+    Send,
+}
+
+/// A walk under way.
 #[derive(Debug)]
 pub struct Walk {
     pub lower: Bound<Vec<u8>>,
     pub upper: Bound<Vec<u8>>,
     pub direction: Direction,
+    /// Entries still passed over without a look.
+    pub skip: usize,
     /// Entries still wanted.
     pub limit: usize,
     pub purpose: Purpose,
-    /// What it reads; taken at its first stretch unless it is given.
+    pub form: Form,
+    /// What it reads; taken before its first stretch unless it is given.
     pub snapshot: Option<Snapshot>,
+    phase: Phase,
     found: Replies,
+    /// Entries found so far, and of these entries that wait to be sent.
     count: usize,
+    unsent: usize,
+    /// The last key met, if there may be more behind it.
+    last: Option<Vec<u8>>,
 }
 
 impl Walk {
@@ -51,127 +96,221 @@ impl Walk {
             lower,
             upper,
             direction: Direction::Ascending,
+            skip: 0,
             limit: usize::MAX,
             purpose,
+            form: Form::Plain,
             snapshot: None,
+            phase: Phase::Gather,
             found: Replies::default(),
             count: 0,
+            unsent: 0,
+            last: None,
         }
     }
 
-    /// Goes on for a stretch; `Ok(true)` at the end. Copies what the reply shows, and no value else.
+    /// Goes on for a stretch and writes what is ready of the reply; `Ok(true)` at the end. A caller that
+    /// holds the keyspace alone gives it as `held`.
     ///
     /// # Errors
-    /// The reply would grow beyond so many bytes; the text says so.
-    pub fn step(&mut self, keys: &Keyspace, max_reply: usize) -> Result<bool, String> {
-        let Self { lower, upper, direction, limit, purpose, snapshot, found, count } = self;
-        let wanted = (*limit).min(STRETCH);
-        if wanted == 0 {
-            return Ok(true);
-        }
-        let (mut met, before) = (0, found.bytes.len());
-        // The last key met, if there may be more behind it.
-        let mut last = None;
-        let mut removed = FlatBytes::default();
-        let is_live = matches!(purpose, Purpose::Delete);
-        let meet = |key: &[u8], value: &[u8]| {
-            met += 1;
-            match purpose {
-                Purpose::Return { values } => {
-                    found.bulk(key);
-                    *count += 1;
-                    if *values {
-                        found.bulk(value);
-                        *count += 1;
-                    }
-                }
-                Purpose::Matching(pattern) => {
-                    if glob::matches(pattern, key) {
-                        found.bulk(key);
-                        *count += 1;
-                    }
-                }
-                Purpose::Count => *count += 1,
-                Purpose::Delete => removed.push(key),
+    /// The store broke its promise of a stable snapshot: the connection cannot go on.
+    pub fn step(
+        &mut self,
+        state: &State,
+        held: Option<&Keyspace>,
+        out: &mut Replies,
+    ) -> Result<bool, String> {
+        if matches!(self.purpose, Purpose::Delete) {
+            let over = match held {
+                Some(keys) => self.remove(keys, state),
+                None => self.remove(&state.keys(), state),
+            };
+            if over {
+                out.count(self.count);
             }
-            if met < wanted && found.bytes.len() - before < STRETCH_BYTES {
+            return Ok(over);
+        }
+        if self.snapshot.is_none() {
+            self.snapshot = Some(held.map_or_else(|| state.cut(), Snapshot::of));
+        }
+        self.found.resp3 = out.resp3;
+        let over = match self.phase {
+            Phase::Gather | Phase::Count(..) => self.read_stretch(None),
+            Phase::Send => self.read_stretch(Some(out)),
+        };
+        match &self.phase {
+            Phase::Gather if over => {
+                self.finish(state, out);
+                return Ok(true);
+            }
+            Phase::Gather if self.found.bytes.len() > GATHERED => {
+                if matches!(self.form, Form::Plain) {
+                    let bounds = (self.lower.clone(), self.upper.clone());
+                    self.phase = Phase::Count(bounds, self.limit);
+                } else {
+                    // The cursor says where to go on.
+                    self.finish(state, out);
+                    return Ok(true);
+                }
+            }
+            Phase::Count((lower, upper), limit) if over => {
+                (self.lower, self.upper, self.limit) = (lower.clone(), upper.clone(), *limit);
+                self.header(out);
+                out.bytes.append(&mut self.found.bytes);
+                self.found = Replies::default();
+                self.phase = Phase::Send;
+            }
+            Phase::Send if over && self.unsent > 0 => {
+                return Err("ERR the snapshot changed under a walk".to_owned());
+            }
+            Phase::Send => return Ok(over),
+            Phase::Gather | Phase::Count(..) => {}
+        }
+        Ok(false)
+    }
+
+    /// Walks for a stretch, over a snapshot; whether the walk is at its end. Entries go to `out` if
+    /// it is given, to `found` otherwise.
+    fn read_stretch(&mut self, out: Option<&mut Replies>) -> bool {
+        let Self { lower, upper, direction, skip, limit, purpose, snapshot, phase, .. } = self;
+        let Self { found, count, unsent, last, .. } = self;
+        let Some(snapshot) = snapshot else { return true };
+        if *limit == 0 {
+            return true;
+        }
+        let only_counts = matches!(phase, Phase::Count(..));
+        let is_sent = out.is_some();
+        let out = out.unwrap_or(found);
+        let mut work = 0;
+        *last = None;
+        snapshot.visit(borrow(lower), borrow(upper), *direction, |key, value| {
+            work += ENTRY;
+            if *skip > 0 {
+                *skip -= 1;
+            } else {
+                *limit -= 1;
+                let before = out.bytes.len();
+                let is_found = match purpose {
+                    Purpose::Return { values } if !only_counts => {
+                        entry(key, values.then_some(value), out);
+                        true
+                    }
+                    Purpose::Matching(pattern) => {
+                        work += pattern.as_ref().map_or(0, |pattern| pattern.work(key.len()));
+                        let matches = pattern.as_ref().is_some_and(|pattern| pattern.matches(key));
+                        if matches && !only_counts {
+                            out.bulk(key);
+                        }
+                        matches
+                    }
+                    Purpose::Return { .. } | Purpose::Count | Purpose::Delete => true,
+                };
+                work += (out.bytes.len() - before) / COPIED;
+                match (is_found, is_sent) {
+                    (true, true) => *unsent = unsent.saturating_sub(1),
+                    (true, false) => {
+                        *count += 1;
+                        *unsent += usize::from(only_counts);
+                    }
+                    (false, _) => {}
+                }
+            }
+            let full = !only_counts && out.bytes.len() > GATHERED;
+            if *limit > 0 && work < STRETCH && !full {
                 return ControlFlow::Continue(());
             }
-            last = Some(key.to_vec());
+            *last = Some(key.to_vec());
             ControlFlow::Break(())
-        };
-        if is_live {
-            keys.visit(borrow(lower), borrow(upper), *direction, meet);
-        } else {
-            let snapshot = snapshot.get_or_insert_with(|| keys.snapshot());
-            snapshot.visit(borrow(lower), borrow(upper), *direction, meet);
-        }
-        for at in 0..removed.len() {
-            *count += usize::from(removed.get(at).is_some_and(|key| keys.remove(key).is_some()));
-        }
-        if found.bytes.len() > max_reply {
-            return Err(format!(
-                "ERR the reply would exceed {max_reply} bytes; ask for less with LIMIT"
-            ));
-        }
-        *limit -= met;
-        let Some(last) = last else { return Ok(true) };
+        });
+        let Some(last) = last.clone() else { return true };
         match direction {
             Direction::Ascending => *lower = Bound::Excluded(last),
             Direction::Descending => *upper = Bound::Excluded(last),
         }
-        Ok(*limit == 0)
+        *limit == 0
     }
 
-    /// Writes the reply of a finished walk.
-    pub fn reply(self, out: &mut Replies) {
-        match self.purpose {
-            Purpose::Return { .. } | Purpose::Matching(_) => {
-                out.array(self.count);
-                out.bytes.extend_from_slice(&self.found.bytes);
+    /// Removes the keys of a stretch; whether the walk is at its end.
+    fn remove(&mut self, keys: &Keyspace, state: &State) -> bool {
+        let mut met = 0;
+        let mut last = None;
+        keys.visit(borrow(&self.lower), borrow(&self.upper), Direction::Ascending, |key, _| {
+            met += 1;
+            if met < STRETCH / ENTRY / 4 {
+                return ControlFlow::Continue(());
             }
-            Purpose::Count | Purpose::Delete => out.count(self.count),
+            last = Some(key.to_vec());
+            ControlFlow::Break(())
+        });
+        if met > 0 {
+            let upper = last.as_deref().map_or(borrow(&self.upper), Bound::Included);
+            self.count += keys.remove_range(borrow(&self.lower), upper);
+            // The bounds do not cross: there was a key within.
+            state.watches.removed_within(borrow(&self.lower), upper);
         }
-    }
-}
-
-/// The walks that take more than one stretch, since their first.
-#[derive(Debug, Default)]
-pub struct LongWalks(Mutex<Vec<Instant>>);
-
-impl LongWalks {
-    fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let Some(last) = last else { return true };
+        self.lower = Bound::Excluded(last);
+        false
     }
 
-    /// Counts one until what this returns is dropped.
-    pub fn note(&self) -> Noted<'_> {
-        let since = Instant::now();
-        self.list().push(since);
-        Noted { walks: self, since }
+    /// The length of an array reply.
+    fn header(&self, out: &mut Replies) {
+        let pairs = matches!(self.purpose, Purpose::Return { values: true });
+        out.array(if pairs && !out.resp3 { self.count * 2 } else { self.count });
     }
 
-    /// How many there are, and the age of the oldest.
-    pub fn count(&self) -> (usize, Duration) {
-        let list = self.list();
-        (list.len(), list.iter().min().map(Instant::elapsed).unwrap_or_default())
-    }
-}
-
-/// A long walk under way.
-#[derive(Debug)]
-pub struct Noted<'a> {
-    walks: &'a LongWalks,
-    since: Instant,
-}
-
-impl Drop for Noted<'_> {
-    fn drop(&mut self) {
-        let mut list = self.walks.list();
-        // Of two noted at the same time either will do.
-        if let Some(at) = list.iter().position(|noted| *noted == self.since) {
-            list.swap_remove(at);
+    /// Writes the reply of a walk that has gathered all.
+    fn finish(&mut self, state: &State, out: &mut Replies) {
+        match &self.form {
+            Form::Plain if matches!(self.purpose, Purpose::Count) => return out.count(self.count),
+            Form::Plain => {}
+            Form::Scan(position) => {
+                let cursor = match (self.last.take(), self.snapshot.take()) {
+                    (Some(key), Some(snapshot)) => {
+                        state.cursors.remember(key, position.as_ref(), snapshot)
+                    }
+                    _ => {
+                        state.cursors.finish(position.as_ref());
+                        0
+                    }
+                };
+                out.array(2);
+                out.bulk(cursor.to_string().as_bytes());
+            }
+            Form::Token => {
+                out.array(2);
+                match &self.last {
+                    Some(key) => {
+                        let digits = key.iter().map(|byte| format!("{byte:02x}"));
+                        out.bulk(format!("k{}", digits.collect::<String>()).as_bytes());
+                    }
+                    None => out.bulk(b"0"),
+                }
+            }
         }
+        self.header(out);
+        out.bytes.append(&mut self.found.bytes);
+    }
+}
+
+/// The key that a cursor of `ORDNA.SCAN` names.
+pub fn key_of_token(token: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => u8::try_from(digit(*high)? * 16 + digit(*low)?).ok(),
+        _ => None,
+    };
+    token.strip_prefix(b"k")?.chunks(2).map(byte).collect()
+}
+
+/// Writes an entry: a key, or a key and its value, which are a pair in RESP3.
+fn entry(key: &[u8], value: Option<&[u8]>, out: &mut Replies) {
+    if value.is_some() && out.resp3 {
+        out.array(2);
+    }
+    out.bulk(key);
+    if let Some(value) = value {
+        out.bulk(value);
     }
 }
 

@@ -1,31 +1,36 @@
-//! Keys that are watched while they are absent.
+//! The keys that clients watch.
 //!
-//! A key that is there has a version, which is another one after every write. One that is absent, is
-//! written and is removed again is as absent as before, and the store keeps nothing of it: whoever
-//! watches such a key registers here, and commands report the keys they have written, if those may
-//! have been absent.
+//! # Contract
+//! `WATCH` registers each key, present or absent. A command that has written a key reports it while it
+//! still holds the keyspace, so no `EXEC` runs between the write and the report. An expiry and a flush
+//! write no key: `EXEC` therefore also asks whether a key that was present still is.
+//!
+//! # Protocol
+//! Writers skip the lock while no key is watched. Two fences order the two sides: either the writer
+//! reads a count above zero, or the watcher's next read of the key returns the write.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many watch a key, and how often it was written since the first of them came.
+/// Number of watchers of a key, and of its writes since the first of them.
 #[derive(Debug, Default)]
 struct Interest {
     watchers: usize,
     writes: u64,
 }
 
-/// The watched keys.
+/// The watched keys of all clients.
 #[derive(Debug, Default)]
 pub struct Watches {
-    keys: Mutex<HashMap<Vec<u8>, Interest>>,
-    /// Number of keys: without any, writers pass by the lock.
+    keys: Mutex<BTreeMap<Vec<u8>, Interest>>,
+    /// Number of keys.
     count: AtomicUsize,
 }
 
 impl Watches {
-    fn keys(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Interest>> {
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Interest>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -37,15 +42,22 @@ impl Watches {
         let seen = interest.writes;
         self.count.store(keys.len(), Ordering::Relaxed);
         drop(keys);
-        // Pairs with the fence in `written`: either the writer finds us, or we find what it wrote.
+        // Pairs with the fence in `are_watched`.
         fence(Ordering::SeqCst);
         Watch { watches: Arc::clone(self), key: key.to_owned(), seen }
     }
 
-    /// These keys were written.
-    pub fn written<'k>(&self, written: impl Iterator<Item = &'k [u8]>) {
+    /// Whether any key is watched.
+    #[inline]
+    fn are_watched(&self) -> bool {
         fence(Ordering::SeqCst);
-        if self.count.load(Ordering::Relaxed) > 0 {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Reports that these keys were written.
+    #[inline]
+    pub fn written<'k>(&self, written: impl IntoIterator<Item = &'k [u8]>) {
+        if self.are_watched() {
             let mut keys = self.keys();
             for key in written {
                 if let Some(interest) = keys.get_mut(key) {
@@ -53,6 +65,20 @@ impl Watches {
                 }
             }
         }
+    }
+
+    /// Reports that keys within the bounds, which must not cross, were removed.
+    pub fn removed_within(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
+        if self.are_watched() {
+            let mut keys = self.keys();
+            let within = keys.range_mut::<[u8], _>((lower, upper));
+            within.for_each(|(_, interest)| interest.writes += 1);
+        }
+    }
+
+    /// Number of watched keys.
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 }
 
@@ -68,6 +94,10 @@ impl Watch {
     /// Whether the key was written since.
     pub fn was_written(&self) -> bool {
         self.watches.keys().get(&self.key).is_none_or(|interest| interest.writes != self.seen)
+    }
+
+    pub fn key(&self) -> &[u8] {
+        &self.key
     }
 }
 

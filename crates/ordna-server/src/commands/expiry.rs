@@ -2,9 +2,60 @@
 
 use ordna::Change;
 
-use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused};
+use crate::command::{
+    CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE,
+};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
+use crate::spec::ONE_KEY;
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("expire", -3, CHANGE, ONE_KEY, "Has a key expire in some seconds.", expire),
+    Command::new("pexpire", -3, CHANGE, ONE_KEY, "Has a key expire in some milliseconds.", pexpire),
+    Command::new(
+        "expireat",
+        -3,
+        CHANGE,
+        ONE_KEY,
+        "Has a key expire at a second since 1970.",
+        expireat,
+    ),
+    Command::new(
+        "pexpireat",
+        -3,
+        CHANGE,
+        ONE_KEY,
+        "Has a key expire at a millisecond since 1970.",
+        pexpireat,
+    ),
+    Command::new("persist", 2, CHANGE, ONE_KEY, "Lifts the expiry of a key.", persist),
+    Command::new("ttl", 2, READ, ONE_KEY, "Returns the seconds until a key expires.", ttl),
+    Command::new("pttl", 2, READ, ONE_KEY, "Returns the milliseconds until a key expires.", pttl),
+    Command::new(
+        "expiretime",
+        2,
+        READ,
+        ONE_KEY,
+        "Returns the second since 1970 at which a key expires.",
+        expiretime,
+    ),
+    Command::new(
+        "pexpiretime",
+        2,
+        READ,
+        ONE_KEY,
+        "Returns the millisecond since 1970 at which a key expires.",
+        pexpiretime,
+    ),
+    Command::new(
+        "getex",
+        -2,
+        TAKE,
+        ONE_KEY,
+        "Returns the value of a key and sets or lifts its expiry.",
+        getex,
+    ),
+];
 
 /// How a command tells a time.
 #[derive(Clone, Copy, PartialEq)]
@@ -40,12 +91,7 @@ impl Scale {
     }
 
     /// The deadline that an argument of SET, GETEX or SETEX stands for.
-    pub fn deadline(
-        self,
-        argument: &[u8],
-        now: u64,
-        command: &str,
-    ) -> std::result::Result<u64, String> {
+    pub fn deadline(self, argument: &[u8], now: u64, command: &str) -> Result<u64> {
         let count = number(argument).ok_or(NOT_AN_INTEGER)?;
         let deadline = Some(count).filter(|count| *count > 0);
         let deadline = deadline.and_then(|count| self.milliseconds(count, now));
@@ -67,7 +113,7 @@ struct Only {
 }
 
 impl Only {
-    fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> std::result::Result<Self, String> {
+    fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
         let mut only = Self::default();
         for option in options {
             // To Redis it ends at a NUL.
@@ -116,7 +162,7 @@ fn set(
     let count = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     let deadline = scale.milliseconds(count, now).ok_or_else(|| invalid(command))?;
     let mut done = false;
-    let change = context.keys.modify_expiry(arguments.get(1), |found| {
+    context.modify_expiry(arguments.get(1), |found| {
         done = found.is_some_and(|found| only.allow(found.expires_at, deadline));
         match u64::try_from(deadline) {
             _ if !done => Change::Keep,
@@ -124,35 +170,33 @@ fn set(
             // It is over already.
             _ => Change::Remove,
         }
-    });
-    change.map_err(refused)?;
+    })?;
     out.integer(i64::from(done));
     Ok(Outcome::Done)
 }
 
-pub fn expire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn expire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     set(context, arguments, out, Scale::SECONDS, "expire")
 }
 
-pub fn pexpire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn pexpire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     set(context, arguments, out, Scale::MILLISECONDS, "pexpire")
 }
 
-pub fn expireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn expireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     set(context, arguments, out, Scale::AT_SECOND, "expireat")
 }
 
-pub fn pexpireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn pexpireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     set(context, arguments, out, Scale::AT_MILLISECOND, "pexpireat")
 }
 
-pub fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let mut done = false;
-    let change = context.keys.modify_expiry(arguments.get(1), |found| {
+    context.modify_expiry(arguments.get(1), |found| {
         done = found.is_some_and(|found| found.expires_at.is_some());
         if done { Change::Put(None) } else { Change::Keep }
-    });
-    change.map_err(refused)?;
+    })?;
     out.integer(i64::from(done));
     Ok(Outcome::Done)
 }
@@ -174,27 +218,19 @@ fn tell(
     Ok(Outcome::Done)
 }
 
-pub fn ttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn ttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     tell(context, arguments, out, |deadline, now| (deadline.saturating_sub(now) + 500) / 1000)
 }
 
-pub fn pttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn pttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     tell(context, arguments, out, u64::saturating_sub)
 }
 
-pub fn expiretime(
-    context: &mut Context<'_>,
-    arguments: Arguments<'_>,
-    out: &mut Replies,
-) -> Result {
+fn expiretime(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     tell(context, arguments, out, |deadline, _| (deadline + 500) / 1000)
 }
 
-pub fn pexpiretime(
-    context: &mut Context<'_>,
-    arguments: Arguments<'_>,
-    out: &mut Replies,
-) -> Result {
+fn pexpiretime(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     tell(context, arguments, out, |deadline, _| deadline)
 }
 
@@ -207,7 +243,7 @@ enum Expiry<'a> {
 }
 
 impl<'a> Expiry<'a> {
-    fn read(mut options: impl Iterator<Item = &'a [u8]>) -> std::result::Result<Self, String> {
+    fn read(mut options: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
         let mut expiry = Self::Keep;
         while let Some(option) = options.next() {
             expiry = match (Scale::of_option(option), expiry) {
@@ -226,7 +262,7 @@ impl<'a> Expiry<'a> {
     }
 }
 
-pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let now = context.keys.now();
     let expiry = Expiry::read(arguments.iter_from(2))?;
     // As in Redis, a time that is none is an error only if there is a key to expire.
@@ -235,7 +271,7 @@ pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
         Expiry::Keep | Expiry::Lift => Ok(None),
     };
     let mut value = None;
-    let change = context.keys.modify_expiry(arguments.get(1), |found| {
+    context.modify_expiry(arguments.get(1), |found| {
         value = found.map(|found| found.value.to_owned());
         match (expiry, &deadline) {
             (Expiry::Keep, _) | (_, Err(_)) => Change::Keep,
@@ -245,8 +281,7 @@ pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
             (_, Ok(Some(deadline))) if *deadline <= now => Change::Remove,
             (_, Ok(deadline)) => Change::Put(*deadline),
         }
-    });
-    change.map_err(refused)?;
+    })?;
     if value.is_some() {
         deadline?;
     }

@@ -1,40 +1,101 @@
 //! Commands on keys.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
+use std::sync::Arc;
 
-use ordna::entries::{FlatBytes, Sequence};
 use ordna::key::prefix_end;
-use ordna::{Direction, OrderedIndex};
+use ordna::{Change, Direction, OrderedIndex};
+use ordna::{Put, Write};
 
-use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX};
-use crate::glob;
+use crate::command::{
+    CHANGE, Command, Context, NO_SUCH_KEY, NOT_AN_INTEGER, Outcome, READ, READ_ALL, READ_SLOW,
+    REMOVE, Result, SYNTAX, Subcommands, TELL, UPDATE_SLOW, WRITE_SLOW, help, ok, refused,
+    subcommand,
+};
+use crate::cursors::Recalled;
+use crate::glob::{self, Pattern};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
-use crate::walk::{Purpose, Walk};
+use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::walk::{Form, Purpose, Walk};
 
-pub fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+const SECOND: KeyPositions = (2, 2, 1);
+const FLUSH: &[&str] = &["write", "@dangerous", "@every_key"];
+const LIST: &[&str] = &["readonly", "@dangerous", "@every_key"];
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("dbsize", 1, READ, NO_KEY, "Returns the number of keys.", dbsize),
+    Command::new("del", -2, REMOVE, ALL_KEYS, "Removes keys; returns how many there were.", del)
+        .one_step(),
+    Command::new("unlink", -2, CHANGE, ALL_KEYS, "Removes keys; returns how many there were.", del)
+        .one_step(),
+    Command::new("exists", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
+        .one_step(),
+    Command::new("touch", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
+        .one_step(),
+    Command::new(
+        "type",
+        2,
+        READ,
+        ONE_KEY,
+        "Returns the type of a value: string, or none.",
+        type_of,
+    ),
+    Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).alone(),
+    Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).alone(),
+    Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys),
+    Command::new("scan", -2, READ_ALL, NO_KEY, "Walks over the keys, a cursor at a time.", scan),
+    Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns some key.", randomkey),
+    Command::new("rename", 3, UPDATE_SLOW, TWO_KEYS, "Gives a key another name.", rename).alone(),
+    Command::new(
+        "renamenx",
+        3,
+        UPDATE_SLOW,
+        TWO_KEYS,
+        "Gives a key another name if no key has it.",
+        renamenx,
+    )
+    .alone(),
+    Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy).alone(),
+    Command::new("object", -2, READ_SLOW, SECOND, "Tells of a value: ENCODING, FREQ, …", object),
+    Command::new("wait", 3, TELL, NO_KEY, "Returns 0, the number of replicas.", wait),
+];
+
+fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(context.keys.approximate_len());
     Ok(Outcome::Done)
 }
 
-pub fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
-    out.count(context.keys.remove_many(&keys));
+    if let [key] = keys.as_slice() {
+        out.count(usize::from(context.remove_with(key, |_| ()).is_some()));
+        return Ok(Outcome::Done);
+    }
+    // Nobody else is inside. The batch is one step for snapshots too.
+    let mut present: Vec<&[u8]> =
+        keys.into_iter().filter(|key| context.keys.contains(key)).collect();
+    present.sort_unstable();
+    present.dedup();
+    let writes: Vec<_> = present.iter().map(|key| Write::Remove(*key)).collect();
+    context.keys.write_batch(&writes).map_err(refused)?;
+    out.count(present.len());
+    context.report(present);
     Ok(Outcome::Done)
 }
 
-pub fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(arguments.iter_from(1).filter(|key| context.keys.contains(key)).count());
     Ok(Outcome::Done)
 }
 
-pub fn type_of(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn type_of(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let present = context.keys.contains(arguments.get(1));
     out.simple(if present { "string" } else { "none" });
     Ok(Outcome::Done)
 }
 
-pub fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let fits = match arguments.len() {
         1 => true,
         2 => ["sync", "async"]
@@ -50,10 +111,10 @@ pub fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     Ok(freeing.map_or(Outcome::Done, Outcome::Freeing))
 }
 
-pub fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    let pattern = arguments.get(1).to_vec();
-    let (lower, upper) = span_of(&pattern);
-    Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Matching(pattern)))))
+fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    let (lower, upper) = span_of(arguments.get(1));
+    let pattern = Arc::new(Pattern::new(arguments.get(1)));
+    Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Matching(Some(pattern))))))
 }
 
 /// The bounds within which all matches of a pattern lie: those of its literal prefix.
@@ -66,8 +127,8 @@ fn span_of(pattern: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [STABLE]`: keys in order, `count` looked
 /// at a call, all of them in the state that the first call found. If the client lets the lease of
 /// that state run out, the scan goes on from the same key in the present one, or, with STABLE, says
-/// so.
-pub fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+/// so. After a flush it is at its end.
+fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const MOST: usize = 10_000;
     let cursor = std::str::from_utf8(arguments.get(1)).ok().and_then(|text| text.parse().ok());
     let cursor: u64 = cursor.ok_or("ERR invalid cursor")?;
@@ -98,44 +159,199 @@ pub fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         }
         at += 2;
     }
-    let (mut lower, upper) = pattern.map_or((Bound::Unbounded, Bound::Unbounded), span_of);
-    let (mut position, mut snapshot) = (None, None);
+    let (lower, upper) = pattern.map_or((Bound::Unbounded, Bound::Unbounded), span_of);
+    let pattern = strings.then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
+    let mut walk = Walk::new(lower, upper, Purpose::Matching(pattern));
+    walk.limit = usize::try_from(count).unwrap_or(MOST).min(MOST);
+    walk.form = Form::Scan(None);
     if cursor != 0 {
-        let found = context.state.cursors.recall(cursor);
-        let found = found.ok_or("ERR this cursor is no longer known; start again with SCAN 0")?;
-        if stable && found.1.is_none() {
-            return Err(format!(
-                "ERR the state that cursor {cursor} reads is gone; without STABLE it goes on in the present one"
-            ));
+        match context.state.cursors.recall(cursor) {
+            Recalled::Position(_, None) if stable => {
+                return Err(format!(
+                    "ERR the state that cursor {cursor} reads is gone; without STABLE it goes on in the present one"
+                ));
+            }
+            Recalled::Position(position, snapshot) => {
+                walk.lower = Bound::Excluded(position.key.clone());
+                walk.snapshot = snapshot;
+                walk.form = Form::Scan(Some(position));
+            }
+            Recalled::Flushed => {
+                out.array(2);
+                out.bulk(b"0");
+                out.array(0);
+                return Ok(Outcome::Done);
+            }
+            Recalled::Unknown => {
+                return Err(
+                    "ERR this cursor is no longer known; start again with SCAN 0".to_owned()
+                );
+            }
         }
-        lower = Bound::Excluded(found.0.key.clone());
-        (position, snapshot) = (Some(found.0), found.1);
     }
-    let snapshot = snapshot.unwrap_or_else(|| context.keys.snapshot());
-    let count = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    let (mut met, mut last, mut matching) = (0, None, FlatBytes::default());
-    let (lower, upper) = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
-    snapshot.visit(lower, upper, Direction::Ascending, |key, _| {
+    Ok(Outcome::Walk(Box::new(walk)))
+}
+
+/// A random number, good enough to choose a key.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without a source of random numbers any key will do.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+/// Every key may be returned; keys of parts with few entries are a little more likely.
+fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    /// Parts among which one is chosen, and entries passed over within it at most.
+    const PARTS: usize = 64;
+    const PASSED: u64 = 1024;
+    let points = context.keys.partition_points(PARTS);
+    let part = random() as usize % (points.len() + 1);
+    let lower = part.checked_sub(1).and_then(|at| points.get(at));
+    let upper = points.get(part);
+    let lower = lower.map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice()));
+    let upper = upper.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice()));
+    // The last of so many is any of them: each replaces the one before with falling chance.
+    let (mut chosen, mut met) = (None, 0);
+    context.keys.visit(lower, upper, Direction::Ascending, |key, _| {
         met += 1;
-        if strings && pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
-            matching.push(key);
+        if random().is_multiple_of(met) {
+            chosen = Some(key.to_vec());
         }
-        if met < count {
-            return ControlFlow::Continue(());
+        if met < PASSED {
+            std::ops::ControlFlow::Continue(())
+        } else {
+            std::ops::ControlFlow::Break(())
         }
-        last = Some(key.to_vec());
-        ControlFlow::Break(())
     });
-    let next = match last {
-        Some(key) => context.state.cursors.remember(key, position.as_ref(), snapshot),
-        None => {
-            context.state.cursors.finish(position.as_ref());
-            0
+    let chosen = chosen.or_else(|| context.keys.first().map(|(key, _)| key));
+    out.bulk_or_null(chosen.as_deref());
+    Ok(Outcome::Done)
+}
+
+/// The value of a key and its deadline, copied.
+pub fn entry(context: &Context<'_>, key: &[u8]) -> Result<Option<(Vec<u8>, Option<u64>)>> {
+    let mut entry = None;
+    context.modify::<&[u8]>(key, |found| {
+        entry = found.map(|found| (found.value.to_vec(), found.expires_at));
+        Change::Keep
+    })?;
+    Ok(entry)
+}
+
+/// Moves a value to another key, of which nobody sees a half; returns whether it did.
+fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Result<bool> {
+    let (value, expires_at) = entry(context, from)?.ok_or(NO_SUCH_KEY)?;
+    if only_new && context.keys.contains(to) {
+        return Ok(false);
+    }
+    if from != to {
+        let put = Put { value: value.as_slice(), expires_at };
+        let writes = [Write::Put(to, put), Write::Remove(from)];
+        context.keys.write_batch(&writes).map_err(refused)?;
+    }
+    context.report([from, to]);
+    Ok(true)
+}
+
+fn rename(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    move_to(context, arguments.get(1), arguments.get(2), false)?;
+    ok(out)
+}
+
+fn renamenx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let done = move_to(context, arguments.get(1), arguments.get(2), true)?;
+    out.integer(i64::from(done));
+    Ok(Outcome::Done)
+}
+
+fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (from, to) = (arguments.get(1), arguments.get(2));
+    let mut replace = false;
+    let mut options = arguments.iter_from(3);
+    while let Some(option) = options.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"replace" => replace = true,
+            b"db" => match number(options.next().ok_or(SYNTAX)?) {
+                None => return Err(NOT_AN_INTEGER.to_owned()),
+                Some(0) => {}
+                Some(_) => return Err("ERR DB index is out of range".to_owned()),
+            },
+            _ => return Err(SYNTAX.to_owned()),
         }
-    };
-    out.array(2);
-    out.bulk(next.to_string().as_bytes());
-    out.array(matching.len());
-    (0..matching.len()).filter_map(|at| matching.get(at)).for_each(|key| out.bulk(key));
+    }
+    if from == to {
+        return Err("ERR source and destination objects are the same".to_owned());
+    }
+    let found = entry(context, from)?;
+    let found = found.filter(|_| replace || !context.keys.contains(to));
+    if let Some((value, expires_at)) = &found {
+        context.modify(to, |_| {
+            Change::Put(Put { value: value.as_slice(), expires_at: *expires_at })
+        })?;
+    }
+    out.integer(i64::from(found.is_some()));
+    Ok(Outcome::Done)
+}
+
+fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("encoding", 3, |context, arguments, out| {
+            /// Redis keeps values up to this length beside their header.
+            const EMBEDDED: usize = 44;
+            let encoding = context.keys.get_with(arguments.get(2), |value| match value.len() {
+                ..=20 if number(value).is_some() => "int",
+                ..=EMBEDDED => "embstr",
+                _ => "raw",
+            });
+            out.bulk_or_null(encoding.map(str::as_bytes));
+            Ok(Outcome::Done)
+        }),
+        ("refcount", 3, |context, arguments, out| {
+            if context.keys.contains(arguments.get(2)) {
+                out.integer(1);
+            } else {
+                out.null();
+            }
+            Ok(Outcome::Done)
+        }),
+        ("idletime", 3, |_, _, _| {
+            Err("ERR Ordna does not track when keys are read: a read writes nothing".to_owned())
+        }),
+        ("freq", 3, |context, arguments, out| {
+            if context.keys.contains(arguments.get(2)) {
+                return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".to_owned());
+            }
+            out.null();
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "OBJECT",
+                &[
+                    "ENCODING <key>",
+                    "    Return the encoding that Redis would choose.",
+                    "FREQ <key>",
+                    "    Refused: there is no eviction.",
+                    "IDLETIME <key>",
+                    "    Refused: reads are not tracked.",
+                    "REFCOUNT <key>",
+                    "    Return 1.",
+                ],
+            )
+        }),
+    ];
+    subcommand("object", COMMANDS, context, arguments, out)
+}
+
+fn wait(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    let timeout =
+        number(arguments.get(2)).ok_or("ERR timeout is not an integer or out of range")?;
+    if timeout < 0 {
+        return Err("ERR timeout is negative".to_owned());
+    }
+    out.integer(0);
     Ok(Outcome::Done)
 }

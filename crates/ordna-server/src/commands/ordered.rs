@@ -5,14 +5,74 @@ use std::ops::Bound;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
-use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX};
+use crate::command::{Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
-use crate::walk::{Purpose, Walk};
+use crate::spec::NO_KEY;
+use crate::walk::{Form, Purpose, Walk, key_of_token};
 
-/// Lower and upper end of a range of keys.
+const NEAR: &[&str] = &["readonly", "fast", "@every_key"];
+const REMOVE_ALL: &[&str] = &["write", "@every_key"];
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("ordna.first", 1, NEAR, NO_KEY, "Returns the first key and its value.", first)
+        .alone(),
+    Command::new("ordna.last", 1, NEAR, NO_KEY, "Returns the last key and its value.", last)
+        .alone(),
+    Command::new(
+        "ordna.floor",
+        2,
+        NEAR,
+        NO_KEY,
+        "Returns the last key that is not above the one given, and its value.",
+        floor,
+    )
+    .alone(),
+    Command::new(
+        "ordna.ceil",
+        2,
+        NEAR,
+        NO_KEY,
+        "Returns the first key that is not below the one given, and its value.",
+        ceil,
+    )
+    .alone(),
+    Command::new(
+        "ordna.range",
+        -3,
+        READ_ALL,
+        NO_KEY,
+        "Returns the keys between two bounds and their values, in order.",
+        range,
+    ),
+    Command::new(
+        "ordna.prefix",
+        -2,
+        READ_ALL,
+        NO_KEY,
+        "Returns the keys with a prefix and their values, in order.",
+        prefix,
+    ),
+    Command::new(
+        "ordna.scan",
+        -3,
+        READ_ALL,
+        NO_KEY,
+        "Walks over the keys between two bounds, a cursor at a time.",
+        scan,
+    ),
+    Command::new("ordna.count", 3, READ_ALL, NO_KEY, "Counts the keys between two bounds.", count),
+    Command::new(
+        "ordna.delrange",
+        3,
+        REMOVE_ALL,
+        NO_KEY,
+        "Removes the keys between two bounds; returns how many there were.",
+        delrange,
+    ),
+];
+
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
 type Entry = Option<(Vec<u8>, Vec<u8>)>;
 
 fn entry(entry: Entry, out: &mut Replies) -> Result {
@@ -27,89 +87,199 @@ fn entry(entry: Entry, out: &mut Replies) -> Result {
     Ok(Outcome::Done)
 }
 
-pub fn first(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+fn first(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     entry(context.keys.first(), out)
 }
 
-pub fn last(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+fn last(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     entry(context.keys.last(), out)
 }
 
-pub fn floor(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn floor(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     entry(context.keys.floor(arguments.get(1)), out)
 }
 
-pub fn ceil(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn ceil(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     entry(context.keys.ceiling(arguments.get(1)), out)
 }
 
-/// A bound as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+` for the ends.
-fn bounds(low: &[u8], high: &[u8]) -> std::result::Result<Bounds, String> {
-    let one = |text: &[u8], open: &[u8], never: &[u8]| match text {
-        [b'[', key @ ..] => Ok(Some(Bound::Included(key.to_vec()))),
-        [b'(', key @ ..] => Ok(Some(Bound::Excluded(key.to_vec()))),
-        text if text == open => Ok(Some(Bound::Unbounded)),
-        text if text == never => Ok(None),
-        _ => Err("ERR min or max not valid string range item".to_owned()),
-    };
-    // From `+`, or up to `-`, there is nothing: below the empty key.
-    let nothing = (Bound::Excluded(Vec::new()), Bound::Excluded(Vec::new()));
-    match (one(low, b"-", b"+")?, one(high, b"+", b"-")?) {
-        (Some(low), Some(high)) => Ok((low, high)),
-        _ => Ok(nothing),
-    }
+/// An end of a range, as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+` for
+/// the ends of all.
+#[derive(Debug, PartialEq)]
+enum End {
+    Least,
+    Most,
+    Key { key: Vec<u8>, included: bool },
 }
 
-/// Reads `[REV] [LIMIT n] [KEYS]` from position `from` on.
-fn options(
-    walk: &mut Walk,
-    arguments: Arguments<'_>,
-    from: usize,
-) -> std::result::Result<(), String> {
-    let mut rest = arguments.iter_from(from);
-    while let Some(option) = rest.next() {
-        if option.eq_ignore_ascii_case(b"rev") {
-            walk.direction = Direction::Descending;
-        } else if option.eq_ignore_ascii_case(b"keys") {
-            walk.purpose = Purpose::Return { values: false };
-        } else if option.eq_ignore_ascii_case(b"limit") {
-            let limit = number(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
-            // Negative: all, as in Redis.
-            walk.limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        } else {
-            return Err(SYNTAX.to_owned());
+impl End {
+    fn read(text: &[u8]) -> Result<Self> {
+        match text {
+            b"-" => Ok(Self::Least),
+            b"+" => Ok(Self::Most),
+            [b'[', key @ ..] => Ok(Self::Key { key: key.to_vec(), included: true }),
+            [b'(', key @ ..] => Ok(Self::Key { key: key.to_vec(), included: false }),
+            _ => Err("ERR min or max not valid string range item".to_owned()),
         }
     }
-    Ok(())
+
+    /// Whether this end lies behind the other.
+    fn is_behind(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Least, _) | (_, Self::Most) => false,
+            (Self::Most, _) | (_, Self::Least) => true,
+            (Self::Key { key, .. }, Self::Key { key: other, .. }) => key > other,
+        }
+    }
+
+    fn bound(self) -> Bound<Vec<u8>> {
+        match self {
+            Self::Least | Self::Most => Bound::Unbounded,
+            Self::Key { key, included: true } => Bound::Included(key),
+            Self::Key { key, included: false } => Bound::Excluded(key),
+        }
+    }
 }
 
-/// The walk that `start end [REV] [LIMIT n] [KEYS]`, from position `from` on, asks for.
-pub fn range_of(arguments: Arguments<'_>, from: usize) -> std::result::Result<Walk, String> {
-    let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1))?;
-    let mut walk = Walk::new(lower, upper, Purpose::Return { values: true });
-    options(&mut walk, arguments, from + 2)?;
-    Ok(walk)
+/// What may follow the bounds of a range.
+#[derive(Default)]
+struct Options {
+    reverse: bool,
+    only_keys: bool,
+    with_values: bool,
+    limit: Option<(usize, usize)>,
 }
 
-pub fn range(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+impl Options {
+    /// Reads `[REV] [LIMIT [offset] count] [KEYS | WITHVALUES]` from position `from` on.
+    fn read(arguments: Arguments<'_>, from: usize) -> Result<Self> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter_from(from).peekable();
+        while let Some(option) = rest.next() {
+            match option.to_ascii_lowercase().as_slice() {
+                b"rev" => options.reverse = true,
+                b"keys" => options.only_keys = true,
+                b"withvalues" => options.with_values = true,
+                b"limit" => {
+                    let first = number(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                    let second = rest.next_if(|text| number(text).is_some());
+                    let (offset, count) = match second.and_then(number) {
+                        Some(count) => (first, count),
+                        None => (0, first),
+                    };
+                    let offset = usize::try_from(offset)
+                        .map_err(|_| "ERR the offset of LIMIT must not be negative")?;
+                    // Negative: all, as in Redis.
+                    let count = usize::try_from(count).unwrap_or(usize::MAX);
+                    options.limit = Some((offset, count));
+                }
+                _ => return Err(SYNTAX.to_owned()),
+            }
+        }
+        if options.only_keys && options.with_values {
+            return Err("ERR KEYS and WITHVALUES at the same time are not compatible".to_owned());
+        }
+        Ok(options)
+    }
+
+    fn walk(self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Walk {
+        let mut walk = Walk::new(lower, upper, Purpose::Return { values: !self.only_keys });
+        if self.reverse {
+            walk.direction = Direction::Descending;
+        }
+        (walk.skip, walk.limit) = self.limit.unwrap_or((0, usize::MAX));
+        walk
+    }
+}
+
+/// The bounds from `start` to `end`. With `REV` either may come first.
+///
+/// # Errors
+/// The start lies behind the end: that can only be a mistake.
+fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
+    let (mut start, mut end) = (End::read(start)?, End::read(end)?);
+    if start.is_behind(&end) {
+        if !reverse {
+            return Err(
+                "ERR the start of the range lies behind its end; say REV to read downwards"
+                    .to_owned(),
+            );
+        }
+        std::mem::swap(&mut start, &mut end);
+    }
+    Ok(match (start, end) {
+        // Up to the least of all, or from the most of all on, there is nothing.
+        (End::Least, End::Least) | (End::Most, End::Most) => {
+            (Bound::Excluded(Vec::new()), Bound::Excluded(Vec::new()))
+        }
+        (start, end) => (start.bound(), end.bound()),
+    })
+}
+
+/// The walk that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from` on,
+/// asks for.
+pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<Walk> {
+    let options = Options::read(arguments, from + 2)?;
+    let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1), options.reverse)?;
+    Ok(options.walk(lower, upper))
+}
+
+fn range(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     Ok(Outcome::Walk(Box::new(range_of(arguments, 1)?)))
 }
 
-pub fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let prefix = arguments.get(1);
     let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-    let lower = Bound::Included(prefix.to_vec());
-    let mut walk = Walk::new(lower, upper, Purpose::Return { values: true });
-    options(&mut walk, arguments, 2)?;
+    let options = Options::read(arguments, 2)?;
+    Ok(Outcome::Walk(Box::new(options.walk(Bound::Included(prefix.to_vec()), upper))))
+}
+
+/// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for the
+/// next. A cursor holds its position, so it stays valid after a restart. Each call reads the present
+/// state.
+fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    const MOST: usize = 10_000;
+    let (mut cursor, mut count, mut options) = (None, 100, Options::default());
+    let mut rest = arguments.iter_from(3);
+    while let Some(option) = rest.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"cursor" => cursor = Some(rest.next().ok_or(SYNTAX)?).filter(|cursor| *cursor != b"0"),
+            b"count" => {
+                let wanted = number(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                count = usize::try_from(wanted).ok().filter(|n| *n > 0).ok_or(SYNTAX)?.min(MOST);
+            }
+            b"rev" => options.reverse = true,
+            b"keys" => options.only_keys = true,
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    let (mut lower, mut upper) = bounds(arguments.get(1), arguments.get(2), options.reverse)?;
+    if let Some(cursor) = cursor {
+        let key = key_of_token(cursor).ok_or("ERR invalid cursor")?;
+        // A key outside of the bounds leads to nothing, not out of them.
+        let end = if options.reverse { &mut upper } else { &mut lower };
+        let is_within = match &*end {
+            Bound::Unbounded => true,
+            Bound::Included(bound) | Bound::Excluded(bound) if options.reverse => key <= *bound,
+            Bound::Included(bound) | Bound::Excluded(bound) => key >= *bound,
+        };
+        if is_within {
+            *end = Bound::Excluded(key);
+        }
+    }
+    options.limit = Some((0, count));
+    let mut walk = options.walk(lower, upper);
+    walk.form = Form::Token;
     Ok(Outcome::Walk(Box::new(walk)))
 }
 
-pub fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    let (lower, upper) = bounds(arguments.get(1), arguments.get(2))?;
+fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
     Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Count))))
 }
 
-pub fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    let (lower, upper) = bounds(arguments.get(1), arguments.get(2))?;
+fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
     Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Delete))))
 }

@@ -1,16 +1,30 @@
-//! ORDNA.SNAPSHOT: a stable state that several commands read.
+//! `ORDNA.SNAPSHOT`: a stable state that several commands read.
 
 use std::time::Duration;
 
-use super::admin::help;
 use super::ordered::range_of;
-use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, subcommand};
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX, Subcommands, help,
+    subcommand,
+};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
+use crate::snapshot::Snapshot;
 use crate::snapshots::MOST;
-use crate::state::Snapshot;
+use crate::spec::NO_KEY;
 
-pub fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+// CREATE alone, so that no write is under way when the snapshot is taken.
+pub const COMMANDS: &[Command] = &[Command::new(
+    "ordna.snapshot",
+    -2,
+    READ_ALL,
+    NO_KEY,
+    "A stable state that several commands read: CREATE, GET, RANGE, DROP, LIST.",
+    snapshot,
+)
+.alone_for("create")];
+
+fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const COMMANDS: &Subcommands = &[
         ("create", -2, create),
         ("get", 4, |context, arguments, out| {
@@ -37,11 +51,12 @@ pub fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
                 out,
                 "ORDNA.SNAPSHOT",
                 &[
-                    "CREATE [EX <seconds>]",
+                    "CREATE [EX <seconds>] [KEEP]",
+                    "    Keep the present state. It ends with this connection unless KEEP is said.",
                     "DROP <id>",
                     "GET <id> <key>",
                     "LIST",
-                    "RANGE <id> <start> <end> [REV] [LIMIT <n>] [KEYS]",
+                    "RANGE <id> <start> <end> [REV] [LIMIT [<offset>] <count>] [KEYS|WITHVALUES]",
                 ],
             )
         }),
@@ -49,32 +64,39 @@ pub fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
     subcommand("ordna.snapshot", COMMANDS, context, arguments, out)
 }
 
-fn id(arguments: Arguments<'_>) -> std::result::Result<u64, String> {
+fn id(arguments: Arguments<'_>) -> Result<u64> {
     let id = number(arguments.get(2)).and_then(|id| u64::try_from(id).ok());
     id.ok_or_else(|| NOT_AN_INTEGER.to_owned())
 }
 
-fn held(context: &Context<'_>, arguments: Arguments<'_>) -> std::result::Result<Snapshot, String> {
+fn held(context: &Context<'_>, arguments: Arguments<'_>) -> Result<Snapshot> {
     let id = id(arguments)?;
     context.state.snapshots.get(id).ok_or_else(|| {
         format!("ERR there is no snapshot {id}: it was dropped, or its time is over")
     })
 }
 
-/// `CREATE [EX seconds]`: without a time it stays until it is dropped.
+/// `CREATE [EX seconds] [KEEP]`: the snapshot ends when its time is over and, unless it is to be kept,
+/// with the connection.
 fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let lease = match arguments.len() {
-        2 => None,
-        4 if arguments.get(2).eq_ignore_ascii_case(b"ex") => {
-            let seconds = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
-            let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
-            let seconds =
-                seconds.ok_or("ERR invalid expire time in 'ordna.snapshot|create' command")?;
-            Some(Duration::from_secs(seconds))
+    let (mut lease, mut keep) = (None, false);
+    let mut options = arguments.iter_from(2);
+    while let Some(option) = options.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"keep" => keep = true,
+            b"ex" => {
+                let seconds = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+                let seconds =
+                    seconds.ok_or("ERR invalid expire time in 'ordna.snapshot|create' command")?;
+                lease = Some(Duration::from_secs(seconds));
+            }
+            _ => return Err(SYNTAX.to_owned()),
         }
-        _ => return Err(SYNTAX.to_owned()),
-    };
-    let id = context.state.snapshots.keep(context.keys.snapshot(), lease);
+    }
+    let snapshot = Snapshot::of(&context.keys);
+    let owner = (!keep).then_some(context.session.client.id);
+    let id = context.state.snapshots.keep(snapshot, lease, owner);
     let id = id.ok_or_else(|| {
         format!("ERR there are {MOST} snapshots already; drop one with ORDNA.SNAPSHOT DROP")
     })?;
@@ -82,17 +104,19 @@ fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(Outcome::Done)
 }
 
-/// Each with its number, its age and what is left of its time, in milliseconds (-1: no end).
+/// Each with its number, its age, what is left of its time, in milliseconds (-1: no end), and the
+/// client with which it ends (-1: none).
 fn list(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let list = context.state.snapshots.list();
     let milliseconds = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     out.array(list.len());
     for snapshot in list {
-        out.map(3);
+        out.map(4);
         for (field, value) in [
             ("id", snapshot.id as i64),
             ("age", milliseconds(snapshot.age)),
             ("ttl", snapshot.lease.map_or(-1, milliseconds)),
+            ("client", snapshot.owner.map_or(-1, |client| client as i64)),
         ] {
             out.bulk(field.as_bytes());
             out.integer(value);

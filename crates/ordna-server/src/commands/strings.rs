@@ -1,78 +1,153 @@
-//! Commands on values.
+//! Commands on whole values.
 
-use ordna::Put;
-use ordna::{Change, OrderedIndex, value};
+use ordna::{Change, OrderedIndex};
+use ordna::{Put, Write};
 
 use super::expiry::Scale;
-use super::transactions::write_all;
-use super::{Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, refused, wrong_arity};
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE, UPDATE, WRITE, ok,
+    refused, wrong_arity,
+};
+use crate::lookup::{Lookup, too_large};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
+use crate::snapshot::Snapshot;
+use crate::spec::{ALL_KEYS, ONE_KEY, PAIRS};
 
-pub fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    if context.keys.get_with(arguments.get(1), |value| out.bulk(value)).is_none() {
+pub const COMMANDS: &[Command] = &[
+    Command::new("get", 2, READ, ONE_KEY, "Returns the value of a key.", get),
+    Command::new("strlen", 2, READ, ONE_KEY, "Returns the length of the value of a key.", strlen),
+    Command::new("mget", -2, READ, ALL_KEYS, "Returns the values of several keys.", mget)
+        .one_step(),
+    Command::new(
+        "set",
+        -3,
+        UPDATE,
+        ONE_KEY,
+        "Sets the value of a key; NX, XX, IFEQ, GET, EX, PX, EXAT, PXAT and KEEPTTL.",
+        set,
+    ),
+    Command::new("setex", 4, WRITE, ONE_KEY, "Sets a value that expires in some seconds.", setex),
+    Command::new(
+        "psetex",
+        4,
+        WRITE,
+        ONE_KEY,
+        "Sets a value that expires in some milliseconds.",
+        psetex,
+    ),
+    Command::new("setnx", 3, WRITE, ONE_KEY, "Sets the value of a key if it is absent.", setnx),
+    Command::new("getset", 3, UPDATE, ONE_KEY, "Sets a value and returns the old one.", getset),
+    Command::new("getdel", 2, TAKE, ONE_KEY, "Returns the value of a key and removes it.", getdel),
+    Command::new(
+        "delifeq",
+        3,
+        TAKE,
+        ONE_KEY,
+        "Removes a key if it has this value; returns how many there were.",
+        delifeq,
+    ),
+    Command::new("mset", -3, WRITE, PAIRS, "Sets several keys as one step.", mset).alone(),
+    Command::new(
+        "msetnx",
+        -3,
+        WRITE,
+        PAIRS,
+        "Sets several keys as one step, if none of them exists.",
+        msetnx,
+    )
+    .alone(),
+    Command::new("incr", 2, UPDATE, ONE_KEY, "Increments an integer value by one.", |c, a, out| {
+        add(c, a.get(1), 1, out)
+    }),
+    Command::new("decr", 2, UPDATE, ONE_KEY, "Decrements an integer value by one.", |c, a, out| {
+        add(c, a.get(1), -1, out)
+    }),
+    Command::new("incrby", 3, UPDATE, ONE_KEY, "Increments an integer value.", incrby),
+    Command::new("decrby", 3, UPDATE, ONE_KEY, "Decrements an integer value.", decrby),
+    Command::new("incrbyfloat", 3, UPDATE, ONE_KEY, "Increments a number.", incrbyfloat),
+];
+
+/// Keys that MGET reads at once, with no other command inside, before it takes a snapshot instead.
+const AT_ONCE: usize = 64;
+/// Bytes that it copies so.
+const AT_ONCE_BYTES: usize = 1 << 20;
+
+fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.keys.get_with(arguments.get(1), |value| out.bulk(value)).is_some() {
+        context.state.hits.add(1);
+    } else {
+        context.state.misses.add(1);
         out.null();
     }
     Ok(Outcome::Done)
 }
 
-pub fn strlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn strlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let length = context.keys.get_with(arguments.get(1), <[u8]>::len);
     out.count(length.unwrap_or(0));
     Ok(Outcome::Done)
 }
 
-pub fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
-    let (start, most) = (out.bytes.len(), context.state.config.max_reply);
-    out.array(keys.len());
-    // A short request can ask for one large value many times over.
-    let mut fits = true;
-    context.keys.get_many_with(&keys, |_, value| {
-        fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
+    let start = out.bytes.len();
+    let inside = context.session.executing;
+    if keys.len() <= AT_ONCE || inside {
+        // A short request can ask for one large value many times over.
+        let most = if inside { context.state.settings.output_limit.size() } else { AT_ONCE_BYTES };
+        let mut fits = true;
+        out.array(keys.len());
+        context.keys.get_many_with(&keys, |_, value| {
+            fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
+            if fits {
+                out.bulk_or_null(value);
+            }
+        });
         if fits {
-            out.bulk_or_null(value);
+            return Ok(Outcome::Done);
         }
-    });
-    if !fits {
         out.bytes.truncate(start);
-        return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer keys"));
+        if inside {
+            return Err(too_large(most));
+        }
     }
-    Ok(Outcome::Done)
+    let snapshot = Snapshot::of(&context.keys);
+    Ok(Outcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_command()))))
 }
 
-/// When SET writes.
-#[derive(PartialEq)]
-enum Condition {
+/// Which keys SET may set.
+enum Condition<'a> {
     Always,
     IfAbsent,
     IfPresent,
+    IfEqual(&'a [u8]),
 }
 
-/// What becomes of a key's expiry when it is set.
-#[derive(PartialEq)]
+/// What SET does to the expiry.
 enum Expiry {
     None,
     Keep,
     At(u64),
 }
 
-/// Writes under a condition; returns whether it did, and the old value if wanted.
+/// Sets a key if the condition holds; returns whether it did, and the old value if it is wanted.
 fn set_if(
     context: &Context<'_>,
     key: &[u8],
     value: &[u8],
-    condition: &Condition,
+    condition: &Condition<'_>,
     expiry: &Expiry,
     want_old: bool,
-) -> std::result::Result<(bool, Option<Vec<u8>>), String> {
+) -> Result<(bool, Option<Vec<u8>>)> {
     let (mut written, mut old) = (false, None);
-    let change = context.keys.modify_entry(key, |found| {
+    context.modify(key, |found| {
         old = found.filter(|_| want_old).map(|found| found.value.to_vec());
         written = match condition {
             Condition::Always => true,
             Condition::IfAbsent => found.is_none(),
             Condition::IfPresent => found.is_some(),
+            Condition::IfEqual(expected) => found.is_some_and(|found| found.value == *expected),
         };
         let expires_at = match expiry {
             Expiry::None => None,
@@ -80,15 +155,11 @@ fn set_if(
             Expiry::At(deadline) => Some(*deadline),
         };
         if written { Change::Put(Put { value, expires_at }) } else { Change::Keep }
-    });
-    change.map_err(refused)?;
-    if written {
-        context.report([key]);
-    }
+    })?;
     Ok((written, old))
 }
 
-pub fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let mut condition = Condition::Always;
     let mut want_old = false;
     let mut keep = false;
@@ -98,17 +169,20 @@ pub fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
         // As in Redis, the same option may be said again: the last time counts.
         let fits = |scale: &Scale| !keep && expires.is_none_or(|(said, _)| said == *scale);
-        match Scale::of_option(option).filter(fits) {
-            Some(scale) => expires = Some((scale, options.next().ok_or(SYNTAX)?)),
-            None if is("nx") && condition != Condition::IfPresent => {
+        match (Scale::of_option(option).filter(fits), &condition) {
+            (Some(scale), _) => expires = Some((scale, options.next().ok_or(SYNTAX)?)),
+            (None, Condition::Always | Condition::IfAbsent) if is("nx") => {
                 condition = Condition::IfAbsent;
             }
-            None if is("xx") && condition != Condition::IfAbsent => {
+            (None, Condition::Always | Condition::IfPresent) if is("xx") => {
                 condition = Condition::IfPresent;
             }
-            None if is("get") => want_old = true,
-            None if is("keepttl") && expires.is_none() => keep = true,
-            None => return Err(SYNTAX.to_owned()),
+            (None, Condition::Always) if is("ifeq") => {
+                condition = Condition::IfEqual(options.next().ok_or(SYNTAX)?);
+            }
+            (None, _) if is("get") => want_old = true,
+            (None, _) if is("keepttl") && expires.is_none() => keep = true,
+            (None, _) => return Err(SYNTAX.to_owned()),
         }
     }
     let expiry = match expires {
@@ -127,7 +201,7 @@ pub fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
 }
 
 fn set_for(
-    context: &mut Context<'_>,
+    context: &Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
     scale: Scale,
@@ -135,44 +209,58 @@ fn set_for(
 ) -> Result {
     let deadline = scale.deadline(arguments.get(2), context.keys.now(), command)?;
     let (key, value) = (arguments.get(1), arguments.get(3));
-    context.keys.insert_until(key, value, deadline).map_err(refused)?;
-    context.report([key]);
-    out.simple("OK");
-    Ok(Outcome::Done)
+    set_if(context, key, value, &Condition::Always, &Expiry::At(deadline), false)?;
+    ok(out)
 }
 
-pub fn setex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn setex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     set_for(context, arguments, out, Scale::SECONDS, "setex")
 }
 
-pub fn psetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn psetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     set_for(context, arguments, out, Scale::MILLISECONDS, "psetex")
 }
 
-pub fn setnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn setnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
     let (written, _) = set_if(context, key, value, &Condition::IfAbsent, &Expiry::None, false)?;
     out.integer(i64::from(written));
     Ok(Outcome::Done)
 }
 
-pub fn getset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn getset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
     let (_, old) = set_if(context, key, value, &Condition::Always, &Expiry::None, true)?;
     out.bulk_or_null(old.as_deref());
     Ok(Outcome::Done)
 }
 
-pub fn getdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let old = context.keys.remove(arguments.get(1));
+fn getdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let old = context.remove_with(arguments.get(1), <[u8]>::to_vec);
     out.bulk_or_null(old.as_deref());
     Ok(Outcome::Done)
+}
+
+fn delifeq(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let removed = delete_if_equal(context, arguments.get(1), arguments.get(2))?;
+    out.integer(i64::from(removed));
+    Ok(Outcome::Done)
+}
+
+/// Removes a key if it has this value; returns whether it did.
+pub fn delete_if_equal(context: &Context<'_>, key: &[u8], expected: &[u8]) -> Result<bool> {
+    let mut equal = false;
+    context.modify::<&[u8]>(key, |found| {
+        equal = found.is_some_and(|found| found.value == expected);
+        if equal { Change::Remove } else { Change::Keep }
+    })?;
+    Ok(equal)
 }
 
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
 /// The keys and values of MSET and MSETNX.
-fn pairs<'a>(arguments: &Arguments<'a>, name: &str) -> std::result::Result<Pairs<'a>, String> {
+fn pairs<'a>(arguments: &Arguments<'a>, name: &str) -> Result<Pairs<'a>> {
     if arguments.len().is_multiple_of(2) {
         return Err(wrong_arity(name));
     }
@@ -180,14 +268,21 @@ fn pairs<'a>(arguments: &Arguments<'a>, name: &str) -> std::result::Result<Pairs
     Ok(keys.zip(arguments.iter_from(2).step_by(2)).collect())
 }
 
-pub fn mset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let pairs = pairs(&arguments, "mset")?;
-    write_all(context, &pairs)?;
-    out.simple("OK");
-    Ok(Outcome::Done)
+/// Writes that no other client sees a part of.
+fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+    let put = |(key, value): &(_, _)| Write::put(*key, *value);
+    let writes: Vec<_> = pairs.iter().map(put).collect();
+    context.keys.write_batch(&writes).map_err(refused)?;
+    context.report(pairs.iter().map(|(key, _)| *key));
+    Ok(())
 }
 
-pub fn msetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn mset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    write_all(context, &pairs(&arguments, "mset")?)?;
+    ok(out)
+}
+
+fn msetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let pairs = pairs(&arguments, "msetnx")?;
     let free = pairs.iter().all(|(key, _)| !context.keys.contains(key));
     if free {
@@ -197,43 +292,12 @@ pub fn msetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     Ok(Outcome::Done)
 }
 
-pub fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (key, tail) = (arguments.get(1), arguments.get(2));
-    let mut length = 0;
-    context
-        .keys
-        .modify_entry(key, |found| {
-            let longer = [found.map_or(&[][..], |found| found.value), tail].concat();
-            length = longer.len();
-            // One byte too long is refused by the store, with the key unchanged.
-            Change::Put(Put { value: longer, expires_at: found.and_then(|found| found.expires_at) })
-        })
-        .map_err(|error| match error {
-            ordna::Error::ValueTooLong { .. } => {
-                "ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned()
-            }
-            other => refused(other),
-        })?;
-    debug_assert!(length <= value::MAX_LEN);
-    context.report([key]);
-    out.count(length);
-    Ok(Outcome::Done)
-}
-
-pub fn incr(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    add(context, arguments.get(1), 1, out)
-}
-
-pub fn decr(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    add(context, arguments.get(1), -1, out)
-}
-
-pub fn incrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn incrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let by = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     add(context, arguments.get(1), by, out)
 }
 
-pub fn decrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn decrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let by = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     let by = by.checked_neg().ok_or("ERR decrement would overflow")?;
     add(context, arguments.get(1), by, out)
@@ -241,22 +305,38 @@ pub fn decrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
 
 fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Result {
     let mut sum = Ok(0);
-    context
-        .keys
-        .modify_entry(key, |found| {
-            let current = found.map_or(&b"0"[..], |found| found.value);
-            sum = number(current).ok_or(NOT_AN_INTEGER).and_then(|current| {
-                current.checked_add(by).ok_or("ERR increment or decrement would overflow")
-            });
-            let expires_at = found.and_then(|found| found.expires_at);
-            match sum {
-                Ok(sum) => Change::Put(Put { value: sum.to_string().into_bytes(), expires_at }),
-                Err(_) => Change::Keep,
-            }
-        })
-        .map_err(refused)?;
-    let sum = sum?;
-    context.report([key]);
-    out.integer(sum);
+    context.modify(key, |found| {
+        let current = found.map_or(&b"0"[..], |found| found.value);
+        sum = number(current).ok_or(NOT_AN_INTEGER).and_then(|current| {
+            current.checked_add(by).ok_or("ERR increment or decrement would overflow")
+        });
+        let expires_at = found.and_then(|found| found.expires_at);
+        match sum {
+            Ok(sum) => Change::Put(Put { value: sum.to_string().into_bytes(), expires_at }),
+            Err(_) => Change::Keep,
+        }
+    })?;
+    out.integer(sum?);
+    Ok(Outcome::Done)
+}
+
+fn incrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    use crate::float::Long;
+    const NO_FLOAT: &str = "ERR value is not a valid float";
+    let by = Long::parse(arguments.get(2)).ok_or(NO_FLOAT)?;
+    let mut sum = Err("");
+    context.modify(arguments.get(1), |found| {
+        let current = found.map_or(Some(Long::ZERO), |found| Long::parse(found.value));
+        sum = current.ok_or(NO_FLOAT).and_then(|current| {
+            let sum = current.add(by);
+            sum.text().ok_or("ERR increment would produce NaN or Infinity")
+        });
+        let expires_at = found.and_then(|found| found.expires_at);
+        match &sum {
+            Ok(text) => Change::Put(Put { value: text.clone().into_bytes(), expires_at }),
+            Err(_) => Change::Keep,
+        }
+    })?;
+    out.bulk(sum?.as_bytes());
     Ok(Outcome::Done)
 }

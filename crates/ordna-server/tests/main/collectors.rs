@@ -1,18 +1,12 @@
 //! As many threads collect as are configured, and sleep while there is nothing to do. In a process of
-//! its own: it looks at all threads of it.
-#![cfg(target_os = "linux")]
-
-mod common;
-
-use std::num::NonZeroUsize;
+//! its own, whose threads the test looks at.
 use std::time::{Duration, Instant};
 
-use common::{Client, start};
-use ordna_server::Config;
+use crate::common::{Child, Client, spawn};
 
 /// How often each collector of this process went to sleep.
-fn sleeps() -> Vec<(String, u64)> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+fn sleeps(server: &Child) -> Vec<(String, u64)> {
+    let tasks = std::fs::read_dir(server.proc("task")).unwrap();
     let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
     // One that has just ended has none.
     let status = status.flatten().filter(|text| text.starts_with("Name:\tordna collector\n"));
@@ -28,11 +22,10 @@ fn sleeps() -> Vec<(String, u64)> {
 
 #[test]
 fn as_many_collectors_run_as_are_configured_and_they_sleep() {
-    let collectors = NonZeroUsize::new(3).unwrap();
-    let server = start(Config { collectors, ..Config::default() });
+    let server = spawn("collectors=3");
     let mut client = Client::new(server.address);
     assert_eq!(client.say("CONFIG GET collectors"), r"*2\r\n$10\r\ncollectors\r\n$1\r\n3\r\n");
-    assert_eq!(sleeps(), [], "they start when there is something to collect");
+    assert_eq!(sleeps(&server), [], "they start when there is something to collect");
     // Of the keyspace that a flush puts in the place of the first, too.
     for _ in 0..2 {
         client.say("SET far 1 EX 10000");
@@ -46,10 +39,10 @@ fn as_many_collectors_run_as_are_configured_and_they_sleep() {
             assert!(Instant::now() < patience, "{}", client.say("INFO snapshots"));
         }
         // Each looks for work, finds none, and sleeps from then on.
-        let mut before = sleeps();
+        let mut before = sleeps(&server);
         loop {
             std::thread::sleep(Duration::from_millis(300));
-            let now = sleeps();
+            let now = sleeps(&server);
             if now.len() == 3 && now == before {
                 break;
             }

@@ -1,22 +1,10 @@
 //! What a walk holds does not grow with values that it does not return.
-#![cfg(target_os = "linux")]
-
-mod common;
-
-use common::{Client, start};
-use ordna_server::Config;
-
-/// Memory of this process in KiB, by its name in `/proc`. The server runs in it, nothing else does.
-fn memory(name: &str) -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
+use crate::common::{Client, spawn};
 
 #[test]
 fn walks_do_not_copy_values_that_nobody_sees() {
     const VALUES: usize = 64;
-    let server = start(Config::default());
+    let server = spawn("");
     let mut client = Client::new(server.address);
     let value = vec![b'v'; 1 << 20];
     for at in 0..VALUES {
@@ -32,11 +20,11 @@ fn walks_do_not_copy_values_that_nobody_sees() {
     ];
     for line in lines {
         // From now on the peak is that of this command.
-        std::fs::write("/proc/self/clear_refs", "5").unwrap();
-        let before = memory("VmRSS:");
+        std::fs::write(server.proc("clear_refs"), "5").unwrap();
+        let before = server.memory("VmRSS:");
         let reply = client.say(line);
         assert!(!reply.starts_with('-'), "{line}: {reply}");
-        let grown = memory("VmHWM:").saturating_sub(before);
+        let grown = server.memory("VmHWM:").saturating_sub(before);
         assert!(grown < (VALUES << 10) / 4, "{line} took {grown} KiB");
     }
 }

@@ -1,11 +1,9 @@
 //! What INFO tells of what others do meanwhile.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Client, start};
+use crate::common::{Client, start};
 use ordna_server::Config;
 
 /// Walks that let others in between are told of, until they end.

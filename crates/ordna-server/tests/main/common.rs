@@ -1,8 +1,8 @@
 //! A server of the test's own, and a client that shows replies as they came.
-#![allow(dead_code, reason = "each test file uses its part")]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,15 @@ use tokio::sync::oneshot;
 /// A server on a port that the system chose; stops when dropped.
 pub struct Running {
     pub address: SocketAddr,
+    pub tls: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+    pub console: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 pub fn start(config: Config) -> Running {
-    let config = Config { bind: SocketAddr::from(([127, 0, 0, 1], 0)), ..config };
+    let config = Config { bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..config };
     let (stop, stopped) = oneshot::channel();
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -27,7 +30,8 @@ pub fn start(config: Config) -> Running {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         runtime.unwrap().block_on(async move {
             let server = Server::bind(config).await.unwrap();
-            tell.send(server.address()).unwrap();
+            let pages = (server.metrics_address(), server.console_address());
+            tell.send((server.address(), server.tls_address(), pages)).unwrap();
             server
                 .run(async {
                     // Dropping the sender stops it too.
@@ -36,14 +40,20 @@ pub fn start(config: Config) -> Running {
                 .await;
         });
     });
-    let address = told.recv_timeout(Duration::from_secs(60)).expect("the server starts");
-    Running { address, stop: Some(stop), thread: Some(thread) }
+    let told = told.recv_timeout(Duration::from_secs(60)).expect("the server starts");
+    let (address, tls, (metrics, console)) = told;
+    Running { address, tls, metrics, console, stop: Some(stop), thread: Some(thread) }
 }
 
 impl Running {
     /// Stops the server and waits for its end.
     pub fn stop(&mut self) {
         drop(self.stop.take());
+        self.wait();
+    }
+
+    /// Waits for the end of a server that was told to stop.
+    pub fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the server ends without a panic");
         }
@@ -54,6 +64,80 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
     }
+}
+
+/// A server in a process of its own, for tests that look at the whole process.
+pub struct Child {
+    pub address: SocketAddr,
+    process: std::process::Child,
+}
+
+/// Settings of a child: `max_memory=1000 collectors=3`.
+const SETTINGS: &str = "ORDNA_TEST_CHILD";
+
+/// Starts this test binary once more, as a server.
+pub fn spawn(settings: &str) -> Child {
+    let binary = std::env::current_exe().unwrap();
+    let mut process = Command::new(binary)
+        .args(["--exact", "common::is_a_server", "--ignored", "--nocapture"])
+        .env(SETTINGS, settings)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let told = |line: std::io::Result<String>| {
+        let line = line.unwrap();
+        line.split_once("listens on ").map(|(_, address)| address.parse().unwrap())
+    };
+    let address = lines.into_iter().find_map(told).expect("the child listens");
+    Child { address, process }
+}
+
+impl Child {
+    /// A file of `/proc` about the process.
+    pub fn proc(&self, file: &str) -> std::path::PathBuf {
+        format!("/proc/{}/{file}", self.process.id()).into()
+    }
+
+    /// Its memory in KiB, by its name in `/proc`.
+    pub fn memory(&self, name: &str) -> usize {
+        let status = std::fs::read_to_string(self.proc("status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// No test: the server that [`spawn`] starts. Ends with its standard input.
+#[test]
+#[ignore = "started by other tests"]
+fn is_a_server() {
+    let Ok(settings) = std::env::var(SETTINGS) else { return };
+    let mut config = Config::default();
+    for (name, value) in settings.split_whitespace().filter_map(|word| word.split_once('=')) {
+        let number: usize = value.parse().unwrap();
+        match name {
+            "max_memory" => config.max_memory = Some(number),
+            "max_clients" => config.max_clients = number,
+            "clients_memory" => config.max_clients_memory = Some(number),
+            "collectors" => config.collectors = number.try_into().unwrap(),
+            "files" => {
+                rlimit::setrlimit(rlimit::Resource::NOFILE, number as u64, number as u64).unwrap();
+            }
+            other => panic!("{other} is no setting"),
+        }
+    }
+    let server = start(config);
+    println!("\nlistens on {}", server.address);
+    let _ = std::io::stdin().read(&mut [0]);
 }
 
 pub struct Client {

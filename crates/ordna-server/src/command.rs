@@ -1,0 +1,348 @@
+//! What a command works with, and how it ends.
+//!
+//! A command is a [`Command`]: its [`Spec`] and a function. Each file in `commands/` exports the
+//! commands of one group as `COMMANDS`.
+
+use std::borrow::Borrow;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ordna::Change;
+use ordna::{Found, Put};
+
+use crate::keyspace::Freeing;
+use crate::logs::{Slow, SlowLog, unix_millis};
+use crate::lookup::Lookup;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::session::Session;
+use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
+use crate::state::{Keys, State};
+use crate::walk::Walk;
+
+/// What a command works with.
+pub struct Context<'a> {
+    pub state: &'a State,
+    pub session: &'a mut Session,
+    pub keys: Keys<'a>,
+    pub table: &'static Table,
+}
+
+/// What remains to be done after a command was executed.
+pub enum Outcome {
+    /// Nothing: the reply is written.
+    Done,
+    /// Close the connection behind the reply.
+    Close,
+    /// A walk; its reply is written at its end.
+    Walk(Box<Walk>),
+    /// Keys to look up in a snapshot.
+    Lookup(Box<Lookup>),
+    /// The reply is written; it is sent once memory is freed that counts against the limit.
+    Freeing(Freeing),
+    /// The reply is sent after a while: a wrong password.
+    Late(Duration),
+}
+
+/// How a command ends: an error is a reply like any other.
+pub type Result<T = Outcome> = std::result::Result<T, String>;
+
+pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
+
+/// A command.
+#[derive(Clone, Copy)]
+pub struct Command {
+    pub spec: Spec,
+    pub execute: Execute,
+}
+
+impl Command {
+    pub const fn new(
+        name: &'static str,
+        arity: i64,
+        flags: &'static [&'static str],
+        keys: KeyPositions,
+        summary: &'static str,
+        execute: Execute,
+    ) -> Self {
+        let group = "generic";
+        let spec =
+            Spec { name, arity, flags, keys, summary, group, hold: Hold::Shared, at_once: false };
+        Self { spec, execute }
+    }
+
+    /// Is one step for every other client.
+    pub const fn alone(mut self) -> Self {
+        self.spec.hold = Hold::Alone;
+        self
+    }
+
+    /// Is one step for every other client if it names several keys.
+    pub const fn one_step(mut self) -> Self {
+        self.spec.hold = Hold::AloneIfSeveral;
+        self
+    }
+
+    /// Is one step for every other client if its first argument is this.
+    pub const fn alone_for(mut self, subcommand: &'static str) -> Self {
+        self.spec.hold = Hold::AloneFor(subcommand);
+        self
+    }
+
+    /// Is executed at once inside `MULTI` too.
+    pub const fn at_once(mut self) -> Self {
+        self.spec.at_once = true;
+        self
+    }
+}
+
+pub const READ: &[&str] = &["readonly", "fast"];
+pub const READ_SLOW: &[&str] = &["readonly"];
+pub const READ_ALL: &[&str] = &["readonly", "@every_key"];
+/// Writes that may need memory; `@access`: they also tell what was there.
+pub const WRITE: &[&str] = &["write", "denyoom", "fast"];
+pub const WRITE_SLOW: &[&str] = &["write", "denyoom"];
+pub const UPDATE: &[&str] = &["write", "denyoom", "fast", "@access"];
+pub const UPDATE_SLOW: &[&str] = &["write", "denyoom", "@access"];
+pub const CHANGE: &[&str] = &["write", "fast"];
+pub const TAKE: &[&str] = &["write", "fast", "@access"];
+pub const REMOVE: &[&str] = &["write"];
+pub const CONNECTION: &[&str] = &["noscript", "loading", "stale", "fast"];
+pub const BEFORE_AUTH: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth"];
+pub const ADMIN: &[&str] = &["admin", "noscript", "loading", "stale"];
+/// Tells of the server, and changes nothing.
+pub const TELL: &[&str] = &["loading", "stale"];
+
+/// The table of all commands.
+pub struct Table {
+    pub catalog: Catalog,
+    /// By the number of the command.
+    executes: Vec<Execute>,
+}
+
+impl Table {
+    /// The table of these groups, each under its name.
+    pub fn new(groups: &[(&'static str, &[Command])]) -> Self {
+        let named = |(group, commands): &(&'static str, &[Command])| {
+            let group = *group;
+            let with =
+                |command: &Command| Command { spec: Spec { group, ..command.spec }, ..*command };
+            commands.iter().map(with).collect::<Vec<_>>()
+        };
+        let mut commands: Vec<Command> = groups.iter().flat_map(named).collect();
+        commands.sort_by_key(|command| command.spec.name);
+        let executes = commands.iter().map(|command| command.execute).collect();
+        let catalog = Catalog::new(commands.into_iter().map(|command| command.spec).collect());
+        Self { catalog, executes }
+    }
+
+    /// The function of the command with this number, which the catalog gave.
+    pub fn execute(&self, number: usize) -> Execute {
+        self.executes[number]
+    }
+}
+
+impl Context<'_> {
+    /// Reports written keys to their watchers. Every command that writes calls this, or
+    /// [`modify`](Self::modify), while it holds the keyspace.
+    pub fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8]>) {
+        self.state.watches.written(written);
+    }
+
+    /// Changes a key as [`Store::modify_entry`](ordna::Store::modify_entry) does, and reports it
+    /// if it was written.
+    pub fn modify<T: Borrow<[u8]>>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
+    ) -> Result<()> {
+        let mut written = false;
+        let done = self.keys.modify_entry(key, |found| {
+            let change = change(found);
+            written = match change {
+                Change::Keep => false,
+                Change::Put(_) => true,
+                Change::Remove => found.is_some(),
+            };
+            change
+        });
+        done.map_err(refused)?;
+        if written {
+            self.report([key]);
+        }
+        Ok(())
+    }
+
+    /// The same for the expiry of a key.
+    pub fn modify_expiry(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Option<u64>>,
+    ) -> Result<()> {
+        let mut written = false;
+        let done = self.keys.modify_expiry(key, |found| {
+            let change = change(found);
+            written = found.is_some() && change != Change::Keep;
+            change
+        });
+        done.map_err(refused)?;
+        if written {
+            self.report([key]);
+        }
+        Ok(())
+    }
+
+    /// Removes a key; returns what `read` makes of its value.
+    pub fn remove_with<R>(&self, key: &[u8], mut read: impl FnMut(&[u8]) -> R) -> Option<R> {
+        let mut result = None;
+        let done = self.modify::<&[u8]>(key, |found| {
+            result = found.map(|found| read(found.value));
+            Change::Remove
+        });
+        // A key too long is refused, and was never there.
+        done.ok().and(result)
+    }
+
+    /// The value of a key, copied.
+    pub fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
+        use ordna::OrderedIndex;
+        self.keys.get(key)
+    }
+}
+
+pub const SYNTAX: &str = "ERR syntax error";
+pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+pub const NO_SUCH_KEY: &str = "ERR no such key";
+
+pub fn wrong_arity(name: &str) -> String {
+    format!("ERR wrong number of arguments for '{name}' command")
+}
+
+/// An error of the store as a reply.
+pub fn refused(error: ordna::Error) -> String {
+    match error {
+        ordna::Error::MemoryLimit { .. } => {
+            "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
+        }
+        ordna::Error::ValueTooLong { .. } => TOO_LONG.to_owned(),
+        other => format!("ERR {other}"),
+    }
+}
+
+pub const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+
+/// Writes `+OK`.
+pub fn ok(out: &mut Replies) -> Result {
+    out.simple("OK");
+    Ok(Outcome::Done)
+}
+
+/// The table of a command's subcommands: name, arity with both names counted, what it does.
+pub type Subcommands = [(&'static str, i64, Execute)];
+
+pub fn subcommand(
+    of: &str,
+    table: &Subcommands,
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result {
+    let name = arguments.get(1);
+    let Some((name, arity, execute)) =
+        table.iter().find(|(known, ..)| name.eq_ignore_ascii_case(known.as_bytes()))
+    else {
+        let shown = String::from_utf8_lossy(&name[..name.len().min(128)]);
+        let upper = of.to_ascii_uppercase();
+        return Err(format!("ERR unknown subcommand '{shown}'. Try {upper} HELP."));
+    };
+    if !suits(*arity, arguments.len()) {
+        return Err(wrong_arity(&format!("{of}|{name}")));
+    }
+    execute(context, arguments, out)
+}
+
+/// The reply to `HELP`.
+pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
+    out.array(subcommands.len() + 3);
+    out.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    subcommands.iter().for_each(|line| out.simple(line));
+    out.simple("HELP");
+    out.simple("    Prints this help.");
+    Ok(Outcome::Done)
+}
+
+/// Commands whose arguments the logs do not show.
+fn is_secret(spec: &Spec) -> bool {
+    matches!(spec.name, "auth" | "hello" | "acl" | "config")
+}
+
+impl Context<'_> {
+    /// Executes the command of a number, counts it and notes it if it was slow. The client may call
+    /// it; its errors are written to `out`.
+    pub fn call(&mut self, number: usize, arguments: Arguments<'_>, out: &mut Replies) -> Outcome {
+        let state = self.state;
+        let spec = &self.table.catalog.all()[number];
+        if state.monitors.receiver_count() > 0 && !spec.has("admin") && !is_secret(spec) {
+            self.show_monitors(arguments);
+        }
+        let (begin, before) = (Instant::now(), out.bytes.len());
+        let outcome = self.table.execute(number)(self, arguments, out);
+        let outcome = outcome.unwrap_or_else(|error| {
+            out.error(&error);
+            Outcome::Done
+        });
+        let took = begin.elapsed();
+        state.stats.executed(number, took, out.bytes.get(before) == Some(&b'-'));
+        self.session.client.last_command.store(number, Ordering::Relaxed);
+        let settings = &state.settings;
+        if settings.slow.is_reached_by(took.as_micros())
+            || settings.latency_threshold.get() > 0
+                && settings.latency_threshold.is_reached_by(took.as_millis())
+        {
+            self.note_time(spec, arguments, took);
+        }
+        outcome
+    }
+
+    #[cold]
+    fn note_time(&self, spec: &Spec, arguments: Arguments<'_>, took: Duration) {
+        let settings = &self.state.settings;
+        let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
+        if settings.slow.get() >= 0 && micros >= settings.slow.get() && spec.name != "exec" {
+            let shown = match is_secret(spec) {
+                true => vec![spec.name.as_bytes().to_vec(), b"(redacted)".to_vec()],
+                false => SlowLog::shorten(arguments.iter_from(0)),
+            };
+            let client = &self.session.client;
+            let slow = Slow {
+                id: 0,
+                at: unix_millis() / 1000,
+                took,
+                arguments: shown,
+                peer: client.peer.to_string(),
+                client: client.told().name.clone(),
+            };
+            self.state.slow_log.push(slow, settings.slow_log_len.size());
+        }
+        let threshold = settings.latency_threshold.get();
+        if threshold > 0 && micros / 1000 >= threshold {
+            let event = if spec.has("fast") { "fast-command" } else { "command" };
+            self.state.latencies.add(event, (micros / 1000) as u64);
+        }
+    }
+
+    #[cold]
+    fn show_monitors(&self, arguments: Arguments<'_>) {
+        let now = unix_millis();
+        let mut line =
+            format!("{}.{:06} [0 {}]", now / 1000, now % 1000 * 1000, self.session.client.peer);
+        for argument in arguments.iter_from(0) {
+            line.push_str(" \"");
+            let plain = argument.escape_ascii().to_string();
+            line.push_str(&plain.replace("\\'", "'"));
+            line.push('"');
+        }
+        // Without a monitor nobody is told.
+        let _ = self.state.monitors.send(line.into());
+    }
+}

@@ -1,0 +1,205 @@
+//! `BITFIELD`: integers of any number of bits within a value.
+
+use ordna::Put;
+use ordna::{Change, OrderedIndex};
+
+use super::bits::{BAD_OFFSET, bit_offset};
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, UPDATE_SLOW,
+};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::ONE_KEY;
+
+pub const COMMANDS: &[Command] = &[
+    Command::new(
+        "bitfield",
+        -2,
+        UPDATE_SLOW,
+        ONE_KEY,
+        "Reads and writes integers within a value: GET, SET, INCRBY, OVERFLOW.",
+        |context, arguments, out| bitfield(context, arguments, out, false),
+    ),
+    Command::new(
+        "bitfield_ro",
+        -2,
+        READ,
+        ONE_KEY,
+        "Reads integers within a value: GET.",
+        |context, arguments, out| bitfield(context, arguments, out, true),
+    ),
+];
+
+/// The integers of a field: `i5`, `u8`.
+#[derive(Clone, Copy)]
+struct Kind {
+    signed: bool,
+    bits: u32,
+}
+
+impl Kind {
+    fn parse(text: &[u8]) -> Option<Self> {
+        let (sign, bits) = text.split_first()?;
+        let bits = u32::try_from(number(bits)?).ok()?;
+        match sign {
+            b'i' if (1..=64).contains(&bits) => Some(Self { signed: true, bits }),
+            b'u' if (1..=63).contains(&bits) => Some(Self { signed: false, bits }),
+            _ => None,
+        }
+    }
+
+    fn least(self) -> i128 {
+        if self.signed { -(1 << (self.bits - 1)) } else { 0 }
+    }
+
+    fn most(self) -> i128 {
+        if self.signed { (1 << (self.bits - 1)) - 1 } else { (1 << self.bits) - 1 }
+    }
+
+    /// The integer of the kind with the same lowest bits.
+    fn wrap(self, value: i128) -> i128 {
+        let value = value & ((1 << self.bits) - 1);
+        if value > self.most() { value - (1 << self.bits) } else { value }
+    }
+
+    fn read(self, value: &[u8], offset: usize) -> i128 {
+        let bit = |at: usize| value.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+        let bits = offset..offset + self.bits as usize;
+        self.wrap(bits.fold(0, |number, at| number << 1 | i128::from(bit(at))))
+    }
+
+    fn write(self, value: &mut [u8], offset: usize, number: i128) {
+        for place in 0..self.bits as usize {
+            let at = offset + place;
+            let bit = (number >> (self.bits as usize - 1 - place) & 1) as u8;
+            let shift = 7 - at % 8;
+            value[at / 8] = value[at / 8] & !(1 << shift) | bit << shift;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Overflow {
+    Wrap,
+    Saturate,
+    Fail,
+}
+
+enum Action {
+    Get,
+    Set(i64),
+    Add(i64),
+}
+
+struct Step {
+    kind: Kind,
+    offset: usize,
+    action: Action,
+    overflow: Overflow,
+}
+
+fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut overflow = Overflow::Wrap;
+    let mut at = 2;
+    while at < arguments.len() {
+        let left = arguments.len() - at - 1;
+        let name = arguments.get(at).to_ascii_lowercase();
+        let (name, words) = match name.as_slice() {
+            b"get" if left >= 2 => (b'g', 3),
+            b"set" if left >= 3 => (b's', 4),
+            b"incrby" if left >= 3 => (b'i', 4),
+            b"overflow" if left >= 1 => {
+                overflow = match arguments.get(at + 1).to_ascii_lowercase().as_slice() {
+                    b"wrap" => Overflow::Wrap,
+                    b"sat" => Overflow::Saturate,
+                    b"fail" => Overflow::Fail,
+                    _ => return Err("ERR Invalid OVERFLOW type specified".to_owned()),
+                };
+                at += 2;
+                continue;
+            }
+            _ => return Err(SYNTAX.to_owned()),
+        };
+        let kind = Kind::parse(arguments.get(at + 1)).ok_or(
+            "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+        )?;
+        let offset = match arguments.get(at + 2) {
+            [b'#', index @ ..] => bit_offset(index, kind.bits as usize)?,
+            offset => bit_offset(offset, 1)?,
+        };
+        if offset + kind.bits as usize > ordna::value::MAX_LEN * 8 {
+            return Err(BAD_OFFSET.to_owned());
+        }
+        let operand = || number(arguments.get(at + 3)).ok_or(NOT_AN_INTEGER);
+        let action = match name {
+            b'g' => Action::Get,
+            _ if read_only => {
+                return Err("ERR BITFIELD_RO only supports the GET subcommand".to_owned());
+            }
+            b's' => Action::Set(operand()?),
+            _ => Action::Add(operand()?),
+        };
+        steps.push(Step { kind, offset, action, overflow });
+        at += words;
+    }
+    Ok(steps)
+}
+
+/// Does a step; returns what it replies.
+fn run(step: &Step, value: &mut [u8]) -> Option<i128> {
+    let Step { kind, offset, .. } = *step;
+    let old = kind.read(value, offset);
+    let (new, reply) = match step.action {
+        Action::Get => return Some(old),
+        // To an unsigned field a negative number is a large one.
+        Action::Set(new) if !kind.signed => (i128::from(new as u64), Some(old)),
+        Action::Set(new) => (i128::from(new), Some(old)),
+        Action::Add(by) => (old + i128::from(by), None),
+    };
+    let fits = (kind.least()..=kind.most()).contains(&new);
+    let new = match step.overflow {
+        _ if fits => new,
+        Overflow::Wrap => kind.wrap(new),
+        Overflow::Saturate => new.clamp(kind.least(), kind.most()),
+        Overflow::Fail => return None,
+    };
+    kind.write(value, offset, new);
+    Some(reply.unwrap_or(new))
+}
+
+fn bitfield(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    read_only: bool,
+) -> Result {
+    let steps = steps(arguments, read_only)?;
+    let writes = |step: &&Step| !matches!(step.action, Action::Get);
+    let end = |step: &Step| (step.offset + step.kind.bits as usize).div_ceil(8);
+    let longest = steps.iter().filter(writes).map(end).max();
+    let mut replies = Vec::new();
+    match longest {
+        None => {
+            let read = |value: &[u8]| {
+                steps.iter().map(|step| Some(step.kind.read(value, step.offset))).collect()
+            };
+            let found = context.keys.get_with(arguments.get(1), read);
+            replies = found.unwrap_or_else(|| read(&[]));
+        }
+        Some(longest) => context.modify(arguments.get(1), |found| {
+            let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
+            value.resize(value.len().max(longest), 0);
+            replies = steps.iter().map(|step| run(step, &mut value)).collect();
+            Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
+        })?,
+    }
+    out.array(replies.len());
+    for reply in replies {
+        match reply {
+            Some(number) => out.integer(number as i64),
+            None => out.null(),
+        }
+    }
+    Ok(Outcome::Done)
+}

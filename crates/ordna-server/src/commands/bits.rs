@@ -1,0 +1,192 @@
+//! Commands on the bits of values. Bit 0 is the highest of the first byte.
+
+use ordna::Put;
+use ordna::{Change, OrderedIndex, value};
+
+use super::substrings::span;
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, UPDATE_SLOW,
+    WRITE_SLOW,
+};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::{KeyPositions, ONE_KEY};
+
+/// The target and the sources of BITOP.
+const FROM_SECOND: KeyPositions = (2, -1, 1);
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("setbit", 4, UPDATE_SLOW, ONE_KEY, "Sets a bit; returns what it was.", setbit),
+    Command::new("getbit", 3, READ, ONE_KEY, "Returns a bit.", getbit),
+    Command::new("bitcount", -2, READ_SLOW, ONE_KEY, "Counts the bits that are set.", bitcount),
+    Command::new("bitpos", -3, READ_SLOW, ONE_KEY, "Finds the first bit that is 0 or 1.", bitpos),
+    Command::new(
+        "bitop",
+        -4,
+        WRITE_SLOW,
+        FROM_SECOND,
+        "Combines values bit by bit: AND, OR, XOR, NOT.",
+        bitop,
+    )
+    .one_step(),
+];
+
+pub const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";
+
+/// A position of a bit within the longest value.
+pub fn bit_offset(text: &[u8], scale: usize) -> Result<usize> {
+    let offset = number(text).and_then(|offset| usize::try_from(offset).ok());
+    let offset = offset.and_then(|offset| offset.checked_mul(scale));
+    offset.filter(|offset| offset / 8 < value::MAX_LEN).ok_or_else(|| BAD_OFFSET.to_owned())
+}
+
+fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let offset = bit_offset(arguments.get(2), 1)?;
+    let bit = match number(arguments.get(3)) {
+        Some(bit @ 0..=1) => bit as u8,
+        _ => return Err("ERR bit is not an integer or out of range".to_owned()),
+    };
+    let (at, shift) = (offset / 8, 7 - offset % 8);
+    let mut old = 0;
+    context.modify(arguments.get(1), |found| {
+        let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
+        value.resize(value.len().max(at + 1), 0);
+        old = value[at] >> shift & 1;
+        value[at] = value[at] & !(1 << shift) | bit << shift;
+        Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
+    })?;
+    out.integer(i64::from(old));
+    Ok(Outcome::Done)
+}
+
+fn getbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let offset = bit_offset(arguments.get(2), 1)?;
+    let bit = context.keys.get_with(arguments.get(1), |value| {
+        value.get(offset / 8).map_or(0, |byte| byte >> (7 - offset % 8) & 1)
+    });
+    out.integer(i64::from(bit.unwrap_or(0)));
+    Ok(Outcome::Done)
+}
+
+/// Whether positions count bits: `BYTE` or `BIT`.
+fn unit(argument: Option<&[u8]>) -> Result<bool> {
+    match argument {
+        None => Ok(false),
+        Some(unit) if unit.eq_ignore_ascii_case(b"byte") => Ok(false),
+        Some(unit) if unit.eq_ignore_ascii_case(b"bit") => Ok(true),
+        Some(_) => Err(SYNTAX.to_owned()),
+    }
+}
+
+/// Bits `first` to `last` of a byte, and zeros else.
+fn masked(byte: u8, first: usize, last: usize) -> u8 {
+    byte & (0xFF >> first) & (0xFF_u16 << (7 - last)) as u8
+}
+
+/// Which bits of each byte lie between two bits of a value: byte, first bit, last bit.
+fn bytes_of(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let bits = move |byte: usize| {
+        let first = if byte == start / 8 { start % 8 } else { 0 };
+        let last = if byte == end / 8 { end % 8 } else { 7 };
+        (byte, first, last)
+    };
+    (start / 8..=end / 8).map(bits)
+}
+
+/// The bits between a first and last position in bytes or bits.
+fn bit_span(start: i64, end: i64, bits: bool, len: usize) -> Option<(usize, usize)> {
+    if bits {
+        return span(start, end, len * 8);
+    }
+    span(start, end, len).map(|(start, end)| (start * 8, end * 8 + 7))
+}
+
+fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (start, end, bits) = match arguments.len() {
+        2 => (0, -1, false),
+        4 | 5 => {
+            let start = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+            let end = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
+            (start, end, unit((arguments.len() == 5).then(|| arguments.get(4)))?)
+        }
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    let count = context.keys.get_with(arguments.get(1), |value| {
+        let Some((start, end)) = bit_span(start, end, bits, value.len()) else { return 0 };
+        let ones = |(at, first, last): (usize, usize, usize)| {
+            masked(value[at], first, last).count_ones() as usize
+        };
+        bytes_of(start, end).map(ones).sum()
+    });
+    out.count(count.unwrap_or(0));
+    Ok(Outcome::Done)
+}
+
+fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let bit = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    if bit != 0 && bit != 1 {
+        return Err("ERR The bit argument must be 1 or 0.".to_owned());
+    }
+    let position = |at: usize| number(arguments.get(at)).ok_or(NOT_AN_INTEGER);
+    let (start, end, bits) = match arguments.len() {
+        3 => (0, None, false),
+        4 => (position(3)?, None, false),
+        5 | 6 => {
+            let bits = unit((arguments.len() == 6).then(|| arguments.get(5)))?;
+            (position(3)?, Some(position(4)?), bits)
+        }
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    let found = context.keys.get_with(arguments.get(1), |value| {
+        let (first, last) = bit_span(start, end.unwrap_or(-1), bits, value.len())?;
+        let wanted = |byte: u8| if bit == 1 { byte } else { !byte };
+        let hit = |(at, first, last): (usize, usize, usize)| {
+            let byte = masked(wanted(value[at]), first, last);
+            (byte != 0).then(|| at * 8 + byte.leading_zeros() as usize)
+        };
+        let found = bytes_of(first, last).find_map(hit);
+        // Without an end, zeros follow the value.
+        let behind = (bit == 0 && end.is_none()).then_some(value.len() * 8);
+        found.or(behind)
+    });
+    out.integer(match found {
+        // Of an absent key every bit is 0.
+        None => -bit,
+        Some(None) => -1,
+        Some(Some(at)) => at as i64,
+    });
+    Ok(Outcome::Done)
+}
+
+fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let combine: fn(u8, u8) -> u8 = match arguments.get(1).to_ascii_lowercase().as_slice() {
+        b"and" => |a, b| a & b,
+        b"or" => |a, b| a | b,
+        b"xor" => |a, b| a ^ b,
+        b"not" if arguments.len() == 4 => |a, _| a,
+        b"not" => {
+            return Err("ERR BITOP NOT must be called with a single source key.".to_owned());
+        }
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    let not = arguments.get(1).eq_ignore_ascii_case(b"not");
+    let mut sources = arguments.iter_from(3).map(|key| context.value(key).unwrap_or_default());
+    let mut result = sources.next().unwrap_or_default();
+    for mut source in sources {
+        let len = result.len().max(source.len());
+        result.resize(len, 0);
+        source.resize(len, 0);
+        result.iter_mut().zip(source).for_each(|(a, b)| *a = combine(*a, b));
+    }
+    if not {
+        result.iter_mut().for_each(|byte| *byte = !*byte);
+    }
+    let len = result.len();
+    if len == 0 {
+        context.remove_with(arguments.get(2), |_| ());
+    } else {
+        context.modify(arguments.get(2), |_| Change::Put(Put::forever(result.as_slice())))?;
+    }
+    out.count(len);
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,502 @@
+//! Commands on the connection.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::clients::{Client, Told};
+use crate::command::{
+    BEFORE_AUTH, CONNECTION, Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX,
+    Subcommands, help, ok, subcommand, wrong_arity,
+};
+use crate::logs::Denial;
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::session::ReplyMode;
+use crate::spec::NO_KEY;
+use crate::state::State;
+
+/// The Redis whose behaviour the commands follow; clients decide by it what they may send.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("ping", -1, CONNECTION, NO_KEY, "Answers PONG, or its argument.", ping),
+    Command::new("echo", 2, CONNECTION, NO_KEY, "Returns its argument.", |_, arguments, out| {
+        out.bulk(arguments.get(1));
+        Ok(Outcome::Done)
+    }),
+    Command::new("quit", -1, BEFORE_AUTH, NO_KEY, "Closes the connection.", |_, _, out| {
+        out.simple("OK");
+        Ok(Outcome::Close)
+    })
+    .at_once(),
+    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset).at_once(),
+    Command::new(
+        "select",
+        2,
+        CONNECTION,
+        NO_KEY,
+        "Chooses the database; there is one, number 0.",
+        select,
+    ),
+    Command::new("auth", -2, BEFORE_AUTH, NO_KEY, "Authenticates the connection.", auth),
+    Command::new(
+        "hello",
+        -1,
+        BEFORE_AUTH,
+        NO_KEY,
+        "Chooses the protocol version, and may authenticate.",
+        hello,
+    ),
+    Command::new(
+        "client",
+        -2,
+        CONNECTION,
+        NO_KEY,
+        "Tells of connections and ends them: ID, INFO, LIST, KILL, PAUSE, REPLY, …",
+        client,
+    ),
+];
+
+/// Wrong passwords after which a connection is closed.
+const GUESSES: u32 = 10;
+/// Bytes of a client's name.
+const LONGEST_NAME: usize = 1024;
+
+fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    match arguments.len() {
+        1 => out.simple("PONG"),
+        2 => out.bulk(arguments.get(1)),
+        _ => return Err(wrong_arity("ping")),
+    }
+    Ok(Outcome::Done)
+}
+
+fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    let session = &mut *context.session;
+    session.end_transaction();
+    *session.client.told() = Told { queued: -1, ..Told::default() };
+    session.become_user(context.state.acl.welcome());
+    session.reply_mode = ReplyMode::On;
+    session.monitor = None;
+    session.client.is_monitor.store(false, Ordering::Relaxed);
+    session.client.no_evict.store(false, Ordering::Relaxed);
+    out.resp3 = false;
+    out.simple("RESET");
+    Ok(Outcome::Done)
+}
+
+fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let database = number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    if i32::try_from(database).is_err() {
+        let (least, most) = (i32::MIN, i32::MAX);
+        return Err(format!("ERR value is out of range, value must between {least} and {most}"));
+    }
+    if database != 0 {
+        return Err("ERR DB index is out of range".to_owned());
+    }
+    ok(out)
+}
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
+/// Makes the session the user, if the password is right.
+fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
+    let state = context.state;
+    let name = String::from_utf8_lossy(name).into_owned();
+    if let Some(user) = state.acl.user(&name).filter(|user| user.accepts(password)) {
+        context.session.become_user(Some(user));
+        context.session.guesses = 0;
+        return true;
+    }
+    context.session.guesses += 1;
+    let client = &context.session.client;
+    let guesses = state.acl.denied[0].fetch_add(1, Ordering::Relaxed) + 1;
+    // All of them while they are few, and then as many as the number of digits grows.
+    if guesses < 100 || guesses.is_power_of_two() {
+        tracing::warn!(peer = %client.peer, user = %name.escape_debug(), guesses, "wrong password");
+    }
+    let denial = Denial {
+        id: 0,
+        count: 1,
+        reason: "auth",
+        context: "toplevel",
+        object: "AUTH".to_owned(),
+        user: name,
+        created: 0,
+        updated: 0,
+        client: format!("id={} addr={}", client.id, client.peer),
+    };
+    state.acl.denials.push(denial, state.settings.acl_log_len.size());
+    false
+}
+
+/// What a wrong password leads to: a reply that comes later each time, and then the end.
+fn after_guess(context: &Context<'_>, out: &mut Replies) -> Outcome {
+    out.error(WRONG_PASSWORD);
+    match context.session.guesses {
+        GUESSES.. => Outcome::Close,
+        guesses => Outcome::Late(Duration::from_millis(1 << guesses)),
+    }
+}
+
+fn auth(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (user, said) = match arguments.len() {
+        2 => (b"default".as_slice(), arguments.get(1)),
+        3 => (arguments.get(1), arguments.get(2)),
+        _ => return Err(SYNTAX.to_owned()),
+    };
+    if arguments.len() == 2 && context.state.acl.welcome().is_some() {
+        return Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".to_owned());
+    }
+    if !log_in(context, user, said) {
+        return Ok(after_guess(context, out));
+    }
+    ok(out)
+}
+
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|byte| (b'!'..=b'~').contains(byte))
+}
+
+const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if !is_name(name) {
+        return Err(BAD_NAME.to_owned());
+    }
+    if name.len() > LONGEST_NAME {
+        return Err(format!("ERR Client names have at most {LONGEST_NAME} bytes."));
+    }
+    Ok(())
+}
+
+fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let mut resp3 = out.resp3;
+    if arguments.len() > 1 {
+        resp3 = match number(arguments.get(1)) {
+            None => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
+            Some(2) => false,
+            Some(3) => true,
+            Some(_) => return Err("NOPROTO unsupported protocol version".to_owned()),
+        };
+    }
+    let (mut at, mut name, mut login) = (2, None, None);
+    while at < arguments.len() {
+        let option = arguments.get(at);
+        if option.eq_ignore_ascii_case(b"auth") && at + 2 < arguments.len() {
+            login = Some((arguments.get(at + 1), arguments.get(at + 2)));
+            at += 3;
+        } else if option.eq_ignore_ascii_case(b"setname") && at + 1 < arguments.len() {
+            name = Some(arguments.get(at + 1));
+            check_name(arguments.get(at + 1))?;
+            at += 2;
+        } else {
+            let shown = String::from_utf8_lossy(option).into_owned();
+            return Err(format!("ERR Syntax error in HELLO option '{shown}'"));
+        }
+    }
+    if let Some((user, said)) = login
+        && !log_in(context, user, said)
+    {
+        return Ok(after_guess(context, out));
+    }
+    if context.session.user.is_none() {
+        return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".to_owned());
+    }
+    out.resp3 = resp3;
+    {
+        let mut told = context.session.client.told();
+        told.resp3 = resp3;
+        if let Some(name) = name {
+            told.name = name.to_vec();
+        }
+    }
+    out.map(7);
+    for (field, value) in [
+        ("server", "redis"),
+        ("version", REDIS_VERSION),
+        ("mode", "standalone"),
+        ("role", "master"),
+    ] {
+        out.bulk(field.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"proto");
+    out.integer(if resp3 { 3 } else { 2 });
+    out.bulk(b"id");
+    out.integer(context.session.client.id as i64);
+    out.bulk(b"modules");
+    out.array(0);
+    Ok(Outcome::Done)
+}
+
+fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("id", 2, |context, _, out| {
+            out.integer(context.session.client.id as i64);
+            Ok(Outcome::Done)
+        }),
+        ("getname", 2, |context, _, out| {
+            let name = context.session.client.told().name.clone();
+            out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
+            Ok(Outcome::Done)
+        }),
+        ("setname", 3, |context, arguments, out| {
+            check_name(arguments.get(2))?;
+            context.session.client.told().name = arguments.get(2).to_vec();
+            ok(out)
+        }),
+        ("setinfo", 4, set_info),
+        ("info", 2, |context, _, out| {
+            let line = line_of(&context.session.client, context.state);
+            out.text(&line);
+            Ok(Outcome::Done)
+        }),
+        ("list", -2, list),
+        ("kill", -3, kill),
+        ("pause", -3, |context, arguments, out| {
+            let time = number(arguments.get(2)).and_then(|time| u64::try_from(time).ok());
+            let time = time.ok_or("ERR timeout is not an integer or out of range")?;
+            let only_writes = match arguments.len() {
+                3 => false,
+                4 if arguments.get(3).eq_ignore_ascii_case(b"write") => true,
+                4 if arguments.get(3).eq_ignore_ascii_case(b"all") => false,
+                _ => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".to_owned()),
+            };
+            context.state.pause(Duration::from_millis(time), only_writes);
+            ok(out)
+        }),
+        ("unpause", 2, |context, _, out| {
+            context.state.unpause();
+            ok(out)
+        }),
+        ("reply", 3, |context, arguments, out| {
+            let mode = match arguments.get(2).to_ascii_lowercase().as_slice() {
+                b"on" => ReplyMode::On,
+                b"off" => ReplyMode::Off,
+                b"skip" if context.session.reply_mode == ReplyMode::Off => ReplyMode::Off,
+                b"skip" => ReplyMode::SkipNext,
+                _ => return Err(SYNTAX.to_owned()),
+            };
+            context.session.reply_mode = mode;
+            ok(out)
+        }),
+        ("no-evict", 3, |context, arguments, out| {
+            let on = switch(arguments.get(2))?;
+            context.session.client.no_evict.store(on, Ordering::Relaxed);
+            ok(out)
+        }),
+        ("no-touch", 3, |_, arguments, out| {
+            switch(arguments.get(2))?;
+            ok(out)
+        }),
+        ("tracking", -3, |_, arguments, out| match arguments.get(2) {
+            off if off.eq_ignore_ascii_case(b"off") => ok(out),
+            _ => Err(
+                "ERR Ordna does not tell clients of changed keys: CLIENT TRACKING is not supported"
+                    .to_owned(),
+            ),
+        }),
+        ("trackinginfo", 2, |_, _, out| {
+            out.map(3);
+            out.bulk(b"flags");
+            out.set(1);
+            out.bulk(b"off");
+            out.bulk(b"redirect");
+            out.integer(-1);
+            out.bulk(b"prefixes");
+            out.set(0);
+            Ok(Outcome::Done)
+        }),
+        ("getredir", 2, |_, _, out| {
+            out.integer(-1);
+            Ok(Outcome::Done)
+        }),
+        ("unblock", -3, |_, arguments, out| {
+            number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+            // No command blocks.
+            out.integer(0);
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "CLIENT",
+                &[
+                    "GETNAME",
+                    "ID",
+                    "INFO",
+                    "KILL <ip:port>",
+                    "KILL <ID|TYPE|USER|ADDR|LADDR|SKIPME> <value> [<option> <value> ...]",
+                    "LIST [TYPE <type>] [ID <id> [<id> ...]]",
+                    "NO-EVICT <ON|OFF>",
+                    "PAUSE <milliseconds> [WRITE|ALL]",
+                    "REPLY <ON|OFF|SKIP>",
+                    "SETINFO <LIB-NAME|LIB-VER> <value>",
+                    "SETNAME <name>",
+                    "UNPAUSE",
+                ],
+            )
+        }),
+    ];
+    subcommand("client", COMMANDS, context, arguments, out)
+}
+
+fn switch(word: &[u8]) -> Result<bool> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(SYNTAX.to_owned()),
+    }
+}
+
+fn set_info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (field, value) = (arguments.get(2), arguments.get(3));
+    if !is_name(value) || value.len() > LONGEST_NAME {
+        return Err(
+            "ERR lib-name cannot contain spaces, newlines or special characters.".to_owned()
+        );
+    }
+    let mut told = context.session.client.told();
+    if field.eq_ignore_ascii_case(b"lib-name") {
+        told.library = value.to_vec();
+    } else if field.eq_ignore_ascii_case(b"lib-ver") {
+        told.library_version = value.to_vec();
+    } else {
+        let shown = String::from_utf8_lossy(field).into_owned();
+        return Err(format!("ERR Unrecognized option '{shown}'"));
+    }
+    ok(out)
+}
+
+/// Whether clients of this type exist: only normal ones do.
+fn is_normal(kind: &[u8]) -> Result<bool> {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(true),
+        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
+        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind))),
+    }
+}
+
+fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let mut all = context.state.clients.all();
+    match arguments.len() {
+        2 => {}
+        4 if arguments.get(2).eq_ignore_ascii_case(b"type") => {
+            let normal = is_normal(arguments.get(3))?;
+            all.retain(|_| normal);
+        }
+        4.. if arguments.get(2).eq_ignore_ascii_case(b"id") => {
+            let ids: Option<Vec<i64>> = arguments.iter_from(3).map(number).collect();
+            let ids = ids.ok_or("ERR Invalid client ID")?;
+            all.retain(|client| ids.contains(&(client.id as i64)));
+        }
+        _ => return Err(SYNTAX.to_owned()),
+    }
+    let lines: String = all.iter().map(|client| line_of(client, context.state)).collect();
+    out.text(&lines);
+    Ok(Outcome::Done)
+}
+
+/// A client as `CLIENT LIST` shows it, with Redis' names.
+pub fn line_of(client: &Client, state: &State) -> String {
+    let told = client.told().clone();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (name, library, version) =
+        (text(&told.name), text(&told.library), text(&told.library_version));
+    let command = client.last_command.load(Ordering::Relaxed);
+    let command = state.catalog.all().get(command).map_or("NULL", |spec| spec.name);
+    let load = |part: &std::sync::atomic::AtomicUsize| part.load(Ordering::Relaxed);
+    let flags = match (client.is_monitor.load(Ordering::Relaxed), told.queued >= 0) {
+        (true, _) => "O",
+        (false, true) => "x",
+        (false, false) => "N",
+    };
+    let mut line = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        line,
+        "id={} addr={} laddr={} fd=-1 name={name} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version}",
+        client.id,
+        client.peer,
+        client.local,
+        client.since.elapsed().as_secs(),
+        client.idle().as_secs(),
+        told.queued,
+        told.watched,
+        load(&client.input),
+        load(&client.queued),
+        load(&client.output),
+        client.memory(),
+        told.user,
+        if told.resp3 { 3 } else { 2 },
+    );
+    line
+}
+
+fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let own = context.session.client.id;
+    let address =
+        |text: &[u8]| -> Option<SocketAddr> { std::str::from_utf8(text).ok()?.parse().ok() };
+    let mut clients = context.state.clients.all();
+    if arguments.len() == 3 {
+        let address = address(arguments.get(2));
+        let client = clients.iter().find(|client| Some(client.peer) == address);
+        let client = client.ok_or("ERR No such client")?;
+        out.simple("OK");
+        if client.id == own {
+            return Ok(Outcome::Close);
+        }
+        client.end();
+        return Ok(Outcome::Done);
+    }
+    if !arguments.len().is_multiple_of(2) {
+        return Err(SYNTAX.to_owned());
+    }
+    let mut skip_me = true;
+    let options = arguments.iter_from(2).step_by(2).zip(arguments.iter_from(3).step_by(2));
+    for (option, value) in options {
+        match option.to_ascii_lowercase().as_slice() {
+            b"id" => {
+                let id = number(value).filter(|id| *id > 0);
+                let id = id.ok_or("ERR client-id should be greater than 0")?;
+                clients.retain(|client| client.id == id as u64);
+            }
+            b"type" => {
+                let normal = is_normal(value)?;
+                clients.retain(|_| normal);
+            }
+            b"addr" => clients.retain(|client| Some(client.peer) == address(value)),
+            b"laddr" => clients.retain(|client| Some(client.local) == address(value)),
+            b"user" => {
+                let name = String::from_utf8_lossy(value);
+                if context.state.acl.user(&name).is_none() {
+                    return Err(format!("ERR No such user '{name}'"));
+                }
+                clients.retain(|client| client.told().user == name);
+            }
+            b"skipme" => {
+                skip_me = match value.to_ascii_lowercase().as_slice() {
+                    b"yes" => true,
+                    b"no" => false,
+                    _ => return Err(SYNTAX.to_owned()),
+                };
+            }
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    clients.retain(|client| !skip_me || client.id != own);
+    out.count(clients.len());
+    let mut outcome = Outcome::Done;
+    for client in clients {
+        if client.id == own {
+            // Behind the reply.
+            outcome = Outcome::Close;
+        } else {
+            client.end();
+        }
+    }
+    Ok(outcome)
+}

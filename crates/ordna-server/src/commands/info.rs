@@ -1,0 +1,244 @@
+//! `INFO`, with Redis' names of fields where Redis has the field.
+
+use std::sync::atomic::Ordering;
+
+use ordna::Statistics;
+
+use super::connection::REDIS_VERSION;
+use crate::command::{Command, Context, Outcome, Result, TELL};
+use crate::logs::unix_millis;
+use crate::process;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::spec::NO_KEY;
+use crate::state::State;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+pub const COMMANDS: &[Command] = &[Command::new(
+    "info",
+    -1,
+    TELL,
+    NO_KEY,
+    "Returns the state of the server, by sections.",
+    info,
+)];
+
+/// A section: its name, whether `INFO` without arguments shows it, and its lines.
+type Section = (&'static str, bool, fn(&Facts<'_>) -> String);
+
+/// What the sections read.
+struct Facts<'a> {
+    state: &'a State,
+    counts: Statistics,
+    keys: usize,
+    expires: usize,
+}
+
+const SECTIONS: &[Section] = &[
+    ("Server", true, server),
+    ("Clients", true, clients),
+    ("Memory", true, memory),
+    ("Persistence", true, |_| {
+        "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n".to_owned()
+    }),
+    ("Stats", true, stats),
+    ("Replication", true, |_| "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+    ("CPU", true, |_| {
+        let (user, system) = process::cpu_seconds();
+        format!("used_cpu_sys:{system:.6}\r\nused_cpu_user:{user:.6}\r\n")
+    }),
+    ("Modules", true, |_| String::new()),
+    ("Snapshots", true, snapshots),
+    ("Commandstats", false, command_stats),
+    ("Latencystats", false, latency_stats),
+    ("Cluster", true, |_| "cluster_enabled:0\r\n".to_owned()),
+    ("Keyspace", true, |facts| match facts.keys {
+        0 => String::new(),
+        keys => format!("db0:keys={keys},expires={},avg_ttl=0\r\n", facts.expires),
+    }),
+];
+
+fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let state = context.state;
+    let is_wanted = |(name, usual, _): &&Section| {
+        let by = |asked: &[u8]| match asked.to_ascii_lowercase().as_slice() {
+            b"all" | b"everything" => true,
+            b"default" => *usual,
+            asked => asked.eq_ignore_ascii_case(name.as_bytes()),
+        };
+        arguments.len() == 1 && *usual || arguments.iter_from(1).any(by)
+    };
+    let current = context.keys.statistics();
+    let (keys, expires) = (current.items, current.expiring.0);
+    let facts = Facts { state, counts: state.with_flushed(current), keys, expires };
+    let texts: Vec<String> = SECTIONS
+        .iter()
+        .filter(is_wanted)
+        .map(|(name, _, lines)| format!("# {name}\r\n{}", lines(&facts)))
+        .collect();
+    out.text(&texts.join("\r\n"));
+    Ok(Outcome::Done)
+}
+
+/// Lines of fields and values.
+fn lines(fields: &[(&str, &dyn std::fmt::Display)]) -> String {
+    fields.iter().map(|(field, value)| format!("{field}:{value}\r\n")).collect()
+}
+
+fn server(facts: &Facts<'_>) -> String {
+    let state = facts.state;
+    let uptime = state.started.elapsed().as_secs();
+    lines(&[
+        ("redis_version", &REDIS_VERSION),
+        ("ordna_version", &VERSION),
+        ("redis_mode", &"standalone"),
+        ("os", &std::env::consts::OS),
+        ("arch_bits", &usize::BITS),
+        ("process_id", &std::process::id()),
+        ("run_id", &state.run_id),
+        ("tcp_port", &state.address.port()),
+        ("server_time_usec", &(unix_millis() * 1000)),
+        ("uptime_in_seconds", &uptime),
+        ("uptime_in_days", &(uptime / 86_400)),
+        ("hz", &1),
+    ])
+}
+
+fn clients(facts: &Facts<'_>) -> String {
+    let state = facts.state;
+    let all = state.clients.all();
+    let largest = |part: fn(&crate::clients::Client) -> &std::sync::atomic::AtomicUsize| {
+        all.iter().map(|client| part(client).load(Ordering::Relaxed)).max().unwrap_or(0)
+    };
+    lines(&[
+        ("connected_clients", &all.len()),
+        ("cluster_connections", &0),
+        ("maxclients", &state.settings.max_clients.get()),
+        ("client_recent_max_input_buffer", &largest(|client| &client.input)),
+        ("client_recent_max_output_buffer", &largest(|client| &client.output)),
+        ("blocked_clients", &0),
+        ("tracking_clients", &0),
+        ("clients_in_timeout_table", &0),
+        ("watched_keys", &state.watches.len()),
+    ])
+}
+
+fn memory(facts: &Facts<'_>) -> String {
+    let state = facts.state;
+    let clients = state.clients.memory();
+    let used = facts.counts.bytes;
+    let peak = state.peak_memory.fetch_max(used, Ordering::Relaxed).max(used);
+    let resident = process::resident_bytes();
+    let ratio = resident as f64 / used.max(1) as f64;
+    lines(&[
+        ("used_memory", &used),
+        ("used_memory_human", &human(used)),
+        ("used_memory_rss", &resident),
+        ("used_memory_rss_human", &human(resident as usize)),
+        ("used_memory_peak", &peak),
+        ("used_memory_peak_human", &human(peak)),
+        ("used_memory_dataset", &facts.counts.bytes),
+        ("total_system_memory", &process::system_memory()),
+        ("maxmemory", &state.config.max_memory.unwrap_or(0)),
+        ("maxmemory_human", &human(state.config.max_memory.unwrap_or(0))),
+        ("maxmemory_policy", &"noeviction"),
+        ("mem_fragmentation_ratio", &format!("{ratio:.2}")),
+        ("mem_clients_normal", &clients),
+        ("mem_clients_limit", &state.settings.clients_memory.get()),
+        ("mem_allocator", &"jemalloc"),
+    ])
+}
+
+/// Bytes as Redis shows them to people.
+pub fn human(bytes: usize) -> String {
+    let units = [(1_usize << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+    match units.into_iter().find(|(unit, _)| bytes >= *unit) {
+        Some((unit, name)) => format!("{:.2}{name}", bytes as f64 / unit as f64),
+        None => format!("{bytes}B"),
+    }
+}
+
+fn stats(facts: &Facts<'_>) -> String {
+    let state = facts.state;
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let last = state.samples.last();
+    let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
+    lines(&[
+        ("total_connections_received", &state.clients.accepted()),
+        ("total_commands_processed", &state.stats.calls()),
+        ("instantaneous_ops_per_sec", &last.commands),
+        ("total_net_input_bytes", &load(&state.stats.input_bytes)),
+        ("total_net_output_bytes", &load(&state.stats.output_bytes)),
+        ("instantaneous_input_kbps", &kilobytes(last.input_bytes)),
+        ("instantaneous_output_kbps", &kilobytes(last.output_bytes)),
+        ("rejected_connections", &load(&state.clients.refused)),
+        ("expired_keys", &0),
+        ("evicted_keys", &0),
+        ("evicted_clients", &load(&state.clients.evicted)),
+        ("keyspace_hits", &state.hits.sum()),
+        ("keyspace_misses", &state.misses.sum()),
+        ("pubsub_channels", &0),
+        ("pubsub_patterns", &0),
+        ("latest_fork_usec", &0),
+        ("client_query_buffer_limit_disconnections", &load(&state.clients.closed_for_input)),
+        ("client_output_buffer_limit_disconnections", &load(&state.clients.closed_for_output)),
+        ("acl_access_denied_auth", &load(&state.acl.denied[0])),
+        ("acl_access_denied_cmd", &load(&state.acl.denied[1])),
+        ("acl_access_denied_key", &load(&state.acl.denied[2])),
+    ])
+}
+
+fn snapshots(facts: &Facts<'_>) -> String {
+    let (state, counts) = (facts.state, &facts.counts);
+    let (scans, leases_ended) = state.cursors.leases();
+    let (walks, walk_age) = state.walks.count();
+    let ages = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs());
+    lines(&[
+        ("snapshots_held", &state.snapshots.list().len()),
+        ("scans_under_way", &scans),
+        ("scan_leases_ended", &leases_ended),
+        ("snapshots_alive", &counts.snapshots.len()),
+        ("oldest_snapshot_seconds", &ages.max().unwrap_or(0)),
+        ("walks_under_way", &walks),
+        ("oldest_walk_seconds", &walk_age.as_secs()),
+        ("walks_reading", &counts.walks),
+        ("versions", &counts.versions),
+        ("dead_versions", &counts.dead),
+        ("collected_versions", &counts.collected),
+        ("flushed_keyspaces", &state.flushed().len()),
+    ])
+}
+
+fn command_stats(facts: &Facts<'_>) -> String {
+    let state = facts.state;
+    let mut text = String::new();
+    for (number, spec) in state.catalog.all().iter().enumerate() {
+        let counts = state.stats.of(number);
+        if counts.calls + counts.rejected > 0 {
+            let micros = counts.time.as_micros();
+            let each = micros as f64 / counts.calls.max(1) as f64;
+            text.push_str(&format!(
+                "cmdstat_{}:calls={},usec={micros},usec_per_call={each:.2},rejected_calls={},failed_calls={}\r\n",
+                spec.name, counts.calls, counts.rejected, counts.failed
+            ));
+        }
+    }
+    text
+}
+
+fn latency_stats(facts: &Facts<'_>) -> String {
+    let state = facts.state;
+    let mut text = String::new();
+    for (number, spec) in state.catalog.all().iter().enumerate() {
+        let counts = state.stats.of(number);
+        if counts.calls > 0 {
+            let [half, most, nearly] = [0.5, 0.99, 0.999].map(|share| counts.percentile(share));
+            text.push_str(&format!(
+                "latency_percentiles_usec_{}:p50={half}.000,p99={most}.000,p99.9={nearly}.000\r\n",
+                spec.name
+            ));
+        }
+    }
+    text
+}

@@ -1,0 +1,139 @@
+//! `COMMAND`: what the server can do.
+
+use crate::command::{
+    Command, Context, Outcome, Result, SYNTAX, Subcommands, TELL, help, subcommand,
+};
+use crate::glob;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::spec::{Catalog, NO_KEY, Spec};
+
+pub const COMMANDS: &[Command] = &[Command::new(
+    "command",
+    -1,
+    TELL,
+    NO_KEY,
+    "Tells of commands: COUNT, INFO, DOCS, LIST, GETKEYS.",
+    command,
+)];
+
+fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("count", 2, |context, _, out| {
+            out.count(context.state.catalog.all().len());
+            Ok(Outcome::Done)
+        }),
+        ("info", -2, |context, arguments, out| {
+            if arguments.len() == 2 {
+                return all_infos(context.state.catalog, out);
+            }
+            out.array(arguments.len() - 2);
+            for name in arguments.iter_from(2) {
+                match context.state.catalog.find(name) {
+                    Some(spec) => info_of(spec, out),
+                    None => out.null(),
+                }
+            }
+            Ok(Outcome::Done)
+        }),
+        ("docs", -2, docs),
+        ("list", -2, list),
+        ("getkeys", -4, |context, arguments, out| {
+            let Some(spec) = context.state.catalog.find(arguments.get(2)) else {
+                return Err("ERR Invalid command specified".to_owned());
+            };
+            if !spec.suits(arguments.len() - 2) {
+                return Err("ERR Invalid number of arguments specified for command".to_owned());
+            }
+            let keys: Vec<usize> = spec.key_positions(arguments.len() - 2).collect();
+            if keys.is_empty() {
+                return Err("ERR The command has no key arguments".to_owned());
+            }
+            out.array(keys.len());
+            keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "COMMAND",
+                &[
+                    "COUNT",
+                    "DOCS [<command> ...]",
+                    "GETKEYS <full-command>",
+                    "INFO [<command> ...]",
+                    "LIST [FILTERBY <PATTERN <pattern>|ACLCAT <category>>]",
+                ],
+            )
+        }),
+    ];
+    if arguments.len() == 1 {
+        return all_infos(context.state.catalog, out);
+    }
+    subcommand("command", COMMANDS, context, arguments, out)
+}
+
+fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let catalog = context.state.catalog;
+    let known: Vec<&Spec> = if arguments.len() == 2 {
+        catalog.all().iter().collect()
+    } else {
+        arguments.iter_from(2).filter_map(|name| catalog.find(name)).collect()
+    };
+    out.map(known.len());
+    for spec in known {
+        out.bulk(spec.name.as_bytes());
+        out.map(2);
+        out.bulk(b"summary");
+        out.bulk(spec.summary.as_bytes());
+        out.bulk(b"group");
+        out.bulk(spec.group.as_bytes());
+    }
+    Ok(Outcome::Done)
+}
+
+fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let mut specs: Vec<&Spec> = context.state.catalog.all().iter().collect();
+    if arguments.len() == 5 && arguments.get(2).eq_ignore_ascii_case(b"filterby") {
+        let value = arguments.get(4);
+        if arguments.get(3).eq_ignore_ascii_case(b"pattern") {
+            specs.retain(|spec| glob::matches(value, spec.name.as_bytes()));
+        } else if arguments.get(3).eq_ignore_ascii_case(b"aclcat") {
+            let category = String::from_utf8_lossy(value).to_ascii_lowercase();
+            specs.retain(|spec| spec.is_in(&category));
+        } else {
+            return Err(SYNTAX.to_owned());
+        }
+    } else if arguments.len() > 2 {
+        return Err(SYNTAX.to_owned());
+    }
+    out.array(specs.len());
+    specs.iter().for_each(|spec| out.bulk(spec.name.as_bytes()));
+    Ok(Outcome::Done)
+}
+
+fn all_infos(catalog: &Catalog, out: &mut Replies) -> Result {
+    out.array(catalog.all().len());
+    catalog.all().iter().for_each(|spec| info_of(spec, out));
+    Ok(Outcome::Done)
+}
+
+/// One line of COMMAND INFO, in the ten parts that Redis 7 gives.
+fn info_of(spec: &Spec, out: &mut Replies) {
+    let (first, last, step) = spec.keys;
+    out.array(10);
+    out.bulk(spec.name.as_bytes());
+    out.integer(spec.arity);
+    let flags = || spec.flags.iter().filter(|flag| !flag.starts_with('@'));
+    out.set(flags().count());
+    flags().for_each(|flag| out.simple(flag));
+    out.integer(first);
+    out.integer(last);
+    out.integer(step);
+    out.set(spec.categories().count());
+    spec.categories().for_each(|category| out.simple(&format!("@{category}")));
+    // Tips, key specifications, subcommands: none.
+    out.array(0);
+    out.array(0);
+    out.array(0);
+}

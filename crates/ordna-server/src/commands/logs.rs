@@ -1,0 +1,188 @@
+//! What the server remembers: SLOWLOG, LATENCY, MONITOR.
+
+use std::sync::atomic::Ordering;
+
+use crate::command::{ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::NO_KEY;
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("slowlog", -2, ADMIN, NO_KEY, "Commands that took long: GET, LEN, RESET.", slow),
+    Command::new(
+        "latency",
+        -2,
+        ADMIN,
+        NO_KEY,
+        "Times of events and commands: LATEST, HISTORY, HISTOGRAM, RESET, DOCTOR.",
+        latency,
+    ),
+    Command::new("monitor", 1, ADMIN, NO_KEY, "Shows all commands as they come.", monitor),
+];
+
+fn slow(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("get", -2, |context, arguments, out| {
+            const USUAL: usize = 10;
+            let count = match arguments.len() {
+                2 => USUAL,
+                3 => match number(arguments.get(2)) {
+                    Some(-1) => usize::MAX,
+                    Some(count) if count >= 0 => count as usize,
+                    _ => {
+                        return Err("ERR count should be greater than or equal to -1".to_owned());
+                    }
+                },
+                _ => return Err(crate::command::wrong_arity("slowlog|get")),
+            };
+            let list = context.state.slow_log.list(count);
+            out.array(list.len());
+            for slow in list {
+                out.array(6);
+                out.integer(slow.id as i64);
+                out.integer(slow.at as i64);
+                out.integer(slow.took.as_micros() as i64);
+                out.array(slow.arguments.len());
+                slow.arguments.iter().for_each(|argument| out.bulk(argument));
+                out.bulk(slow.peer.as_bytes());
+                out.bulk(&slow.client);
+            }
+            Ok(Outcome::Done)
+        }),
+        ("len", 2, |context, _, out| {
+            out.count(context.state.slow_log.len());
+            Ok(Outcome::Done)
+        }),
+        ("reset", 2, |context, _, out| {
+            context.state.slow_log.clear();
+            ok(out)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "SLOWLOG",
+                &[
+                    "GET [<count>]",
+                    "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+                    "    Entries are made of:",
+                    "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+                    "    client name",
+                    "LEN",
+                    "    Return the length of the slowlog.",
+                    "RESET",
+                    "    Reset the slowlog.",
+                ],
+            )
+        }),
+    ];
+    subcommand("slowlog", COMMANDS, context, arguments, out)
+}
+
+fn latency(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("latest", 2, |context, _, out| {
+            let all = context.state.latencies.all();
+            out.array(all.len());
+            for (event, history) in all {
+                let (at, last) = history.samples.back().copied().unwrap_or_default();
+                out.array(4);
+                out.bulk(event.as_bytes());
+                out.integer(at as i64);
+                out.integer(last as i64);
+                out.integer(history.highest as i64);
+            }
+            Ok(Outcome::Done)
+        }),
+        ("history", 3, |context, arguments, out| {
+            let all = context.state.latencies.all();
+            let name = arguments.get(2);
+            let history = all.iter().find(|(event, _)| name.eq_ignore_ascii_case(event.as_bytes()));
+            out.array(history.map_or(0, |(_, history)| history.samples.len()));
+            for (at, took) in history.iter().flat_map(|(_, history)| &history.samples) {
+                out.array(2);
+                out.integer(*at as i64);
+                out.integer(*took as i64);
+            }
+            Ok(Outcome::Done)
+        }),
+        ("reset", -2, |context, arguments, out| {
+            out.count(context.state.latencies.reset(arguments.iter_from(2)));
+            Ok(Outcome::Done)
+        }),
+        ("histogram", -2, histogram),
+        ("doctor", 2, |context, _, out| {
+            out.text(&match context.state.settings.latency_threshold.get() {
+                0 => "Latency monitoring is off. Turn it on with CONFIG SET latency-monitor-threshold <milliseconds>.".to_owned(),
+                threshold => {
+                    let events = context.state.latencies.all();
+                    let lines = events.iter().map(|(event, history)| {
+                        let (times, highest) = (history.samples.len(), history.highest);
+                        format!("{event}: {times} seconds with latencies, {highest} ms at most\n")
+                    });
+                    let lines: String = lines.collect();
+                    match lines.is_empty() {
+                        true => format!("No event took {threshold} ms or longer."),
+                        false => format!("{lines}SLOWLOG GET shows the commands."),
+                    }
+                }
+            });
+            Ok(Outcome::Done)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "LATENCY",
+                &[
+                    "DOCTOR",
+                    "    Return a human readable latency analysis report.",
+                    "HISTORY <event>",
+                    "    Return time-latency samples for the <event> class.",
+                    "LATEST",
+                    "    Return the latest latency samples for all events.",
+                    "RESET [<event> ...]",
+                    "    Reset latency data of one or more <event> classes.",
+                    "HISTOGRAM [COMMAND ...]",
+                    "    Return a cumulative distribution of latencies of commands.",
+                ],
+            )
+        }),
+    ];
+    subcommand("latency", COMMANDS, context, arguments, out)
+}
+
+fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let catalog = context.state.catalog;
+    let asked: Vec<usize> = match arguments.len() {
+        2 => (0..catalog.all().len()).collect(),
+        _ => arguments.iter_from(2).filter_map(|name| catalog.number_of(name)).collect(),
+    };
+    let counts = asked.into_iter().map(|number| (number, context.state.stats.of(number)));
+    let counts: Vec<_> = counts.filter(|(_, counts)| counts.calls > 0).collect();
+    out.map(counts.len());
+    for (number, counts) in counts {
+        out.bulk(catalog.all()[number].name.as_bytes());
+        out.map(2);
+        out.bulk(b"calls");
+        out.integer(counts.calls as i64);
+        out.bulk(b"histogram_usec");
+        // As Redis: cumulative, from the first bucket with a call to the last.
+        let filled = || counts.buckets.iter().enumerate().filter(|(_, bucket)| **bucket > 0);
+        out.map(filled().count());
+        let mut sum = 0;
+        for (at, bucket) in filled() {
+            sum += bucket;
+            out.integer(1 << at);
+            out.integer(sum as i64);
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn monitor(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.session.executing || context.session.transaction.is_some() {
+        return Err("ERR MONITOR isn't allowed in a transaction".to_owned());
+    }
+    context.session.monitor = Some(context.state.monitors.subscribe());
+    context.session.client.is_monitor.store(true, Ordering::Relaxed);
+    ok(out)
+}

@@ -1,0 +1,203 @@
+//! `DUMP` and `RESTORE`: values in the format of Redis' RDB files.
+//!
+//! A payload is the type (0: string), the value, the version of the format (two bytes) and a CRC-64,
+//! all numbers little-endian. A value is a length and as many bytes, or an integer of 1, 2 or 4 bytes,
+//! or text compressed by LZF, which `RESTORE` reads and `DUMP` does not write.
+
+use crc::{CRC_64_REDIS, Crc};
+use ordna::Put;
+use ordna::{Change, OrderedIndex, value};
+
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, WRITE_SLOW, ok,
+};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::ONE_KEY;
+
+/// The version that Redis 7.0 writes, and the newest that it reads.
+const VERSION: u16 = 10;
+const CRC: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
+const STRING: u8 = 0;
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
+    Command::new("restore", -4, WRITE_SLOW, ONE_KEY, "Sets a key to what DUMP returned.", restore),
+];
+
+fn encode(value: &[u8]) -> Vec<u8> {
+    let mut payload = vec![STRING];
+    let small = number(value).filter(|_| value.len() <= 11);
+    match (small.and_then(|n| i32::try_from(n).ok()), value.len()) {
+        (Some(n), _) => {
+            if let Ok(n) = i8::try_from(n) {
+                payload.extend([0xC0, n as u8]);
+            } else if let Ok(n) = i16::try_from(n) {
+                payload.push(0xC1);
+                payload.extend(n.to_le_bytes());
+            } else {
+                payload.push(0xC2);
+                payload.extend(n.to_le_bytes());
+            }
+        }
+        (None, len @ ..64) => payload.push(len as u8),
+        (None, len @ ..16_384) => payload.extend([0x40 | (len >> 8) as u8, len as u8]),
+        (None, len) => {
+            payload.push(0x80);
+            payload.extend((len as u32).to_be_bytes());
+        }
+    }
+    if small.is_none_or(|n| i32::try_from(n).is_err()) {
+        payload.extend(value);
+    }
+    payload.extend(VERSION.to_le_bytes());
+    let crc = CRC.checksum(&payload);
+    payload.extend(crc.to_le_bytes());
+    payload
+}
+
+/// Takes so many bytes off the front.
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(count)?;
+    *rest = left;
+    Some(taken)
+}
+
+/// A length, or the number of a special encoding.
+fn length(rest: &mut &[u8]) -> Option<std::result::Result<usize, u8>> {
+    let first = take(rest, 1)?[0];
+    let wide: u64 = match first >> 6 {
+        0 => u64::from(first),
+        1 => u64::from(first & 0x3F) << 8 | u64::from(take(rest, 1)?[0]),
+        3 => return Some(Err(first & 0x3F)),
+        _ if first == 0x80 => u32::from_be_bytes(take(rest, 4)?.try_into().ok()?).into(),
+        _ if first == 0x81 => u64::from_be_bytes(take(rest, 8)?.try_into().ok()?),
+        _ => return None,
+    };
+    usize::try_from(wide).ok().map(Ok)
+}
+
+/// Decompresses LZF: runs of literal bytes, and copies of earlier output.
+fn decompress(packed: &[u8], len: usize) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut rest = packed;
+    while let Some(control) = take(&mut rest, 1) {
+        let control = usize::from(control[0]);
+        if control < 32 {
+            out.extend_from_slice(take(&mut rest, control + 1)?);
+        } else {
+            let mut count = control >> 5;
+            if count == 7 {
+                count += usize::from(take(&mut rest, 1)?[0]);
+            }
+            let back = (control & 0x1F) << 8 | usize::from(take(&mut rest, 1)?[0]);
+            let from = out.len().checked_sub(back + 1)?;
+            for at in from..from + count + 2 {
+                out.push(out[at]);
+            }
+        }
+        if out.len() > len {
+            return None;
+        }
+    }
+    (out.len() == len).then_some(out)
+}
+
+/// The value of a payload whose sum is right.
+fn decode(payload: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = payload.strip_prefix(&[STRING])?;
+    let value = match length(&mut rest)? {
+        Ok(len) => take(&mut rest, len)?.to_vec(),
+        Err(0) => i8::from_le_bytes(take(&mut rest, 1)?.try_into().ok()?).to_string().into(),
+        Err(1) => i16::from_le_bytes(take(&mut rest, 2)?.try_into().ok()?).to_string().into(),
+        Err(2) => i32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?).to_string().into(),
+        Err(3) => {
+            let packed = length(&mut rest)?.ok()?;
+            let len = length(&mut rest)?.ok().filter(|len| *len <= value::MAX_LEN)?;
+            decompress(take(&mut rest, packed)?, len)?
+        }
+        Err(_) => return None,
+    };
+    rest.is_empty().then_some(value)
+}
+
+fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let payload = context.keys.get_with(arguments.get(1), encode);
+    out.bulk_or_null(payload.as_deref());
+    Ok(Outcome::Done)
+}
+
+fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (key, payload) = (arguments.get(1), arguments.get(3));
+    let (mut replace, mut absolute) = (false, false);
+    let mut options = arguments.iter_from(4);
+    while let Some(option) = options.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"replace" => replace = true,
+            b"absttl" => absolute = true,
+            b"idletime" => {
+                let time = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                if time < 0 {
+                    return Err("ERR Invalid IDLETIME value, must be >= 0".to_owned());
+                }
+            }
+            b"freq" => {
+                let frequency = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                if !(0..=255).contains(&frequency) {
+                    return Err("ERR Invalid FREQ value, must be >= 0 and <= 255".to_owned());
+                }
+            }
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    const BUSY: &str = "BUSYKEY Target key name already exists.";
+    if !replace && context.keys.contains(key) {
+        return Err(BUSY.to_owned());
+    }
+    let time = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let time = u64::try_from(time).map_err(|_| "ERR Invalid TTL value, must be >= 0")?;
+    let footer = payload.len().checked_sub(10);
+    let body = footer.filter(|at| {
+        let (version, crc) = payload[*at..].split_at(2);
+        let sum = CRC.checksum(&payload[..at + 2]).to_le_bytes();
+        u16::from_le_bytes([version[0], version[1]]) <= VERSION && crc == sum
+    });
+    let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
+    let value = decode(&payload[..body]).ok_or("ERR Bad data format")?;
+    let now = context.keys.now();
+    let deadline = if absolute { time } else { now.saturating_add(time) };
+    let expires_at = (time > 0).then_some(deadline);
+    let mut busy = false;
+    context.modify(key, |found| {
+        busy = found.is_some() && !replace;
+        match expires_at {
+            _ if busy => Change::Keep,
+            // It is over already.
+            Some(deadline) if deadline <= now => Change::Remove,
+            _ => Change::Put(Put { value: value.as_slice(), expires_at }),
+        }
+    })?;
+    if busy {
+        return Err(BUSY.to_owned());
+    }
+    ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dumped_value_is_restored() {
+        for value in
+            [&b""[..], b"0", b"-129", b"70000", b"4294967296", b"007", &[b'x'; 63], &[0; 70_000]]
+        {
+            let payload = encode(value);
+            assert_eq!(decode(&payload[..payload.len() - 10]).as_deref(), Some(value));
+        }
+        // What Redis makes of forty a: a literal, and a copy of it.
+        assert_eq!(decompress(&[1, b'a', b'a', 0xE0, 29, 0], 40), Some(vec![b'a'; 40]));
+        assert_eq!(decompress(&[0xE0, 29, 0], 38), None, "nothing to copy from");
+        assert_eq!(decode(&[STRING, 0x80, 0xFF, 0xFF, 0xFF, 0xFF]), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! `EVAL`, as far as locks need it: a few well-known scripts are recognized and executed natively.
+//!
+//! A script is known by the SHA-1 of its text without white space, in lower case and with `'` for `"`.
+//! Every other script is refused.
+
+use std::sync::PoisonError;
+
+use ordna::Change;
+use sha1::{Digest, Sha1};
+
+use super::strings::delete_if_equal;
+use crate::command::{
+    CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, Result, Subcommands, help, ok, subcommand,
+};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::KeyPositions;
+
+/// All scripts known here take one key.
+const KEY: KeyPositions = (3, 3, 1);
+const NOSCRIPT: &[&str] = &["noscript"];
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("eval", -3, CHANGE, KEY, "Executes the script of a known lock.", eval),
+    Command::new("evalsha", -3, CHANGE, KEY, "Executes the script of a known lock.", evalsha),
+    Command::new("script", -2, NOSCRIPT, (0, 0, 0), "LOAD, EXISTS and FLUSH of scripts.", script),
+];
+
+/// What a known script does with a key whose value is its first argument.
+#[derive(Clone, Copy)]
+enum Known {
+    /// Removes it.
+    Release,
+    /// Has it expire so many milliseconds later, or so many from now on if the third argument says
+    /// so.
+    Extend,
+    /// Has it expire in so many milliseconds.
+    Renew,
+}
+
+/// SHA-1 of the normalized text, and what it does.
+const KNOWN: [(&str, Known); 5] = [
+    // redis-py: release, extend, reacquire.
+    ("3ad9a162dace07271ecd3d4fb06ce2c770f0a4f0", Known::Release),
+    ("568f251ae144c32659f1faa8c727866b755df9e0", Known::Extend),
+    ("7bac02815679914e98a2d3abfc299e10f958a8cd", Known::Renew),
+    // Redis' documentation of SET, and the extension that Redlock libraries make of it.
+    ("68861aa8724846c4d49fb1b44ff4aa7d57e0fe5c", Known::Release),
+    ("9a986bcc6034fd4f6b064f07ab6b02d8bd2631e2", Known::Renew),
+];
+
+/// Scripts remembered; they differ in white space only.
+const MOST: usize = 1024;
+
+fn hash(text: &[u8]) -> String {
+    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The number of the known script that a text is.
+fn recognize(text: &[u8]) -> Result<usize> {
+    let plain = text.iter().filter(|byte| !byte.is_ascii_whitespace());
+    let plain: Vec<u8> =
+        plain.map(|byte| if *byte == b'"' { b'\'' } else { byte.to_ascii_lowercase() }).collect();
+    let hash = hash(&plain);
+    KNOWN.iter().position(|(known, _)| *known == hash).ok_or_else(|| {
+        "ERR Ordna runs no scripts but those of known locks; MULTI with WATCH, SET with IFEQ, and DELIFEQ do most of that".to_owned()
+    })
+}
+
+fn remember(context: &Context<'_>, text: &[u8]) -> Result<(String, usize)> {
+    let (name, script) = (hash(text), recognize(text)?);
+    let mut scripts = context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+    if scripts.len() >= MOST {
+        scripts.clear();
+    }
+    scripts.insert(name.clone(), script);
+    Ok((name, script))
+}
+
+fn eval(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (_, script) = remember(context, arguments.get(1))?;
+    run(context, script, arguments, out)
+}
+
+fn evalsha(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let name = String::from_utf8_lossy(arguments.get(1)).to_ascii_lowercase();
+    let scripts = context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+    let script = scripts.get(&name).copied();
+    drop(scripts);
+    let script = script.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+    run(context, script, arguments, out)
+}
+
+fn run(
+    context: &Context<'_>,
+    script: usize,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result {
+    let keys = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    if keys < 0 {
+        return Err("ERR Number of keys can't be negative".to_owned());
+    }
+    if keys > arguments.len() as i64 - 3 {
+        return Err("ERR Number of keys can't be greater than number of args".to_owned());
+    }
+    if keys != 1 {
+        return Err("ERR this script works on one key".to_owned());
+    }
+    let (key, token) = (arguments.get(3), arguments.get(4));
+    let known = KNOWN[script].1;
+    let done = match known {
+        Known::Release => delete_if_equal(context, key, token)?,
+        Known::Extend | Known::Renew => {
+            let time = number(arguments.get(5)).ok_or(NOT_AN_INTEGER)?;
+            let add = matches!(known, Known::Extend) && arguments.get(6) == b"0";
+            let now = context.keys.now();
+            let mut done = false;
+            context.modify_expiry(key, |found| {
+                let found = found.filter(|found| found.value == token);
+                let until = found.and_then(|found| found.expires_at);
+                // To extend a key that does not expire is refused by redis-py's script.
+                done = found.is_some() && (until.is_some() || matches!(known, Known::Renew));
+                let from = if add { until.unwrap_or(now) } else { now };
+                match from.checked_add_signed(time) {
+                    _ if !done => Change::Keep,
+                    Some(deadline) if deadline > now => Change::Put(Some(deadline)),
+                    _ => Change::Remove,
+                }
+            })?;
+            done
+        }
+    };
+    out.integer(i64::from(done));
+    Ok(Outcome::Done)
+}
+
+fn script(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("load", 3, |context, arguments, out| {
+            let (name, _) = remember(context, arguments.get(2))?;
+            out.bulk(name.as_bytes());
+            Ok(Outcome::Done)
+        }),
+        ("exists", -3, |context, arguments, out| {
+            let scripts = context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+            out.array(arguments.len() - 2);
+            for name in arguments.iter_from(2) {
+                let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+                out.integer(i64::from(scripts.contains_key(&name)));
+            }
+            Ok(Outcome::Done)
+        }),
+        ("flush", -2, |context, _, out| {
+            context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            ok(out)
+        }),
+        ("kill", 2, |_, _, _| Err("NOTBUSY No scripts in execution right now.".to_owned())),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "SCRIPT",
+                &[
+                    "EXISTS <sha1> [<sha1> ...]",
+                    "FLUSH",
+                    "LOAD <script>",
+                    "    Only scripts of known locks.",
+                ],
+            )
+        }),
+    ];
+    subcommand("script", COMMANDS, context, arguments, out)
+}

@@ -1,0 +1,291 @@
+//! Commands on the server: CONFIG, MEMORY, SHUTDOWN, TIME, …
+
+use ordna::OrderedIndex;
+
+use super::info::human;
+use crate::command::{
+    ADMIN, Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, TELL, help, ok,
+    subcommand,
+};
+use crate::glob::Pattern;
+use crate::process;
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::{KeyPositions, NO_KEY};
+use crate::state::State;
+
+const READ_SECOND: KeyPositions = (2, 2, 1);
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("config", -2, ADMIN, NO_KEY, "Reads and sets configuration: GET, SET.", config),
+    Command::new(
+        "memory",
+        -2,
+        &["readonly"],
+        READ_SECOND,
+        "Where memory goes: USAGE, STATS, DOCTOR.",
+        memory,
+    ),
+    Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown),
+    Command::new("time", 1, &["loading", "stale", "fast"], NO_KEY, "Returns the time.", time),
+    Command::new("role", 1, TELL, NO_KEY, "Answers that this is a master.", |_, _, out| {
+        out.array(3);
+        out.bulk(b"master");
+        out.integer(0);
+        out.array(0);
+        Ok(Outcome::Done)
+    }),
+    Command::new("lolwut", -1, TELL, NO_KEY, "Returns the version.", |_, _, out| {
+        out.text(concat!("Ordna ver. ", env!("CARGO_PKG_VERSION"), "\n"));
+        Ok(Outcome::Done)
+    }),
+];
+
+/// The configuration that clients ask for: each as it is, and none that has no effect here.
+fn settings(state: &State) -> Vec<(&'static str, String)> {
+    let config = &state.config;
+    let mut all = vec![
+        ("appendonly", "no".to_owned()),
+        ("bind", state.address.ip().to_string()),
+        ("collectors", config.collectors.to_string()),
+        ("databases", "1".to_owned()),
+        ("maxmemory", config.max_memory.unwrap_or(0).to_string()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("port", state.address.port().to_string()),
+        ("proto-max-bulk-len", ordna::value::MAX_LEN.to_string()),
+        ("requirepass", state.acl.password()),
+        ("save", String::new()),
+    ];
+    for setting in state.settings.all() {
+        let value = match setting.name {
+            // Redis' form: class, hard limit, soft limit, seconds.
+            "client-output-buffer-limit" => {
+                format!("normal {} 0 0 slave 0 0 0 pubsub 0 0 0", setting.get())
+            }
+            _ => setting.get().to_string(),
+        };
+        all.push((setting.name, value));
+    }
+    all.sort();
+    all
+}
+
+fn config(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("get", -3, |context, arguments, out| {
+            let lower = |text: &[u8]| Pattern::new(&text.to_ascii_lowercase());
+            let patterns: Vec<Pattern> = arguments.iter_from(2).map(lower).collect();
+            let mut wanted = settings(context.state);
+            wanted.retain(|(name, _)| patterns.iter().any(|asked| asked.matches(name.as_bytes())));
+            out.map(wanted.len());
+            for (name, value) in wanted {
+                out.bulk(name.as_bytes());
+                out.bulk(value.as_bytes());
+            }
+            Ok(Outcome::Done)
+        }),
+        ("set", -4, config_set),
+        ("resetstat", 2, |context, _, out| {
+            context.state.stats.reset();
+            ok(out)
+        }),
+        ("rewrite", 2, |_, _, _| Err("ERR The server is running without a config file".to_owned())),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "CONFIG",
+                &[
+                    "GET <pattern> [<pattern> ...]",
+                    "RESETSTAT",
+                    "SET <setting> <value> [<setting> <value> ...]",
+                ],
+            )
+        }),
+    ];
+    subcommand("config", COMMANDS, context, arguments, out)
+}
+
+fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let state = context.state;
+    if !arguments.len().is_multiple_of(2) {
+        return Err(SYNTAX.to_owned());
+    }
+    let failed = |name: &str, why: &str| {
+        format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
+    };
+    let pairs = arguments.iter_from(2).step_by(2).zip(arguments.iter_from(3).step_by(2));
+    let mut values = Vec::new();
+    // All of them are read before the first is set.
+    for (name, value) in pairs {
+        let shown = String::from_utf8_lossy(name).into_owned();
+        if name.eq_ignore_ascii_case(b"requirepass") {
+            let password = std::str::from_utf8(value);
+            let password = password.map_err(|_| failed(&shown, "the password must be UTF-8"))?;
+            if password.is_empty() && !state.address.ip().is_loopback() {
+                return Err("ERR others can reach this server: it needs a password".to_owned());
+            }
+            values.push((None, 0, password));
+            continue;
+        }
+        let Some(setting) = state.settings.find(&shown) else {
+            let known = settings(state).iter().any(|(known, _)| known.eq_ignore_ascii_case(&shown));
+            return Err(match known {
+                true => failed(&shown, "can't set immutable config"),
+                false => {
+                    format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
+                }
+            });
+        };
+        let words = String::from_utf8_lossy(value);
+        let mut words = words.split_whitespace();
+        let value = match (setting.name, words.next(), words.next()) {
+            ("client-output-buffer-limit", Some("normal"), Some(hard)) => hard.as_bytes(),
+            _ => value,
+        };
+        let value = setting.parse(value).map_err(|why| failed(&shown, &why))?;
+        values.push((Some(setting), value, ""));
+    }
+    for (setting, value, password) in values {
+        match setting {
+            Some(setting) => setting.set(value),
+            None => state.acl.set_password(password),
+        }
+    }
+    ok(out)
+}
+
+/// About what an entry takes beyond key and value: leaf, record, deadline.
+const OVERHEAD: usize = 48;
+
+fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const COMMANDS: &Subcommands = &[
+        ("usage", -3, |context, arguments, out| {
+            match arguments.len() {
+                3 => {}
+                5 if arguments.get(3).eq_ignore_ascii_case(b"samples") => {
+                    let samples = number(arguments.get(4)).ok_or(NOT_AN_INTEGER)?;
+                    if samples < 0 {
+                        return Err(SYNTAX.to_owned());
+                    }
+                }
+                _ => return Err(SYNTAX.to_owned()),
+            }
+            let key = arguments.get(2);
+            match context.keys.get_with(key, <[u8]>::len) {
+                Some(value) => out.count(key.len() + value + OVERHEAD),
+                None => out.null(),
+            }
+            Ok(Outcome::Done)
+        }),
+        ("stats", 2, |context, _, out| {
+            let state = context.state;
+            let counts = state.with_flushed(context.keys.statistics());
+            let clients = state.clients.memory();
+            let fields = [
+                ("peak.allocated", state.peak_memory.load(std::sync::atomic::Ordering::Relaxed)),
+                ("total.allocated", counts.bytes + clients),
+                ("clients.slaves", 0),
+                ("clients.normal", clients),
+                ("aof.buffer", 0),
+                ("keys.count", counts.items),
+                ("keys.bytes-per-key", counts.bytes / counts.items.max(1)),
+                ("dataset.bytes", counts.bytes),
+                ("versions.dead", counts.dead),
+                ("allocator.resident", process::resident_bytes() as usize),
+            ];
+            out.map(fields.len());
+            for (field, value) in fields {
+                out.bulk(field.as_bytes());
+                out.count(value);
+            }
+            Ok(Outcome::Done)
+        }),
+        ("doctor", 2, |context, _, out| {
+            let text = doctor(context);
+            out.text(&text);
+            Ok(Outcome::Done)
+        }),
+        ("malloc-stats", 2, |_, _, out| {
+            out.text("Ordna shows no statistics of its allocator; INFO memory tells of its memory");
+            Ok(Outcome::Done)
+        }),
+        ("purge", 2, |context, _, out| {
+            context.keys.collect_garbage();
+            ok(out)
+        }),
+        ("help", 2, |_, _, out| {
+            help(
+                out,
+                "MEMORY",
+                &[
+                    "DOCTOR",
+                    "    Return memory problems reports.",
+                    "PURGE",
+                    "    Collect what no snapshot sees any more.",
+                    "STATS",
+                    "    Return information about the memory usage of the server.",
+                    "USAGE <key> [SAMPLES <count>]",
+                    "    Return memory in bytes used by <key> and its value, about.",
+                ],
+            )
+        }),
+    ];
+    subcommand("memory", COMMANDS, context, arguments, out)
+}
+
+/// What an operator should know of the memory.
+fn doctor(context: &Context<'_>) -> String {
+    /// A snapshot is old after so many seconds.
+    const OLD: u64 = 600;
+    let state = context.state;
+    let counts = state.with_flushed(context.keys.statistics());
+    let mut found = Vec::new();
+    if counts.dead > counts.items / 2 && counts.dead > 1000 {
+        let (dead, items) = (counts.dead, counts.items);
+        found.push(format!("Snapshots keep {dead} old versions beside {items} keys."));
+    }
+    let oldest = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs()).max().unwrap_or(0);
+    if oldest > OLD {
+        found.push(format!(
+            "A snapshot is {oldest} seconds old; ORDNA.SNAPSHOT LIST and INFO snapshots tell which."
+        ));
+    }
+    let limit = state.config.max_memory.unwrap_or(0);
+    if limit > 0 && counts.bytes > limit / 10 * 9 {
+        found.push(format!("Keys and values take {} of {}.", human(counts.bytes), human(limit)));
+    }
+    let clients = state.clients.memory();
+    let most = state.settings.clients_memory.size();
+    if most > 0 && clients > most / 2 {
+        found.push(format!("Clients' buffers take {} of {}.", human(clients), human(most)));
+    }
+    match found.is_empty() {
+        true => "Nothing looks wrong with the memory.".to_owned(),
+        false => found.join("\n"),
+    }
+}
+
+fn shutdown(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    for option in arguments.iter_from(1) {
+        match option.to_ascii_lowercase().as_slice() {
+            b"nosave" | b"now" | b"force" => {}
+            b"save" => {
+                return Err("ERR Ordna keeps nothing on disk: there is nothing to save".to_owned());
+            }
+            b"abort" => return Err("ERR No shutdown in progress.".to_owned()),
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    tracing::info!(peer = %context.session.client.peer, "SHUTDOWN");
+    context.state.shutdown.notify_one();
+    Ok(Outcome::Close)
+}
+
+fn time(_: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    out.array(2);
+    out.bulk(now.as_secs().to_string().as_bytes());
+    out.bulk(now.subsec_micros().to_string().as_bytes());
+    Ok(Outcome::Done)
+}

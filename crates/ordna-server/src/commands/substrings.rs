@@ -1,0 +1,195 @@
+//! Commands on parts of values.
+//!
+//! A value is written anew as a whole: the store has no spare room behind a value, so `APPEND` and
+//! `SETRANGE` cost O(length).
+
+use ordna::Put;
+use ordna::{Change, OrderedIndex, value};
+
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, TOO_LONG, WRITE,
+    WRITE_SLOW,
+};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::{ONE_KEY, TWO_KEYS};
+
+pub const COMMANDS: &[Command] = &[
+    Command::new(
+        "append",
+        3,
+        WRITE,
+        ONE_KEY,
+        "Appends to the value of a key, creating it if it is absent.",
+        append,
+    ),
+    Command::new("getrange", 4, READ_SLOW, ONE_KEY, "Returns a part of a value.", getrange),
+    Command::new("substr", 4, READ_SLOW, ONE_KEY, "Returns a part of a value.", getrange),
+    Command::new(
+        "setrange",
+        4,
+        WRITE_SLOW,
+        ONE_KEY,
+        "Overwrites a part of a value, with zeros before it if it was shorter.",
+        setrange,
+    ),
+    Command::new(
+        "lcs",
+        -3,
+        READ_SLOW,
+        TWO_KEYS,
+        "Returns the longest common subsequence of two values: LEN, IDX, MINMATCHLEN, WITHMATCHLEN.",
+        lcs,
+    )
+    .one_step(),
+];
+
+fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (key, tail) = (arguments.get(1), arguments.get(2));
+    let mut length = 0;
+    context.modify(key, |found| {
+        let longer = [found.map_or(&[][..], |found| found.value), tail].concat();
+        length = longer.len();
+        // One byte too long is refused by the store, with the key unchanged.
+        Change::Put(Put { value: longer, expires_at: found.and_then(|found| found.expires_at) })
+    })?;
+    debug_assert!(length <= value::MAX_LEN);
+    out.count(length);
+    Ok(Outcome::Done)
+}
+
+/// The bytes that a first and last position stand for, negative ones counted from the end; `None` if
+/// there are none.
+pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
+    let len = i64::try_from(len).ok()?;
+    if start < 0 && end < 0 && start > end {
+        return None;
+    }
+    let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    let filled = start <= end && len > 0;
+    filled.then(|| (usize::try_from(start).unwrap_or(0), usize::try_from(end).unwrap_or(0)))
+}
+
+fn getrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let start = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let end = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
+    let present = context.keys.get_with(arguments.get(1), |value| {
+        out.bulk(span(start, end, value.len()).map_or(&[], |(start, end)| &value[start..=end]));
+    });
+    if present.is_none() {
+        out.bulk(b"");
+    }
+    Ok(Outcome::Done)
+}
+
+fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (key, piece) = (arguments.get(1), arguments.get(3));
+    let offset = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let offset = usize::try_from(offset).map_err(|_| "ERR offset is out of range")?;
+    if piece.is_empty() {
+        out.count(context.keys.get_with(key, <[u8]>::len).unwrap_or(0));
+        return Ok(Outcome::Done);
+    }
+    let end =
+        offset.checked_add(piece.len()).filter(|end| *end <= value::MAX_LEN).ok_or(TOO_LONG)?;
+    let mut length = 0;
+    context.modify(key, |found| {
+        let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
+        value.resize(value.len().max(end), 0);
+        value[offset..end].copy_from_slice(piece);
+        length = value.len();
+        Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
+    })?;
+    out.count(length);
+    Ok(Outcome::Done)
+}
+
+/// Cells of the table of LCS: some tens of milliseconds.
+const MOST_CELLS: usize = 16 << 20;
+
+fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (mut only_len, mut index, mut with_len, mut shortest) = (false, false, false, 0);
+    let mut options = arguments.iter_from(3);
+    while let Some(option) = options.next() {
+        match option.to_ascii_lowercase().as_slice() {
+            b"len" => only_len = true,
+            b"idx" => index = true,
+            b"withmatchlen" => with_len = true,
+            b"minmatchlen" => {
+                let length = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                shortest = usize::try_from(length).unwrap_or(0);
+            }
+            _ => return Err(SYNTAX.to_owned()),
+        }
+    }
+    if only_len && index {
+        return Err("ERR If you want both the length and indexes, please just use IDX.".to_owned());
+    }
+    let a = context.value(arguments.get(1)).unwrap_or_default();
+    let b = context.value(arguments.get(2)).unwrap_or_default();
+    if (a.len() + 1).saturating_mul(b.len() + 1) > MOST_CELLS {
+        return Err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"
+            .to_owned());
+    }
+    // lengths[i][j]: of the first i bytes of a and the first j of b.
+    let width = b.len() + 1;
+    let mut lengths = vec![0_u32; (a.len() + 1) * width];
+    for (i, byte) in a.iter().enumerate() {
+        for (j, other) in b.iter().enumerate() {
+            let (above, here) = (i * width + j, (i + 1) * width + j + 1);
+            lengths[here] = if byte == other {
+                lengths[above] + 1
+            } else {
+                lengths[above + 1].max(lengths[here - 1])
+            };
+        }
+    }
+    let total = lengths[a.len() * width + b.len()] as usize;
+    if only_len {
+        out.count(total);
+        return Ok(Outcome::Done);
+    }
+    // From the end to the begin, as Redis goes: of equal ways the one along b.
+    let (mut i, mut j) = (a.len(), b.len());
+    let mut common = Vec::new();
+    // Positions in a and b and the length of each run.
+    let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+    while i > 0 && j > 0 {
+        if a[i - 1] == b[j - 1] {
+            (i, j) = (i - 1, j - 1);
+            common.push(a[i]);
+            match runs.last_mut() {
+                Some(run) if run.0 == i + 1 && run.1 == j + 1 => *run = (i, j, run.2 + 1),
+                _ => runs.push((i, j, 1)),
+            }
+        } else if lengths[(i - 1) * width + j] > lengths[i * width + j - 1] {
+            i -= 1;
+        } else {
+            j -= 1;
+        }
+    }
+    if !index {
+        common.reverse();
+        out.bulk(&common);
+        return Ok(Outcome::Done);
+    }
+    runs.retain(|run| run.2 >= shortest);
+    out.map(2);
+    out.bulk(b"matches");
+    out.array(runs.len());
+    for (a, b, length) in runs {
+        out.array(2 + usize::from(with_len));
+        for start in [a, b] {
+            out.array(2);
+            out.count(start);
+            out.count(start + length - 1);
+        }
+        if with_len {
+            out.count(length);
+        }
+    }
+    out.bulk(b"len");
+    out.count(total);
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,225 @@
+//! From the arguments of a request to the command that executes them: is it known, may the client call
+//! it, is it queued.
+
+use std::sync::atomic::Ordering;
+
+use crate::acl::Refusal;
+use crate::command::{Context, Outcome, Table, refused, wrong_arity};
+use crate::logs::Denial;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::session::Session;
+use crate::spec::{Hold, NEEDS_MEMORY, Spec};
+use crate::state::State;
+
+/// Executes one command and writes its reply, or says what remains to be done for it.
+pub fn execute(
+    state: &State,
+    table: &'static Table,
+    session: &mut Session,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Outcome {
+    if session.acl_version != state.acl.version() && !refresh_user(state, session) {
+        return Outcome::Close;
+    }
+    let Some(number) = table.catalog.number_of(arguments.get(0)) else {
+        if is_web_page(arguments.get(0)) {
+            tracing::warn!(
+                peer = %session.client.peer,
+                "possible attack: an HTTP request instead of a command; closed. A web page in a \
+                 browser can send those"
+            );
+            return Outcome::Close;
+        }
+        return fail(session, arguments, &unknown(arguments), out);
+    };
+    let spec = &table.catalog.all()[number];
+    if let Err(error) = permitted(state, session, number, spec, arguments) {
+        state.stats.rejected(number);
+        return fail(session, arguments, &error, out);
+    }
+    if session.transaction.is_some() && !spec.at_once {
+        match queue(state, session, spec, arguments) {
+            Ok(()) => out.simple("QUEUED"),
+            Err(error) => out.error(&error),
+        }
+        return Outcome::Done;
+    }
+    let several = || spec.key_positions(arguments.len()).nth(1).is_some();
+    let alone = match spec.hold {
+        Hold::Shared => false,
+        Hold::Alone => true,
+        Hold::AloneIfSeveral => several(),
+        Hold::AloneFor(sub) => arguments.get(1).eq_ignore_ascii_case(sub.as_bytes()),
+    };
+    let keys = if alone { state.keys_alone() } else { state.keys() };
+    Context { state, session, keys, table }.call(number, arguments, out)
+}
+
+/// A browser sends these first words; Redis too takes them for an attack.
+fn is_web_page(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+/// Fetches the session's user again; `false` if it was deleted.
+fn refresh_user(state: &State, session: &mut Session) -> bool {
+    session.acl_version = state.acl.version();
+    let Some(user) = &session.user else { return true };
+    let Some(user) = state.acl.user(&user.name) else { return false };
+    session.user = Some(user);
+    true
+}
+
+/// Writes the refusal of a command that does not begin.
+fn fail(
+    session: &mut Session,
+    arguments: Arguments<'_>,
+    error: &str,
+    out: &mut Replies,
+) -> Outcome {
+    if arguments.get(0).eq_ignore_ascii_case(b"exec") {
+        session.end_transaction();
+        let reason = error.strip_prefix("ERR ").unwrap_or(error);
+        out.error(&format!("EXECABORT Transaction discarded because of: {reason}"));
+    } else {
+        if let Some(transaction) = &mut session.transaction {
+            transaction.broken = true;
+        }
+        out.error(error);
+    }
+    Outcome::Done
+}
+
+/// Whether the client may call a command so.
+fn permitted(
+    state: &State,
+    session: &Session,
+    number: usize,
+    spec: &Spec,
+    arguments: Arguments<'_>,
+) -> Result<(), String> {
+    if !spec.suits(arguments.len()) {
+        return Err(wrong_arity(spec.name));
+    }
+    match &session.user {
+        None if spec.has("no_auth") => Ok(()),
+        None => Err("NOAUTH Authentication required.".to_owned()),
+        Some(user) => user.check(number, spec, arguments).map_err(|refusal| {
+            let context = if session.transaction.is_some() { "multi" } else { "toplevel" };
+            deny(state, session, refusal, context)
+        }),
+    }
+}
+
+/// Notes a refusal by ACL and returns its words.
+pub fn deny(state: &State, session: &Session, refusal: Refusal, context: &'static str) -> String {
+    let (reason, object, words, at) = match refusal {
+        Refusal::Command(name) => {
+            let words = format!("NOPERM this user has no permissions to run the '{name}' command");
+            ("command", name, words, 1)
+        }
+        Refusal::Key(key) => (
+            "key",
+            String::from_utf8_lossy(&key).into_owned(),
+            "NOPERM this user has no permissions to access one of the keys used as arguments"
+                .to_owned(),
+            2,
+        ),
+    };
+    state.acl.denied[at].fetch_add(1, Ordering::Relaxed);
+    let user = session.user.as_ref().map_or_else(String::new, |user| user.name.clone());
+    let client = format!("id={} addr={}", session.client.id, session.client.peer);
+    let denial =
+        Denial { id: 0, count: 1, reason, context, object, user, created: 0, updated: 0, client };
+    state.acl.denials.push(denial, state.settings.acl_log_len.size());
+    words
+}
+
+/// Keeps a command for `EXEC`.
+fn queue(
+    state: &State,
+    session: &mut Session,
+    spec: &Spec,
+    arguments: Arguments<'_>,
+) -> Result<(), String> {
+    let request = arguments.to_command();
+    let most = state.settings.query_limit.size();
+    let Some(transaction) = &mut session.transaction else { return Ok(()) };
+    if spec.has(NEEDS_MEMORY) {
+        transaction.needed += request.size();
+        if let Err(error) = state.keys().check_room(transaction.needed) {
+            transaction.broken = true;
+            return Err(refused(error));
+        }
+    }
+    transaction.bytes += request.size();
+    if transaction.bytes > most {
+        transaction.queued = Vec::new();
+        transaction.bytes = 0;
+        transaction.broken = true;
+        return Err(format!("ERR a transaction may hold {most} bytes of commands"));
+    }
+    transaction.queued.push(request);
+    session.tell_transaction();
+    Ok(())
+}
+
+fn unknown(arguments: Arguments<'_>) -> String {
+    // Redis shows at most 128 bytes of the name, and of the arguments together.
+    const SHOWN: usize = 128;
+    let show = |bytes: &[u8], limit: usize| {
+        String::from_utf8_lossy(&bytes[..bytes.len().min(limit)]).into_owned()
+    };
+    let name = show(arguments.get(0), SHOWN);
+    if let Some((_, instead)) = INSTEAD
+        .iter()
+        .find(|(names, _)| names.split(' ').any(|known| name.eq_ignore_ascii_case(known)))
+    {
+        return format!("ERR unknown command '{name}': {instead}");
+    }
+    let mut shown = String::new();
+    for argument in arguments.iter_from(1) {
+        if shown.len() >= SHOWN {
+            break;
+        }
+        shown.push_str(&format!("'{}' ", show(argument, SHOWN - shown.len())));
+    }
+    format!("ERR unknown command '{name}', with args beginning with: {shown}")
+}
+
+/// What Redis has and Ordna has not, and what to use instead.
+const INSTEAD: &[(&str, &str)] = &[
+    (
+        "lpush rpush lpop rpop llen lrange lindex lset lrem linsert ltrim lmove blpop brpop blmove lpushx rpushx lpos lmpop blmpop rpoplpush brpoplpush",
+        "Ordna has no lists; keys such as queue:0001 in order, with ORDNA.PREFIX and ORDNA.FIRST, do that",
+    ),
+    (
+        "sadd srem smembers sismember scard sunion sinter sdiff spop srandmember smove sscan smismember sinterstore sunionstore sdiffstore sintercard",
+        "Ordna has no sets; one key for each member, such as tags:red:17, with ORDNA.PREFIX, does that",
+    ),
+    (
+        "zadd zrem zrange zrangebyscore zrangebylex zrevrange zscore zcard zcount zincrby zrank zrevrank zpopmin zpopmax zremrangebyscore zremrangebylex zscan zrevrangebyscore zrevrangebylex zlexcount zrangestore bzpopmin bzpopmax zmscore zunion zinter zdiff",
+        "Ordna has no sorted sets; the keyspace itself is ordered: ORDNA.RANGE, ORDNA.FIRST, ORDNA.FLOOR",
+    ),
+    (
+        "hset hget hdel hgetall hmget hmset hexists hlen hkeys hvals hincrby hscan hsetnx hincrbyfloat hstrlen hrandfield",
+        "Ordna has no hashes; one key for each field, such as user:17:name, with ORDNA.PREFIX, does that",
+    ),
+    (
+        "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
+        "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",
+    ),
+    (
+        "subscribe unsubscribe publish psubscribe punsubscribe pubsub ssubscribe sunsubscribe spublish",
+        "Ordna has no publish and subscribe; a message broker does that",
+    ),
+    (
+        "fcall fcall_ro function eval_ro evalsha_ro",
+        "Ordna runs no scripts but those of known locks; MULTI with WATCH, and SET with IFEQ or DELIFEQ, do most of that",
+    ),
+    (
+        "sort sort_ro",
+        "Ordna has nothing to sort: keys are in order already, and ORDNA.RANGE returns them so",
+    ),
+];

@@ -1,0 +1,328 @@
+//! The pages served over HTTP: metrics, health, and the console.
+//!
+//! Pages answer GET only, and only to requests for this machine by number or as `localhost`, or with the
+//! password: a page of another site that has its own name lead here is refused. If the server has a
+//! password, the console asks for it, as that of the default user.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use ordna::key::prefix_end;
+use ordna::{Direction, OrderedIndex};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::commands;
+use crate::metrics;
+use crate::state::State;
+
+/// Connections of browsers and collectors of metrics at once.
+const MOST: usize = 64;
+/// Entries that the browser of keys shows.
+const SHOWN: usize = 50;
+/// Bytes of a value that it shows.
+const SHOWN_BYTES: usize = 2048;
+
+type Reply = Response<Full<Bytes>>;
+
+/// Serves pages until its task is ended.
+pub async fn serve(state: Arc<State>, listener: TcpListener, console: bool) {
+    let places = Arc::new(tokio::sync::Semaphore::new(MOST));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, peer)) = listener.accept().await else {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        let state = state.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            let page = |request: Request<Incoming>| {
+                let reply = page(&state, console, &request);
+                async move { Ok::<_, Infallible>(reply) }
+            };
+            let mut http = http1::Builder::new();
+            http.timer(TokioTimer::new()).max_buf_size(16 << 10);
+            let served = http.serve_connection(TokioIo::new(stream), service_fn(page)).await;
+            if let Err(error) = served {
+                tracing::debug!(%peer, %error, "a request over HTTP failed");
+            }
+        });
+    }
+}
+
+fn reply(status: StatusCode, kind: &str, body: impl Into<Bytes>) -> Reply {
+    let built = Response::builder()
+        .status(status)
+        .header("content-type", kind)
+        .header("cache-control", "no-store")
+        .header("x-content-type-options", "nosniff")
+        .header("x-frame-options", "DENY")
+        .header(
+            "content-security-policy",
+            "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'",
+        )
+        .body(Full::new(body.into()));
+    built.unwrap_or_default()
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+    reply(status, "text/plain; charset=utf-8", body)
+}
+
+/// Whether the request names this machine by an address or as `localhost`.
+fn is_for_us(request: &Request<Incoming>) -> bool {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let Some(host) = host else { return true };
+    let name = host.rsplit_once(':').map_or(
+        host,
+        |(name, port)| {
+            if port.ends_with(']') { host } else { name }
+        },
+    );
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+/// Whether the request has the password of a user that may run INFO and read all keys.
+fn is_allowed(state: &State, request: &Request<Incoming>) -> bool {
+    if state.acl.welcome().is_some() {
+        return true;
+    }
+    let said = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+    let said = said.and_then(|said| STANDARD.decode(said.strip_prefix("Basic ")?).ok());
+    let said = said.unwrap_or_default();
+    let Some(at) = said.iter().position(|byte| *byte == b':') else { return false };
+    let (name, password) = (&said[..at], &said[at + 1..]);
+    // Browsers ask for a name; none means the default user.
+    let name = if name.is_empty() { b"default" } else { name };
+    let user = state.acl.user(&String::from_utf8_lossy(name));
+    let accepted = user.is_some_and(|user| user.accepts(password) && user.keys() == "~*");
+    if !accepted && !said.is_empty() {
+        state.acl.denied[0].fetch_add(1, Ordering::Relaxed);
+        tracing::warn!("a wrong password for the console");
+    }
+    accepted
+}
+
+fn page(state: &State, console: bool, request: &Request<Incoming>) -> Reply {
+    if request.method() != Method::GET {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+    }
+    if !is_for_us(request) && !is_allowed_by_password(state, request) {
+        return text(StatusCode::MISDIRECTED_REQUEST, "ask by address, or as localhost\n");
+    }
+    match request.uri().path() {
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => match state.stopping.load(Ordering::Relaxed) {
+            false => text(StatusCode::OK, "ready\n"),
+            true => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+        },
+        "/metrics" => {
+            reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::text(state))
+        }
+        _ if !console => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are here\n"),
+        _ if !is_allowed(state, request) => {
+            let mut reply = text(StatusCode::UNAUTHORIZED, "the password, please\n");
+            let ask = hyper::header::HeaderValue::from_static("Basic realm=\"ordna\"");
+            reply.headers_mut().insert("www-authenticate", ask);
+            reply
+        }
+        "/" => reply(
+            StatusCode::OK,
+            "text/html; charset=utf-8",
+            include_str!("console.html").as_bytes(),
+        ),
+        "/state" => reply(StatusCode::OK, "application/json", overview(state).to_string()),
+        "/keys" => {
+            reply(StatusCode::OK, "application/json", keys(state, request.uri()).to_string())
+        }
+        _ => text(StatusCode::NOT_FOUND, "there is one page: /\n"),
+    }
+}
+
+/// Whether the server has a password, and the request says it.
+fn is_allowed_by_password(state: &State, request: &Request<Incoming>) -> bool {
+    state.acl.welcome().is_none() && is_allowed(state, request)
+}
+
+/// What the console shows of the server.
+fn overview(state: &State) -> Value {
+    let counts = state.statistics();
+    let samples: Vec<Value> = state
+        .samples
+        .all()
+        .into_iter()
+        .map(|sample| {
+            json!([
+                sample.at,
+                sample.commands,
+                sample.median,
+                sample.high,
+                sample.memory,
+                sample.input_bytes,
+                sample.output_bytes,
+                sample.clients
+            ])
+        })
+        .collect();
+    let (entries, clients_memory) = (counts.bytes, state.clients.memory());
+    let resident = crate::process::resident_bytes() as usize;
+    let rest = resident.saturating_sub(entries + clients_memory);
+    let parts = json!([
+        ["keys and values, with old versions", entries],
+        ["clients' buffers", clients_memory],
+        ["the rest of the process", rest],
+    ]);
+    let held = state.snapshots.list();
+    let snapshots: Vec<Value> = counts
+        .snapshots
+        .iter()
+        .map(|snapshot| {
+            let number = held.iter().find(|held| held.term == snapshot.term);
+            json!({
+                "term": snapshot.term,
+                "age": snapshot.age.as_secs_f64(),
+                "keeps": snapshot.keeps,
+                "id": number.map(|held| held.id),
+                "client": number.and_then(|held| held.owner),
+                "left": number.and_then(|held| held.lease).map(|left| left.as_secs_f64()),
+            })
+        })
+        .collect();
+    let clients: Vec<Value> = state
+        .clients
+        .all()
+        .iter()
+        .take(200)
+        .map(|client| {
+            let told = client.told().clone();
+            let command = client.last_command.load(Ordering::Relaxed);
+            json!({
+                "id": client.id,
+                "peer": client.peer.to_string(),
+                "name": String::from_utf8_lossy(&told.name),
+                "user": told.user,
+                "age": client.since.elapsed().as_secs(),
+                "idle": client.idle().as_secs(),
+                "memory": client.memory(),
+                "command": state.catalog.all().get(command).map(|spec| spec.name),
+            })
+        })
+        .collect();
+    let slow: Vec<Value> = state
+        .slow_log
+        .list(20)
+        .into_iter()
+        .map(|slow| {
+            let words: Vec<_> = slow
+                .arguments
+                .iter()
+                .map(|word| String::from_utf8_lossy(word).into_owned())
+                .collect();
+            json!({"at": slow.at, "micros": slow.took.as_micros() as u64, "words": words.join(" ")})
+        })
+        .collect();
+    let (walks, walk_age) = state.walks.count();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "address": state.address.to_string(),
+        "uptime": state.started.elapsed().as_secs(),
+        "keys": counts.items,
+        "expiring": counts.expiring.0,
+        "dead": counts.dead,
+        "limit": state.config.max_memory.unwrap_or(0),
+        "resident": resident,
+        "calls": state.stats.calls(),
+        "samples": samples,
+        "memory": parts,
+        "snapshots": snapshots,
+        "walks": walks,
+        "walk_age": walk_age.as_secs_f64(),
+        "clients": clients,
+        "slow": slow,
+        "commands": commands::table().catalog.all().len(),
+    })
+}
+
+/// A part of the query, decoded.
+fn query(uri: &Uri, name: &str) -> Option<Vec<u8>> {
+    let pairs = uri.query()?.split('&');
+    let value = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
+    let mut bytes = Vec::new();
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            b'+' => b' ',
+            byte => byte,
+        });
+    }
+    Some(bytes)
+}
+
+/// Bytes for people: text if they are UTF-8, escapes otherwise.
+fn shown(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// A page of the browser: `prefix`, and either `from` (that key and the ones behind it) or `before`.
+fn keys(state: &State, uri: &Uri) -> Value {
+    let prefix = query(uri, "prefix").unwrap_or_default();
+    let after = prefix_end(&prefix);
+    let (from, before) = (query(uri, "from"), query(uri, "before"));
+    // A `from` before the prefix would show keys without it.
+    let from = from.filter(|from| *from >= prefix);
+    let lower = from.as_deref().unwrap_or(&prefix);
+    let upper = match (&before, &after) {
+        (Some(before), _) => Bound::Excluded(before.as_slice()),
+        (None, Some(after)) => Bound::Excluded(after.as_slice()),
+        (None, None) => Bound::Unbounded,
+    };
+    let direction = if before.is_some() { Direction::Descending } else { Direction::Ascending };
+    let mut entries = Vec::new();
+    let keys = state.keys();
+    keys.visit(Bound::Included(lower), upper, direction, |key, value| {
+        let cut = &value[..value.len().min(SHOWN_BYTES)];
+        let hex: String = key.iter().map(|byte| format!("%{byte:02x}")).collect();
+        entries.push(json!({
+            "key": shown(key), "at": hex, "value": shown(cut), "bytes": value.len(),
+        }));
+        if entries.len() < SHOWN {
+            std::ops::ControlFlow::Continue(())
+        } else {
+            std::ops::ControlFlow::Break(())
+        }
+    });
+    if direction == Direction::Descending {
+        entries.reverse();
+    }
+    let near = |entry: Option<(Vec<u8>, Vec<u8>)>| entry.map(|(key, _)| shown(&key));
+    // The neighbours of what was asked for, with or without the prefix.
+    let below = keys.nearest(Bound::Unbounded, Bound::Excluded(lower), Direction::Descending);
+    let above = keys.ceiling(lower);
+    json!({
+        "entries": entries,
+        "full": entries.len() == SHOWN,
+        "below": near(below),
+        "above": near(above),
+    })
+}

@@ -1,0 +1,78 @@
+//! The keys and values, with an owner that frees them off the threads that serve.
+
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use ordna::{Options, Store};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+pub type Entries = Store<[u8], [u8]>;
+
+/// Resolves once a keyspace is freed.
+pub type Freeing = oneshot::Receiver<()>;
+
+/// A shared handle of the keys and values: the server, snapshots and counters hold one each.
+///
+/// After a flush the last handle frees perhaps millions of keys, and a thread that serves may drop it:
+/// a thread of its own frees them then.
+#[derive(Debug)]
+pub struct Keyspace(Option<Arc<Entries>>);
+
+impl Keyspace {
+    pub fn with_options(options: Options) -> Self {
+        Self(Some(Arc::new(Store::with_options(options))))
+    }
+
+    /// A handle that does not keep the keys.
+    pub fn downgrade(&self) -> Weak<Entries> {
+        self.0.as_ref().map_or_else(Weak::new, Arc::downgrade)
+    }
+
+    /// The handle of keys that are still held.
+    pub fn upgrade(weak: &Weak<Entries>) -> Option<Self> {
+        weak.upgrade().map(|entries| Self(Some(entries)))
+    }
+
+    /// Drops the handle. The last handle returns the end of the freeing.
+    pub fn release(mut self) -> Option<Freeing> {
+        self.let_go()
+    }
+
+    fn let_go(&mut self) -> Option<Freeing> {
+        let last = self.0.take().and_then(Arc::into_inner)?;
+        // Without a runtime no thread serves.
+        Handle::try_current().ok()?;
+        let (tell, freeing) = oneshot::channel();
+        let free = move || {
+            drop(last);
+            // Most callers do not wait for it.
+            let _ = tell.send(());
+        };
+        // If the system refuses a thread, the closure is dropped here, and the keys with it. The
+        // runtime's own pool would panic.
+        let _ = thread::Builder::new().name("ordna flush".to_owned()).spawn(free);
+        Some(freeing)
+    }
+}
+
+impl Clone for Keyspace {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Keyspace {
+    fn drop(&mut self) {
+        drop(self.let_go());
+    }
+}
+
+impl Deref for Keyspace {
+    type Target = Entries;
+
+    fn deref(&self) -> &Entries {
+        self.0.as_deref().expect("only release and drop take the handle")
+    }
+}

@@ -1,0 +1,168 @@
+//! What the server remembers of events: slow commands, latencies, refusals by ACL.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Milliseconds since 1970.
+pub fn unix_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A command that took long.
+#[derive(Debug, Clone)]
+pub struct Slow {
+    pub id: u64,
+    pub at: u64,
+    pub took: Duration,
+    pub arguments: Vec<Vec<u8>>,
+    pub peer: String,
+    pub client: Vec<u8>,
+}
+
+/// The latest slow commands.
+#[derive(Debug, Default)]
+pub struct SlowLog(Mutex<(u64, VecDeque<Slow>)>);
+
+impl SlowLog {
+    /// Keeps the first arguments of a command, each shortened, as Redis does.
+    pub fn shorten<'a>(arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+        const ARGUMENTS: usize = 32;
+        const BYTES: usize = 128;
+        let count = arguments.len();
+        let mut kept: Vec<Vec<u8>> = Vec::new();
+        for (at, argument) in arguments.enumerate() {
+            if count > ARGUMENTS && at == ARGUMENTS - 1 {
+                let more = count - ARGUMENTS + 1;
+                kept.push(format!("... ({more} more arguments)").into_bytes());
+                break;
+            }
+            let more = argument.len().saturating_sub(BYTES);
+            let mut shown = argument[..argument.len() - more].to_vec();
+            if more > 0 {
+                shown.extend(format!("... ({more} more bytes)").into_bytes());
+            }
+            kept.push(shown);
+        }
+        kept
+    }
+
+    pub fn push(&self, slow: Slow, most: usize) {
+        let mut log = lock(&self.0);
+        let id = log.0;
+        log.0 += 1;
+        log.1.push_front(Slow { id, ..slow });
+        log.1.truncate(most);
+    }
+
+    /// The latest first.
+    pub fn list(&self, most: usize) -> Vec<Slow> {
+        lock(&self.0).1.iter().take(most).cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        lock(&self.0).1.len()
+    }
+
+    pub fn clear(&self) {
+        lock(&self.0).1.clear();
+    }
+}
+
+/// Samples of `LATENCY`: for each event (second since 1970, milliseconds), the oldest first.
+#[derive(Debug, Default)]
+pub struct Latencies(Mutex<BTreeMap<&'static str, History>>);
+
+#[derive(Debug, Default, Clone)]
+pub struct History {
+    pub samples: VecDeque<(u64, u64)>,
+    pub highest: u64,
+}
+
+impl Latencies {
+    pub fn add(&self, event: &'static str, milliseconds: u64) {
+        const KEPT: usize = 160;
+        let second = unix_millis() / 1000;
+        let mut events = lock(&self.0);
+        let history = events.entry(event).or_default();
+        history.highest = history.highest.max(milliseconds);
+        match history.samples.back_mut() {
+            // One sample a second, the highest.
+            Some((at, highest)) if *at == second => *highest = milliseconds.max(*highest),
+            _ => history.samples.push_back((second, milliseconds)),
+        }
+        if history.samples.len() > KEPT {
+            history.samples.pop_front();
+        }
+    }
+
+    pub fn all(&self) -> Vec<(&'static str, History)> {
+        lock(&self.0).iter().map(|(event, history)| (*event, history.clone())).collect()
+    }
+
+    /// Forgets events, all if none is named; returns how many.
+    pub fn reset<'a>(&self, named: impl ExactSizeIterator<Item = &'a [u8]>) -> usize {
+        let names: Vec<String> =
+            named.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        let mut events = lock(&self.0);
+        let before = events.len();
+        let is_named = |event: &str| names.iter().any(|name| name.eq_ignore_ascii_case(event));
+        events.retain(|event, _| !names.is_empty() && !is_named(event));
+        before - events.len()
+    }
+}
+
+/// A refusal, as `ACL LOG` shows it.
+#[derive(Debug, Clone)]
+pub struct Denial {
+    pub id: u64,
+    pub count: u64,
+    pub reason: &'static str,
+    pub context: &'static str,
+    pub object: String,
+    pub user: String,
+    pub created: u64,
+    pub updated: u64,
+    pub client: String,
+}
+
+/// The latest refusals.
+#[derive(Debug, Default)]
+pub struct Denials(Mutex<(u64, VecDeque<Denial>)>);
+
+impl Denials {
+    /// Adds a refusal, or counts one more of the same within a minute.
+    pub fn push(&self, denial: Denial, most: usize) {
+        const GROUP: u64 = 60_000;
+        let mut log = lock(&self.0);
+        let now = unix_millis();
+        let same = |other: &&mut Denial| {
+            (other.reason, other.context, &other.object, &other.user)
+                == (denial.reason, denial.context, &denial.object, &denial.user)
+                && now.saturating_sub(other.updated) < GROUP
+        };
+        if let Some(other) = log.1.iter_mut().find(same) {
+            other.count += 1;
+            other.updated = now;
+            other.client = denial.client;
+            return;
+        }
+        let id = log.0;
+        log.0 += 1;
+        log.1.push_front(Denial { id, count: 1, created: now, updated: now, ..denial });
+        log.1.truncate(most);
+    }
+
+    pub fn list(&self, most: usize) -> Vec<Denial> {
+        lock(&self.0).1.iter().take(most).cloned().collect()
+    }
+
+    pub fn clear(&self) {
+        lock(&self.0).1.clear();
+    }
+}

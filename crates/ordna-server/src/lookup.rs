@@ -1,0 +1,65 @@
+//! The values of many keys at one moment, read in stretches from a snapshot.
+
+use crate::reply::Replies;
+use crate::request::Command;
+use crate::snapshot::Snapshot;
+
+/// Keys looked up before other connections get their turn.
+const STRETCH: usize = 256;
+/// Bytes copied before other connections get their turn.
+const STRETCH_BYTES: usize = 1 << 20;
+
+/// `MGET` under way.
+#[derive(Debug)]
+pub struct Lookup {
+    snapshot: Snapshot,
+    request: Command,
+    /// The next argument to look up.
+    at: usize,
+    /// Bytes written so far.
+    bytes: usize,
+}
+
+impl Lookup {
+    /// Looks up all arguments of a request but its name.
+    pub fn new(snapshot: Snapshot, request: Command) -> Self {
+        Self { snapshot, request, at: 1, bytes: 0 }
+    }
+
+    /// Goes on for a stretch; `Ok(true)` at the end.
+    ///
+    /// # Errors
+    /// The reply would grow beyond `most` bytes; what was written of it is to be dropped.
+    pub fn step(&mut self, most: usize, out: &mut Replies) -> Result<bool, String> {
+        let arguments = self.request.arguments();
+        let before = out.bytes.len();
+        if self.at == 1 {
+            out.array(arguments.len() - 1);
+        }
+        let end = arguments.len().min(self.at + STRETCH);
+        while self.at < end && out.bytes.len() - before < STRETCH_BYTES {
+            let key = arguments.get(self.at);
+            let written = self.bytes + out.bytes.len() - before;
+            let fits = self.snapshot.get_with(key, |value| {
+                let fits = written + value.len() <= most;
+                if fits {
+                    out.bulk(value);
+                }
+                fits
+            });
+            match fits {
+                Some(true) => {}
+                Some(false) => return Err(too_large(most)),
+                None => out.null(),
+            }
+            self.at += 1;
+        }
+        self.bytes += out.bytes.len() - before;
+        Ok(self.at == arguments.len())
+    }
+}
+
+/// The refusal of a reply beyond the limit.
+pub fn too_large(most: usize) -> String {
+    format!("ERR the reply would exceed {most} bytes; ask for fewer keys")
+}

@@ -1,0 +1,334 @@
+//! The server: binds its addresses, accepts connections, samples itself, stops.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+use crate::commands::table;
+use crate::config::Config;
+use crate::connection;
+use crate::http;
+use crate::logs::unix_millis;
+use crate::samples::Sample;
+use crate::state::State;
+use crate::stats::{BUCKETS, Counts};
+use crate::stream::Stream;
+use crate::tls;
+
+/// Connections that may wait to be accepted; the system may allow fewer.
+const BACKLOG: u32 = 1024;
+/// How long connections may take to finish what they have read when the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long a client may take for the handshake of TLS.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// File descriptors that are not clients': listeners, the runtime, files.
+const OTHER_FILES: u64 = 64;
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// An address could not be bound.
+    #[error("cannot listen on {address}. Is another server there? Choose another port")]
+    Bind {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Others could reach the server, and nothing would keep them out.
+    #[error(
+        "{address} can be reached from other machines, and no password is set. Set one with --password, or listen on 127.0.0.1"
+    )]
+    Open {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// There is nothing to listen on.
+    #[error("no address to listen on is given")]
+    NoAddress,
+    /// Certificates or keys are not as they should be.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The file of users is not as it should be.
+    #[error("ACL file: {0}")]
+    Users(String),
+}
+
+/// A bound server that does not yet answer.
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    encrypted: Vec<TcpListener>,
+    acceptor: Option<TlsAcceptor>,
+    metrics: Option<TcpListener>,
+    console: Option<TcpListener>,
+    state: Arc<State>,
+    address: SocketAddr,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A server that was just stopped leaves connections behind that hold the port.
+        socket.set_reuseaddr(true)?;
+        if address.is_ipv6() {
+            SockRef::from(&socket).set_only_v6(true)?;
+        }
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|source| ServeError::Bind { address, source })
+}
+
+fn local(listener: &TcpListener) -> Option<SocketAddr> {
+    listener.local_addr().ok()
+}
+
+/// Has the system allow as many files as clients need, or lowers the number of clients.
+fn fit_files(config: &mut Config) {
+    let wanted = config.max_clients as u64 + OTHER_FILES;
+    match rlimit::increase_nofile_limit(wanted) {
+        Ok(limit) if limit < wanted => {
+            let clients = limit.saturating_sub(OTHER_FILES).max(1);
+            tracing::warn!(
+                open_files = limit,
+                max_clients = clients,
+                wanted = config.max_clients,
+                "fewer clients than configured: the limit of open files is too low (ulimit -n)"
+            );
+            config.max_clients = clients as usize;
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the limit of open files is unknown"),
+    }
+}
+
+impl Server {
+    /// Binds all addresses.
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub async fn bind(mut config: Config) -> Result<Self, ServeError> {
+        let encrypted = config.tls.as_ref().map_or(&[][..], |tls| tls.bind.as_slice()).to_vec();
+        let no_password = config.password.as_deref().is_none_or(str::is_empty);
+        let http = config.console.iter().chain(&config.metrics);
+        let all = config.bind.iter().chain(&encrypted).chain(http);
+        // A file of users, or certificates of clients, keep others out too.
+        let guarded = config.acl_file.is_some();
+        for address in all {
+            if !address.ip().is_loopback() && no_password && !guarded {
+                return Err(ServeError::Open { address: *address });
+            }
+        }
+        fit_files(&mut config);
+        let acceptor =
+            config.tls.as_ref().map(tls::acceptor).transpose().map_err(ServeError::Tls)?;
+        let listeners = config.bind.iter().copied().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let encrypted = encrypted.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let metrics = config.metrics.map(bind).transpose()?;
+        let console = config.console.map(bind).transpose()?;
+        let first = listeners.first().or(encrypted.first()).and_then(local);
+        let address = first.ok_or(ServeError::NoAddress)?;
+        let state = State::new(config, address, &table().catalog);
+        load_users(&state)?;
+        let state = Arc::new(state);
+        Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address })
+    }
+
+    /// Where it listens first: with port 0 asked for, the port that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it listens for TLS.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.encrypted.first().and_then(local)
+    }
+
+    /// Where it serves metrics.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().and_then(local)
+    }
+
+    /// Where it serves the console.
+    pub fn console_address(&self) -> Option<SocketAddr> {
+        self.console.as_ref().and_then(local)
+    }
+
+    /// Answers until `stop` resolves or a client says `SHUTDOWN`, then lets every connection finish
+    /// the commands it has read.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { listeners, encrypted, acceptor, metrics, console, state, .. } = self;
+        let mut tasks: Vec<JoinHandle<()>> = Vec::new();
+        for listener in listeners {
+            tasks.push(tokio::spawn(accept(state.clone(), listener, None)));
+        }
+        for listener in encrypted {
+            tasks.push(tokio::spawn(accept(state.clone(), listener, acceptor.clone())));
+        }
+        let pages = [(metrics, false), (console, true)];
+        for (listener, console) in pages {
+            if let Some(listener) = listener {
+                tasks.push(tokio::spawn(http::serve(state.clone(), listener, console)));
+            }
+        }
+        tasks.push(tokio::spawn(tick(state.clone())));
+        tokio::select! {
+            () = stop => {}
+            () = state.shutdown.notified() => {}
+        }
+        state.stopping.store(true, Ordering::Relaxed);
+        for task in tasks {
+            task.abort();
+        }
+        tracing::info!(clients = state.clients.len(), "stopping: connections drain");
+        state.unpause();
+        let drained = async {
+            // A client that was just accepted is told in the next round.
+            while state.clients.len() > 0 {
+                state.clients.all().iter().for_each(|client| client.end());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN, drained).await.is_err() {
+            tracing::warn!(clients = state.clients.len(), "closed connections that did not drain");
+        }
+    }
+}
+
+fn load_users(state: &State) -> Result<(), ServeError> {
+    let Some(file) = &state.acl.file else { return Ok(()) };
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        // ACL SAVE will write it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ServeError::Users(format!("{}: {error}", file.display()))),
+    };
+    let loaded = state.acl.load(&text, state.catalog);
+    loaded.map_err(|why| ServeError::Users(format!("{}: {why}", file.display())))
+}
+
+/// Accepts connections of one listener.
+async fn accept(state: Arc<State>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
+    let Some(local) = local(&listener) else { return };
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let most = state.settings.max_clients.size();
+                let Some(client) = state.clients.enter(peer, local, most) else {
+                    refuse(&stream);
+                    continue;
+                };
+                let (state, acceptor) = (state.clone(), acceptor.clone());
+                tokio::spawn(async move {
+                    match prepare(&state, stream, acceptor).await {
+                        Ok(stream) => connection::serve(state, table(), stream, client).await,
+                        Err(error) => {
+                            tracing::debug!(%peer, %error, "connection refused");
+                            state.clients.leave(&client);
+                        }
+                    }
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: others must close first.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Tells a client that there are too many.
+fn refuse(stream: &TcpStream) {
+    // The client may be gone already; there is nobody else to tell. A new socket takes so few bytes.
+    let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+}
+
+/// Sets the options of a socket, and does the handshake.
+async fn prepare(
+    state: &State,
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+) -> std::io::Result<Stream> {
+    stream.set_nodelay(true)?;
+    let seconds = state.settings.keepalive.get();
+    if let Some(seconds) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) {
+        let keepalive = TcpKeepalive::new()
+            .with_time(Duration::from_secs(seconds))
+            .with_interval(Duration::from_secs((seconds / 3).max(1)))
+            .with_retries(3);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    }
+    match acceptor {
+        None => Ok(Stream::Clear(stream)),
+        Some(acceptor) => {
+            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+            Ok(Stream::Tls(Box::new(stream)))
+        }
+    }
+}
+
+/// Once a second: takes a sample, and closes idle clients.
+async fn tick(state: Arc<State>) {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let totals = || {
+        let mut all = Counts::default();
+        for number in 0..state.catalog.all().len() {
+            let counts = state.stats.of(number);
+            all.calls += counts.calls;
+            for at in 0..BUCKETS {
+                all.buckets[at] += counts.buckets[at];
+            }
+        }
+        let bytes = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (all, bytes(&state.stats.input_bytes), bytes(&state.stats.output_bytes))
+    };
+    let mut before = totals();
+    loop {
+        seconds.tick().await;
+        let now = totals();
+        // After CONFIG RESETSTAT the totals are lower than before.
+        let calls = now.0.calls.saturating_sub(before.0.calls);
+        let mut counts = Counts { calls, ..Counts::default() };
+        for at in 0..BUCKETS {
+            counts.buckets[at] = now.0.buckets[at].saturating_sub(before.0.buckets[at]);
+        }
+        let quiet = counts.calls == 0;
+        let memory = state.statistics().bytes;
+        state.peak_memory.fetch_max(memory, Ordering::Relaxed);
+        state.samples.push(Sample {
+            at: unix_millis() / 1000,
+            commands: counts.calls,
+            input_bytes: now.1.saturating_sub(before.1),
+            output_bytes: now.2.saturating_sub(before.2),
+            median: if quiet { 0 } else { counts.percentile(0.5) },
+            high: if quiet { 0 } else { counts.percentile(0.99) },
+            memory,
+            clients: state.clients.len(),
+        });
+        before = now;
+        let timeout = state.settings.timeout.size();
+        if timeout > 0 {
+            let idle = Duration::from_secs(timeout as u64);
+            let all = state.clients.all();
+            let late = all.iter().filter(|client| {
+                client.idle() > idle && !client.is_monitor.load(Ordering::Relaxed)
+            });
+            late.for_each(|client| client.end());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a connection knows of itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::broadcast;
+
+use crate::acl::User;
+use crate::clients::Client;
+use crate::request::Command;
+use crate::watches::Watch;
+
+/// Commands queued since `MULTI`.
+#[derive(Default)]
+pub struct Transaction {
+    pub queued: Vec<Command>,
+    /// Their bytes.
+    pub bytes: usize,
+    /// About the bytes that its writes may take.
+    pub needed: usize,
+    /// A command was refused; `EXEC` will refuse all.
+    pub broken: bool,
+}
+
+/// A key as it was when it was watched.
+pub struct Watched {
+    pub watch: Watch,
+    pub was_present: bool,
+}
+
+/// What `CLIENT REPLY` asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReplyMode {
+    #[default]
+    On,
+    Off,
+    /// The next command has no reply.
+    SkipNext,
+    /// This command has no reply.
+    SkipThis,
+}
+
+/// The state of one connection.
+pub struct Session {
+    pub client: Arc<Client>,
+    /// `None`: nobody has authenticated.
+    pub user: Option<Arc<User>>,
+    /// The version of the users of which `user` is.
+    pub acl_version: u64,
+    pub transaction: Option<Transaction>,
+    pub watched: HashMap<Vec<u8>, Watched>,
+    pub reply_mode: ReplyMode,
+    /// Receives lines for `MONITOR`.
+    pub monitor: Option<broadcast::Receiver<Arc<str>>>,
+    /// Wrong passwords in a row.
+    pub guesses: u32,
+    /// Inside `EXEC`.
+    pub executing: bool,
+}
+
+impl Session {
+    pub fn new(client: Arc<Client>, user: Option<Arc<User>>, acl_version: u64) -> Self {
+        let mut session = Self {
+            client,
+            user: None,
+            acl_version,
+            transaction: None,
+            watched: HashMap::new(),
+            reply_mode: ReplyMode::On,
+            monitor: None,
+            guesses: 0,
+            executing: false,
+        };
+        session.become_user(user);
+        session
+    }
+
+    pub fn become_user(&mut self, user: Option<Arc<User>>) {
+        let name = user.as_ref().map_or("default", |user| user.name.as_str());
+        name.clone_into(&mut self.client.told().user);
+        self.user = user;
+    }
+
+    /// Ends the transaction, and the watches with it.
+    pub fn end_transaction(&mut self) -> Option<Transaction> {
+        self.watched.clear();
+        let transaction = self.transaction.take();
+        self.tell_transaction();
+        transaction
+    }
+
+    /// Has other clients see how far the transaction is.
+    pub fn tell_transaction(&self) {
+        let queued = self.transaction.as_ref();
+        self.client
+            .queued
+            .store(queued.map_or(0, |transaction| transaction.bytes), Ordering::Relaxed);
+        let mut told = self.client.told();
+        told.queued = queued.map_or(-1, |transaction| transaction.queued.len() as i64);
+        told.watched = self.watched.len();
+    }
+}

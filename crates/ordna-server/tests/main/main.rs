@@ -1,0 +1,17 @@
+//! The server's tests over the wire: one binary, a module for each subject.
+
+mod against_redis;
+#[cfg(target_os = "linux")]
+mod collectors;
+mod commands;
+mod common;
+mod info;
+mod operation;
+mod promises;
+#[cfg(target_os = "linux")]
+mod walk_memory;
+mod walks;
+
+// As in the program.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
