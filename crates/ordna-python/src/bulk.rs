@@ -12,9 +12,10 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrow::{Column, Gathered, Item, words_of};
-use crate::core::{Bytes, Core, Source, encoded, raise};
+use crate::core::{Core, encoded, raise};
 use crate::key;
 use crate::shapes;
+use crate::source::{Bytes, Source};
 
 /// So many keys go to the store in one call.
 const GROUP: usize = 1024;

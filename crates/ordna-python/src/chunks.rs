@@ -7,9 +7,9 @@ use ordna::{Direction, Entries};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::core::{Source, Span};
 use crate::key;
 use crate::shapes::Shapes;
+use crate::source::{Source, Span};
 use crate::value::{self, Codec};
 
 const FIRST_CHUNK: usize = 32;

@@ -7,100 +7,51 @@
 //! without end, and for waiting.
 
 use std::ops::{Bound as Limit, ControlFlow};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ordna::{Change, Direction, Error, MemoryUsage, Options, OrderedIndex, Snapshot, Store, Write};
-use pyo3::exceptions::{PyKeyError, PyMemoryError, PyTypeError, PyValueError};
+use ordna::backup::{BackupError, BackupOptions, OpenOptions, Sync};
+use ordna::{Change, Direction, Error, MemoryUsage, Options, OrderedIndex, Store, Write};
+use pyo3::exceptions::{
+    PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyKeyError, PyMemoryError,
+    PyOSError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use smallvec::SmallVec;
 
 use crate::chunks::{Chunks, Kind};
 use crate::key;
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
+use crate::source::{Bytes, Source, Span, by_ref};
 use crate::value::{self, Codec};
-
-pub type Bytes = Store<[u8], [u8]>;
-
-/// What is read: the store as it is, or one state of it.
-#[derive(Clone)]
-pub enum Source {
-    Live(Arc<Bytes>),
-    At(Snapshot<[u8], [u8]>),
-}
-
-/// Bounds in the bytes of the store.
-pub type Span = (Limit<Vec<u8>>, Limit<Vec<u8>>);
-
-/// Both bounds, borrowed.
-pub fn by_ref(span: &Span) -> (Limit<&[u8]>, Limit<&[u8]>) {
-    (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
-}
-
-/// A value copied out of the store; short ones without an allocation.
-type Copied = SmallVec<[u8; 128]>;
-
-impl Source {
-    fn get(&self, key: &[u8]) -> Option<Copied> {
-        match self {
-            Self::Live(store) => store.get_with(key, Copied::from_slice),
-            Self::At(snapshot) => snapshot.get_with(key, Copied::from_slice),
-        }
-    }
-
-    fn contains(&self, key: &[u8]) -> bool {
-        match self {
-            Self::Live(store) => store.contains(key),
-            Self::At(snapshot) => snapshot.contains(key),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Live(store) => store.approximate_len(),
-            Self::At(snapshot) => snapshot.len(),
-        }
-    }
-
-    pub fn visit(
-        &self,
-        span: &Span,
-        direction: Direction,
-        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) {
-        let (lower, upper) = by_ref(span);
-        match self {
-            Self::Live(store) => store.visit(lower, upper, direction, visit),
-            Self::At(snapshot) => snapshot.visit(lower, upper, direction, visit),
-        }
-    }
-
-    pub fn nearest(&self, span: &Span, direction: Direction) -> Option<(Vec<u8>, Vec<u8>)> {
-        let mut found = None;
-        self.visit(span, direction, |key, value| {
-            found = Some((key.to_vec(), value.to_vec()));
-            ControlFlow::Break(())
-        });
-        found
-    }
-
-    pub fn get_many<Q: std::borrow::Borrow<[u8]>>(
-        &self,
-        keys: &[Q],
-        each: impl FnMut(usize, Option<&[u8]>),
-    ) {
-        match self {
-            Self::Live(store) => store.get_many_with(keys, each),
-            Self::At(snapshot) => snapshot.get_many_with(keys, each),
-        }
-    }
-}
 
 /// The exception for what the store refuses.
 pub fn raise(error: Error) -> PyErr {
     match error {
         Error::MemoryLimit { .. } => PyMemoryError::new_err(error.to_string()),
+        Error::LogFailed { .. } => PyOSError::new_err(error.to_string()),
         other => PyValueError::new_err(other.to_string()),
+    }
+}
+
+/// The exception for what a backup or an opening refuses.
+fn raise_backup(error: BackupError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        BackupError::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), message)),
+        BackupError::Missing { .. } => PyFileNotFoundError::new_err(message),
+        BackupError::Exists { .. } => PyFileExistsError::new_err(message),
+        BackupError::InUse { .. } | BackupError::Busy => PyBlockingIOError::new_err(message),
+        BackupError::Store(error) => raise(error),
+        _ => PyValueError::new_err(message),
+    }
+}
+
+/// A removal's outcome. A key beyond the limit was never there.
+fn gone(removed: Result<(), Error>) -> PyResult<()> {
+    match removed {
+        Err(Error::KeyTooLong { .. }) => Ok(()),
+        other => other.map_err(raise),
     }
 }
 
@@ -110,6 +61,8 @@ pub struct Core {
     source: Mutex<Option<Source>>,
     pub shapes: Arc<Shapes>,
     pub codec: Option<Arc<Codec>>,
+    /// Whether writes go to a log, which may wait for a disk.
+    durable: bool,
 }
 
 /// An encoded key and its shape.
@@ -126,7 +79,12 @@ pub fn encoded(key: &Bound<'_, PyAny>) -> PyResult<Encoded> {
 
 impl Core {
     pub fn new(source: Source, shapes: Arc<Shapes>, codec: Option<Arc<Codec>>) -> Self {
-        Self { source: Mutex::new(Some(source)), shapes, codec }
+        Self { source: Mutex::new(Some(source)), shapes, codec, durable: false }
+    }
+
+    /// Runs a write; with the GIL released if it may wait for a disk.
+    fn write<R: Send>(&self, py: Python<'_>, write: impl FnOnce() -> R + Send) -> R {
+        if self.durable { py.detach(write) } else { write() }
     }
 
     /// What is read, unless it is closed.
@@ -217,13 +175,21 @@ impl Core {
 
 #[pymethods]
 impl Core {
-    /// A new store, or (with `snapshot_of`) the state of a store at this moment.
+    /// A new store; with `path` that of a directory; with `backup` what a backup holds; with
+    /// `snapshot_of` the state of a store at this moment.
     #[new]
-    #[pyo3(signature = (*, memory_limit=None, codec=None, snapshot_of=None))]
+    #[pyo3(signature = (*, memory_limit=None, codec=None, snapshot_of=None, path=None, backup=None,
+        sync="second", repair=false))]
+    #[expect(clippy::too_many_arguments, reason = "all are named by their callers")]
     fn create(
+        py: Python<'_>,
         memory_limit: Option<usize>,
         codec: Option<(Py<PyAny>, Py<PyAny>)>,
         snapshot_of: Option<&Bound<'_, Self>>,
+        path: Option<PathBuf>,
+        backup: Option<PathBuf>,
+        sync: &str,
+        repair: bool,
     ) -> PyResult<Self> {
         if let Some(core) = snapshot_of.map(Bound::get) {
             let source = Source::At(core.store()?.snapshot());
@@ -233,9 +199,43 @@ impl Core {
             Some(bytes) => Options::new().memory_limit(bytes),
             None => Options::new(),
         };
+        let sync = match sync {
+            "always" => Sync::Always,
+            "second" => Sync::EverySecond,
+            "never" => Sync::Never,
+            other => {
+                let message = format!("sync is 'always', 'second' or 'never', not {other:?}");
+                return Err(PyValueError::new_err(message));
+            }
+        };
         let codec = codec.map(|(dumps, loads)| Arc::new(Codec { dumps, loads }));
-        let store = Arc::new(Store::with_options(options));
-        Ok(Self::new(Source::Live(store), Arc::default(), codec))
+        let open = OpenOptions::new().store(options.clone()).sync(sync).repair(repair);
+        let store: Bytes = match (&path, &backup) {
+            (Some(path), _) => py.detach(|| Store::open(path, open)).map_err(raise_backup)?,
+            (None, Some(path)) => py.detach(|| Store::restore(path, open)).map_err(raise_backup)?,
+            (None, None) => Store::with_options(options),
+        };
+        let shapes = Arc::<Shapes>::default();
+        if store.approximate_len() > 0 {
+            // The types of these keys are not known: neighbours decide.
+            shapes.accept_mixed();
+        }
+        let core = Self::new(Source::Live(Arc::new(store)), shapes, codec);
+        Ok(Self { durable: path.is_some(), ..core })
+    }
+
+    /// Backs up the state of this moment: into the store's directory, or into a new one. Returns
+    /// its path and the number of entries. The GIL is released.
+    #[pyo3(signature = (path=None))]
+    fn backup(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<(PathBuf, u64)> {
+        let store = self.store()?;
+        let options = BackupOptions::new();
+        let summary = py.detach(|| match path {
+            Some(path) => store.backup_to(path, &options),
+            None => store.backup(&options),
+        });
+        let summary = summary.map_err(raise_backup)?;
+        Ok((summary.path, summary.entries))
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -270,28 +270,39 @@ impl Core {
     }
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = key.py();
         let key = encoded(key)?;
         let value = self.encode_value(value)?;
         let store = self.store()?;
         self.admit(&Source::Live(Arc::clone(&store)), &key)?;
-        store.modify(&key.bytes, |_| Change::Put(value.as_slice())).map_err(raise)
+        self.write(py, || store.modify(&key.bytes, |_| Change::Put(value.as_slice())))
+            .map_err(raise)
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let bytes = encoded(key)?.bytes;
-        let mut present = false;
-        self.store()?
-            .modify::<&[u8], _>(&bytes, |old| {
+        let (mut present, store) = (false, self.store()?);
+        let removed = self.write(key.py(), || {
+            store.modify::<&[u8], _>(&bytes, |old| {
                 present = old.is_some();
                 Change::Remove
             })
-            .map_err(raise)?;
+        });
+        gone(removed)?;
         if present { Ok(()) } else { Err(PyKeyError::new_err(key.clone().unbind())) }
     }
 
     /// Removes a key and returns its value; `None` if it is absent.
     fn _take<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
-        let old = self.store()?.remove(&encoded(key)?.bytes);
+        let (store, bytes) = (self.store()?, encoded(key)?.bytes);
+        let mut old = None;
+        let removed = self.write(key.py(), || {
+            store.modify::<&[u8], _>(&bytes, |present| {
+                old = present.map(<[u8]>::to_vec);
+                Change::Remove
+            })
+        });
+        gone(removed)?;
         old.map(|old| self.decode_value(key.py(), &old).map(|old| (old,))).transpose()
     }
 
@@ -306,7 +317,8 @@ impl Core {
         let default = default.unwrap_or_else(|| py.None().into_bound(py));
         let (key, value, store) = (encoded(key)?, self.encode_value(&default)?, self.store()?);
         self.admit(&Source::Live(Arc::clone(&store)), &key)?;
-        match store.insert_if_absent(&key.bytes, &value).map_err(raise)? {
+        let present = self.write(py, || store.insert_if_absent(&key.bytes, &value));
+        match present.map_err(raise)? {
             Some(present) => self.decode_value(py, &present),
             None => Ok(default),
         }
@@ -320,6 +332,7 @@ impl Core {
         expected: &Bound<'_, PyTuple>,
         new: &Bound<'_, PyTuple>,
     ) -> PyResult<bool> {
+        let py = key.py();
         let bytes = |value: &Bound<'_, PyTuple>| {
             value.iter_borrowed().next().map(|value| self.encode_value(&value)).transpose()
         };
@@ -328,7 +341,8 @@ impl Core {
         if new.is_some() {
             self.admit(&Source::Live(Arc::clone(&store)), &key)?;
         }
-        let done = store.compare_exchange(&key.bytes, expected.as_deref(), new.as_deref());
+        let done = self
+            .write(py, || store.compare_exchange(&key.bytes, expected.as_deref(), new.as_deref()));
         Ok(done.map_err(raise)?.is_ok())
     }
 
@@ -372,7 +386,8 @@ impl Core {
             let found = source.nearest(&(Limit::Unbounded, Limit::Unbounded), direction);
             let Some((key, value)) = &found else { return Ok(None) };
             // Another thread may have taken or changed it.
-            if store.compare_exchange(key, Some(value), None).map_err(raise)?.is_ok() {
+            let done = self.write(py, || store.compare_exchange(key, Some(value), None));
+            if done.map_err(raise)?.is_ok() {
                 return self.entry(py, found);
             }
         }

@@ -6,6 +6,7 @@ mod chunks;
 mod core;
 mod key;
 mod shapes;
+mod source;
 mod value;
 
 /// The compiled part of the package `ordna`.

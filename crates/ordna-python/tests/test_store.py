@@ -74,6 +74,9 @@ def test_deep_tuples_and_long_keys():
     with pytest.raises(ValueError):
         store["\ud800"] = 1
     assert not store and "k" * 70_000 not in store
+    assert store.pop("k" * 70_000, "absent") == "absent"
+    with pytest.raises(KeyError):
+        del store["k" * 70_000]
 
 
 def test_values_and_codecs():
@@ -498,3 +501,60 @@ def test_load(tmp_path, capsys):
         ordna.load(tmp_path / "towns.xml", key=["a"]) if (tmp_path / "towns.xml").write_text("") == 0 else None
     with pytest.raises(ValueError):
         ordna.load(path, key=[])
+
+
+def test_a_store_in_a_directory(tmp_path):
+    where = tmp_path / "towns"
+    with ordna.open(where, sync="always") as store:
+        store["Lund"] = 94_393
+        store.put_many(["Oslo", "Uppsala"], [1, 177_074])
+        assert store.pop("Oslo") == 1
+        with pytest.raises(BlockingIOError, match="in use"):
+            ordna.open(where)
+        path, entries = store.backup()
+        assert path.parent == where and entries == 2
+        with store.batch() as batch:
+            batch["Visby"] = 24_330
+            del batch["Lund"]
+        copied = store.backup(tmp_path / "copy")
+        assert copied == (tmp_path / "copy", 2)
+        with pytest.raises(FileExistsError):
+            store.backup(tmp_path / "copy")
+    with ordna.open(where) as again:
+        assert dict(again) == {"Uppsala": 177_074, "Visby": 24_330}
+        # The types of keys that were read are kept.
+        with pytest.raises(TypeError):
+            again[5] = 1
+        again["Ystad"] = 20_000
+    with ordna.open(where) as again:
+        assert len(again) == 3
+    assert dict(ordna.restore(tmp_path / "copy")) == {"Uppsala": 177_074, "Visby": 24_330}
+    with pytest.raises(ValueError, match="no directory"):
+        ordna.Store().backup()
+    with pytest.raises(ValueError, match="sync"):
+        ordna.open(where, sync="sometimes")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        ordna.open(tmp_path / "file")
+    with pytest.raises(OSError):
+        ordna.restore(tmp_path / "nosuch")
+    manifest = next((tmp_path / "copy").glob("*shard*"), None) or next(p for p in (tmp_path / "copy").iterdir() if p.stat().st_size > 100)
+    data = bytearray(manifest.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    manifest.write_bytes(bytes(data))
+    with pytest.raises(ValueError, match="damaged"):
+        ordna.restore(tmp_path / "copy")
+
+
+def test_writes_to_a_log_release_the_gil(tmp_path):
+    with ordna.open(tmp_path / "s", sync="always") as store:
+        def write(thread):
+            for number in range(200):
+                store[thread, number] = number
+                if number % 3 == 0:
+                    del store[thread, number]
+
+        in_threads(lambda: write(0), lambda: write(1))
+        want = dict(store)
+    with ordna.open(tmp_path / "s") as again:
+        assert dict(again) == want and len(want) == 2 * 133

@@ -10,11 +10,12 @@ const ALLOWED: [&str; 8] =
 
 /// The normal dependencies that each crate of the workspace may have on others of it. A release
 /// build takes nothing from the crates that are for development only.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("ordna-base", &[]),
     ("ordna-papers", &["ordna-base"]),
     ("ordna", &["ordna-base", "ordna-derive"]),
     ("ordna-derive", &[]),
+    ("ordna-c", &["ordna"]),
     ("ordna-server", &["ordna"]),
     ("ordna-bench", &["ordna", "ordna-base", "ordna-papers"]),
     ("ordna-cli", &["ordna", "ordna-bench", "ordna-server"]),

@@ -2,7 +2,8 @@
 
 from ._load import load
 from ._ordna import Column
-from ._store import ABSENT, Batch, Snapshot, SortedDict, Store
+from ._store import ABSENT, Batch, Snapshot, SortedDict, Store, restore
+from ._store import open_store as open
 from ._views import ItemsView, KeysView, ValuesView
 
 __all__ = [
@@ -16,4 +17,6 @@ __all__ = [
     "Store",
     "ValuesView",
     "load",
+    "open",
+    "restore",
 ]

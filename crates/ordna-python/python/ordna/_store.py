@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain
@@ -238,6 +239,13 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
         self.update(items)
 
     @classmethod
+    def _at_path(cls, *, codec: Any, memory_limit: int | None, **where: Any) -> Any:
+        functions = _functions(codec)
+        core = _ordna.Core.__new__(cls, memory_limit=memory_limit, codec=functions, **where)
+        core._codec, core._memory_limit = codec, memory_limit
+        return core
+
+    @classmethod
     def fromkeys(cls, iterable: Iterable[Any], value: Any = None) -> Any:
         """A new store with these keys and one value."""
         return cls((key, value) for key in iterable)
@@ -408,3 +416,29 @@ class SortedDict(Store):
     def __reduce__(self) -> Any:
         with self.snapshot() as snapshot:
             return type(self), (list(snapshot._pairs()),)
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    sync: str = "second",
+    memory_limit: int | None = None,
+    codec: Any = None,
+    repair: bool = False,
+) -> Store:
+    """Opens the store of a directory, which is created if it is not there.
+
+    Writes are logged there: durable when they return (`sync="always"`), within a second
+    (`"second"`), or when the system likes (`"never"`). `close` or the end of a `with` block lets go of
+    the directory once its snapshots are closed too. BlockingIOError if another store has it.
+    """
+    return Store._at_path(  # type: ignore[no-any-return]
+        codec=codec, memory_limit=memory_limit, path=path, sync=sync, repair=repair
+    )
+
+
+def restore(
+    path: str | os.PathLike[str], *, memory_limit: int | None = None, codec: Any = None
+) -> Store:
+    """A store in memory of what a backup holds."""
+    return Store._at_path(codec=codec, memory_limit=memory_limit, backup=path)  # type: ignore[no-any-return]

@@ -36,10 +36,12 @@ class _View:
         return chain.from_iterable(chunks)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterate()
+        items: Iterator[Any] = self._iterate()
+        return items
 
     def __reversed__(self) -> Iterator[Any]:
-        return self._iterate(backwards=True)
+        items: Iterator[Any] = self._iterate(backwards=True)
+        return items
 
     def __len__(self) -> int:
         if self._bounds is None:

@@ -1,0 +1,111 @@
+//! Batches of writes.
+
+#![expect(unsafe_code, reason = "exported to C")]
+#![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use ordna::{Error, Store, Write};
+
+use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, guarded, making};
+
+/// Writes that belong together. One thread at a time may use it.
+#[derive(Default)]
+pub struct OrdnaBatch {
+    /// Keys and values, one after the other.
+    bytes: Vec<u8>,
+    writes: Vec<(Range<usize>, Option<Range<usize>>)>,
+}
+
+impl OrdnaBatch {
+    fn push(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
+    }
+
+    /// Applies all writes and empties the batch.
+    pub(crate) fn apply(&mut self, store: &Store<[u8], [u8]>) -> Result<(), Error> {
+        let writes = self.writes.iter().map(|(key, value)| {
+            let key = &self.bytes[key.clone()];
+            match value {
+                Some(value) => Write::put(key, &self.bytes[value.clone()]),
+                None => Write::Remove(key),
+            }
+        });
+        store.write_batch(&writes.collect::<Vec<_>>())?;
+        self.bytes.clear();
+        self.writes.clear();
+        Ok(())
+    }
+}
+
+/// Runs a call on a batch.
+///
+/// # Safety
+/// `batch` is null or live, and no other thread uses it.
+unsafe fn on(
+    batch: *mut OrdnaBatch,
+    call: impl FnOnce(&mut OrdnaBatch) -> Result<(), Failure>,
+) -> c_int {
+    // SAFETY: null or live and not shared, by the caller's promise.
+    match unsafe { batch.as_mut() } {
+        Some(batch) => guarded(&LastError::default(), || call(batch).map(|()| OrdnaStatus::Ok)),
+        None => OrdnaStatus::Invalid as c_int,
+    }
+}
+
+/// Makes an empty batch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_batch_new(out: *mut *mut OrdnaBatch) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { making(out, std::ptr::null_mut(), 0, || Ok(OrdnaBatch::default())) }
+}
+
+/// Frees a batch; null is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_batch_free(batch: *mut OrdnaBatch) {
+    if !batch.is_null() {
+        // SAFETY: the handle was made by this library and is not used any more.
+        drop(unsafe { Box::from_raw(batch) });
+    }
+}
+
+/// Number of writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_batch_len(batch: *const OrdnaBatch) -> usize {
+    // SAFETY: null or live.
+    unsafe { batch.as_ref() }.map_or(0, |batch| batch.writes.len())
+}
+
+/// Will set the value of a key. Both are copied.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_batch_put(
+    batch: *mut OrdnaBatch,
+    key: OrdnaSlice,
+    value: OrdnaSlice,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(batch, |batch| {
+            let (key, value) = (key.bytes()?, value.bytes()?);
+            let write = (batch.push(key), Some(batch.push(value)));
+            batch.writes.push(write);
+            Ok(())
+        })
+    }
+}
+
+/// Will remove a key if it is present then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_batch_remove(batch: *mut OrdnaBatch, key: OrdnaSlice) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(batch, |batch| {
+            let write = (batch.push(key.bytes()?), None);
+            batch.writes.push(write);
+            Ok(())
+        })
+    }
+}

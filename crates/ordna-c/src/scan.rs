@@ -1,0 +1,145 @@
+//! Ranges and scans.
+
+#![expect(unsafe_code, reason = "calls the caller's function")]
+
+use std::ffi::{c_int, c_void};
+use std::ops::Bound;
+
+use ordna::index::Source;
+use ordna::{Direction, Entries};
+
+use crate::status::{Failure, OrdnaSlice, OrdnaStatus};
+
+/// Entries read ahead of the callback: at first, and at most.
+const CHUNKS: (usize, usize) = (16, 1024);
+
+/// How an end of a range counts.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrdnaBound {
+    /// There is no end on this side.
+    Unbounded = 0,
+    /// The key is within.
+    Included = 1,
+    /// The key is outside.
+    Excluded = 2,
+}
+
+/// A range of keys. All zeros is the range of all keys in ascending order.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct OrdnaRange {
+    /// The lower end.
+    pub lower: OrdnaSlice,
+    /// The upper end.
+    pub upper: OrdnaSlice,
+    /// How the lower end counts: an `OrdnaBound`.
+    pub lower_bound: c_int,
+    /// How the upper end counts: an `OrdnaBound`.
+    pub upper_bound: c_int,
+    /// From large keys to small ones.
+    pub reverse: bool,
+    /// At most so many entries; 0: all.
+    pub limit: usize,
+}
+
+/// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It must
+/// return: no exception and no longjmp may leave it.
+pub type OrdnaVisit =
+    Option<unsafe extern "C" fn(context: *mut c_void, key: OrdnaSlice, value: OrdnaSlice) -> c_int>;
+
+pub(crate) type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+fn by_ref(span: &Span) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
+}
+
+impl OrdnaRange {
+    /// # Safety
+    /// The slices of ends that count are readable.
+    pub(crate) unsafe fn span(&self) -> Result<Span, Failure> {
+        let end = |slice: OrdnaSlice, bound: c_int| {
+            // SAFETY: handed on from the caller.
+            let key = || unsafe { slice.bytes() }.map(<[u8]>::to_vec);
+            match bound {
+                0 => Ok(Bound::Unbounded),
+                1 => key().map(Bound::Included),
+                2 => key().map(Bound::Excluded),
+                _ => Err(Failure::invalid("a bound is 0, 1 or 2")),
+            }
+        };
+        Ok((end(self.lower, self.lower_bound)?, end(self.upper, self.upper_bound)?))
+    }
+}
+
+/// What a scan reads, and in which way.
+pub(crate) struct Walk {
+    pub span: Span,
+    pub reverse: bool,
+    pub limit: usize,
+}
+
+impl Walk {
+    /// # Safety
+    /// `range` is null (all keys) or readable, as are its slices.
+    pub unsafe fn of(range: *const OrdnaRange) -> Result<Self, Failure> {
+        // SAFETY: handed on from the caller.
+        let Some(range) = (unsafe { range.as_ref() }) else {
+            return Ok(Self::new((Bound::Unbounded, Bound::Unbounded), false, 0));
+        };
+        // SAFETY: handed on from the caller.
+        Ok(Self::new(unsafe { range.span() }?, range.reverse, range.limit))
+    }
+
+    pub fn prefix(prefix: &[u8], reverse: bool, limit: usize) -> Self {
+        let end = ordna::key::prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        Self::new((Bound::Included(prefix.to_vec()), end), reverse, limit)
+    }
+
+    fn new(span: Span, reverse: bool, limit: usize) -> Self {
+        Self { span, reverse, limit: if limit == 0 { usize::MAX } else { limit } }
+    }
+
+    pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        by_ref(&self.span)
+    }
+
+    /// Reads in chunks and calls `visit` between them, so the callback runs outside of the store.
+    ///
+    /// # Safety
+    /// `visit` is a function as [`OrdnaVisit`] says, and `context` is what it expects.
+    pub unsafe fn run<S: Source<Key = [u8], Value = [u8]>>(
+        mut self,
+        source: &S,
+        visit: OrdnaVisit,
+        context: *mut c_void,
+    ) -> Result<OrdnaStatus, Failure> {
+        let visit = visit.ok_or_else(|| Failure::invalid("the callback is null"))?;
+        let direction = if self.reverse { Direction::Descending } else { Direction::Ascending };
+        let (mut entries, mut chunk) = (Entries::new(), CHUNKS.0);
+        while self.limit > 0 {
+            let wanted = chunk.min(self.limit);
+            entries.clear();
+            let (lower, upper) = by_ref(&self.span);
+            source.read_ahead(lower, upper, direction, wanted, &mut entries);
+            for (key, value) in entries.iter() {
+                // SAFETY: the caller's function, which gets slices of the entries read ahead.
+                let ended =
+                    unsafe { visit(context, OrdnaSlice::new(key), OrdnaSlice::new(value)) } != 0;
+                if ended {
+                    return Ok(OrdnaStatus::Stopped);
+                }
+            }
+            let Some((last, _)) = entries.last().filter(|_| entries.len() == wanted) else { break };
+            let behind = Bound::Excluded(last.to_vec());
+            if self.reverse {
+                self.span.1 = behind
+            } else {
+                self.span.0 = behind
+            }
+            self.limit -= wanted;
+            chunk = (chunk * 2).min(CHUNKS.1);
+        }
+        Ok(OrdnaStatus::Ok)
+    }
+}

@@ -1,0 +1,117 @@
+//! Snapshots.
+
+#![expect(unsafe_code, reason = "exported to C")]
+#![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ordna::Snapshot;
+
+use crate::scan::{OrdnaRange, OrdnaVisit, Walk};
+use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded};
+
+/// A state of a store that does not change.
+pub struct OrdnaSnapshot {
+    snapshot: Snapshot<[u8], [u8]>,
+    last: LastError,
+}
+
+impl OrdnaSnapshot {
+    pub(crate) fn new(snapshot: Snapshot<[u8], [u8]>) -> Self {
+        Self { snapshot, last: LastError::default() }
+    }
+}
+
+/// Runs a call on the snapshot of a handle.
+///
+/// # Safety
+/// `handle` is null or live.
+unsafe fn on(
+    handle: *const OrdnaSnapshot,
+    call: impl FnOnce(&Snapshot<[u8], [u8]>) -> Result<OrdnaStatus, Failure>,
+) -> c_int {
+    // SAFETY: null or live, by the caller's promise.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => guarded(&handle.last, || call(&handle.snapshot)),
+        None => OrdnaStatus::Invalid as c_int,
+    }
+}
+
+/// Frees a snapshot; null is ignored.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_free(snapshot: *mut OrdnaSnapshot) {
+    if !snapshot.is_null() {
+        // SAFETY: the handle was made by this library and is not used any more.
+        let snapshot = unsafe { Box::from_raw(snapshot) };
+        let _ = guarded(&LastError::default(), move || {
+            drop(snapshot);
+            Ok(OrdnaStatus::Ok)
+        });
+    }
+}
+
+/// As `ordna_error`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_error(
+    snapshot: *const OrdnaSnapshot,
+    buffer: *mut c_char,
+    capacity: usize,
+) -> usize {
+    // SAFETY: null or live; the buffer is handed on.
+    unsafe { snapshot.as_ref() }.map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
+}
+
+/// Number of entries, exact.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_len(snapshot: *const OrdnaSnapshot) -> usize {
+    // SAFETY: null or live.
+    unsafe { snapshot.as_ref() }.map_or(0, |handle| handle.snapshot.len())
+}
+
+/// As `ordna_get`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_get(
+    snapshot: *const OrdnaSnapshot,
+    key: OrdnaSlice,
+    buffer: *mut u8,
+    capacity: usize,
+    length: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(snapshot, |snapshot| {
+            let give = |value: &[u8]| copy_value(value, buffer, capacity, length);
+            Ok(snapshot.get_with(key.bytes()?, give).unwrap_or(OrdnaStatus::NotFound))
+        })
+    }
+}
+
+/// As `ordna_scan`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_scan(
+    snapshot: *const OrdnaSnapshot,
+    range: *const OrdnaRange,
+    visit: OrdnaVisit,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { on(snapshot, |snapshot| Walk::of(range)?.run(snapshot, visit, context)) }
+}
+
+/// As `ordna_prefix`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_prefix(
+    snapshot: *const OrdnaSnapshot,
+    prefix: OrdnaSlice,
+    reverse: bool,
+    limit: usize,
+    visit: OrdnaVisit,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(snapshot, |snapshot| {
+            Walk::prefix(prefix.bytes()?, reverse, limit).run(snapshot, visit, context)
+        })
+    }
+}

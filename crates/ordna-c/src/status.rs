@@ -1,0 +1,247 @@
+//! Statuses, slices, and the border that no panic crosses.
+
+#![expect(unsafe_code, reason = "reads and writes through the caller's pointers")]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use ordna::Error;
+use ordna::backup::BackupError;
+
+/// What a call answers: 0, a positive number for an expected outcome, a negative one for an error.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrdnaStatus {
+    /// Done.
+    Ok = 0,
+    /// The key is absent.
+    NotFound = 1,
+    /// The value is longer than the caller's buffer.
+    TooSmall = 2,
+    /// The callback ended the scan.
+    Stopped = 3,
+    /// The value was not the expected one; nothing was changed.
+    Mismatch = 4,
+    /// A null pointer, or a number that has no meaning here.
+    Invalid = -1,
+    /// The key or the value is too long.
+    TooLong = -2,
+    /// The memory limit is reached.
+    MemoryLimit = -3,
+    /// The system refused an operation on a file.
+    Io = -4,
+    /// A file is damaged, or of another kind or a later version.
+    Damaged = -5,
+    /// Another store or process uses the directory, or a backup is under way.
+    InUse = -6,
+    /// The target of a backup exists already.
+    Exists = -7,
+    /// A defect of this library. The store can still be used.
+    Panic = -100,
+}
+
+/// Bytes of the caller or of the library; `data` may be null if `len` is 0.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct OrdnaSlice {
+    /// The first byte.
+    pub data: *const u8,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+impl OrdnaSlice {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self { data: bytes.as_ptr(), len: bytes.len() }
+    }
+
+    /// # Safety
+    /// The slice is readable for `'a`, or empty.
+    pub(crate) unsafe fn bytes<'a>(self) -> Result<&'a [u8], Failure> {
+        if self.len == 0 {
+            return Ok(&[]);
+        }
+        if self.data.is_null() {
+            return Err(Failure::invalid("a slice with a length has no data"));
+        }
+        if self.len > isize::MAX as usize {
+            return Err(Failure::new(OrdnaStatus::TooLong, "a slice is longer than memory"));
+        }
+        // SAFETY: readable by the caller's promise, and not null.
+        Ok(unsafe { std::slice::from_raw_parts(self.data, self.len) })
+    }
+}
+
+/// A status with its text.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub status: OrdnaStatus,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(status: OrdnaStatus, text: &str) -> Self {
+        Self { status, text: text.to_owned() }
+    }
+
+    pub fn invalid(text: &str) -> Self {
+        Self::new(OrdnaStatus::Invalid, text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::KeyTooLong { .. } | Error::ValueTooLong { .. } => OrdnaStatus::TooLong,
+            Error::MemoryLimit { .. } => OrdnaStatus::MemoryLimit,
+            Error::LogFailed { .. } => OrdnaStatus::Io,
+            _ => OrdnaStatus::Invalid,
+        };
+        Self { status, text: error.to_string() }
+    }
+}
+
+impl From<BackupError> for Failure {
+    fn from(error: BackupError) -> Self {
+        let text = error.to_string();
+        let status = match error {
+            BackupError::Io { .. } | BackupError::Missing { .. } => OrdnaStatus::Io,
+            BackupError::InUse { .. } | BackupError::Busy => OrdnaStatus::InUse,
+            BackupError::Exists { .. } => OrdnaStatus::Exists,
+            BackupError::Store(error) => return error.into(),
+            BackupError::NoDirectory | BackupError::Cancelled => OrdnaStatus::Invalid,
+            _ => OrdnaStatus::Damaged,
+        };
+        Self { status, text }
+    }
+}
+
+/// The text of a handle's last error.
+#[derive(Debug, Default)]
+pub(crate) struct LastError(Mutex<String>);
+
+impl LastError {
+    fn set(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    /// Copies the text with a final zero; returns its length without that.
+    ///
+    /// # Safety
+    /// As [`copy_text`].
+    pub unsafe fn copy(&self, buffer: *mut c_char, capacity: usize) -> usize {
+        let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: handed on from the caller.
+        unsafe { copy_text(&text, buffer, capacity) }
+    }
+}
+
+/// Copies as much of a text as fits, with a final zero; returns the length of all of it.
+///
+/// # Safety
+/// `buffer` is null or has room for `capacity` bytes.
+pub(crate) unsafe fn copy_text(text: &str, buffer: *mut c_char, capacity: usize) -> usize {
+    if let Some(room) = capacity.checked_sub(1).filter(|_| !buffer.is_null()) {
+        let length = text.floor_char_boundary(room);
+        // SAFETY: `length + 1` bytes fit, by the caller's promise.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, length);
+            buffer.add(length).write(0);
+        }
+    }
+    text.len()
+}
+
+/// Copies a value into the caller's buffer.
+///
+/// # Safety
+/// `buffer` is null or has room for `capacity` bytes; `length` is null or writable.
+pub(crate) unsafe fn copy_value(
+    value: &[u8],
+    buffer: *mut u8,
+    capacity: usize,
+    length: *mut usize,
+) -> OrdnaStatus {
+    // SAFETY: by the caller's promise; no more than `capacity` bytes are written.
+    unsafe {
+        if !length.is_null() {
+            length.write(value.len());
+        }
+        let fits = value.len() <= capacity;
+        if fits && !buffer.is_null() {
+            std::ptr::copy_nonoverlapping(value.as_ptr(), buffer, value.len());
+        }
+        if fits || value.is_empty() { OrdnaStatus::Ok } else { OrdnaStatus::TooSmall }
+    }
+}
+
+/// Runs a call on a handle: catches a panic, and keeps the text of an error.
+#[inline]
+pub(crate) fn guarded(
+    last: &LastError,
+    call: impl FnOnce() -> Result<OrdnaStatus, Failure>,
+) -> c_int {
+    let failure = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(status)) => return status as c_int,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(OrdnaStatus::Panic, "a defect of the library: it panicked"),
+    };
+    last.set(failure.text);
+    failure.status as c_int
+}
+
+/// Runs a call that makes a handle: writes the handle, or null and the text of the error.
+///
+/// # Safety
+/// `out` is null or writable; `error` is null or has room for `capacity` bytes.
+pub(crate) unsafe fn making<T>(
+    out: *mut *mut T,
+    error: *mut c_char,
+    capacity: usize,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> c_int {
+    if out.is_null() {
+        return OrdnaStatus::Invalid as c_int;
+    }
+    let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
+        Err(Failure::new(OrdnaStatus::Panic, "a defect of the library: it panicked"))
+    });
+    // SAFETY: writable by the caller's promise.
+    unsafe {
+        match made {
+            Ok(made) => {
+                out.write(Box::into_raw(Box::new(made)));
+                OrdnaStatus::Ok as c_int
+            }
+            Err(failure) => {
+                out.write(std::ptr::null_mut());
+                copy_text(&failure.text, error, capacity);
+                failure.status as c_int
+            }
+        }
+    }
+}
+
+/// The path of a C string.
+///
+/// # Safety
+/// `path` is null or a C string that stays as it is during `'a`.
+pub(crate) unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failure> {
+    if path.is_null() {
+        return Err(Failure::invalid("the path is null"));
+    }
+    // SAFETY: a C string by the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    match path.to_str() {
+        Ok(path) => Ok(Path::new(path)),
+        Err(_) => Err(Failure::invalid("the path is not UTF-8")),
+    }
+}
+
+/// The version of the library, as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn ordna_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}

@@ -1,0 +1,337 @@
+//! The store.
+
+#![expect(unsafe_code, reason = "exported to C")]
+// The safety of every exported function is what the header says: handles are live or null, slices
+// are readable, outputs are writable.
+#![expect(clippy::missing_safety_doc, reason = "stated once above")]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ordna::backup::{BackupOptions, OpenOptions, Sync};
+use ordna::{Change, Options, OrderedIndex, Store};
+
+use crate::batch::OrdnaBatch;
+use crate::scan::{OrdnaRange, OrdnaVisit, Walk};
+use crate::snapshot::OrdnaSnapshot;
+use crate::status::{
+    Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded, making, path_of,
+};
+
+/// When a store's log is made durable.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrdnaSync {
+    /// Before a write returns.
+    Always = 0,
+    /// Once a second.
+    EverySecond = 1,
+    /// When the system likes.
+    Never = 2,
+}
+
+/// An ordered store of byte strings.
+pub struct OrdnaStore {
+    store: Store<[u8], [u8]>,
+    last: LastError,
+}
+
+impl OrdnaStore {
+    fn new(store: Store<[u8], [u8]>) -> Self {
+        Self { store, last: LastError::default() }
+    }
+}
+
+/// Runs a call on the store of a handle.
+///
+/// # Safety
+/// `handle` is null or live.
+#[inline]
+unsafe fn on(
+    handle: *const OrdnaStore,
+    call: impl FnOnce(&Store<[u8], [u8]>) -> Result<OrdnaStatus, Failure>,
+) -> c_int {
+    // SAFETY: null or live, by the caller's promise.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => guarded(&handle.last, || call(&handle.store)),
+        None => OrdnaStatus::Invalid as c_int,
+    }
+}
+
+fn options(memory_limit: u64) -> Options {
+    match usize::try_from(memory_limit) {
+        Ok(bytes) if bytes > 0 => Options::new().memory_limit(bytes),
+        _ => Options::new(),
+    }
+}
+
+/// Makes an empty store in memory. `memory_limit` is in bytes; 0: none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_new(memory_limit: u64, out: *mut *mut OrdnaStore) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        making(out, std::ptr::null_mut(), 0, || {
+            Ok(OrdnaStore::new(Store::with_options(options(memory_limit))))
+        })
+    }
+}
+
+/// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If it
+/// fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_open(
+    path: *const c_char,
+    sync: c_int,
+    memory_limit: u64,
+    out: *mut *mut OrdnaStore,
+    error: *mut c_char,
+    capacity: usize,
+) -> c_int {
+    let open = || {
+        let sync = match sync {
+            0 => Sync::Always,
+            1 => Sync::EverySecond,
+            2 => Sync::Never,
+            _ => return Err(Failure::invalid("sync is 0, 1 or 2")),
+        };
+        let options = OpenOptions::new().store(options(memory_limit)).sync(sync);
+        // SAFETY: handed on from the caller.
+        let path = unsafe { path_of(path) }?;
+        Ok(OrdnaStore::new(Store::open(path, options)?))
+    };
+    // SAFETY: handed on from the caller.
+    unsafe { making(out, error, capacity, open) }
+}
+
+/// Makes a store in memory of what a backup holds. Errors as in `ordna_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_restore(
+    path: *const c_char,
+    memory_limit: u64,
+    out: *mut *mut OrdnaStore,
+    error: *mut c_char,
+    capacity: usize,
+) -> c_int {
+    let restore = || {
+        let options = OpenOptions::new().store(options(memory_limit));
+        // SAFETY: handed on from the caller.
+        let path = unsafe { path_of(path) }?;
+        Ok(OrdnaStore::new(Store::restore(path, options)?))
+    };
+    // SAFETY: handed on from the caller.
+    unsafe { making(out, error, capacity, restore) }
+}
+
+/// Frees a store; null is ignored. Its snapshots stay. The directory of an opened store is free for
+/// others once its snapshots are freed too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_free(store: *mut OrdnaStore) {
+    if !store.is_null() {
+        // SAFETY: the handle was made by this library and is not used any more.
+        let store = unsafe { Box::from_raw(store) };
+        let _ = guarded(&LastError::default(), move || {
+            drop(store);
+            Ok(OrdnaStatus::Ok)
+        });
+    }
+}
+
+/// Copies the text of the last error of a call on this handle, with a final zero, into `buffer` of
+/// `capacity` bytes. Returns the length of the whole text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_error(
+    store: *const OrdnaStore,
+    buffer: *mut c_char,
+    capacity: usize,
+) -> usize {
+    // SAFETY: null or live; the buffer is handed on.
+    unsafe { store.as_ref() }.map_or(0, |store| unsafe { store.last.copy(buffer, capacity) })
+}
+
+/// Number of entries; exact while nobody writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
+    // SAFETY: null or live.
+    unsafe { store.as_ref() }.map_or(0, |store| store.store.approximate_len())
+}
+
+/// Sets the value of a key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_put(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    value: OrdnaSlice,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let (key, value) = (key.bytes()?, value.bytes()?);
+            store.modify(key, |_| Change::Put(value))?;
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Copies the value of a key into `buffer` of `capacity` bytes and writes its length to `*length`
+/// (which may be null). If it does not fit: `TOO_SMALL`, and nothing is copied. An absent key:
+/// `NOT_FOUND`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_get(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    buffer: *mut u8,
+    capacity: usize,
+    length: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let found =
+                store.get_with(key.bytes()?, |value| copy_value(value, buffer, capacity, length));
+            Ok(found.unwrap_or(OrdnaStatus::NotFound))
+        })
+    }
+}
+
+/// Removes a key; `NOT_FOUND` if it was absent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_remove(store: *const OrdnaStore, key: OrdnaSlice) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let mut present = false;
+            store.modify::<&[u8], _>(key.bytes()?, |value| {
+                present = value.is_some();
+                Change::Remove
+            })?;
+            Ok(if present { OrdnaStatus::Ok } else { OrdnaStatus::NotFound })
+        })
+    }
+}
+
+/// Sets a key to `desired` if its value is `expected`, as one step. A null pointer stands for an
+/// absent key: it is expected to be absent, or is removed. `MISMATCH` if the value is another one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_compare_and_set(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    expected: *const OrdnaSlice,
+    desired: *const OrdnaSlice,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let expected = expected.as_ref().map(|slice| slice.bytes()).transpose()?;
+            let desired = desired.as_ref().map(|slice| slice.bytes()).transpose()?;
+            let done = store.compare_exchange(key.bytes()?, expected, desired)?;
+            Ok(if done.is_ok() { OrdnaStatus::Ok } else { OrdnaStatus::Mismatch })
+        })
+    }
+}
+
+/// Calls `visit` with the entries of a range (null: all), in order, until it returns another number
+/// than 0; then `STOPPED`. Entries that others write meanwhile may be given or not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_scan(
+    store: *const OrdnaStore,
+    range: *const OrdnaRange,
+    visit: OrdnaVisit,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { on(store, |store| Walk::of(range)?.run(store, visit, context)) }
+}
+
+/// The same for the keys that begin with `prefix`; at most `limit` entries, 0: all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_prefix(
+    store: *const OrdnaStore,
+    prefix: OrdnaSlice,
+    reverse: bool,
+    limit: usize,
+    visit: OrdnaVisit,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| Walk::prefix(prefix.bytes()?, reverse, limit).run(store, visit, context))
+    }
+}
+
+/// Removes all keys of a range (null: all; direction and limit do not count) and writes their number
+/// to `*removed` (which may be null).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_remove_range(
+    store: *const OrdnaStore,
+    range: *const OrdnaRange,
+    removed: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let walk = Walk::of(range)?;
+            let (lower, upper) = walk.bounds();
+            let count = store.remove_range(lower, upper);
+            if !removed.is_null() {
+                removed.write(count);
+            }
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
+/// none. If it fails, nothing is applied, and the batch stays as it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_write(store: *const OrdnaStore, batch: *mut OrdnaBatch) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let batch = batch.as_mut().ok_or_else(|| Failure::invalid("the batch is null"))?;
+            batch.apply(store)?;
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Takes a snapshot: the state of this moment, which does not change. O(1), whatever the number of
+/// entries. Free it with `ordna_snapshot_free`, before or after the store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_take(
+    store: *const OrdnaStore,
+    out: *mut *mut OrdnaSnapshot,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            if out.is_null() {
+                return Err(Failure::invalid("the place for the snapshot is null"));
+            }
+            out.write(Box::into_raw(Box::new(OrdnaSnapshot::new(store.snapshot()))));
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Backs up the state of this moment into the directory `path`, which must not exist; null: into the
+/// directory of an opened store, whose log begins anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_char) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            if path.is_null() {
+                store.backup(&BackupOptions::new())?;
+            } else {
+                store.backup_to(path_of(path)?, &BackupOptions::new())?;
+            }
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Bytes that the store holds. O(n).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_memory(store: *const OrdnaStore) -> usize {
+    // SAFETY: null or live.
+    unsafe { store.as_ref() }.map_or(0, |store| store.store.memory_usage().total())
+}
