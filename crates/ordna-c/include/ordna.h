@@ -13,229 +13,135 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/*
- What a call answers: 0, a positive number for an expected outcome, a negative one for an error.
- */
+// What a call answers: 0, a positive number for an expected outcome, a negative one for an error.
 typedef enum {
-  /*
-   Done.
-   */
+  // Done.
   ORDNA_STATUS_OK = 0,
-  /*
-   The key is absent.
-   */
+  // The key is absent.
   ORDNA_STATUS_NOT_FOUND = 1,
-  /*
-   The value is longer than the caller's buffer.
-   */
+  // The value is longer than the caller's buffer.
   ORDNA_STATUS_TOO_SMALL = 2,
-  /*
-   The callback ended the scan.
-   */
+  // The callback ended the scan.
   ORDNA_STATUS_STOPPED = 3,
-  /*
-   The value was not the expected one; nothing was changed.
-   */
+  // The value was not the expected one; nothing was changed.
   ORDNA_STATUS_MISMATCH = 4,
-  /*
-   A null pointer, or a number that has no meaning here.
-   */
+  // A null pointer, or a number that has no meaning here.
   ORDNA_STATUS_INVALID = -1,
-  /*
-   The key or the value is too long.
-   */
+  // The key or the value is too long.
   ORDNA_STATUS_TOO_LONG = -2,
-  /*
-   The memory limit is reached.
-   */
+  // The memory limit is reached.
   ORDNA_STATUS_MEMORY_LIMIT = -3,
-  /*
-   The system refused an operation on a file.
-   */
+  // The system refused an operation on a file.
   ORDNA_STATUS_IO = -4,
-  /*
-   A file is damaged, or of another kind or a later version.
-   */
+  // A file is damaged, or of another kind or a later version.
   ORDNA_STATUS_DAMAGED = -5,
-  /*
-   Another store or process uses the directory, or a backup is under way.
-   */
+  // Another store or process uses the directory, or a backup is under way.
   ORDNA_STATUS_IN_USE = -6,
-  /*
-   The target of a backup exists already.
-   */
+  // The target of a backup exists already.
   ORDNA_STATUS_EXISTS = -7,
-  /*
-   A defect of this library. The store can still be used.
-   */
+  // A defect of this library. The store can still be used.
   ORDNA_STATUS_PANIC = -100,
 } OrdnaStatus;
 
-/*
- When a store's log is made durable.
- */
+// When a store's log is made durable.
 typedef enum {
-  /*
-   Before a write returns.
-   */
+  // Before a write returns.
   ORDNA_SYNC_ALWAYS = 0,
-  /*
-   Once a second.
-   */
+  // Once a second.
   ORDNA_SYNC_EVERY_SECOND = 1,
-  /*
-   When the system likes.
-   */
+  // When the system likes.
   ORDNA_SYNC_NEVER = 2,
 } OrdnaSync;
 
-/*
- How an end of a range counts.
- */
+// How an end of a range counts.
 typedef enum {
-  /*
-   There is no end on this side.
-   */
+  // There is no end on this side.
   ORDNA_BOUND_UNBOUNDED = 0,
-  /*
-   The key is within.
-   */
+  // The key is within.
   ORDNA_BOUND_INCLUDED = 1,
-  /*
-   The key is outside.
-   */
+  // The key is outside.
   ORDNA_BOUND_EXCLUDED = 2,
 } OrdnaBound;
 
-/*
- Writes that belong together. One thread at a time may use it.
- */
+// Writes that belong together. One thread at a time may use it.
 typedef struct ordna_batch ordna_batch;
 
-/*
- A state of a store that does not change.
- */
+// A state of a store that does not change.
 typedef struct ordna_snapshot ordna_snapshot;
 
-/*
- An ordered store of byte strings.
- */
+// An ordered store of byte strings.
 typedef struct ordna_store ordna_store;
 
-/*
- Bytes of the caller or of the library; `data` may be null if `len` is 0.
- */
+// Bytes of the caller or of the library; `data` may be null if `len` is 0.
 typedef struct {
-  /*
-   The first byte.
-   */
+  // The first byte.
   const uint8_t *data;
-  /*
-   Number of bytes.
-   */
+  // Number of bytes.
   size_t len;
 } ordna_slice;
 
-/*
- A range of keys. All zeros is the range of all keys in ascending order.
- */
+// A range of keys. All zeros is the range of all keys in ascending order.
 typedef struct {
-  /*
-   The lower end.
-   */
+  // The lower end.
   ordna_slice lower;
-  /*
-   The upper end.
-   */
+  // The upper end.
   ordna_slice upper;
-  /*
-   How the lower end counts: an `OrdnaBound`.
-   */
+  // How the lower end counts: an `OrdnaBound`.
   int lower_bound;
-  /*
-   How the upper end counts: an `OrdnaBound`.
-   */
+  // How the upper end counts: an `OrdnaBound`.
   int upper_bound;
-  /*
-   From large keys to small ones.
-   */
+  // From large keys to small ones.
   bool reverse;
-  /*
-   At most so many entries; 0: all.
-   */
+  // At most so many entries; 0: all.
   size_t limit;
 } ordna_range;
 
-/*
- Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It must
- return: no exception and no longjmp may leave it.
- */
+// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It must
+// return: no exception and no longjmp may leave it.
 typedef int (*ordna_visit)(void *context, ordna_slice key, ordna_slice value);
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-/*
- Makes an empty batch.
- */
+// Makes an empty batch.
 int ordna_batch_new(ordna_batch **out);
 
-/*
- Frees a batch; null is ignored.
- */
+// Frees a batch; null is ignored.
 void ordna_batch_free(ordna_batch *batch);
 
-/*
- Number of writes.
- */
+// Number of writes.
 size_t ordna_batch_len(const ordna_batch *batch);
 
-/*
- Will set the value of a key. Both are copied.
- */
+// Will set the value of a key. Both are copied.
 int ordna_batch_put(ordna_batch *batch, ordna_slice key, ordna_slice value);
 
-/*
- Will remove a key if it is present then.
- */
+// Will remove a key if it is present then.
 int ordna_batch_remove(ordna_batch *batch, ordna_slice key);
 
-/*
- Frees a snapshot; null is ignored.
- */
+// Frees a snapshot; null is ignored.
 void ordna_snapshot_free(ordna_snapshot *snapshot);
 
-/*
- As `ordna_error`.
- */
+// As `ordna_error`.
 size_t ordna_snapshot_error(const ordna_snapshot *snapshot, char *buffer, size_t capacity);
 
-/*
- Number of entries, exact.
- */
+// Number of entries, exact.
 size_t ordna_snapshot_len(const ordna_snapshot *snapshot);
 
-/*
- As `ordna_get`.
- */
+// As `ordna_get`.
 int ordna_snapshot_get(const ordna_snapshot *snapshot,
                        ordna_slice key,
                        uint8_t *buffer,
                        size_t capacity,
                        size_t *length);
 
-/*
- As `ordna_scan`.
- */
+// As `ordna_scan`.
 int ordna_snapshot_scan(const ordna_snapshot *snapshot,
                         const ordna_range *range,
                         ordna_visit visit,
                         void *context);
 
-/*
- As `ordna_prefix`.
- */
+// As `ordna_prefix`.
 int ordna_snapshot_prefix(const ordna_snapshot *snapshot,
                           ordna_slice prefix,
                           bool reverse,
@@ -243,20 +149,14 @@ int ordna_snapshot_prefix(const ordna_snapshot *snapshot,
                           ordna_visit visit,
                           void *context);
 
-/*
- The version of the library, as "0.1.0".
- */
+// The version of the library, as "0.1.0".
 const char *ordna_version(void);
 
-/*
- Makes an empty store in memory. `memory_limit` is in bytes; 0: none.
- */
+// Makes an empty store in memory. `memory_limit` is in bytes; 0: none.
 int ordna_new(uint64_t memory_limit, ordna_store **out);
 
-/*
- Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If it
- fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
- */
+// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If it
+// fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
 int ordna_open(const char *path,
                int sync,
                uint64_t memory_limit,
@@ -264,74 +164,54 @@ int ordna_open(const char *path,
                char *error,
                size_t capacity);
 
-/*
- Makes a store in memory of what a backup holds. Errors as in `ordna_open`.
- */
+// Makes a store in memory of what a backup holds. Errors as in `ordna_open`.
 int ordna_restore(const char *path,
                   uint64_t memory_limit,
                   ordna_store **out,
                   char *error,
                   size_t capacity);
 
-/*
- Frees a store; null is ignored. Its snapshots stay. The directory of an opened store is free for
- others once its snapshots are freed too.
- */
+// Frees a store; null is ignored. Its snapshots stay. The directory of an opened store is free for
+// others once its snapshots are freed too.
 void ordna_free(ordna_store *store);
 
-/*
- Copies the text of the last error of a call on this handle, with a final zero, into `buffer` of
- `capacity` bytes. Returns the length of the whole text.
- */
+// Copies the text of the last error of a call on this handle, with a final zero, into `buffer` of
+// `capacity` bytes. Returns the length of the whole text.
 size_t ordna_error(const ordna_store *store, char *buffer, size_t capacity);
 
-/*
- Number of entries; exact while nobody writes.
- */
+// Number of entries; exact while nobody writes.
 size_t ordna_len(const ordna_store *store);
 
-/*
- Sets the value of a key.
- */
+// Sets the value of a key.
 int ordna_put(const ordna_store *store, ordna_slice key, ordna_slice value);
 
-/*
- Copies the value of a key into `buffer` of `capacity` bytes and writes its length to `*length`
- (which may be null). If it does not fit: `TOO_SMALL`, and nothing is copied. An absent key:
- `NOT_FOUND`.
- */
+// Copies the value of a key into `buffer` of `capacity` bytes and writes its length to `*length`
+// (which may be null). If it does not fit: `TOO_SMALL`, and nothing is copied. An absent key:
+// `NOT_FOUND`.
 int ordna_get(const ordna_store *store,
               ordna_slice key,
               uint8_t *buffer,
               size_t capacity,
               size_t *length);
 
-/*
- Removes a key; `NOT_FOUND` if it was absent.
- */
+// Removes a key; `NOT_FOUND` if it was absent.
 int ordna_remove(const ordna_store *store, ordna_slice key);
 
-/*
- Sets a key to `desired` if its value is `expected`, as one step. A null pointer stands for an
- absent key: it is expected to be absent, or is removed. `MISMATCH` if the value is another one.
- */
+// Sets a key to `desired` if its value is `expected`, as one step. A null pointer stands for an
+// absent key: it is expected to be absent, or is removed. `MISMATCH` if the value is another one.
 int ordna_compare_and_set(const ordna_store *store,
                           ordna_slice key,
                           const ordna_slice *expected,
                           const ordna_slice *desired);
 
-/*
- Calls `visit` with the entries of a range (null: all), in order, until it returns another number
- than 0; then `STOPPED`. Entries that others write meanwhile may be given or not.
- */
+// Calls `visit` with the entries of a range (null: all), in order, until it returns another number
+// than 0; then `STOPPED`. Entries that others write meanwhile may be given or not.
 int ordna_scan(const ordna_store *store,
                const ordna_range *range,
                ordna_visit visit,
                void *context);
 
-/*
- The same for the keys that begin with `prefix`; at most `limit` entries, 0: all.
- */
+// The same for the keys that begin with `prefix`; at most `limit` entries, 0: all.
 int ordna_prefix(const ordna_store *store,
                  ordna_slice prefix,
                  bool reverse,
@@ -339,33 +219,23 @@ int ordna_prefix(const ordna_store *store,
                  ordna_visit visit,
                  void *context);
 
-/*
- Removes all keys of a range (null: all; direction and limit do not count) and writes their number
- to `*removed` (which may be null).
- */
+// Removes all keys of a range (null: all; direction and limit do not count) and writes their number
+// to `*removed` (which may be null).
 int ordna_remove_range(const ordna_store *store, const ordna_range *range, size_t *removed);
 
-/*
- Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
- none. If it fails, nothing is applied, and the batch stays as it is.
- */
+// Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
+// none. If it fails, nothing is applied, and the batch stays as it is.
 int ordna_write(const ordna_store *store, ordna_batch *batch);
 
-/*
- Takes a snapshot: the state of this moment, which does not change. O(1), whatever the number of
- entries. Free it with `ordna_snapshot_free`, before or after the store.
- */
+// Takes a snapshot: the state of this moment, which does not change. O(1), whatever the number of
+// entries. Free it with `ordna_snapshot_free`, before or after the store.
 int ordna_snapshot_take(const ordna_store *store, ordna_snapshot **out);
 
-/*
- Backs up the state of this moment into the directory `path`, which must not exist; null: into the
- directory of an opened store, whose log begins anew.
- */
+// Backs up the state of this moment into the directory `path`, which must not exist; null: into the
+// directory of an opened store, whose log begins anew.
 int ordna_backup(const ordna_store *store, const char *path);
 
-/*
- Bytes that the store holds. O(n).
- */
+// Bytes that the store holds. O(n).
 size_t ordna_memory(const ordna_store *store);
 
 #ifdef __cplusplus

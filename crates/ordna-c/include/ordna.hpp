@@ -1,0 +1,365 @@
+// Ordna for C++17: handles that free themselves, errors as exceptions, ranges. Header only, over
+// ordna.h. MIT OR Apache-2.0.
+#ifndef ORDNA_HPP
+#define ORDNA_HPP
+
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ordna.h"
+
+namespace ordna {
+
+// An error of the library: its status and its text.
+class Error : public std::runtime_error {
+ public:
+  Error(int status, const std::string& text) : std::runtime_error(text), status_(status) {}
+  int status() const noexcept { return status_; }
+
+ private:
+  int status_;
+};
+
+inline ordna_slice slice(std::string_view bytes) noexcept {
+  return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
+}
+
+inline std::string_view view(ordna_slice bytes) noexcept {
+  if (bytes.len == 0) return {};
+  return {reinterpret_cast<const char*>(bytes.data), bytes.len};
+}
+
+// A range of keys; as it is made, all keys in ascending order.
+struct Range {
+  std::optional<std::string> lower, upper;
+  bool lower_inclusive = true, upper_inclusive = true;
+  bool reverse = false;
+  std::size_t limit = 0;  // 0: all
+
+  static Range prefix(std::string_view begins) {
+    Range range;
+    range.lower = std::string(begins);
+    // The first key that does not begin so: the last byte below 0xFF incremented, the rest cut.
+    std::string end(begins);
+    while (!end.empty() && static_cast<unsigned char>(end.back()) == 0xFF) end.pop_back();
+    if (!end.empty()) {
+      end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
+      range.upper = std::move(end);
+      range.upper_inclusive = false;
+    }
+    return range;
+  }
+
+  // The same for the functions of C; it leads into this object.
+  ordna_range raw() const noexcept {
+    ordna_range range{};
+    if (lower) {
+      range.lower = slice(*lower);
+      range.lower_bound = lower_inclusive ? ORDNA_BOUND_INCLUDED : ORDNA_BOUND_EXCLUDED;
+    }
+    if (upper) {
+      range.upper = slice(*upper);
+      range.upper_bound = upper_inclusive ? ORDNA_BOUND_INCLUDED : ORDNA_BOUND_EXCLUDED;
+    }
+    range.reverse = reverse;
+    range.limit = limit;
+    return range;
+  }
+};
+
+using Entry = std::pair<std::string, std::string>;
+
+namespace detail {
+
+template <typename Handle>
+[[noreturn]] void raise(const Handle* handle, int status,
+                        std::size_t (*text)(const Handle*, char*, std::size_t)) {
+  char buffer[512] = "";
+  text(handle, buffer, sizeof buffer);
+  throw Error(status, buffer);
+}
+
+// The part that stores and snapshots share. `Self` gives `get_`, `scan_` and `check_`.
+template <typename Self>
+class Reads {
+ public:
+  std::optional<std::string> get(std::string_view key) const {
+    std::string value(64, '\0');
+    for (;;) {
+      std::size_t length = 0;
+      int status = self().get_(slice(key), reinterpret_cast<std::uint8_t*>(value.data()),
+                               value.size(), &length);
+      if (status == ORDNA_STATUS_NOT_FOUND) return std::nullopt;
+      self().check_(status);
+      value.resize(length);
+      if (status == ORDNA_STATUS_OK) return value;
+    }
+  }
+
+  bool contains(std::string_view key) const {
+    int status = self().get_(slice(key), nullptr, 0, nullptr);
+    self().check_(status);
+    return status != ORDNA_STATUS_NOT_FOUND;
+  }
+
+  // Calls `visit(key, value)` in order; if it returns a bool, `false` ends the scan. An exception of
+  // `visit` ends the scan and leaves this function.
+  template <typename Visit>
+  void for_each(const Range& range, Visit&& visit) const {
+    struct Context {
+      Visit* visit;
+      std::exception_ptr thrown;
+    } context{std::addressof(visit), nullptr};
+    auto call = [](void* opaque, ordna_slice key, ordna_slice value) -> int {
+      auto* context = static_cast<Context*>(opaque);
+      try {
+        if constexpr (std::is_same_v<decltype((*context->visit)(view(key), view(value))), bool>) {
+          return (*context->visit)(view(key), view(value)) ? 0 : 1;
+        } else {
+          (*context->visit)(view(key), view(value));
+          return 0;
+        }
+      } catch (...) {
+        context->thrown = std::current_exception();
+        return 1;
+      }
+    };
+    ordna_range raw = range.raw();
+    int status = self().scan_(&raw, call, &context);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    self().check_(status);
+  }
+
+  // The entries of a range, for range-based `for`. They are read in chunks; over a store each chunk is
+  // live. The store or snapshot must outlive them.
+  class Entries {
+   public:
+    class iterator {
+     public:
+      using iterator_category = std::input_iterator_tag;
+      using value_type = Entry;
+      using difference_type = std::ptrdiff_t;
+      using pointer = const Entry*;
+      using reference = const Entry&;
+
+      iterator() = default;
+      reference operator*() const { return (*chunk_)[at_]; }
+      pointer operator->() const { return &(*chunk_)[at_]; }
+      iterator& operator++() {
+        if (++at_ == chunk_->size()) read();
+        return *this;
+      }
+      iterator operator++(int) {
+        iterator before = *this;
+        ++*this;
+        return before;
+      }
+      friend bool operator==(const iterator& a, const iterator& b) {
+        return a.chunk_ == b.chunk_ && a.at_ == b.at_;
+      }
+      friend bool operator!=(const iterator& a, const iterator& b) { return !(a == b); }
+
+     private:
+      friend class Entries;
+      iterator(const Reads* reads, Range range) : reads_(reads), range_(std::move(range)) { read(); }
+
+      void read() {
+        at_ = 0;
+        auto chunk = std::make_shared<std::vector<Entry>>();
+        if (!done_) {
+          const std::size_t room = 256;
+          const std::size_t left = range_.limit;
+          Range part = range_;
+          part.limit = left != 0 && left < room ? left : room;
+          reads_->for_each(part, [&](std::string_view key, std::string_view value) {
+            chunk->emplace_back(key, value);
+          });
+          done_ = chunk->size() < part.limit || left == part.limit;
+          if (left != 0) range_.limit = left - chunk->size();
+          if (!chunk->empty()) {
+            (range_.reverse ? range_.upper : range_.lower) = chunk->back().first;
+            (range_.reverse ? range_.upper_inclusive : range_.lower_inclusive) = false;
+          }
+        }
+        chunk_ = chunk->empty() ? nullptr : std::move(chunk);
+      }
+
+      const Reads* reads_ = nullptr;
+      Range range_;
+      bool done_ = false;
+      std::shared_ptr<const std::vector<Entry>> chunk_;
+      std::size_t at_ = 0;
+    };
+
+    iterator begin() const { return iterator(reads_, range_); }
+    iterator end() const { return {}; }
+
+   private:
+    friend class Reads;
+    Entries(const Reads* reads, Range range) : reads_(reads), range_(std::move(range)) {}
+    const Reads* reads_;
+    Range range_;
+  };
+
+  Entries entries(Range range = {}) const { return Entries(this, std::move(range)); }
+  Entries prefix(std::string_view begins) const { return entries(Range::prefix(begins)); }
+
+ private:
+  const Self& self() const { return static_cast<const Self&>(*this); }
+};
+
+}  // namespace detail
+
+// A state of a store that does not change. It may outlive the store.
+class Snapshot : public detail::Reads<Snapshot> {
+ public:
+  std::size_t size() const { return ordna_snapshot_len(handle_.get()); }
+
+ private:
+  friend class Store;
+  friend class detail::Reads<Snapshot>;
+  explicit Snapshot(ordna_snapshot* handle) : handle_(handle) {}
+
+  int get_(ordna_slice key, std::uint8_t* buffer, std::size_t room, std::size_t* length) const {
+    return ordna_snapshot_get(handle_.get(), key, buffer, room, length);
+  }
+  int scan_(const ordna_range* range, ordna_visit visit, void* context) const {
+    return ordna_snapshot_scan(handle_.get(), range, visit, context);
+  }
+  void check_(int status) const {
+    if (status < 0) detail::raise(handle_.get(), status, ordna_snapshot_error);
+  }
+
+  struct Free {
+    void operator()(ordna_snapshot* handle) const { ordna_snapshot_free(handle); }
+  };
+  std::unique_ptr<ordna_snapshot, Free> handle_;
+};
+
+// Writes that every snapshot holds all or none of. One thread at a time may use it.
+class Batch {
+ public:
+  Batch() {
+    ordna_batch* handle = nullptr;
+    if (int status = ordna_batch_new(&handle)) throw Error(status, "no batch was made");
+    handle_.reset(handle);
+  }
+  Batch& put(std::string_view key, std::string_view value) {
+    return check(ordna_batch_put(handle_.get(), slice(key), slice(value)));
+  }
+  Batch& remove(std::string_view key) {
+    return check(ordna_batch_remove(handle_.get(), slice(key)));
+  }
+  std::size_t size() const { return ordna_batch_len(handle_.get()); }
+
+ private:
+  friend class Store;
+  Batch& check(int status) {
+    if (status != ORDNA_STATUS_OK) throw Error(status, "the write was not taken into the batch");
+    return *this;
+  }
+  struct Free {
+    void operator()(ordna_batch* handle) const { ordna_batch_free(handle); }
+  };
+  std::unique_ptr<ordna_batch, Free> handle_;
+};
+
+// An ordered store of byte strings that many threads use at once.
+class Store : public detail::Reads<Store> {
+ public:
+  // An empty store in memory; `memory_limit` in bytes, 0: none.
+  explicit Store(std::uint64_t memory_limit = 0) {
+    ordna_store* handle = nullptr;
+    if (int status = ordna_new(memory_limit, &handle)) throw Error(status, "no store was made");
+    handle_.reset(handle);
+  }
+
+  // The store of a directory.
+  static Store open(const std::string& path, OrdnaSync sync = ORDNA_SYNC_EVERY_SECOND,
+                    std::uint64_t memory_limit = 0) {
+    ordna_store* handle = nullptr;
+    char text[512] = "";
+    int status = ordna_open(path.c_str(), sync, memory_limit, &handle, text, sizeof text);
+    if (status != ORDNA_STATUS_OK) throw Error(status, text);
+    return Store(handle);
+  }
+
+  // A store in memory of what a backup holds.
+  static Store restore(const std::string& path, std::uint64_t memory_limit = 0) {
+    ordna_store* handle = nullptr;
+    char text[512] = "";
+    int status = ordna_restore(path.c_str(), memory_limit, &handle, text, sizeof text);
+    if (status != ORDNA_STATUS_OK) throw Error(status, text);
+    return Store(handle);
+  }
+
+  std::size_t size() const { return ordna_len(handle_.get()); }
+
+  void put(std::string_view key, std::string_view value) {
+    check_(ordna_put(handle_.get(), slice(key), slice(value)));
+  }
+  // Whether the key was present.
+  bool remove(std::string_view key) {
+    int status = ordna_remove(handle_.get(), slice(key));
+    check_(status);
+    return status == ORDNA_STATUS_OK;
+  }
+  // `std::nullopt` is an absent key.
+  bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
+                       std::optional<std::string_view> desired) {
+    ordna_slice old{}, next{};
+    if (expected) old = slice(*expected);
+    if (desired) next = slice(*desired);
+    int status = ordna_compare_and_set(handle_.get(), slice(key), expected ? &old : nullptr,
+                                       desired ? &next : nullptr);
+    check_(status);
+    return status == ORDNA_STATUS_OK;
+  }
+  std::size_t remove_range(const Range& range) {
+    ordna_range raw = range.raw();
+    std::size_t removed = 0;
+    check_(ordna_remove_range(handle_.get(), &raw, &removed));
+    return removed;
+  }
+  void write(Batch& batch) { check_(ordna_write(handle_.get(), batch.handle_.get())); }
+  Snapshot snapshot() const {
+    ordna_snapshot* handle = nullptr;
+    check_(ordna_snapshot_take(handle_.get(), &handle));
+    return Snapshot(handle);
+  }
+  void backup() { check_(ordna_backup(handle_.get(), nullptr)); }
+  void backup(const std::string& path) { check_(ordna_backup(handle_.get(), path.c_str())); }
+  std::size_t memory() const { return ordna_memory(handle_.get()); }
+
+ private:
+  friend class detail::Reads<Store>;
+  explicit Store(ordna_store* handle) : handle_(handle) {}
+
+  int get_(ordna_slice key, std::uint8_t* buffer, std::size_t room, std::size_t* length) const {
+    return ordna_get(handle_.get(), key, buffer, room, length);
+  }
+  int scan_(const ordna_range* range, ordna_visit visit, void* context) const {
+    return ordna_scan(handle_.get(), range, visit, context);
+  }
+  void check_(int status) const {
+    if (status < 0) detail::raise(handle_.get(), status, ordna_error);
+  }
+
+  struct Free {
+    void operator()(ordna_store* handle) const { ordna_free(handle); }
+  };
+  std::unique_ptr<ordna_store, Free> handle_;
+};
+
+}  // namespace ordna
+
+#endif  // ORDNA_HPP

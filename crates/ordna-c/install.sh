@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds the library and installs it with its headers and its pkg-config file.
+# Usage: install.sh PREFIX
+set -euo pipefail
+prefix=$(mkdir -p "$1" && cd "$1" && pwd)
+cd "$(dirname "$0")"
+target=${CARGO_TARGET_DIR:-../../target}
+cargo build --quiet --release --locked -p ordna-c
+version=$(cargo pkgid -p ordna-c | sed 's/.*[#@]//')
+mkdir -p "$prefix/include" "$prefix/lib/pkgconfig"
+cp include/ordna.h include/ordna.hpp "$prefix/include/"
+cp "$target/release/libordna_c.so" "$target/release/libordna_c.a" "$prefix/lib/"
+sed "s|@PREFIX@|$prefix|; s|@VERSION@|$version|" ordna.pc.in >"$prefix/lib/pkgconfig/ordna.pc"

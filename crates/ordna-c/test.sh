@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Tests the C library: C and C++ programs under AddressSanitizer with its leak check, the examples over
+# the places, README's "C in one minute" against the installed library. Needs gcc and g++.
+set -euo pipefail
+cd "$(dirname "$0")"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+./install.sh "$work/usr"
+header=(-I"$work/usr/include")
+static=("$work/usr/lib/libordna_c.a" -lpthread -ldl -lm)
+warnings=(-Wall -Wextra -Werror -g -O1)
+sanitize=(-fsanitize=address,undefined -fno-omit-frame-pointer)
+
+gcc -std=gnu11 "${warnings[@]}" "${sanitize[@]}" "${header[@]}" tests/test.c "${static[@]}" -o "$work/c"
+g++ -std=c++17 -Wpedantic "${warnings[@]}" "${sanitize[@]}" "${header[@]}" tests/test.cpp "${static[@]}" \
+    -o "$work/cpp"
+for program in c cpp; do
+    mkdir "$work/$program.dir"
+    ASAN_OPTIONS=detect_leaks=1 "$work/$program" "$work/$program.dir"
+done
+# The header stands alone, in both languages.
+gcc -std=c11 -Wpedantic "${warnings[@]}" "${header[@]}" -fsyntax-only -include ordna.h -xc /dev/null
+g++ -std=c++17 -Wpedantic "${warnings[@]}" "${header[@]}" -fsyntax-only -include ordna.hpp -xc++ /dev/null
+
+gcc -std=c11 "${warnings[@]}" "${header[@]}" examples/places.c "${static[@]}" -o "$work/places"
+g++ -std=c++17 "${warnings[@]}" "${header[@]}" examples/places.cpp "${static[@]}" -o "$work/places_cpp"
+want=$'SE:Upplands Väsby:2666238\t36534\nSE:Uppsala:2666199\t177074'
+for program in places places_cpp; do
+    got=$(gzip -dc ../../data/places.tsv.gz | "$work/$program" SE:Upp)
+    [[ $got == "$want"$'\n161662 places, then 160838'* ]] || { echo "$program: got $got" >&2; exit 1; }
+done
+
+# README's example as it stands, with the shared library that pkg-config finds.
+section=$(sed -n '/^## C in one minute$/,/^## /p' ../../README.md)
+sed -n '/^```c$/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/minute.c"
+sed -n '/^```text$/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/minute.out"
+[[ -s $work/minute.c && -s $work/minute.out ]] || { echo "README has no C example" >&2; exit 1; }
+if command -v pkg-config >/dev/null; then
+    read -ra flags < <(PKG_CONFIG_PATH="$work/usr/lib/pkgconfig" pkg-config --cflags --libs ordna)
+else
+    flags=("${header[@]}" -L"$work/usr/lib" -lordna_c)
+fi
+gcc -std=c11 "${warnings[@]}" "$work/minute.c" "${flags[@]}" -o "$work/minute"
+LD_LIBRARY_PATH=$work/usr/lib "$work/minute" | diff "$work/minute.out" -
+echo "c: all passed"

@@ -1,0 +1,288 @@
+/* The C library: every function, bad input, threads. Usage: test DIRECTORY (which is empty). */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ordna.h"
+
+#define CHECK(what)                                                          \
+  do {                                                                       \
+    if (!(what)) {                                                           \
+      fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #what);     \
+      exit(1);                                                               \
+    }                                                                        \
+  } while (0)
+
+static ordna_slice text(const char *bytes) {
+  return (ordna_slice){(const uint8_t *)bytes, strlen(bytes)};
+}
+
+static int is(ordna_slice slice, const char *bytes) {
+  return slice.len == strlen(bytes) && memcmp(slice.data, bytes, slice.len) == 0;
+}
+
+struct seen {
+  char keys[256];
+  int stop_after;
+  ordna_store *writes_to;
+};
+
+static int collect(void *context, ordna_slice key, ordna_slice value) {
+  struct seen *seen = context;
+  CHECK(value.len > 0);
+  strncat(seen->keys, (const char *)key.data, key.len);
+  strcat(seen->keys, " ");
+  /* A callback may use the store. */
+  if (seen->writes_to) CHECK(ordna_put(seen->writes_to, text("zz"), text("9")) == 0);
+  return --seen->stop_after == 0;
+}
+
+static void points(void) {
+  ordna_store *store;
+  CHECK(ordna_new(0, &store) == ORDNA_STATUS_OK);
+  uint8_t buffer[4];
+  size_t length = 77;
+  CHECK(ordna_get(store, text("a"), buffer, 4, &length) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_put(store, text("a"), text("one")) == ORDNA_STATUS_OK);
+  CHECK(ordna_get(store, text("a"), buffer, 4, &length) == ORDNA_STATUS_OK);
+  CHECK(length == 3 && memcmp(buffer, "one", 3) == 0);
+  CHECK(ordna_put(store, text("a"), text("longer")) == ORDNA_STATUS_OK);
+  CHECK(ordna_get(store, text("a"), buffer, 4, &length) == ORDNA_STATUS_TOO_SMALL && length == 6);
+  CHECK(memcmp(buffer, "one", 3) == 0);
+  CHECK(ordna_get(store, text("a"), NULL, 0, NULL) == ORDNA_STATUS_TOO_SMALL);
+  ordna_slice empty = {NULL, 0}, longer = text("longer"), two = text("two");
+  CHECK(ordna_put(store, empty, empty) == ORDNA_STATUS_OK);
+  CHECK(ordna_get(store, empty, NULL, 0, &length) == ORDNA_STATUS_OK && length == 0);
+  CHECK(ordna_compare_and_set(store, text("a"), &two, &two) == ORDNA_STATUS_MISMATCH);
+  CHECK(ordna_compare_and_set(store, text("a"), &longer, &two) == ORDNA_STATUS_OK);
+  CHECK(ordna_compare_and_set(store, text("a"), NULL, &two) == ORDNA_STATUS_MISMATCH);
+  CHECK(ordna_compare_and_set(store, text("b"), NULL, &two) == ORDNA_STATUS_OK);
+  CHECK(ordna_compare_and_set(store, text("b"), &two, NULL) == ORDNA_STATUS_OK);
+  CHECK(ordna_len(store) == 2 && ordna_memory(store) > 0);
+  CHECK(ordna_remove(store, text("a")) == ORDNA_STATUS_OK);
+  CHECK(ordna_remove(store, text("a")) == ORDNA_STATUS_NOT_FOUND);
+  ordna_free(store);
+  CHECK(strcmp(ordna_version(), "0.1.0") == 0);
+}
+
+static void ranges(void) {
+  ordna_store *store;
+  CHECK(ordna_new(0, &store) == 0);
+  const char *keys[] = {"a", "ab", "abc", "b", "c"};
+  for (int i = 0; i < 5; i++) CHECK(ordna_put(store, text(keys[i]), text("v")) == 0);
+  ordna_snapshot *before;
+  CHECK(ordna_snapshot_take(store, &before) == 0);
+
+  struct seen seen = {"", 0, NULL};
+  CHECK(ordna_scan(store, NULL, collect, &seen) == 0 && !strcmp(seen.keys, "a ab abc b c "));
+  seen = (struct seen){"", 2, NULL};
+  CHECK(ordna_scan(store, NULL, collect, &seen) == ORDNA_STATUS_STOPPED);
+  CHECK(!strcmp(seen.keys, "a ab "));
+  ordna_range range = {text("ab"), text("b"), ORDNA_BOUND_EXCLUDED, ORDNA_BOUND_INCLUDED, true, 0};
+  seen = (struct seen){"", 0, NULL};
+  CHECK(ordna_scan(store, &range, collect, &seen) == 0 && !strcmp(seen.keys, "b abc "));
+  range.limit = 1;
+  seen = (struct seen){"", 0, NULL};
+  CHECK(ordna_scan(store, &range, collect, &seen) == 0 && !strcmp(seen.keys, "b "));
+  ordna_range crossed = {text("c"), text("a"), 1, 1, false, 0};
+  seen = (struct seen){"", 0, NULL};
+  CHECK(ordna_scan(store, &crossed, collect, &seen) == 0 && !strcmp(seen.keys, ""));
+  CHECK(ordna_prefix(store, text("ab"), true, 0, collect, &seen) == 0);
+  CHECK(!strcmp(seen.keys, "abc ab "));
+  seen = (struct seen){"", 0, store};
+  CHECK(ordna_prefix(store, text("a"), false, 2, collect, &seen) == 0);
+  CHECK(!strcmp(seen.keys, "a ab ") && ordna_len(store) == 6);
+
+  size_t removed = 0;
+  ordna_range all_of_a = {text("a"), text("b"), 1, 2, false, 0};
+  CHECK(ordna_remove_range(store, &all_of_a, &removed) == 0 && removed == 3);
+  CHECK(ordna_remove_range(store, NULL, NULL) == 0 && ordna_len(store) == 0);
+  /* The snapshot outlives the store. */
+  ordna_free(store);
+  CHECK(ordna_snapshot_len(before) == 5);
+  seen = (struct seen){"", 0, NULL};
+  CHECK(ordna_snapshot_prefix(before, text("ab"), false, 0, collect, &seen) == 0);
+  CHECK(!strcmp(seen.keys, "ab abc "));
+  seen = (struct seen){"", 0, NULL};
+  CHECK(ordna_snapshot_scan(before, NULL, collect, &seen) == 0);
+  CHECK(!strcmp(seen.keys, "a ab abc b c "));
+  uint8_t byte;
+  CHECK(ordna_snapshot_get(before, text("b"), &byte, 1, NULL) == 0 && byte == 'v');
+  CHECK(ordna_snapshot_get(before, text("x"), &byte, 1, NULL) == ORDNA_STATUS_NOT_FOUND);
+  ordna_snapshot_free(before);
+}
+
+static void long_scans(void) {
+  ordna_store *store;
+  CHECK(ordna_new(0, &store) == 0);
+  for (int i = 0; i < 5000; i++) {
+    char key[8];
+    snprintf(key, sizeof key, "%05d", i);
+    CHECK(ordna_put(store, text(key), text("v")) == 0);
+  }
+  struct seen {
+    int next, step;
+  };
+  int check(void *context, ordna_slice key, ordna_slice value) {
+    struct seen *seen = context;
+    char want[8];
+    snprintf(want, sizeof want, "%05d", seen->next);
+    CHECK(is(key, want) && is(value, "v"));
+    seen->next += seen->step;
+    return 0;
+  }
+  struct seen up = {0, 1}, down = {4999, -1}, some = {4999, -1};
+  CHECK(ordna_scan(store, NULL, check, &up) == 0 && up.next == 5000);
+  ordna_range range = {.reverse = true};
+  CHECK(ordna_scan(store, &range, check, &down) == 0 && down.next == -1);
+  range.limit = 1500;
+  CHECK(ordna_scan(store, &range, check, &some) == 0 && some.next == 3499);
+  ordna_free(store);
+}
+
+static void bad_input(void) {
+  ordna_store *store;
+  CHECK(ordna_new(0, NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_new(50000, &store) == 0);
+  char error[256];
+  CHECK(ordna_error(store, error, sizeof error) == 0 && !strcmp(error, ""));
+  char *large = calloc(1, 70000);
+  ordna_slice key = {(uint8_t *)large, 70000};
+  CHECK(ordna_put(store, key, text("v")) == ORDNA_STATUS_TOO_LONG);
+  CHECK(ordna_error(store, error, sizeof error) > 0 && strstr(error, "70000 bytes"));
+  char few[8];
+  CHECK(ordna_error(store, few, sizeof few) == strlen(error) && !strncmp(few, error, 7) && !few[7]);
+  CHECK(ordna_get(store, key, NULL, 0, NULL) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_put(store, text("k"), (ordna_slice){(uint8_t *)large, 70000}) ==
+        ORDNA_STATUS_MEMORY_LIMIT);
+  free(large);
+  CHECK(ordna_put(store, (ordna_slice){NULL, 5}, text("v")) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_put(store, (ordna_slice){(uint8_t *)error, SIZE_MAX}, text("v")) ==
+        ORDNA_STATUS_TOO_LONG);
+  CHECK(ordna_put(NULL, text("k"), text("v")) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_scan(store, NULL, NULL, NULL) == ORDNA_STATUS_INVALID);
+  ordna_range range = {.lower_bound = 9};
+  struct seen seen = {"", 0, NULL};
+  CHECK(ordna_scan(store, &range, collect, &seen) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_snapshot_take(store, NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_write(store, NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_len(store) == 0 && ordna_len(NULL) == 0 && ordna_snapshot_len(NULL) == 0);
+  CHECK(ordna_batch_put(NULL, text("k"), text("v")) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_batch_len(NULL) == 0 && ordna_memory(NULL) == 0 && ordna_error(NULL, error, 9) == 0);
+  ordna_free(store);
+  ordna_free(NULL);
+  ordna_snapshot_free(NULL);
+  ordna_batch_free(NULL);
+}
+
+static void batches(void) {
+  ordna_store *store;
+  ordna_batch *batch;
+  CHECK(ordna_new(100000, &store) == 0 && ordna_batch_new(&batch) == 0);
+  CHECK(ordna_put(store, text("old"), text("1")) == 0);
+  CHECK(ordna_batch_put(batch, text("new"), text("2")) == 0);
+  CHECK(ordna_batch_remove(batch, text("old")) == 0 && ordna_batch_len(batch) == 2);
+  CHECK(ordna_write(store, batch) == 0 && ordna_batch_len(batch) == 0);
+  CHECK(ordna_len(store) == 1 && ordna_get(store, text("old"), NULL, 0, NULL) == 1);
+  char *large = calloc(1, 200000);
+  CHECK(ordna_batch_put(batch, text("a"), text("1")) == 0);
+  CHECK(ordna_batch_put(batch, text("b"), (ordna_slice){(uint8_t *)large, 200000}) == 0);
+  free(large);
+  CHECK(ordna_write(store, batch) == ORDNA_STATUS_MEMORY_LIMIT);
+  CHECK(ordna_len(store) == 1 && ordna_batch_len(batch) == 2);
+  ordna_batch_free(batch);
+  ordna_free(store);
+}
+
+static void directories(const char *directory) {
+  char where[512], copy[512], error[512] = "";
+  snprintf(where, sizeof where, "%s/store", directory);
+  snprintf(copy, sizeof copy, "%s/copy", directory);
+  ordna_store *store, *second;
+  CHECK(ordna_open(where, ORDNA_SYNC_ALWAYS, 0, &store, error, sizeof error) == 0);
+  CHECK(ordna_put(store, text("k"), text("v")) == 0);
+  CHECK(ordna_open(where, ORDNA_SYNC_ALWAYS, 0, &second, error, sizeof error) ==
+        ORDNA_STATUS_IN_USE);
+  CHECK(second == NULL && strstr(error, "in use"));
+  CHECK(ordna_backup(store, NULL) == 0);
+  CHECK(ordna_put(store, text("l"), text("w")) == 0);
+  CHECK(ordna_backup(store, copy) == 0 && ordna_backup(store, copy) == ORDNA_STATUS_EXISTS);
+  ordna_free(store);
+  CHECK(ordna_open(where, ORDNA_SYNC_NEVER, 0, &store, error, sizeof error) == 0);
+  CHECK(ordna_len(store) == 2);
+  ordna_free(store);
+  CHECK(ordna_restore(copy, 0, &store, error, sizeof error) == 0 && ordna_len(store) == 2);
+  CHECK(ordna_backup(store, NULL) == ORDNA_STATUS_INVALID);
+  ordna_free(store);
+  CHECK(ordna_open(NULL, 0, 0, &store, error, sizeof error) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_open(where, 7, 0, &store, NULL, 0) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_restore("/nosuch/backup", 0, &store, error, sizeof error) == ORDNA_STATUS_IO);
+}
+
+enum { WRITERS = 2, NUMBERS = 4000 };
+
+struct work {
+  ordna_store *store;
+  int number;
+};
+
+static void *write_numbers(void *argument) {
+  struct work *work = argument;
+  for (int i = 0; i < NUMBERS; i++) {
+    char key[16];
+    snprintf(key, sizeof key, "%d:%05d", work->number, i);
+    CHECK(ordna_put(work->store, text(key), text("v")) == 0);
+    if (i % 3 == 0) CHECK(ordna_remove(work->store, text(key)) == 0);
+    /* Errors of two threads on one handle do not disturb each other's memory. */
+    if (i % 5 == 0) CHECK(ordna_put(work->store, (ordna_slice){NULL, 1}, text("v")) < 0);
+  }
+  return NULL;
+}
+
+static int count(void *context, ordna_slice key, ordna_slice value) {
+  (void)key, (void)value;
+  ++*(size_t *)context;
+  return 0;
+}
+
+static void threads(void) {
+  ordna_store *store;
+  CHECK(ordna_new(0, &store) == 0);
+  pthread_t threads[WRITERS];
+  struct work work[WRITERS];
+  for (int i = 0; i < WRITERS; i++) {
+    work[i] = (struct work){store, i};
+    CHECK(pthread_create(&threads[i], NULL, write_numbers, &work[i]) == 0);
+  }
+  for (int round = 0; round < 50; round++) {
+    ordna_snapshot *moment;
+    CHECK(ordna_snapshot_take(store, &moment) == 0);
+    size_t first = 0, again = 0;
+    char error[64];
+    ordna_error(store, error, sizeof error);
+    CHECK(ordna_snapshot_scan(moment, NULL, count, &first) == 0);
+    CHECK(ordna_snapshot_scan(moment, NULL, count, &again) == 0);
+    CHECK(first == again && first == ordna_snapshot_len(moment));
+    ordna_snapshot_free(moment);
+  }
+  for (int i = 0; i < WRITERS; i++) pthread_join(threads[i], NULL);
+  size_t all = 0;
+  CHECK(ordna_scan(store, NULL, count, &all) == 0);
+  CHECK(all == WRITERS * (NUMBERS - (NUMBERS + 2) / 3) && all == ordna_len(store));
+  ordna_free(store);
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc == 2);
+  points();
+  ranges();
+  long_scans();
+  bad_input();
+  batches();
+  directories(argv[1]);
+  threads();
+  puts("C: all passed");
+  return 0;
+}

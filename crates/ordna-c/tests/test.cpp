@@ -1,0 +1,118 @@
+// The C++ wrapper: RAII, exceptions, ranges.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ordna.hpp"
+
+#define CHECK(what)                                                         \
+  do {                                                                      \
+    if (!(what)) {                                                          \
+      std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #what); \
+      std::exit(1);                                                         \
+    }                                                                       \
+  } while (0)
+
+template <typename Entries>
+std::vector<std::string> keys(const Entries& entries) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : entries) keys.push_back(key);
+  return keys;
+}
+
+int main(int argc, char** argv) {
+  using Keys = std::vector<std::string>;
+  CHECK(argc == 2);
+  ordna::Store store;
+  CHECK(!store.get("a") && store.size() == 0 && store.entries().begin() == store.entries().end());
+  store.put("a", "one");
+  store.put("ab", std::string(1000, 'x'));
+  store.put("b", "");
+  store.put(std::string_view("\0", 1), "zero");
+  CHECK(*store.get("a") == "one" && store.get("ab")->size() == 1000 && *store.get("b") == "");
+  CHECK(store.contains("b") && !store.contains("c"));
+  CHECK((keys(store.prefix("a")) == Keys{"a", "ab"}));
+  ordna::Range back;
+  back.reverse = true;
+  back.limit = 2;
+  CHECK((keys(store.entries(back)) == Keys{"b", "ab"}));
+  ordna::Range between;
+  between.lower = "a";
+  between.lower_inclusive = false;
+  between.upper = "b";
+  CHECK((keys(store.entries(between)) == Keys{"ab", "b"}));
+  CHECK(store.compare_and_set("a", "one", "two") && !store.compare_and_set("a", "one", "three"));
+  CHECK(store.compare_and_set("new", std::nullopt, "1") && store.remove("new") &&
+        !store.remove("new"));
+
+  // Longer than a chunk, both ways.
+  ordna::Store numbers;
+  Keys all;
+  ordna::Batch batch;
+  for (int i = 0; i < 1000; i++) {
+    char key[8];
+    std::snprintf(key, sizeof key, "%05d", i);
+    all.push_back(key);
+    batch.put(key, "v");
+  }
+  numbers.write(batch);
+  CHECK(batch.size() == 0 && numbers.size() == 1000 && numbers.memory() > 0);
+  CHECK(keys(numbers.entries()) == all);
+  ordna::Range reverse;
+  reverse.reverse = true;
+  std::reverse(all.begin(), all.end());
+  CHECK(keys(numbers.entries(reverse)) == all);
+  reverse.limit = 256;
+  CHECK(keys(numbers.entries(reverse)).size() == 256);
+  reverse.limit = 300;
+  CHECK(keys(numbers.entries(reverse)).size() == 300);
+
+  // A snapshot outlives its store; handles move.
+  ordna::Store moved = std::move(numbers);
+  ordna::Snapshot snapshot = moved.snapshot();
+  CHECK(moved.remove_range(ordna::Range::prefix("00")) == 1000);
+  { ordna::Store gone = std::move(moved); }
+  CHECK(snapshot.size() == 1000 && *snapshot.get("00007") == "v");
+  CHECK(keys(snapshot.prefix("0001")).size() == 10);
+
+  // An exception leaves the scan and not the library.
+  int visited = 0;
+  try {
+    snapshot.for_each({}, [&](std::string_view, std::string_view) {
+      if (++visited == 3) throw std::logic_error("stop");
+    });
+    CHECK(false);
+  } catch (const std::logic_error&) {
+  }
+  snapshot.for_each({}, [&](std::string_view, std::string_view) { return ++visited < 10; });
+  CHECK(visited == 10);
+
+  try {
+    store.put(std::string(70000, 'k'), "");
+    CHECK(false);
+  } catch (const ordna::Error& error) {
+    CHECK(error.status() == ORDNA_STATUS_TOO_LONG);
+    CHECK(std::string(error.what()).find("70000 bytes") != std::string::npos);
+  }
+  std::string where = std::string(argv[1]) + "/cpp";
+  {
+    ordna::Store durable = ordna::Store::open(where, ORDNA_SYNC_ALWAYS);
+    durable.put("k", "v");
+    try {
+      ordna::Store::open(where);
+      CHECK(false);
+    } catch (const ordna::Error& error) {
+      CHECK(error.status() == ORDNA_STATUS_IN_USE);
+    }
+    durable.backup();
+    durable.backup(where + "-copy");
+  }
+  CHECK(*ordna::Store::open(where).get("k") == "v");
+  CHECK(ordna::Store::restore(where + "-copy").size() == 1);
+  CHECK(ordna::Range::prefix(std::string(2, '\xFF')).upper == std::nullopt);
+  CHECK(*ordna::Range::prefix("a\xFF").upper == "b");
+  std::puts("C++: all passed");
+}
