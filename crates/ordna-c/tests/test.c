@@ -118,7 +118,7 @@ static void long_scans(void) {
   ordna_store *store;
   CHECK(ordna_new(0, &store) == 0);
   for (int i = 0; i < 5000; i++) {
-    char key[8];
+    char key[32];
     snprintf(key, sizeof key, "%05d", i);
     CHECK(ordna_put(store, text(key), text("v")) == 0);
   }
@@ -127,7 +127,7 @@ static void long_scans(void) {
   };
   int check(void *context, ordna_slice key, ordna_slice value) {
     struct seen *seen = context;
-    char want[8];
+    char want[32];
     snprintf(want, sizeof want, "%05d", seen->next);
     CHECK(is(key, want) && is(value, "v"));
     seen->next += seen->step;
@@ -231,7 +231,7 @@ struct work {
 static void *write_numbers(void *argument) {
   struct work *work = argument;
   for (int i = 0; i < NUMBERS; i++) {
-    char key[16];
+    char key[32];
     snprintf(key, sizeof key, "%d:%05d", work->number, i);
     CHECK(ordna_put(work->store, text(key), text("v")) == 0);
     if (i % 3 == 0) CHECK(ordna_remove(work->store, text(key)) == 0);

@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   Keys all;
   ordna::Batch batch;
   for (int i = 0; i < 1000; i++) {
-    char key[8];
+    char key[32];
     std::snprintf(key, sizeof key, "%05d", i);
     all.push_back(key);
     batch.put(key, "v");
