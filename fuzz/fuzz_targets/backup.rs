@@ -1,5 +1,5 @@
-//! Any bytes as the files of a backup: the reader answers with a store whose keys ascend, or with an
-//! error. It does not panic, and allocates no more than the bytes justify.
+//! Any bytes as the files of a backup: the reader answers with a store whose keys ascend, or with
+//! an error. It does not panic, and allocates no more than the bytes justify.
 //!
 //! `cargo +nightly fuzz run backup`
 #![no_main]

@@ -1,5 +1,5 @@
-//! Any bytes as a log: it opens, perhaps cut, or answers with an error, and does not panic. What opened
-//! once opens again to the same entries.
+//! Any bytes as a log: it opens, perhaps cut, or answers with an error, and does not panic. What
+//! opened once opens again to the same entries.
 //!
 //! `cargo +nightly fuzz run log`
 #![no_main]

@@ -36,8 +36,8 @@ pub enum Error {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// The store's log cannot record writes. Writes are refused until a backup succeeds. A write that
-    /// was under way may be in memory; after a crash it may be there or not.
+    /// The store's log cannot record writes. Writes are refused until a backup succeeds. A write
+    /// that was under way may be in memory; after a crash it may be there or not.
     #[error("the log cannot be written: {reason}; writes are refused until a backup succeeds")]
     LogFailed {
         /// The first failure.

@@ -56,8 +56,8 @@ pub struct Audit {
 /// ([`get_many`](Self::get_many), …) are as many single operations, each linearizable by itself.
 ///
 /// # Limits
-/// Keys up to [`key::MAX_LEN`], values up to [`crate::value::MAX_LEN`]. A write beyond gives a typed
-/// error and changes nothing; a read finds nothing.
+/// Keys up to [`key::MAX_LEN`], values up to [`crate::value::MAX_LEN`]. A write beyond gives a
+/// typed error and changes nothing; a read finds nothing.
 ///
 /// # Implementing
 /// Required are one read, one read-modify-write and one walk; the rest follows from them, and an
@@ -91,8 +91,8 @@ pub trait OrderedIndex: Send + Sync {
     /// of the contract stand on. Callers use [`visit`](Self::visit), [`collect`](Self::collect) or
     /// [`range`](Self::range).
     ///
-    /// The bounds do not cross, and `limit` is not zero. `visit` breaks after `limit` entries at the
-    /// latest: the index need not fetch more than that ahead.
+    /// The bounds do not cross, and `limit` is not zero. `visit` breaks after `limit` entries at
+    /// the latest: the index need not fetch more than that ahead.
     fn walk(
         &self,
         bounds: Bounds<'_, Self::Key>,
@@ -105,14 +105,15 @@ pub trait OrderedIndex: Send + Sync {
     /// is not freed before it ends. `None` if the index frees at once.
     fn pin(&self) -> Option<Guard<'_>>;
 
-    /// Number of entries; exact while nobody writes, otherwise off by at most the writes under way.
+    /// Number of entries; exact while no thread writes, otherwise off by at most the writes under
+    /// way.
     fn approximate_len(&self) -> usize;
 
-    /// Bytes held, by part. O(n); exact while nobody writes.
+    /// Bytes held, by part. O(n); exact while no thread writes.
     fn memory_usage(&self) -> MemoryUsage;
 
     /// Audits the structure: order, links, counts and whatever else the index promises itself.
-    /// O(n); call it while nobody writes.
+    /// O(n); call it while no thread writes.
     ///
     /// # Errors
     /// The first invariant found broken.
@@ -331,7 +332,8 @@ pub trait OrderedIndex: Send + Sync {
         found
     }
 
-    /// Appends the first `limit` entries from `from` (inclusive) upwards to `out`; returns how many.
+    /// Appends the first `limit` entries from `from` (inclusive) upwards to `out`; returns how
+    /// many.
     fn scan(
         &self,
         from: &Self::Key,

@@ -1,20 +1,20 @@
 //! When removed memory may be freed.
 //!
 //! # Contract
-//! A thread that reads an index holds a [`Guard`] of its [`Collector`]. What a thread unlinks it
-//! *retires*; retired memory is freed once every guard that was held at that moment is gone. A
-//! guard held for long delays frees, never correctness. Guards nest; the inner ones cost about a
-//! fifth of the outer. Each index owns its collector: dropping the index frees all that it
-//! retired, and a stalled reader of one index holds up no other.
+//! A reader of an index holds a [`Guard`] of its [`Collector`]. A writer *retires* the memory that
+//! it has unlinked. The collector reclaims retired memory once every guard of that moment is gone.
+//! A guard that is held for long delays reclamation, never correctness. Guards nest; an inner one
+//! costs about a fifth of the outer. Each index owns its collector: dropping the index frees all
+//! retired memory, and a stalled reader of one index does not delay another index.
 //!
 //! Pointers inside an index are loaded with `Acquire` or stronger while a guard is held.
 //!
 //! # The library behind the façade
-//! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence), measured against
-//! `crossbeam-epoch` 0.9 on one virtual
-//! AMD EPYC server with two cores (`docs/benchmarks/nitro.md` has the figures, the access barrier's too):
-//! entering costs the same within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch`
-//! retires for less (29 ns with the allocation, 34 ns here).
+//! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence), measured
+//! against `crossbeam-epoch` 0.9 on one virtual AMD EPYC server with two cores
+//! (`docs/benchmarks/nitro.md` has the figures, the access barrier's too): entering costs the same
+//! within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch` retires for less
+//! (29 ns with the allocation, 34 ns here).
 //!
 //! A stalled reader costs the same in both: all that is retired meanwhile. The difference is
 //! afterwards. `seize` leaves the stalled reader's garbage to that reader, which frees it when it
@@ -42,9 +42,9 @@ impl Collector {
         Self(seize::Collector::new())
     }
 
-    /// The same, for an index that retires often: a thread hands over what it retired when that are
-    /// so many (by itself the library does at 32). On Linux each time is a `membarrier`, an
-    /// interrupt of every processor that runs a thread of this process.
+    /// A collector for an index that retires often. A thread passes its retired list to the
+    /// collector once the list has `retired` entries (32 by default). On Linux each pass is a
+    /// `membarrier`: an interrupt of every processor that runs a thread of this process.
     pub fn with_batches_of(retired: usize) -> Self {
         Self(seize::Collector::new().batch_size(retired))
     }
@@ -83,10 +83,10 @@ impl Guard<'_> {
     }
 
     /// Sets `watch`, with release ordering, once every guard that is held now is gone, this one
-    /// included. For who has something to reuse instead of to free.
+    /// included. For callers that reuse memory instead of freeing it.
     pub fn watch(&self, watch: Shared<AtomicBool>) {
         let watcher = Box::into_raw(Box::new(Watcher(watch)));
-        // SAFETY: nobody but the collector knows the box.
+        // SAFETY: no thread but the collector knows the box.
         unsafe { self.retire_at_once(watcher) };
     }
 
@@ -132,9 +132,9 @@ impl Retire for Nothing {
     unsafe fn free(_: *mut Self) {}
 }
 
-/// What can be retired: how its memory is given back.
+/// Memory that can be retired, and how it is freed.
 pub trait Retire {
-    /// Gives the memory back.
+    /// Frees the memory.
     ///
     /// # Safety
     /// `memory` is exclusively the caller's and not used afterwards.

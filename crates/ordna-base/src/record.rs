@@ -17,8 +17,8 @@
 //!
 //! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
 //!
-//! A record with a value of the kind `Lent` is a key that stands in somebody else's
-//! memory: it is not made, freed or counted here.
+//! A record with a value of the kind `Lent` is a key in the memory of another structure. This
+//! module does not allocate, free or count it.
 
 #![expect(unsafe_code, reason = "the one place that lays out records of variable length")]
 
@@ -36,7 +36,7 @@ struct Header<K: Key + ?Sized, V: Value + ?Sized> {
     key: K::Cell,
 }
 
-/// An owned pointer to a record, freely copied; who frees it is the index's affair.
+/// A pointer to a record, freely copied. The index decides when to free the record.
 pub struct Record<K: Key + ?Sized, V: Value + ?Sized> {
     header: NonNull<u8>,
     kinds: PhantomData<(*const K, *const V)>,
@@ -193,7 +193,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// Frees the record.
     ///
     /// # Safety
-    /// No other thread can reach the record, and nobody uses it afterwards.
+    /// No other thread can reach the record, and no thread uses it afterwards.
     pub unsafe fn free(self) {
         if V::LENT {
             return;

@@ -1,24 +1,24 @@
 //! Memory for the nodes of lists: slabs of 2 MiB that ask the system for a huge page.
 //!
-//! Neighbours in a list stand anywhere in memory. On pages of 4 KiB nearly every step to another node
-//! begins with a walk through page tables that are in no cache either, and a prefetch waits for that
-//! walk as a load does.
+//! Neighbours in a list lie anywhere in memory. With pages of 4 KiB nearly every step to another
+//! node begins with a walk through page tables that no cache holds. A prefetch waits for that walk
+//! as a load does.
 //!
 //! # Contract
-//! Any number of threads allocate and free at once; a lock per pool orders them. It is held for a few
-//! instructions, or for the system's answer where a slab is made or given back. Nodes are made once in
-//! some twenty insertions. Memory outlives its [`Pool`] until it is freed.
+//! Any number of threads allocate and free at once; a lock per pool orders them. It is held for a
+//! few instructions, or for the system's answer where a slab is made or given back. Nodes are made
+//! once in some twenty insertions. Memory outlives its [`Pool`] until it is freed.
 //!
 //! # Invariants
 //! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
-//! 2. The list that begins at `open` holds exactly the slabs that have room. A slab that nothing is left in is
-//!    given back at once.
+//! 2. The list that begins at `open` holds exactly the slabs that have room. An empty slab is freed
+//!    at once.
 //!
-//! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where the system
-//! knows no huge pages a slab is memory like any other.
+//! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where
+//! the system knows no huge pages a slab is memory like any other.
 //!
-//! Nodes do not move: one that is left, or dead and not yet freed, keeps its whole slab. [`Pool::spare`]
-//! counts what is not in use there.
+//! Nodes do not move: one live node, or one dead node that is not yet freed, keeps its whole slab.
+//! [`Pool::spare`] counts the unused bytes.
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -31,8 +31,8 @@ use crate::sync::lock::{Mutex, MutexGuard};
 /// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
 const SLAB: usize = 2 << 20;
 
-/// So many bytes of nodes that are there at once are allocated one by one. The second-level TLBs of current
-/// processors reach as far with small pages.
+/// So many bytes of nodes that are there at once are allocated one by one. The second-level TLBs of
+/// current processors reach as far with small pages.
 const PLAIN: usize = 8 << 20;
 
 const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
@@ -63,8 +63,9 @@ struct State {
 // SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
 unsafe impl Send for State {}
 
-/// The head of a slab. All but `shared` is used under the lock of the pool's state. `shared` is read without it,
-/// to get at the lock: so there is never a `&mut` to the whole head, only to single fields.
+/// The head of a slab. All but `shared` is used under the lock of the pool's state. `shared` is
+/// read without it, to get at the lock: so there is never a `&mut` to the whole head, only to
+/// single fields.
 struct Slab {
     shared: Arc<Shared>,
     /// Nodes in use.
@@ -87,7 +88,8 @@ impl Pool {
         Self(Arc::new(Shared { size, align, state: Mutex::new(state) }))
     }
 
-    /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate this one.
+    /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate
+    /// this one.
     pub fn allocate(&self) -> Option<NonNull<u8>> {
         let mut state = self.0.lock();
         state.nodes += 1;
@@ -110,7 +112,7 @@ impl Pool {
         }
     }
 
-    /// Notes that there is one node less, whoever allocated it. Its memory may be freed later.
+    /// Counts one node less. Its memory may be freed later.
     pub fn forget(&self) {
         let mut state = self.0.lock();
         state.nodes = state.nodes.saturating_sub(1);
@@ -119,7 +121,7 @@ impl Pool {
     /// Frees a node's memory.
     ///
     /// # Safety
-    /// It comes from [`Pool::allocate`] of some pool, and nobody uses it any more.
+    /// It comes from [`Pool::allocate`] of some pool, and no thread uses it any more.
     pub unsafe fn free(memory: NonNull<u8>) {
         let slab = memory.as_ptr().addr() & !(SLAB - 1);
         let slab = ptr::with_exposed_provenance_mut::<Slab>(slab);
@@ -127,7 +129,8 @@ impl Pool {
         let shared = unsafe { (*slab).shared.clone() };
         let mut state = shared.lock();
         state.used -= 1;
-        // SAFETY: the node is the caller's, and has room for a pointer, at its alignment or above; the lock is held.
+        // SAFETY: the node is the caller's, and has room for a pointer, at its alignment or above;
+        // the lock is held.
         unsafe {
             memory.as_ptr().cast::<*mut u8>().write((*slab).free);
             let had_room = Slab::has_room(slab, &shared);
@@ -232,7 +235,8 @@ impl Slab {
     /// # Safety
     /// The slab is there and has room, and the lock of its pool is held.
     unsafe fn take(slab: *mut Self, shared: &Shared) -> NonNull<u8> {
-        // SAFETY: by the caller. A freed node holds the next one's address; what was never used is in bounds.
+        // SAFETY: by the caller. A freed node holds the next one's address; what was never used is
+        // in bounds.
         unsafe {
             (*slab).used += 1;
             match NonNull::new((*slab).free) {
@@ -250,7 +254,7 @@ impl Slab {
     }
 }
 
-/// Where huge pages are given to those who ask. Refusals do not matter.
+/// Asks the system to back the slab with a huge page. A refusal does not matter.
 #[inline]
 fn ask_for_huge_pages(slab: NonNull<u8>) {
     #[cfg(all(target_os = "linux", not(miri)))]
@@ -311,7 +315,7 @@ mod tests {
         let gone: Vec<_> = nodes.iter().copied().step_by(2).collect();
         nodes.retain(|node| !gone.contains(node));
         for node in &gone {
-            // SAFETY: used by nobody.
+            // SAFETY: used by no thread.
             unsafe { Pool::free(*node) };
         }
         assert_eq!(open(&pool.0.lock()), before, "each has room");
@@ -337,19 +341,19 @@ mod tests {
         pool.forget();
         assert!(pool.allocate().is_none(), "as many as before the first slab");
         drop(pool);
-        // SAFETY: used by nobody.
+        // SAFETY: used by no thread.
         unsafe { Pool::free(node) };
     }
 
-    /// Each writes a number of its own into its nodes, which the next thread finds when it frees them; one
-    /// node is freed when the pool is gone.
+    /// Each writes a number of its own into its nodes, which the next thread finds when it frees
+    /// them; one node is freed when the pool is gone.
     #[test]
     fn threads_free_the_memory_of_others() {
         const ROUNDS: usize = if cfg!(miri) { 2 } else { 500 };
         const BATCH: usize = 200;
         const WORDS: [usize; 2] = [0, 1280 / size_of::<usize>() - 1];
         struct Node(NonNull<u8>, usize);
-        // SAFETY: memory of whoever has it.
+        // SAFETY: the memory belongs to the thread that holds it.
         unsafe impl Send for Node {}
         let make = |pool: &Pool, number| {
             let memory = pool.allocate().unwrap();
@@ -362,7 +366,7 @@ mod tests {
                 // SAFETY: written by `make`.
                 assert_eq!(unsafe { memory.cast::<usize>().add(at).read() }, number);
             }
-            // SAFETY: used by nobody.
+            // SAFETY: used by no thread.
             unsafe { Pool::free(memory) };
         };
         let pool = past_the_plain_ones();

@@ -37,8 +37,8 @@ impl Topology {
         Self { nodes: nodes.max(1), node_of_cpu: Vec::new() }
     }
 
-    /// From a folder with one `nodeN` per node and in it the list of its processors, as Linux has it.
-    /// Nodes without processors count for none.
+    /// From a folder with one `nodeN` per node and in it the list of its processors, as Linux has
+    /// it. Nodes without processors count for none.
     fn read(folder: &Path) -> Option<Self> {
         let mut found: Vec<(usize, Vec<usize>)> = Vec::new();
         for entry in std::fs::read_dir(folder).ok()?.flatten() {

@@ -31,14 +31,14 @@ pub trait Value:
     #[doc(hidden)]
     type Cell: Send + Sync + 'static;
 
-    /// Where the record of this value already stands, if it is not an index's own ([`Lent`]).
+    /// The address of the stored key, if another structure owns the record ([`Lent`]).
     #[doc(hidden)]
     #[inline]
     fn home(&self) -> Option<NonNull<u8>> {
         None
     }
 
-    /// Whether records of this kind are somebody else's: never made or freed by an index.
+    /// Whether another structure owns the records of this kind.
     #[doc(hidden)]
     const LENT: bool = false;
 
@@ -61,8 +61,7 @@ pub trait Value:
 
     /// Overwrites the stored word; `false` if this kind is not [`Value::IN_PLACE`].
     ///
-    /// The store has release ordering. Whoever calls it holds the lock that the index puts on the
-    /// entry.
+    /// The store has release ordering. The caller holds the index's lock on the entry.
     #[doc(hidden)]
     fn overwrite(&self, cell: &Self::Cell) -> bool;
 
@@ -83,19 +82,19 @@ mod sealed {
     impl Sealed for super::Lent {}
 }
 
-/// The value of a record that stands in memory of somebody else, who keeps it as long as an index leads
-/// to it: the record's address. Such a record is the key alone, and nothing is copied or freed. What is
-/// read next stands in the cache lines before it, and is fetched with it.
+/// The address of a key that another structure stores and keeps as long as an index refers to it.
+/// Such a record is the key alone; the index neither copies nor frees it. The cache lines before
+/// the key are fetched with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Lent(usize);
 
 impl Lent {
     /// # Safety
-    /// There is a [`Key::cell`] with its [`Key::tail`] behind it at the address, whose provenance was
-    /// exposed. They never change, and are not freed before each index that was given this value for
-    /// that key has lost it, and the calls on the index have returned that were under way then. The key
-    /// given with it is that key.
+    /// There is a [`Key::cell`] with its [`Key::tail`] behind it at the address, whose provenance
+    /// was exposed. They never change, and are not freed before each index that was given this
+    /// value for that key has lost it, and the calls on the index have returned that were under way
+    /// then. The key given with it is that key.
     ///
     /// [`Key::cell`]: crate::Key::cell
     /// [`Key::tail`]: crate::Key::tail
@@ -170,7 +169,8 @@ impl Value for u64 {
     }
     #[inline]
     fn overwrite(&self, cell: &AtomicU64) -> bool {
-        // Pairs with the acquire load in `with`: who sees the word sees what its writer did before.
+        // Pairs with the acquire load in `with`: a reader of the word sees its writer's earlier
+        // stores.
         cell.store(*self, Ordering::Release);
         true
     }

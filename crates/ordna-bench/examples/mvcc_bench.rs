@@ -1,8 +1,8 @@
 //! Measures `ordna::Store`: against `crossbeam-skiplist`, and against itself without snapshots.
 //! Every answer, scan and count is checked. Prints a table.
 //!
-//! `cargo run --release -p ordna-bench --example mvcc_bench -- all [KEYS]`, or some of its parts, as
-//! `scan,churn`. On jemalloc, as the server; and here, because the tests' features are on in the
+//! `cargo run --release -p ordna-bench --example mvcc_bench -- all [KEYS]`, or some of its parts,
+//! as `scan,churn`. On jemalloc, as the server; and here, because the tests' features are on in the
 //! examples of `ordna`.
 //!
 //! - `peers`: inserts and gets beside `crossbeam-skiplist`, one thread and two

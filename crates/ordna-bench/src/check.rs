@@ -1,10 +1,10 @@
 //! The values that are stored, and the checks of every answer while the clock runs.
 //!
 //! A value tells its key: position in the key set below, then a version, then a fingerprint of the
-//! key's bytes on top. A point read knows the position and compares that and the fingerprint. A scan
-//! holds the key that the index returned, and compares the fingerprint: no look into the key set,
-//! which would cost a cache miss per entry and be measured. Versions are compared after the run
-//! ([`crate::sweep`]): while threads write, a read may find any of several.
+//! key's bytes on top. A point read knows the position and compares that and the fingerprint. A
+//! scan holds the key that the index returned, and compares the fingerprint: no look into the key
+//! set, which would cost a cache miss per entry and be measured. Versions are compared after the
+//! run ([`crate::sweep`]): while threads write, a read may find any of several.
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,12 +1,12 @@
 //! Plans: indexes on one key set under workloads, in interleaved rounds.
 //!
 //! Every instance of an index lives in a child process ([`crate::isolate`]), which stands still
-//! while others are measured. A full run makes a fresh one for every workload, number of threads and
-//! round. A quick run loads each index once, keeps as many of them as the memory holds, and takes
-//! turns: every workload on all of them, one after the other, and all of that again in every round.
-//! Neighbours in the table were measured within seconds of each other, so a drifting machine hurts all
-//! alike. An instance that answered wrongly or crashed is made anew for what follows. Loads by other
-//! numbers of threads have an instance of their own, once.
+//! while others are measured. A full run makes a fresh one for every workload, number of threads
+//! and round. A quick run loads each index once, keeps as many of them as the memory holds, and
+//! takes turns: every workload on all of them, one after the other, and all of that again in every
+//! round. Neighbours in the table were measured within seconds of each other, so a drifting machine
+//! hurts all alike. An instance that answered wrongly or crashed is made anew for what follows.
+//! Loads by other numbers of threads have an instance of their own, once.
 
 mod needs;
 mod plan;
@@ -219,7 +219,8 @@ impl<'p> Measuring<'p> {
         }
     }
 
-    /// As many indexes at a time as the memory holds, each loaded once, and again when it was wrong.
+    /// As many indexes at a time as the memory holds, each loaded once, and again when it was
+    /// wrong.
     fn resident<'j, 'a, K: Key + ?Sized>(
         &mut self,
         start: &dyn Fn(usize) -> Host<'j, 'a, K>,
@@ -294,7 +295,7 @@ impl<'p> Measuring<'p> {
         });
         let fine = self.turn(index, host, turn);
         if !fine && seat.loads {
-            // Nobody knows what it holds now.
+            // No thread knows what it holds now.
             if let Some(host) = seat.host.take() {
                 host.discard();
             }
@@ -333,8 +334,8 @@ impl<'p> Measuring<'p> {
         fine
     }
 
-    /// Scans the whole index. What is wrong is told of all cases: those of scans and of the load have
-    /// no figures then.
+    /// Scans the whole index. What is wrong is told of all cases: those of scans and of the load
+    /// have no figures then.
     fn look<K: Key + ?Sized>(
         &mut self,
         index: usize,

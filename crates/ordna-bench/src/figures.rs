@@ -41,8 +41,8 @@ pub struct Measured {
     pub roles: Vec<f64>,
     /// What the index has counted about itself since it was made, if it does.
     pub counts: Option<String>,
-    /// Of the operations, if they were timed one by one. An operation in a group takes as long as the
-    /// group.
+    /// Of the operations, if they were timed one by one. An operation in a group takes as long as
+    /// the group.
     pub latency: Option<Latency>,
     /// Keys of a call for groups, on average, where there were such calls.
     pub groups: Groups,

@@ -59,8 +59,8 @@ impl Child {
     {
         let (their_requests, requests) = std::io::pipe()?;
         let (replies, their_replies) = std::io::pipe()?;
-        // SAFETY: the child's memory is a copy, consistent for its one thread. That other threads are
-        // gone can at worst leave a lock locked, see the contract.
+        // SAFETY: the child's memory is a copy, consistent for its one thread. That other threads
+        // are gone can at worst leave a lock locked, see the contract.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(std::io::Error::last_os_error()),

@@ -218,8 +218,8 @@ fn results(run: &[Cell], baseline: &str) -> String {
     format!("```text\n{}\n\n{}```\n\n", head.join(": "), render(run, baseline))
 }
 
-/// The same for bytes per key: fewer are better. All cells of an index after one load have the same:
-/// its `load` cell stands for it.
+/// The same for bytes per key: fewer are better. All cells of an index after one load have the
+/// same: its `load` cell stands for it.
 fn list_memory(cells: &[Cell]) -> String {
     let loads: Vec<Cell> = cells.iter().filter(|cell| cell.workload == "load").cloned().collect();
     if loads.is_empty() {

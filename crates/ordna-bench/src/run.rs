@@ -71,7 +71,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         new
     }
 
-    /// Keeps a problem: after it nobody knows what the instance holds.
+    /// Keeps a problem: after it no thread knows what the instance holds.
     fn keep<R>(&mut self, result: Result<R, Problem>) -> Result<R, Problem> {
         if let Err(problem) = &result {
             self.problem = Some(problem.clone());

@@ -2,9 +2,9 @@
 //!
 //! While the clock runs an answer can be compared with what any moment allows only. After a run,
 //! when no thread works, everything is known: which keys are there, and for each the version of the
-//! value, or, where several threads wrote the key, the last version of each of them. [`Held`] follows
-//! the operations, [`check_writes`] looks up every key that was written, [`check_whole`] scans the
-//! whole index.
+//! value, or, where several threads wrote the key, the last version of each of them. [`Held`]
+//! follows the operations, [`check_writes`] looks up every key that was written, [`check_whole`]
+//! scans the whole index.
 
 use std::borrow::Borrow;
 
@@ -128,7 +128,8 @@ fn expected(states: &[Option<u64>], found: Option<u64>) -> String {
     format!("{} instead of {}", one(&found), all.join(" or "))
 }
 
-/// Looks up every key that was written: it must have what the last write of one of the threads left.
+/// Looks up every key that was written: it must have what the last write of one of the threads
+/// left.
 ///
 /// # Errors
 /// What was wrong.

@@ -128,8 +128,8 @@ pub struct Cell {
     /// What was wrong; beside a figure, what is wrong with the index elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Keys of a call for groups, on average: fewer than `batch` where the key of a write that was put
-    /// off was read.
+    /// Keys of a call for groups, on average: fewer than `batch` where the key of a write that was
+    /// put off was read.
     #[serde(default)]
     pub groups: Groups,
     /// What the index has counted about itself since it was made.

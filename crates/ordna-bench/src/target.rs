@@ -2,8 +2,9 @@
 //!
 //! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. The run
 //! calls both through pointers; the indirect call costs every index the same. Most indexes are used
-//! by reference: implement [`Session`] for `&Index` and wrap the index in [`Shared`]. An index without synchronization implements [`Session`] itself and is wrapped in
-//! [`Alone`], which refuses more than one thread.
+//! by reference: implement [`Session`] for `&Index` and wrap the index in [`Shared`]. An index
+//! without synchronization implements [`Session`] itself and is wrapped in [`Alone`], which refuses
+//! more than one thread.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -29,8 +29,9 @@ pub enum Workload {
     F,
     /// Reads of uniformly drawn keys.
     CUniform,
-    /// 15 % inserts, 15 % deletes, 70 % reads of keys that are there (HydraList §6.2.7). Every thread
-    /// has keys of its own, some of them absent at first: the index stays about as large as it was.
+    /// 15 % inserts, 15 % deletes, 70 % reads of keys that are there (HydraList §6.2.7). Every
+    /// thread has keys of its own, some of them absent at first: the index stays about as large as
+    /// it was.
     Delmix,
     /// Removes, each of another key (ART Fig. 5).
     Remove,
@@ -40,7 +41,8 @@ pub enum Workload {
     Scan(usize),
     /// Reads with this Zipf theta.
     Skew(f64),
-    /// One thread reads, one removes keys and inserts them again, with this Zipf theta (ART Fig. 6).
+    /// One thread reads, one removes keys and inserts them again, with this Zipf theta (ART Fig.
+    /// 6).
     Contend(f64),
 }
 

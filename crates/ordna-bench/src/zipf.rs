@@ -117,8 +117,8 @@ impl Zipf {
     }
 }
 
-/// YCSB's scrambled Zipf: ranks over ten billion items with theta 0.99, whatever the number of keys,
-/// hashed onto `0..n`. So the most popular key has 3.8 % of the draws at any `n`.
+/// YCSB's scrambled Zipf: ranks over ten billion items with theta 0.99, whatever the number of
+/// keys, hashed onto `0..n`. So the most popular key has 3.8 % of the draws at any `n`.
 #[derive(Debug, Clone)]
 pub struct Scrambled {
     ranks: Zipf,
@@ -183,7 +183,8 @@ mod tests {
             + 0.99 / 12.0 * first.powf(-1.99);
         let sum = zeta(999, 0.99) + tail;
         assert!((sum - Scrambled::ZETA).abs() < 1e-6, "{sum}");
-        // FNV-1a of eight zero bytes, and of one; as Java's signed 64 bits have them, made positive.
+        // FNV-1a of eight zero bytes, and of one; as Java's signed 64 bits have them, made
+        // positive.
         assert_eq!(fnv(0), 0xA8C7_F832_281A_39C5_u64.cast_signed().unsigned_abs());
         assert_eq!(fnv(1), 0x89CD_3129_1D2A_EFA4_u64.cast_signed().unsigned_abs());
         let share = |n: u64| {

@@ -1,37 +1,39 @@
-//! The access barrier of the Nitro paper (§6): another way to tell when removed memory may be freed.
+//! The access barrier of the Nitro paper (§6): another way to tell when removed memory may be
+//! freed.
 //!
 //! # Contract
-//! A thread that reads holds a [`Token`] of the barrier. What it unlinks it *retires*. Retired memory
-//! is freed once every token that was held at that moment is gone. Dropping the barrier, which no
-//! token outlives, frees everything.
+//! A thread that reads holds a [`Token`] of the barrier. What it unlinks it *retires*. Retired
+//! memory is freed once every token that was held at that moment is gone. Dropping the barrier,
+//! which no token outlives, frees everything.
 //!
 //! # Protocol
 //! Threads enter the current *session* by counting themselves in one of its shards, and leave it by
-//! counting down the same shard. Retired memory is collected in bags. A full bag closes the session:
-//! a new one is opened and made the current one, and then the old one is closed by adding
+//! counting down the same shard. Retired memory is collected in bags. A full bag closes the
+//! session: a new one is opened and made the current one, and then the old one is closed by adding
 //! `CLOSED` to each shard. A session whose shards are all drained is *terminated*. A bag is freed
 //! when its session and all before it are.
 //!
 //! # Invariants
 //! 1. *Entering.* The increment that enters tells whether the shard was closed before it; the two
-//!    are changes of one word, so no fence and no second look is needed. Who comes late counts
-//!    itself down again and goes to the current session.
-//! 2. *Draining.* A closed shard is drained by the one exchange from `CLOSED`, nobody inside, to
-//!    `DRAINED`. Whoever brings it to `CLOSED`, be it the closer, one that leaves or one that came
-//!    late, tries that; afterwards the word is never `CLOSED` again in this life of the session.
-//! 3. *The bag before the session.* A bag is complete before the next session is opened, and who
-//!    enters that session acquires what its opener did: it cannot reach what is in the bag.
+//!    are changes of one word, so no fence and no second look is needed. A late
+//!    thread counts itself down again and goes to the current session.
+//! 2. *Draining.* A closed shard is drained by the one exchange from `CLOSED`, no thread inside, to
+//!    `DRAINED`. The thread that brings it to `CLOSED` (the closer, one that leaves or a late
+//!    one) tries that; afterwards the word is never `CLOSED` again in this life of the session.
+//! 3. *The bag before the session.* A bag is complete before the next session is opened, and a
+//!    thread that enters that session acquires what its opener did: it cannot reach what is in the
+//!    bag.
 //! 4. *Order.* A bag may be held by readers of any session up to the one that it closed, so it
 //!    waits for all of them.
-//! 5. *Type-stable sessions.* A session is never freed before the barrier is, only used again: a late
-//!    count, up or down, hits a live word and leaves no trace.
+//! 5. *Type-stable sessions.* A session is never freed before the barrier is, only used again: a
+//!    late count, up or down, hits a live word and leaves no trace.
 //!
 //! # Progress
-//! Entering is lock-free (it is repeated only if a session was closed meanwhile), leaving is wait-free
-//! but for the last one of a session, who takes a lock to free.
+//! Entering is lock-free (it is repeated only if a session was closed meanwhile), leaving is
+//! wait-free but for the last thread of a session, which takes a lock to free.
 //!
-//! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice, which
-//! does not scale; the shards are ours. `tests/loom_mvcc_barrier.rs` is its model;
+//! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice,
+//! which does not scale; the shards are ours. `tests/loom_mvcc_barrier.rs` is its model;
 //! `docs/benchmarks/nitro.md` compares it with the collector that the indexes use.
 
 #![expect(unsafe_code, reason = "manual reclamation")]
@@ -47,7 +49,7 @@ use ordna_base::sync::{Mutex, MutexGuard, fault, stripe_of_this_thread};
 
 /// Added to each shard of a session that is closed.
 const CLOSED: usize = 1 << 40;
-/// A closed shard that nobody is counted in, once that was noticed.
+/// A closed shard that no thread is counted in, once that was noticed.
 const DRAINED: usize = 2 * CLOSED;
 
 const SHARDS: usize = 16;
@@ -69,7 +71,7 @@ struct Retired {
     free: unsafe fn(*mut ()),
 }
 
-// SAFETY: the memory is unlinked, and whoever frees it is its only user.
+// SAFETY: the memory is unlinked, and the freeing thread is its only user.
 unsafe impl Send for Retired {}
 
 type Bag = Vec<Retired>;
@@ -288,7 +290,7 @@ impl AccessBarrier {
     }
 }
 
-/// Makes a drained session fit for use: nobody is counted in it but those who came late.
+/// Makes a drained session fit for use: it counts late threads only.
 fn open(session: SessionRef) {
     let session = session.get();
     session.undrained.store(session.shards.len(), Ordering::Relaxed);
@@ -332,8 +334,8 @@ impl Token<'_> {
     /// Hands over memory that no new reader can reach.
     ///
     /// # Safety
-    /// `memory` is unlinked: no thread that enters after this call can reach it. It is retired once,
-    /// and freeing it touches nothing of what the barrier protects.
+    /// `memory` is unlinked: no thread that enters after this call can reach it. It is retired
+    /// once, and freeing it touches nothing of what the barrier protects.
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
         unsafe fn free<T: Retire>(memory: *mut ()) {
             // SAFETY: the caller's promise; it was a pointer to `T`.

@@ -5,9 +5,9 @@
 //! A search layer maps each anchor to its *anchor address*: the address in the node at which the
 //! anchor is stored. A layer may treat the address as a number, or read the anchor there instead of
 //! storing a copy. Any number of threads call [`SearchLayer::jump`] at any time. One thread at a
-//! time calls [`SearchLayer::apply`] and [`SearchLayer::publish`], which ends a run of steps. A jump
-//! returns any address that the layer holds at some moment of the call, or none; the operation then
-//! walks the list from that node. The distance decides the operation's cost, never its result.
+//! time calls [`SearchLayer::apply`] and [`SearchLayer::publish`], which ends a run of steps. A
+//! jump returns any address that the layer holds at some moment of the call, or none; the operation
+//! then walks the list from that node. The distance decides the operation's cost, never its result.
 //!
 //! Layers: [`ArtLayer`](crate::hydralist::layer::ArtLayer), the default,
 //! [`LockedLayer`](crate::hydralist::layer::LockedLayer), and Wormhole's table,
@@ -36,8 +36,8 @@ pub enum Step {
 /// A map from anchors to anchor addresses; see the [module](self).
 ///
 /// # Safety
-/// Operations follow the addresses. [`SearchLayer::jump`] and [`SearchLayer::jump_many`] return only
-/// an address that a [`Step::Insert`] has inserted and that was not yet released when the call
+/// Operations follow the addresses. [`SearchLayer::jump`] and [`SearchLayer::jump_many`] return
+/// only an address that a [`Step::Insert`] has inserted and that was not yet released when the call
 /// began. [`SearchLayer::apply`] or [`SearchLayer::publish`] releases each address that the layer
 /// drops, exactly once, and no other address.
 pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {

@@ -17,8 +17,8 @@ ordna_testkit::count_memory!();
 /// What threads may hold back for a batch of frees: data nodes have 1,280 bytes.
 const SLACK: i64 = 1 << 20;
 
-/// What is left once a thread in the background has gone on that was stopped while it read: it frees then what
-/// was retired meanwhile. Ends soon in any case.
+/// What is left once a thread in the background has gone on that was stopped while it read: it
+/// frees then what was retired meanwhile. Ends soon in any case.
 fn settled(left: impl Fn() -> i64) -> i64 {
     let until = Instant::now() + Duration::from_secs(10);
     while left().abs() >= SLACK && Instant::now() < until {

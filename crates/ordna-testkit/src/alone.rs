@@ -3,8 +3,8 @@
 /// Declares a type that wraps an index for one thread in a mutex and is an
 /// [`OrderedIndex`](ordna_base::OrderedIndex).
 ///
-/// The brackets hold the wrapped type's parameters behind `K` and `V`, first as they are declared, then
-/// as they are named:
+/// The brackets hold the wrapped type's parameters behind `K` and `V`, first as they are declared,
+/// then as they are named:
 ///
 /// ```ignore
 /// ordna_testkit::alone!(Alone [P: Protocol] [P] ArtNone);

@@ -22,7 +22,7 @@ use crate::random::Random;
 /// One finished operation on one key: what it saw there and what it left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Who called.
+    /// The calling thread.
     pub thread: usize,
     /// Which key, by number.
     pub key: u64,

@@ -1,4 +1,5 @@
-//! The library's tests under AddressSanitizer: use after free, double free, and what is never freed.
+//! The library's tests under AddressSanitizer: use after free, double free, and what is never
+//! freed.
 
 use crate::tools::{Outcome, cargo, library, must};
 

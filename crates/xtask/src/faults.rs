@@ -34,8 +34,8 @@ const CLEAN_LIMIT: Duration = Duration::from_secs(180);
 /// of the fault.
 const HANG: Duration = Duration::from_secs(30);
 
-/// How often a suite looks for a fault: some show in some interleavings only, which threads come upon
-/// sooner or later.
+/// How often a suite looks for a fault: some show in some interleavings only, which threads come
+/// upon sooner or later.
 const TRIES: u32 = 5;
 
 /// Which way the suite noticed, and how soon.
@@ -318,7 +318,7 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Verdict, Strin
     let (lines, incoming) = mpsc::channel();
     std::thread::spawn(move || {
         BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| {
-            // Nobody listens any more once the verdict is out.
+            // No thread listens any more once the verdict is out.
             let _ = lines.send(line);
         });
     });

@@ -1,11 +1,12 @@
 //! Words and bytes compared a cache line at a time.
 //!
 //! # Contract
-//! A [`Line`] is one cache line of words, and [`Bytes`] one of bytes in words, that other threads may
-//! overwrite at any moment. A comparison reads each word once and whole, in no order among them: to
-//! the memory model it is eight relaxed loads. Whoever needs the words to be of one moment validates a
-//! version afterwards ([`crate::sync::VersionLock`]). That is why the vector versions are assembly and
-//! not intrinsics: an intrinsic reads memory that the compiler may take to be unchanging.
+//! A [`Line`] is one cache line of words, and [`Bytes`] one of bytes in words, that other threads
+//! may overwrite at any moment. A comparison reads each word once and whole, in no order among
+//! them: to the memory model it is eight relaxed loads. A caller that needs words of one moment
+//! validates a version afterwards ([`crate::sync::VersionLock`]). That is why the vector versions
+//! are assembly and not intrinsics: an intrinsic reads memory that the compiler may take to be
+//! unchanging.
 //!
 //! One file per instruction set, and a scalar twin that is the specification: the tests compare
 //! every set of the machine with it. The set is chosen at run time.
@@ -61,8 +62,8 @@ impl Bytes {
         bytes
     }
 
-    /// Sets all bytes, with release ordering: who sees one of them and then fences sees what this
-    /// thread had seen. Only one thread at a time may write.
+    /// Sets all bytes, with release ordering: a reader that loads one of them and then fences sees
+    /// this thread's earlier stores. Only one thread at a time may write.
     pub fn store(&self, bytes: &[u8; Self::LEN]) {
         for (word, eight) in self.0.0.iter().zip(bytes.chunks_exact(8)) {
             let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -159,8 +160,8 @@ impl InstructionSet {
         }
     }
 
-    /// How many numbers are below each of the first `count` (64 at most). All belong to the caller: no
-    /// other thread writes them.
+    /// How many numbers are below each of the first `count` (64 at most). All belong to the caller:
+    /// no other thread writes them.
     #[inline]
     #[allow(unsafe_code, reason = "instructions that this machine has")]
     pub fn ranks(self, numbers: &[i32; Bytes::LEN], count: usize) -> [i32; Bytes::LEN] {

@@ -15,8 +15,8 @@ const WEIGHTS: u64 = 0x8040_2010_0804_0201;
 #[inline(always)]
 pub fn at_most(line: &Line, word: u64) -> u32 {
     let mask: u32;
-    // SAFETY: reached only with NEON detected. Reads the 64 bytes of the line; each aligned half of a
-    // vector is loaded whole. Not `pure`: it stays in its place among fences and other reads.
+    // SAFETY: reached only with NEON detected. Reads the 64 bytes of the line; each aligned half of
+    // a vector is loaded whole. Not `pure`: it stays in its place among fences and other reads.
     unsafe {
         asm!(
             "dup v0.2d, {word}",

@@ -25,8 +25,8 @@ pub fn equal(line: &Line, byte: u8) -> u64 {
     })
 }
 
-/// How many numbers are below each of the first `count`. Compilers turn the inner loop into vectors of
-/// whatever the target has.
+/// How many numbers are below each of the first `count`. Compilers turn the inner loop into vectors
+/// of whatever the target has.
 #[inline]
 pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
     let mut ranks = [0; 64];

@@ -2,8 +2,8 @@ use super::{spin_hint, yield_now};
 
 /// Waits a little longer each time: spins at first, then yields the processor.
 ///
-/// For waiting on another thread's short critical section. There is no limit of its own: who
-/// retries counts with [`Backoff::is_long`] and takes a lock instead.
+/// For waiting on another thread's short critical section. It has no limit: a caller that retries
+/// asks [`Backoff::is_long`] and then takes a lock.
 #[derive(Debug, Default)]
 pub struct Backoff {
     step: u32,

@@ -46,7 +46,7 @@ thread_local! {
 }
 
 impl Schedule {
-    /// A script that holds nobody.
+    /// A script that holds no thread.
     pub fn new() -> Self {
         Self::default()
     }
@@ -119,8 +119,8 @@ impl Schedule {
     }
 }
 
-/// Runs `held` on a thread of its own until it stands at the point, then `meanwhile`, then lets it end.
-/// Returns what it returned.
+/// Runs `held` on a thread of its own until it stands at the point, then `meanwhile`, then lets it
+/// end. Returns what it returned.
 pub fn while_held<R: Send>(
     point: &'static str,
     held: impl FnOnce() -> R + Send,
@@ -137,8 +137,8 @@ pub fn while_held<R: Send>(
     })
 }
 
-/// Has `body`, on whatever thread, run under the role that the calling thread has now: for threads that an
-/// index starts itself.
+/// Has `body`, on whatever thread, run under the role that the calling thread has now: for threads
+/// that an index starts itself.
 pub fn handed_on<R>(body: impl FnOnce() -> R) -> impl FnOnce() -> R {
     let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());
     move || match enrolled {

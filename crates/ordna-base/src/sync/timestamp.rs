@@ -1,4 +1,5 @@
-//! Ordered timestamps: a hardware counter where its order is enough, a logical clock where it is not.
+//! Ordered timestamps: a hardware counter where its order is enough, a logical clock where it is
+//! not.
 //!
 //! # What is promised
 //! [`Clock::after`] gives a time that is greater than each time it is given. So two events of which
@@ -6,10 +7,10 @@
 //! stamps under a lock passes the last time of what the lock protects. Events that know nothing of
 //! each other are ordered by the counter, which is right up to the skew between cores.
 //!
-//! ORDO (Kashyap et al., EuroSys 2018), which HydraList uses, orders *all* pairs, by waiting out the
-//! largest skew measured between any two cores. The pairs whose order matters here always share a
-//! lock, and for these Lamport's rule (greater than all one has seen) is exact without a measurement,
-//! without waiting, and on counters with any skew.
+//! ORDO (Kashyap et al., EuroSys 2018), which HydraList uses, orders *all* pairs, by waiting out
+//! the largest skew measured between any two cores. The pairs whose order matters here always share
+//! a lock, and for these Lamport's rule (greater than all one has seen) is exact without a
+//! measurement, without waiting, and on counters with any skew.
 
 use super::atomic::{AtomicU64, Ordering};
 

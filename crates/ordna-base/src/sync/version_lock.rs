@@ -15,8 +15,8 @@
 //! before the lock bit; without the reader's fence the re-read may run before the reads.
 //!
 //! # Progress
-//! Readers are obstruction-free: who retries bounds the retries and then locks. Waiting spins, then
-//! yields ([`Backoff`]).
+//! Readers are obstruction-free: the caller bounds its restarts and then takes the lock. Waiting
+//! spins, then yields ([`Backoff`]).
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), appendix A. The fences
 //! are ours: the paper's pseudo-code assumes sequential consistency.
@@ -87,7 +87,8 @@ impl VersionLock {
         }
     }
 
-    /// Whether all that was read since `version` was taken is consistent.
+    /// Whether no writer has entered since `version` was taken: all reads since then are
+    /// consistent.
     #[inline]
     #[must_use]
     pub fn validate(&self, version: Version) -> bool {
@@ -173,7 +174,7 @@ impl Drop for WriteGuard<'_> {
         let step = if fault!("version_lock.unlock.same_version") { 0 } else { STEP };
         let obsolete = self.obsolete && !fault!("version_lock.unlock.obsolete");
         let next = (locked & !LOCKED).wrapping_add(step) | (u64::from(obsolete) * OBSOLETE);
-        // Release: who reads the new version sees the data.
+        // Release: a reader of the new version sees the data.
         self.lock.0.store(next, Ordering::Release);
     }
 }

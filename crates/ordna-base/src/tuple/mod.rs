@@ -2,8 +2,8 @@
 //!
 //! Every value starts with a code that tells its type, so [`Value::decode`] reads a key without its
 //! Rust type. No encoded value is a prefix of another one, so values can stand one after the other.
-//! The byte tables stand in `docs/TUPLE.md`. Source: the published FoundationDB tuple layer gave the
-//! idea of type codes, of escaped zeros and of lengths in the codes of integers.
+//! The byte tables stand in `docs/TUPLE.md`. Source: the published FoundationDB tuple layer gave
+//! the idea of type codes, of escaped zeros and of lengths in the codes of integers.
 //!
 //! | type | order |
 //! |---|---|
@@ -16,8 +16,8 @@
 //! | tuples, arrays, vectors, derived structs | element by element, the shorter one first |
 //! | [`Reverse`](std::cmp::Reverse) | descending |
 //!
-//! A float that must compare with integers is a [`Number`]: 1 and 1.0 are then one key, −0 is 0, and
-//! all NaN are one number above ∞.
+//! A float that must compare with integers is a [`Number`]: 1 and 1.0 are then one key, −0 is 0,
+//! and all NaN are one number above ∞.
 //!
 //! ```
 //! use ordna_base::tuple::{decode, encode};

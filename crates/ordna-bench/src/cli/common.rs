@@ -19,7 +19,8 @@ use crate::table::{Cell, render};
 #[derive(Debug, Args)]
 pub struct Common {
     /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch; `ours`, `peers`
-    /// and `all` stand for many. Without it: ours. In `paper` names only, beside those of the figure.
+    /// and `all` stand for many. Without it: ours. In `paper` names only, beside those of the
+    /// figure.
     #[arg(long, value_delimiter = ',')]
     pub index: Option<Vec<String>>,
     /// Shared libraries that hold an index behind include/ordna_peer.h; measured by their names.
@@ -31,10 +32,10 @@ pub struct Common {
     /// Ratios are against this index, one of those that are measured; locked by default.
     #[arg(long, value_name = "INDEX")]
     pub baseline: Option<String>,
-    /// Load every index once and run all workloads and rounds on it; the rounds share the operations,
-    /// each has others; a tenth of the scans. The load is measured once for every number of threads,
-    /// with the first size of groups. More than a million keys: the whole index is scanned for faults
-    /// after the load and at the end, not after every workload.
+    /// Load every index once and run all workloads and rounds on it; the rounds share the
+    /// operations, each has others; a tenth of the scans. The load is measured once for every
+    /// number of threads, with the first size of groups. More than a million keys: the whole index
+    /// is scanned for faults after the load and at the end, not after every workload.
     #[arg(long)]
     pub quick: bool,
     /// Measure in this process, for a debugger or a profiler. An index that crashes ends the run.

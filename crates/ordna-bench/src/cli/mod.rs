@@ -102,8 +102,9 @@ pub struct Run {
     threads: Vec<usize>,
     /// Keys per call: 1 is single operations. In groups of more a thread puts off gets, puts and
     /// removes, each sort by itself, until a group is full or a key in it is needed, and calls
-    /// get_many, insert_many or remove_many; peers without such calls get the group's operations one by
-    /// one. "groups" of the JSON tells how many keys the calls had. Workloads that scan have no groups.
+    /// get_many, insert_many or remove_many; peers without such calls get the group's operations
+    /// one by one. "groups" of the JSON tells how many keys the calls had. Workloads that scan have
+    /// no groups.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
     /// Time every operation by itself in one more round.
@@ -226,7 +227,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// The cause is in the source: who prints both would print it twice otherwise.
+    /// The cause is in the source only: a caller that prints both would print it twice otherwise.
     #[test]
     fn a_file_that_cannot_be_written_is_told_once() {
         let error = write(Path::new("/nowhere/a.json"), "").unwrap_err();

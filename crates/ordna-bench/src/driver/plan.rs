@@ -30,8 +30,8 @@ pub struct Plan {
     pub latency: bool,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// One build serves everything, see [`crate::driver`]; `ops` is of all rounds together, and scans
-    /// are a tenth of that.
+    /// One build serves everything, see [`crate::driver`]; `ops` is of all rounds together, and
+    /// scans are a tenth of that.
     pub quick: bool,
     /// Instances live in child processes. Only where no other thread runs: not in unit tests.
     pub apart: bool,
@@ -105,8 +105,8 @@ impl Plan {
         for &batch in &self.batches {
             for &threads in &self.threads {
                 for workload in &self.workloads {
-                    // A workload with roles has as many threads as roles; a quick run loads all keys
-                    // with groups of one size only.
+                    // A workload with roles has as many threads as roles; a quick run loads all
+                    // keys with groups of one size only.
                     let again = !workload.roles().is_empty()
                         || self.quick && *workload == Workload::Load && batch != first;
                     if !again {

@@ -36,8 +36,8 @@ impl Rounds {
         self.rss_per_key.extend(load.rss_per_key);
     }
 
-    /// A scan of the whole index was wrong. Figures of scans and of the load are void then; those of
-    /// point operations, each of which was checked, are not.
+    /// A scan of the whole index was wrong. Figures of scans and of the load are void then; those
+    /// of point operations, each of which was checked, are not.
     pub fn take_wrong_scan(&mut self, workload: &Workload, wrong: &str) {
         if judged(workload) {
             self.fail(&Problem::Wrong(wrong.to_owned()));

@@ -74,8 +74,8 @@ impl Script {
     }
 
     /// Writes all operations, on `loaded` keys and those behind them. Every round has operations of
-    /// its own, the same for every index: what one round brought to the caches does not serve the next.
-    /// Where one instance has all rounds, each has keys of its own to insert.
+    /// its own, the same for every index: what one round brought to the caches does not serve the
+    /// next. Where one instance has all rounds, each has keys of its own to insert.
     pub fn write(plan: &Plan, build: &Build, loaded: usize) -> Self {
         let (mut phases, mut turns, mut fresh) = (Vec::new(), Vec::new(), loaded);
         let order = order(plan, build);

@@ -72,8 +72,9 @@ fn keys_that_a_peer_cannot_hold_are_not_applicable() {
     assert!(refusal("masstree", KeySet::Fixed(300)).contains("at most 256 bytes, not 300"));
 }
 
-/// Why crossbeam-skiplist is `wrong` where one thread overwrites and another reads: nobody removes
-/// the key, and yet gets find nothing. When this test fails, the note on the page has to go.
+/// Why crossbeam-skiplist is `wrong` where one thread overwrites and another reads: no thread
+/// removes the key, and yet gets find nothing. When this test fails, the note on the page has to
+/// go.
 #[test]
 fn crossbeam_shows_a_gap_while_it_overwrites() {
     let map = crossbeam::new::<u64>().0;

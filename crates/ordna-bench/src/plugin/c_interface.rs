@@ -87,7 +87,8 @@ impl Plugin {
         if name.is_null() {
             return Err(format!("{shown}: ordna_peer_name gives no name"));
         }
-        // SAFETY: not null, and by the header a terminated string that lives as long as the library.
+        // SAFETY: not null, and by the header a terminated string that lives as long as the
+        // library.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         if name.is_empty() || name.contains([' ', ',', '+']) {
             return Err(format!("{shown}: {name:?} is no name for an index"));
@@ -216,7 +217,7 @@ unsafe extern "C" fn visit<K: Kind + ?Sized>(
     len: usize,
     value: u64,
 ) -> c_int {
-    // SAFETY: `Thread::scan` passes its own sink, alive for the scan and used by nobody else.
+    // SAFETY: `Thread::scan` passes its own sink, alive for the scan and used by no other thread.
     let sink = unsafe { &mut *context.cast::<Sink<'_, K>>() };
     if sink.left == 0 || sink.panic.is_some() {
         sink.broken = true;

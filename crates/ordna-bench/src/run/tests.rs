@@ -134,8 +134,8 @@ fn a_wrong_index_gets_no_figure() {
     }
 }
 
-/// A put that loses keys is found by the read after the run even where nothing reads them meanwhile,
-/// and a stray entry by the scan of the whole index.
+/// A put that loses keys is found by the read after the run even where nothing reads them
+/// meanwhile, and a stray entry by the scan of the whole index.
 #[test]
 fn what_a_run_leaves_is_checked() {
     let loaded = 2000;

@@ -63,8 +63,8 @@ pub struct Ran {
     pub done: Vec<usize>,
 }
 
-/// What one thread brought home.
-struct Home {
+/// The figures of one thread.
+struct ThreadFigures {
     begin: Instant,
     end: Instant,
     done: usize,
@@ -85,7 +85,7 @@ pub fn timed<K: Key + ?Sized>(
     let stop = AtomicBool::new(false);
     let stop_together = !task.roles.is_empty();
     let latest = (!task.first.is_empty()).then(|| Latest::new(task.first, job.loaded));
-    let homes: Vec<Result<Home, Problem>> = std::thread::scope(|scope| {
+    let figures: Vec<Result<ThreadFigures, Problem>> = std::thread::scope(|scope| {
         let threads: Vec<_> = task
             .operations
             .iter()
@@ -100,52 +100,52 @@ pub fn timed<K: Key + ?Sized>(
                     let session = guarded(|| target.session(thread, count));
                     start.wait();
                     let mut session = session?;
-                    let home = guarded(|| {
+                    let own = guarded(|| {
                         let stop = stop_together.then_some(stop);
                         let checker = Checker::new(job, thread, task.base(thread), latest);
                         one_thread(checker, &mut *session, operations, task, stop)
                     });
                     stop.store(true, Ordering::Relaxed);
-                    let home = match home {
+                    let own = match own {
                         Err(panicked) => {
                             std::mem::forget(session);
                             return Err(panicked);
                         }
-                        Ok(home) => home.map_err(Problem::Wrong),
+                        Ok(own) => own.map_err(Problem::Wrong),
                     };
                     guarded(|| drop(session))?;
-                    home
+                    own
                 })
             })
             .collect();
         let joined = threads.into_iter().map(|thread| guarded(|| thread.join()));
         let lost = |_| Problem::Failed("its thread was lost".to_owned());
-        joined.map(|home| home.and_then(|home| home.map_err(lost)?)).collect()
+        joined.map(|own| own.and_then(|own| own.map_err(lost)?)).collect()
     });
-    let homes: Vec<Home> = homes.into_iter().collect::<Result<_, _>>()?;
-    let done = homes.iter().map(|home| home.done).collect();
-    Ok(Ran { measured: measured(task, homes), done })
+    let figures: Vec<ThreadFigures> = figures.into_iter().collect::<Result<_, _>>()?;
+    let done = figures.iter().map(|own| own.done).collect();
+    Ok(Ran { measured: measured(task, figures), done })
 }
 
 /// The figures of all threads together.
-fn measured(task: &Task<'_>, homes: Vec<Home>) -> Measured {
-    let begin = homes.iter().map(|home| home.begin).min();
-    let end = homes.iter().map(|home| home.end).max();
+fn measured(task: &Task<'_>, figures: Vec<ThreadFigures>) -> Measured {
+    let begin = figures.iter().map(|own| own.begin).min();
+    let end = figures.iter().map(|own| own.end).max();
     let seconds = begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64());
-    let counted = |thread: usize, home: &Home| {
+    let counted = |thread: usize, own: &ThreadFigures| {
         let all = task.operations.get(thread).map(Vec::len);
-        let counted = task.counted.get(thread).filter(|_| all == Some(home.done));
-        counted.copied().unwrap_or(home.done)
+        let counted = task.counted.get(thread).filter(|_| all == Some(own.done));
+        counted.copied().unwrap_or(own.done)
     };
-    let done: usize = homes.iter().enumerate().map(|(thread, home)| counted(thread, home)).sum();
+    let done: usize = figures.iter().enumerate().map(|(thread, own)| counted(thread, own)).sum();
     let mops = |done: usize, seconds: f64| done as f64 / seconds.max(1e-9) / 1e6;
-    let roles = homes.iter().take(task.roles.len());
-    let roles = roles.map(|home| mops(home.done, (home.end - home.begin).as_secs_f64())).collect();
+    let roles = figures.iter().take(task.roles.len());
+    let roles = roles.map(|own| mops(own.done, (own.end - own.begin).as_secs_f64())).collect();
     let mut calls = [Calls::default(); 3];
     let mut all: Option<Histogram<u64>> = None;
-    for home in homes {
-        calls.iter_mut().zip(home.calls).for_each(|(sum, more)| *sum += more);
-        match (&mut all, home.latency) {
+    for own in figures {
+        calls.iter_mut().zip(own.calls).for_each(|(sum, more)| *sum += more);
+        match (&mut all, own.latency) {
             (None, latency) => all = latency,
             // Same bounds: cannot fail.
             (Some(all), Some(latency)) => drop(all.add(latency)),
@@ -169,14 +169,14 @@ fn one_thread<K: Key + ?Sized>(
     operations: &[Operation],
     task: &Task<'_>,
     stop: Option<&AtomicBool>,
-) -> Result<Home, String> {
+) -> Result<ThreadFigures, String> {
     let bounds = || Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3).ok();
     let mut latency = if task.latency { bounds() } else { None };
     let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
     let (mut at, batch) = (0, task.batch);
     let begin = Instant::now();
-    // Something is done by each, or it would have no figure: the other may be through before this one
-    // has its turn on a processor.
+    // Something is done by each, or it would have no figure: the other may be through before this
+    // one has its turn on a processor.
     while at < operations.len() && (at == 0 || !stopped()) {
         let stride = (at + STRIDE).min(operations.len());
         if let Some(histogram) = &mut latency {
@@ -200,5 +200,5 @@ fn one_thread<K: Key + ?Sized>(
             }
         }
     }
-    Ok(Home { begin, end: Instant::now(), done: at, latency, calls: checker.calls })
+    Ok(ThreadFigures { begin, end: Instant::now(), done: at, latency, calls: checker.calls })
 }

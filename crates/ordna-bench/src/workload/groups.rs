@@ -3,10 +3,10 @@
 //! A thread that works in groups puts off gets, puts and removes, each sort by itself, until it has
 //! as many as a group holds, and then does them by one call. What may be put off is decided here,
 //! before the clock starts: the operations are written in another order, in which those of one call
-//! are neighbours. Two operations on one key keep their order where it matters: a get comes after the
-//! puts and removes before it, a put after the removes, a remove after the gets and puts. Where such
-//! a pair meets, the earlier group is done before it is full. Later puts may overtake gets: these find
-//! a newer value. The get of a read-update comes before its put.
+//! are neighbours. Two operations on one key keep their order where it matters: a get comes after
+//! the puts and removes before it, a put after the removes, a remove after the gets and puts. Where
+//! such a pair meets, the earlier group is done before it is full. Later puts may overtake gets:
+//! these find a newer value. The get of a read-update comes before its put.
 
 use std::collections::HashSet;
 

@@ -13,8 +13,8 @@ enum Draw {
 }
 
 impl Workload {
-    /// The operations of each thread on `loaded` keys and `extra` more from position `fresh` on. Threads insert and delete
-    /// disjoint keys, so that what each operation finds is known.
+    /// The operations of each thread on `loaded` keys and `extra` more from position `fresh` on.
+    /// Threads insert and delete disjoint keys, so that what each operation finds is known.
     pub fn operations(
         &self,
         loaded: usize,
@@ -160,8 +160,8 @@ impl Writer<'_> {
         Operation { action: Action::Latest, key: back as u32 }
     }
 
-    /// On keys of the thread's own: those that are there are read or deleted, those that are not are
-    /// inserted. Which of the three is drawn does not depend on the key.
+    /// On keys of the thread's own: those that are there are read or deleted, those that are not
+    /// are inserted. Which of the three is drawn does not depend on the key.
     fn delmix(&mut self, count: usize) -> Vec<Operation> {
         let mut present: Vec<u32> = self.own().collect();
         let mut absent: Vec<u32> = (self.fresh as u32..self.end as u32).collect();
@@ -232,8 +232,8 @@ mod tests {
         near(share("contend:2", |action| *action == Action::Delete), 0.25);
     }
 
-    /// Every insert of `delmix` is of an absent key, every delete and read of one that is there, and
-    /// the number of keys stays where it was.
+    /// Every insert of `delmix` is of an absent key, every delete and read of one that is there,
+    /// and the number of keys stays where it was.
     #[test]
     fn delmix_applies_what_it_says_and_keeps_the_size() {
         let (loaded, total) = (20_000, 400_000);

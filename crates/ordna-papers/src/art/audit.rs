@@ -23,7 +23,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Bytes asked of the allocator. Nobody writes meanwhile, or it is off by what they do.
+    /// Bytes asked of the allocator. No thread writes meanwhile, or it is off by what they do.
     pub fn memory_usage(&self, keep: &impl Keep) -> MemoryUsage {
         let mut by_kind = [("node4", 0), ("node16", 0), ("node48", 0), ("node256", 0)];
         let mut records = 0;
@@ -41,7 +41,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         MemoryUsage { parts }
     }
 
-    /// Audits the tree. Nobody writes meanwhile.
+    /// Audits the tree. No thread writes meanwhile.
     pub fn validate(&self, keep: &impl Keep) -> Result<Audit, Violation> {
         let mut audit = Audit::default();
         let mut broken = None;
@@ -134,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Drop for Tree<K, V, P> {
         while let Some(node) = left.pop() {
             node.each(|_, word| match word.child() {
                 Child::Node(child) => left.push(child),
-                // SAFETY: `&mut self`: nobody else can reach the record, which is met once.
+                // SAFETY: `&mut self`: no other thread can reach the record, which is met once.
                 Child::Record(leaf) => unsafe { Self::record(leaf).free() },
                 Child::Empty => {}
             });

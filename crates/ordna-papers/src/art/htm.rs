@@ -1,17 +1,18 @@
 //! The tree under hardware transactional memory, with an elided lock to fall back to.
 //!
-//! Current processors lack it (Intel removed or disabled TSX, AMD never had it): it is here because the
-//! paper compares with it (§5), and is compiled only with the feature `htm`.
+//! Current processors lack it (Intel removed or disabled TSX, AMD never had it): it is here because
+//! the paper compares with it (§5), and is compiled only with the feature `htm`.
 //!
 //! # Contract
 //! One lock stands for the whole tree, whose nodes have none. An operation first runs as a
 //! transaction that reads the lock word and finds it free: the processor makes its reads and writes
-//! one step, or none. After [`TRANSACTIONS`] aborts, or on processors without RTM, it takes the lock,
-//! which aborts every transaction under way. So each operation is atomic, walks included, and memory
-//! that leaves the tree is freed at once: whoever still read it conflicts, and is rolled back.
+//! one step, or none. After [`TRANSACTIONS`] aborts, or on processors without RTM, it takes the
+//! lock, which aborts every transaction under way. So each operation is atomic, walks included, and
+//! memory that leaves the tree is freed at once: a transaction that still reads it conflicts, and
+//! is rolled back.
 //!
-//! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §5: 20 restarts, then a
-//! global, elided lock.
+//! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §5: 20 restarts, then
+//! a global, elided lock.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -147,7 +148,7 @@ impl ElidedLock {
                     backoff.wait();
                 }
                 if rtm::begin() {
-                    // Read within the transaction: whoever takes the lock aborts it.
+                    // Read within the transaction: taking the lock aborts it.
                     if !self.0.load(Ordering::Relaxed) {
                         return Section { lock: self, in_transaction: true };
                     }
@@ -186,12 +187,13 @@ mod rtm {
         std::arch::is_x86_feature_detected!("rtm")
     }
 
-    /// Starts a transaction. `false`: it was not started, or was aborted, and all that was done in it
-    /// is undone, so that this call returns once more.
+    /// Starts a transaction. `false`: it was not started, or was aborted, and all that was done in
+    /// it is undone, so that this call returns once more.
     pub fn begin() -> bool {
         let mut status = STARTED;
-        // SAFETY: only called if the processor has RTM. On an abort the processor restores registers
-        // and memory to what they were here, and sets EAX: for the compiler, a block that returns.
+        // SAFETY: only called if the processor has RTM. On an abort the processor restores
+        // registers and memory to what they were here, and sets EAX: for the compiler, a block that
+        // returns.
         unsafe { asm!("xbegin 2f", "2:", inout("eax") status, options(nostack)) };
         status == STARTED
     }

@@ -1,12 +1,12 @@
 //! The search of HydraList's search layer: an anchor next to a key, at the cost of one descent.
 //!
-//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. Beyond it: what is found
-//! above the key is left for the entry below it, if that one hangs on the same node or the node above;
-//! the entry below is the one whose range holds the key.
+//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. Beyond it: what is
+//! found above the key is left for the entry below it, if that one hangs on the same node or the
+//! node above; the entry below is the one whose range holds the key.
 //!
-//! Prefixes are compared as far as nodes store them. Where one is longer, the record at the end of the
-//! way tells whether it was the key's; only if it was not is the way gone again, to the node in whose
-//! prefix the key differs.
+//! Prefixes are compared as far as nodes store them. Where one is longer, the record at the end of
+//! the way tells whether it was the key's; only if it was not is the way gone again, to the node in
+//! whose prefix the key differs.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -27,9 +27,9 @@ use ordna_base::{Key, Value};
 const LANES: usize = 16;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P> {
-    /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the key
-    /// lead, then to the largest key on the smaller side of the last node or of the one above, and if
-    /// there is none to the smallest one on the larger side. `None` if the tree is empty.
+    /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the
+    /// key lead, then to the largest key on the smaller side of the last node or of the one above,
+    /// and if there is none to the smallest one on the larger side. `None` if the tree is empty.
     #[inline]
     pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<RecordRef<'g>> {
         let bytes = key.radix();
@@ -133,7 +133,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             }
             Child::Node(child) => {
                 child.prefetch(bytes.get(level + 1));
-                // Of few entries none may be below the key: then those of the node before it are wanted.
+                // Of few entries none may be below the key: then those of the node before it are
+                // wanted.
                 if !node.is_small()
                     && let Some(word) = below(node, at)
                 {
@@ -145,8 +146,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         }
     }
 
-    /// Whether the key differs from the records below a node before the level `unproven`, up to which
-    /// prefixes were taken for equal without being stored. `leaf` is one of them if the caller has one.
+    /// Whether the key differs from the records below a node before the level `unproven`, up to
+    /// which prefixes were taken for equal without being stored. `leaf` is one of them if the
+    /// caller has one.
     fn misled(
         node: NodeRef<'_, P>,
         leaf: Option<RecordRef<'_>>,
@@ -194,7 +196,8 @@ enum Jump<'g, P> {
         node: NodeRef<'g, P>,
         depth: usize,
         above: Option<(NodeRef<'g, P>, Position)>,
-        /// The level up to which prefixes were taken for equal without being stored; 0 if none were.
+        /// The level up to which prefixes were taken for equal without being stored; 0 if none
+        /// were.
         unproven: usize,
     },
     /// They lead to this record, which stands in this node.
@@ -226,8 +229,8 @@ impl<'g, P: Protocol> Jump<'g, P> {
         Self::Down { node: root, depth: 0, above: None, unproven: 0 }
     }
 
-    /// Beside all that is below a node: to its smaller side if the key is larger, or to what is below
-    /// the node's place in the one above, if there is anything.
+    /// Beside all that is below a node: to its smaller side if the key is larger, or to what is
+    /// below the node's place in the one above, if there is anything.
     fn beside(
         node: NodeRef<'g, P>,
         side: Order,
@@ -242,8 +245,8 @@ impl<'g, P: Protocol> Jump<'g, P> {
         }
     }
 
-    /// Beside an empty slot of a node: to what is below it here or in the node above, else to what is
-    /// above it here.
+    /// Beside an empty slot of a node: to what is below it here or in the node above, else to what
+    /// is above it here.
     fn around(
         node: NodeRef<'g, P>,
         at: Position,
@@ -261,8 +264,8 @@ impl<'g, P: Protocol> Jump<'g, P> {
         }
     }
 
-    /// To a node in which nothing was met. Below the root it has an entry all the same: the writer emptied
-    /// a slot before the search came there, and filled one behind it.
+    /// To a node in which nothing was met. Below the root it has an entry all the same: the writer
+    /// emptied a slot before the search came there, and filled one behind it.
     #[cold]
     fn again(node: NodeRef<'g, P>, direction: Direction) -> Self {
         #[cfg(debug_assertions)]

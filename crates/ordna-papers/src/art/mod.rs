@@ -7,24 +7,24 @@
 //! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | 16 at most, then locks |
 //! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
 //!
-//! That is for a lookup, or for each run of records that a walk gathers. Writers among others restart
-//! when what they decided upon has changed, and after 16 times lock their way too. There they restart in
-//! one case only, as often as it comes: where a prefix is longer than nodes store, a writer goes down
-//! twice, and another has changed that way in between.
+//! That is for a lookup, or for each run of records that a walk gathers. Writers among others
+//! restart when what they decided upon has changed, and after 16 times lock their way too. There
+//! they restart in one case only, as often as it comes: where a prefix is longer than nodes store,
+//! a writer goes down twice, and another has changed that way in between.
 //!
-//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory. The feature
-//! `pessimistic` puts `ArtOlc` on the locks of lock coupling, as the paper suggests for debugging: race
-//! detectors know nothing of validation, but see locks (§3.1).
+//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory. The
+//! feature `pessimistic` puts `ArtOlc` on the locks of lock coupling, as the paper suggests for
+//! debugging: race detectors know nothing of validation, but see locks (§3.1).
 //!
 //! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
-//! child are compressed into the prefix of the node below; a subtree of one key is the key's record.
-//! Point operations are O(length of the key), whatever the number of entries, and linearizable: a
-//! change at its store under the node's lock, a lookup as its protocol says. Walks are live, as
-//! [`OrderedIndex`] defines, and start at O(length of the key). About 46 bytes per `u64` pair among ten
-//! million random ones.
+//! child are compressed into the prefix of the node below; a subtree of one key is the key's
+//! record. Point operations are O(length of the key), whatever the number of entries, and
+//! linearizable: a change at its store under the node's lock, a lookup as its protocol says. Walks
+//! are live, as [`OrderedIndex`] defines, and start at O(length of the key). About 46 bytes per
+//! `u64` pair among ten million random ones.
 //!
-//! Records own keys and values; a slot of the tree points to a record. Keys may have any content: a key
-//! that is a prefix of another stands in a slot of its own, not under a terminator byte.
+//! Records own keys and values; a slot of the tree points to a record. Keys may have any content: a
+//! key that is a prefix of another stands in a slot of its own, not under a terminator byte.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
 
@@ -111,12 +111,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> 
     /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
     /// keys. `None` if the index is empty, or if nothing is in it all the while.
     ///
-    /// One descent, O(length of the key), which waits for no lock and never restarts; a second one if the
-    /// key leaves a prefix whose bytes are not all stored. It looks at a node again if each slot was
-    /// empty when it came there: writers have then filled one behind it and emptied one ahead, so at most
-    /// once for each two changes of that node meanwhile. Meant for search layers that lead near a place
-    /// from which a data layer goes on. While others write the entry is a neighbour among those that
-    /// stay: none of these lies between it and the key.
+    /// One descent, O(length of the key), which waits for no lock and never restarts; a second one
+    /// if the key leaves a prefix whose bytes are not all stored. It looks at a node again if each
+    /// slot was empty when it came there: writers have then filled one behind it and emptied one
+    /// ahead, so at most once for each two changes of that node meanwhile. Meant for search layers
+    /// that lead near a place from which a data layer goes on. While others write the entry is a
+    /// neighbour among those that stay: none of these lies between it and the key.
     ///
     /// Source: the HydraList paper (VLDB 2020), §4.2.1.
     pub fn jump<R>(&self, key: &K, read: impl FnOnce(&K, &V) -> R) -> Option<R> {

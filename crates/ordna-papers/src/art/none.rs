@@ -1,8 +1,8 @@
 //! The tree for one thread.
 //!
 //! # Contract
-//! Changes take `&mut self`, lookups and walks `&self`, and the type is not `Sync`: so nobody reads
-//! while somebody writes, nodes have no locks, and what leaves the tree is freed at once.
+//! Changes take `&mut self`, lookups and walks `&self`, and the type is not `Sync`: so no thread
+//! reads while a thread writes, nodes have no locks, and what leaves the tree is freed at once.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -17,7 +17,8 @@ type Owned<V> = <V as ToOwned>::Owned;
 
 /// An adaptive radix tree without synchronization.
 ///
-/// What [`OrderedIndex`](ordna_base::OrderedIndex) says of its methods holds for those of the same name.
+/// What [`OrderedIndex`](ordna_base::OrderedIndex) says of its methods holds for those of the same
+/// name.
 ///
 /// ```
 /// use ordna_papers::ArtNone;

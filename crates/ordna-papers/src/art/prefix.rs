@@ -42,8 +42,8 @@ impl Prefix {
         self.len() <= STORED
     }
 
-    /// Whether these are the bytes from `depth` to `level`. A reader may come to a node whose prefix is
-    /// being cut or joined: then they are those from another depth on.
+    /// Whether these are the bytes from `depth` to `level`. A reader may come to a node whose
+    /// prefix is being cut or joined: then they are those from another depth on.
     #[inline]
     pub fn fits(self, depth: usize, level: usize) -> bool {
         depth + self.len() == level || fault!("art_prefix.fits")
@@ -86,7 +86,7 @@ impl AtomicPrefix {
         Self(AtomicU64::new(prefix.0))
     }
 
-    /// The prefix of this moment. Relaxed: the word is whole by itself, and who uses it checks its
+    /// The prefix of this moment. Relaxed: the word is whole by itself, and its user checks its
     /// length against levels, which never change, or validates the node.
     #[inline]
     pub fn load(&self) -> Prefix {

@@ -1,15 +1,16 @@
 //! The tree and its lookups.
 //!
 //! # Contract
-//! [`Tree`] is shared by as many threads as its protocol allows. Each call takes what keeps the memory
-//! alive meanwhile: a guard of the collector under which everything that leaves the tree is retired,
-//! or [`Sole`], if the tree is borrowed by one thread. Lookups write nothing (lock coupling aside).
+//! [`Tree`] is shared by as many threads as its protocol allows. Each call takes what keeps the
+//! memory alive meanwhile: a guard of the collector under which everything that leaves the tree is
+//! retired, or [`Sole`], if the tree is borrowed by one thread. Lookups write nothing (lock
+//! coupling aside).
 //!
 //! # Lookups do not compare prefixes
-//! A descent only needs to know by which byte a node branches; whether the bytes in between match is
-//! decided by the whole key of the record at its end. So a lookup reads a node's level, one slot, and
-//! one record. If the key is in the tree, its bytes lead to its record; if not, they lead to a record
-//! with another key, or nowhere.
+//! A descent only needs to know by which byte a node branches; whether the bytes in between match
+//! is decided by the whole key of the record at its end. So a lookup reads a node's level, one
+//! slot, and one record. If the key is in the tree, its bytes lead to its record; if not, they lead
+//! to a record with another key, or nowhere.
 //!
 //! # The root
 //! A Node256 of level 0 without a prefix, which is never replaced: every other node has a parent.
@@ -74,13 +75,13 @@ unsafe impl Keep for Guard<'_> {
     }
 }
 
-/// Nobody else is in the tree: what leaves it is freed at once.
+/// No other thread is in the tree: what leaves it is freed at once.
 #[derive(Debug)]
 pub struct Sole;
 
 impl Dispose for Sole {
     unsafe fn dispose<T: Retire>(&self, memory: *mut T) {
-        // SAFETY: nobody else can hold the memory, and the caller does not use it any more.
+        // SAFETY: no other thread can hold the memory, and the caller does not use it any more.
         unsafe { T::free(memory) }
     }
 }
@@ -165,8 +166,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Calls `each` with the record of every key, in the order of `keys`. Sixteen descents are under
-    /// way at once, so that their cache misses overlap.
+    /// Calls `each` with the record of every key, in the order of `keys`. Sixteen descents are
+    /// under way at once, so that their cache misses overlap.
     pub fn get_many<'g, Q: Borrow<K>>(
         &'g self,
         keys: &[Q],

@@ -1,31 +1,32 @@
 //! Walks in both directions.
 //!
 //! # Protocol
-//! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes entries
-//! from a node in chunks, and the node is validated after each. It goes down to a child from a chunk
-//! if the child is still in the tree, be it below another node by now: what it has to return from the
-//! child's slot is below the child. Seeking compares the stored bytes of prefixes, for which the depth
-//! has to be right, takes the others for equal, and validates the parent after the child was entered,
-//! as a lookup does. At its end one record tells of all prefixes that were taken for equal, and the
-//! seek goes back to the first one that is not: O(length of the key). Whenever a validation
-//! fails, the walk seeks anew, behind the last key it took. Records are gathered in *runs*: fetched
-//! while they are gathered, and handed to the caller when no lock is held. The record in the very slot
-//! of the start is compared with it only then, with others under way from memory already. When a walk
-//! takes the last chunk of a node it has the next large one fetched as a whole.
+//! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes
+//! entries from a node in chunks, and the node is validated after each. It goes down to a child
+//! from a chunk if the child is still in the tree, be it below another node by now: what it has to
+//! return from the child's slot is below the child. Seeking compares the stored bytes of prefixes,
+//! for which the depth has to be right, takes the others for equal, and validates the parent after
+//! the child was entered, as a lookup does. At its end one record tells of all prefixes that were
+//! taken for equal, and the seek goes back to the first one that is not: O(length of the key).
+//! Whenever a validation fails, the walk seeks anew, behind the last key it took. Records are
+//! gathered in *runs*: fetched while they are gathered, and handed to the caller when no lock is
+//! held. The record in the very slot of the start is compared with it only then, with others under
+//! way from memory already. When a walk takes the last chunk of a node it has the next large one
+//! fetched as a whole.
 //!
 //! # Why each key that stays is returned once
-//! Entries are taken in the order of keys, and what stands below a slot shares the bytes that lead to
-//! it, at all times: so no key comes twice or out of order. A key that stays for the whole walk
-//! is below a node from the moment at which the walk came to it, and is in the chunk that covers its
-//! byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the walk goes on in
-//! the old node, which is frozen and has the key.
+//! Entries are taken in the order of keys, and what stands below a slot shares the bytes that lead
+//! to it, at all times: so no key comes twice or out of order. A key that stays for the whole walk
+//! is below a node from the moment at which the walk came to it, and is in the chunk that covers
+//! its byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the walk
+//! goes on in the old node, which is frozen and has the key.
 //!
 //! # Progress
-//! A run that restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks. In mode
-//! `Free` nothing restarts. There a seek that needs some record below a node looks for one again if
-//! each slot was empty when it came there (`NodeRef::some_leaf`). A node always has two entries, so
-//! each time writers have filled a slot behind it and emptied one ahead: it looks at most once more for
-//! each two changes of that node meanwhile, and no limit holds for those.
+//! A run that restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks. In
+//! mode `Free` nothing restarts. There a seek that needs some record below a node looks for one
+//! again if each slot was empty when it came there (`NodeRef::some_leaf`). A node always has two
+//! entries, so each time writers have filled a slot behind it and emptied one ahead: it looks at
+//! most once more for each two changes of that node meanwhile, and no limit holds for those.
 
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
@@ -42,8 +43,8 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};
 
-/// The most records that a walk fetches ahead of the caller, so that they are there when it comes to
-/// them.
+/// The most records that a walk fetches ahead of the caller, so that they are there when it comes
+/// to them.
 const AHEAD: usize = 24;
 /// The fewest, but at the end.
 const STAYING: usize = 16;
@@ -68,8 +69,9 @@ struct Cursor<'g, P: Protocol, M: Mode<P::Lock>> {
 }
 
 impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
-    /// Ends a seek that took prefixes for equal: goes back to the first node in whose prefix the key
-    /// differs, if there is one. As elsewhere in a seek, a node that is passed over is not validated.
+    /// Ends a seek that took prefixes for equal: goes back to the first node in whose prefix the
+    /// key differs, if there is one. As elsewhere in a seek, a node that is passed over is not
+    /// validated.
     fn turn_back(&mut self, (at, order): (usize, Order)) {
         let Some(first) = self.stack.iter().position(|frame| frame.node.level() > at) else {
             return;
@@ -181,8 +183,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Fills `run` with up to `size` records; returns whether there may be more. Seeks first if `seek`
-    /// says so, and says whether the next run has to.
+    /// Fills `run` with up to `size` records; returns whether there may be more. Seeks first if
+    /// `seek` says so, and says whether the next run has to.
     fn gather<'g>(
         &'g self,
         cursor: &mut Cursor<'g, P, P::Read>,
@@ -200,7 +202,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     break more;
                 }
                 Err(Restart) => {
-                    // A failed seek may have left locks there: nobody waits while holding them.
+                    // A failed seek may have left locks there: no thread waits while holding them.
                     cursor.stack.clear();
                     attempts.again();
                 }
@@ -230,7 +232,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         keep: &'g impl Keep,
     ) -> Result<bool, Restart> {
         if seek {
-            // An entry that was taken unseen may stand before the start; others may by now stand between.
+            // An entry that was taken unseen may stand before the start; others may by now stand
+            // between.
             if let (Some(last), Some((key, inclusive))) = (run.last(), start)
                 && !is_ahead(Self::key(*last), key, inclusive, cursor.direction)
                 && !fault!("art.walk.seek_behind_start")
@@ -328,9 +331,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 return Ok(());
             }
             if side != Order::Equal {
-                // Not validated here. If the node is walked through, its chunks are. If it is passed
-                // over, the next chunk is one of the node above, and whatever changes a prefix changes
-                // that one too.
+                // Not validated here. If the node is walked through, its chunks are. If it is
+                // passed over, the next chunk is one of the node above, and whatever changes a
+                // prefix changes that one too.
                 let ahead = match direction {
                     Direction::Ascending => side == Order::Less,
                     Direction::Descending => side == Order::Greater,
@@ -386,9 +389,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Where a key differs first from a record below `node`, and how it compares there. That is `leaf` if
-    /// the caller has one. All nodes on the way to `node` are above the record too: it shares the bytes up
-    /// to their levels, and so tells of all their prefixes at once.
+    /// Where a key differs first from a record below `node`, and how it compares there. That is
+    /// `leaf` if the caller has one. All nodes on the way to `node` are above the record too: it
+    /// shares the bytes up to their levels, and so tells of all their prefixes at once.
     pub fn difference(
         node: NodeRef<'_, P>,
         leaf: Option<RecordRef<'_>>,
@@ -412,9 +415,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     }
 }
 
-/// How a key compares with all keys below a node, as far as the stored bytes of its prefix tell; and
-/// whether they tell all. They do not if the prefix is longer, or belongs to another depth: then a node
-/// that is being split or merged away stands above.
+/// How a key compares with all keys below a node, as far as the stored bytes of its prefix tell;
+/// and whether they tell all. They do not if the prefix is longer, or belongs to another depth:
+/// then a node that is being split or merged away stands above.
 pub fn side_of_stored<P: Protocol>(
     node: NodeRef<'_, P>,
     depth: usize,

@@ -1,13 +1,13 @@
 //! Child slots and what stands in them: nothing, an inner node, or a record.
 //!
-//! A slot is one atomic word. Bit 0 marks a record; otherwise bits 1 and 2 tell the kind of the inner
-//! node, so that a reader knows where in the node to look before it has fetched any of it.
+//! A slot is one atomic word. Bit 0 marks a record; otherwise bits 1 and 2 tell the kind of the
+//! inner node, so that a reader knows where in the node to look before it has fetched any of it.
 //!
 //! # What makes following a word sound
-//! `'g` is a time during which a guard is held, or the tree is borrowed exclusively. Whatever a slot
-//! of a node that is alive for `'g` holds is alive for `'g`: a node in the tree has only living
-//! children, and a node that has left the tree is frozen, with children that were in the tree when it
-//! left, which was during `'g`; what leaves the tree during `'g` is freed after it.
+//! `'g` is a time during which a guard is held, or the tree is borrowed exclusively. Whatever a
+//! slot of a node that is alive for `'g` holds is alive for `'g`: a node in the tree has only
+//! living children, and a node that has left the tree is frozen, with children that were in the
+//! tree when it left, which was during `'g`; what leaves the tree during `'g` is freed after it.
 
 #![expect(unsafe_code, reason = "tagged pointers")]
 
@@ -31,7 +31,7 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Pairs with the release store: who sees a node or a record sees its contents.
+    /// Pairs with the release store: a reader of the word sees the node's or the record's contents.
     #[inline]
     pub fn load<'g, P>(&'g self) -> Word<'g, P> {
         Word(self.0.load(Ordering::Acquire), PhantomData)
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// A node that is alive for `'g`: a guard keeps it, or nobody else knows it.
+/// A node that is alive for `'g`: a guard keeps it, or no other thread knows it.
 pub struct NodeRef<'g, P> {
     pub word: Word<'g, P>,
     pub protocol: PhantomData<fn() -> P>,

@@ -1,20 +1,21 @@
 //! Changes: one read-modify-write, under every protocol.
 //!
 //! # Protocol
-//! A writer goes down to the place of its key, keeping the token of the node and of its parent, lets
-//! the caller decide, prepares a record, and only then takes the locks it needs: the node's, and the
-//! parent's before it if the node is to be replaced. An upgrade succeeds only if its node is as it was
-//! entered, so what the caller decided upon still holds. In particular the parent still links to
-//! the node: a level that was put in between meanwhile changed the parent, and is not overwritten.
+//! A writer goes down to the place of its key, keeping the token of the node and of its parent,
+//! lets the caller decide, prepares a record, and only then takes the locks it needs: the node's,
+//! and the parent's before it if the node is to be replaced. An upgrade succeeds only if its node
+//! is as it was entered, so what the caller decided upon still holds. In particular the parent
+//! still links to the node: a level that was put in between meanwhile changed the parent, and is
+//! not overwritten.
 //!
-//! A change that touches two nodes is written so that readers who look at no version are safe at
+//! A change that touches two nodes is written so that readers without versions are safe at
 //! each step: the protocol [`Rowex`](super::protocol::Rowex) lists what they rely on.
 //!
 //! # Prefixes
-//! Only [`STORED`] bytes of a prefix are in the node. Going down, a writer takes the rest for equal; at
-//! the end it compares with a record below the last node, mostly the one it came for, and if
-//! that shows a difference further up, goes down once more, to the node whose prefix has that byte. If
-//! the tree was changed in between so that this one is not right either, it restarts.
+//! Only [`STORED`] bytes of a prefix are in the node. Going down, a writer takes the rest for
+//! equal; at the end it compares with a record below the last node, mostly the one it came for, and
+//! if that shows a difference further up, goes down once more, to the node whose prefix has that
+//! byte. If the tree was changed in between so that this one is not right either, it restarts.
 
 #![expect(unsafe_code, reason = "retires what left the tree")]
 
@@ -85,7 +86,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Prepared<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Prepared<K, V> {
     fn drop(&mut self) {
-        // SAFETY: it was not linked, so nobody else knows it.
+        // SAFETY: it was not linked, so no other thread knows it.
         unsafe { self.0.free() }
     }
 }
@@ -246,8 +247,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Where the key leaves a prefix that the descent took for equal, or would have left the one that
-    /// it was said to leave. `None`: the descent came to the right place.
+    /// Where the key leaves a prefix that the descent took for equal, or would have left the one
+    /// that it was said to leave. `None`: the descent came to the right place.
     fn misled_at<M: Mode<P::Lock>>(
         &self,
         place: &WritePath<'_, P, M>,

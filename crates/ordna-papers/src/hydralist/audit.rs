@@ -84,7 +84,7 @@ where
     if node.is_dead() {
         return Err("dead, and in the list".to_owned());
     }
-    // SAFETY: the caller's guard, and nobody writes: the successor of a live node is alive.
+    // SAFETY: the caller's guard, and no thread writes: the successor of a live node is alive.
     let next = unsafe { node.next.load(std::sync::atomic::Ordering::Acquire).as_ref() };
     let mut wrong = None;
     let mut before: Option<(super::entry::Entry<K, V>, usize)> = None;

@@ -5,8 +5,8 @@
 //! | `u64` | `u64` | the key | the value |
 //! | otherwise | | head of the key | address of a [`Record`] with key and value |
 //!
-//! Both words are atomics. A slot is written under its node's lock. Why who reads it without the lock
-//! may follow the second word before it validates is told in [`super::node`].
+//! Both words are atomics. A slot is written under its node's lock. [`super::node`] argues why a
+//! reader without the lock may follow the second word before it validates.
 
 #![expect(unsafe_code, reason = "records behind words")]
 
@@ -35,7 +35,7 @@ impl Slot {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// The entry as it stands. Acquire: who sees a record's address sees the record.
+    /// Loads the entry. Acquire: a reader of a record's address sees the record.
     #[inline]
     pub fn load<K: Key + ?Sized, V: Value + ?Sized>(&self) -> Entry<K, V> {
         Entry {
@@ -226,7 +226,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// Frees what is behind the entry.
     ///
     /// # Safety
-    /// Nobody else can reach it, and nobody uses it afterwards.
+    /// No other thread can reach it, and no thread uses it afterwards.
     pub unsafe fn free(self) {
         if !Self::INLINE {
             // SAFETY: handed on from the caller.

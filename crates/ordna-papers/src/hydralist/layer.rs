@@ -58,8 +58,9 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     }
 }
 
-/// The adaptive radix tree under ROWEX: jumps look at no lock. Its records are the anchors in the nodes,
-/// so that a jump that has compared an anchor has fetched what a lookup reads of the node first.
+/// The adaptive radix tree under ROWEX: jumps look at no lock. Its records are the anchors in the
+/// nodes, so that a jump that has compared an anchor has fetched what a lookup reads of the node
+/// first.
 #[derive(Debug)]
 pub struct ArtLayer<K: Key + ?Sized>(ArtRowex<K, Lent>);
 

@@ -1,31 +1,33 @@
 //! The data list: lookups, changes, splits and merges.
 //!
 //! # Contract
-//! Any number of threads call the operations at once. Each holds a guard of the collector, and starts
-//! at a node that the search layer names, or at the first.
+//! Any number of threads call the operations at once. Each holds a guard of the collector, and
+//! starts at a node that the search layer names, or at the first.
 //!
 //! # Invariants
 //! 1. A live node holds the keys from its anchor up to the anchor of its successor. The first node
 //!    has the smallest key for an anchor and never dies. So every key has one live node.
 //! 2. `next` and the upper bound change under the node's own lock, `prev` under that of the
 //!    predecessor, which is the one whose `next` points here.
-//! 3. A node dies by being merged into its predecessor, under both locks, taken from left to right. Its
-//!    lock is then obsolete, and its `prev` never changes again: the way to whoever has its range now.
+//! 3. A node dies by being merged into its predecessor, under both locks, taken from left to right.
+//!    Its lock is then obsolete, and its `prev` never changes again: it leads to the node that has
+//!    its range.
 //! 4. A dead node's `prev` counts as a reference to the heir, so the way exists as long as
-//!    anybody can come to the dead node (see `node`). Its `next` does not: nobody follows it.
+//!    any thread can come to the dead node (see `node`). Its `next` does not: no thread follows it.
 //!
 //! # Finding the node of a key
-//! From wherever the search began: off a dead node to its heir, back while the anchor is above the key,
-//! forward while the end is not. `next` is followed if the node is seen alive *after* the pointer was
-//! read: then it pointed to a live node during the caller's guard. That finds the right node
-//! whatever the search layer says; whether it is right is decided under a version or the lock:
+//! From wherever the search began: off a dead node to its heir, back while the anchor is above the
+//! key, forward while the end is not. `next` is followed if the node is seen alive *after* the
+//! pointer was read: then it pointed to a live node during the caller's guard. That finds the right
+//! node whatever the search layer says; whether it is right is decided under a version or the lock:
 //!
-//! - a reader takes a version, checks that the key is in range, looks for it, validates, and only then
-//!   uses what it found. It linearizes at a moment between the two;
+//! - a reader takes a version, checks that the key is in range, looks for it, validates, and only
+//!   then uses what it found. It linearizes at a moment between the two;
 //! - a writer takes the lock and checks the range again. It linearizes where it unlocks.
 //!
 //! # Progress
-//! Finding a node is lock-free. A reader whose versions did not hold [`LIMIT`] times takes the lock.
+//! Finding a node is lock-free. A reader whose versions did not hold [`LIMIT`] times takes the
+//! lock.
 //!
 //! Source: HydraList §4.2, §4.3, §4.7, §10.
 
@@ -156,14 +158,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
 
     #[inline]
     pub fn first<'g>(&self, _guard: &'g Guard<'_>) -> &'g Node<K, V, N> {
-        // SAFETY: set at the start, never changed; the first node dies with the list, which the guard
-        // borrows by its collector.
+        // SAFETY: set at the start, never changed; the first node dies with the list, which the
+        // guard borrows by its collector.
         unsafe { &*self.first.load(Ordering::Relaxed) }
     }
 
     /// # Safety
-    /// The pointer was read during the guard from where it pointed to a node that was alive, or had a
-    /// reference, at that time.
+    /// The pointer was read during the guard from where it pointed to a node that was alive, or had
+    /// a reference, at that time.
     #[inline]
     unsafe fn node<'g>(
         node: *const Node<K, V, N>,
@@ -177,7 +179,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
     #[inline]
     fn next<'g>(node: &'g Node<K, V, N>, guard: &'g Guard<'_>) -> Option<&'g Node<K, V, N>> {
         let next = node.next.load(Ordering::Acquire);
-        // SAFETY: callers hold the node's lock or a version of it, so it was alive during the guard.
+        // SAFETY: callers hold the node's lock or a version of it, so it was alive during the
+        // guard.
         unsafe { Self::node(next, guard) }
     }
 
@@ -230,11 +233,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let mut node = from;
         loop {
             let next = node.next.load(Ordering::Acquire);
-            // Looked at after the pointer was read. Nobody stays at a dead node.
+            // Looked at after the pointer was read. No thread stays at a dead node.
             let is_dead = !fault!("hydralist.walk.dead") && node.is_dead();
             let step_back = is_dead || Self::lies_before(goal, node);
             if step_back {
-                // SAFETY: a live node's `prev` points to its predecessor, a dead one's has a reference.
+                // SAFETY: a live node's `prev` points to its predecessor, a dead one's has a
+                // reference.
                 let Some(prev) = (unsafe { Self::node(node.prev.load(Ordering::Acquire), guard) })
                 else {
                     return node;
@@ -278,8 +282,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// Reads the goal's node: `read` is given it, its successor and a token, and what it returns counts
-    /// if the token holds.
+    /// Reads the goal's node: `read` is given it, its successor and a token, and what it returns
+    /// counts if the token holds.
     fn read_at<'g, R>(
         &self,
         from: &'g Node<K, V, N>,
@@ -365,8 +369,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             layer.jump_many(keys, &mut places[..keys.len()]);
             let starts: [&Node<K, V, N>; LANES] = std::array::from_fn(|lane| {
                 let start = match places[lane] {
-                    // SAFETY: the place was in the layer during the guard; a lane beyond the keys has
-                    // one of an earlier group, under the same guard.
+                    // SAFETY: the place was in the layer during the guard; a lane beyond the keys
+                    // has one of an earlier group, under the same guard.
                     Some(place) => unsafe { Updates::<Node<K, V, N>, L>::node_at(place) },
                     None => self.first(&guard),
                 };
@@ -478,7 +482,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// Splits a full node at its median and adds the entry to the right half. The caller holds the lock.
+    /// Splits a full node at its median and adds the entry to the right half. The caller holds the
+    /// lock.
     fn split(&self, node: &Node<K, V, N>, entry: Entry<K, V>, guard: &Guard<'_>) {
         let made = node.split_off(self.leaf, 1 + self.updates.replicas(), entry, &self.pool);
         // SAFETY: new, and it cannot die before the lock is given up.
@@ -489,8 +494,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let next = node.next.load(Ordering::Relaxed);
         upper.set_next(next, node.upper_head());
         upper.prev.store(std::ptr::from_ref(node).cast_mut(), Ordering::Release);
-        // From here on the new node is known, from behind: whole, and what it holds is nowhere else.
-        // SAFETY: the successor of a locked node is alive.
+        // From here on the new node is known, from behind: whole, and what it holds is nowhere
+        // else. SAFETY: the successor of a locked node is alive.
         match unsafe { Self::node(next, guard) } {
             Some(next) => next.prev.store(made, Ordering::Release),
             None => self.last.store(made, Ordering::Release),
@@ -564,7 +569,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         true
     }
 
-    /// Sees to it that the search layers follow. Holds no locks; a guard only if its caller's batch does.
+    /// Sees to it that the search layers follow. Holds no locks; a guard only if its caller's batch
+    /// does.
     fn after_restructuring(&self) {
         match self.update {
             Update::Synchronous => self.updates.run(&self.collector.pin()),
@@ -584,7 +590,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// All live nodes, in order. They do not change while nobody writes.
+    /// All live nodes, in order. They do not change while no thread writes.
     pub fn nodes<'g>(&self, guard: &'g Guard<'_>) -> impl Iterator<Item = &'g Node<K, V, N>> {
         std::iter::successors(Some(self.first(guard)), |node| Self::next(node, guard))
     }
@@ -599,8 +605,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
     fn free_nodes(&mut self) {
         let mut node = self.first.load(Ordering::Relaxed);
         while !node.is_null() {
-            // SAFETY: the list is this thread's own; a live node is in it once, and dead ones are the
-            // collector's.
+            // SAFETY: the list is this thread's own; a live node is in it once, and dead ones are
+            // the collector's.
             unsafe {
                 (*node).free_entries();
                 let next = (*node).next.load(Ordering::Relaxed);
@@ -615,8 +621,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Drop
     for DataList<K, V, L, N>
 {
     fn drop(&mut self) {
-        // Dead nodes are then in no log and no layer, so they are retired. A search layer that panics
-        // loses a step each time, and has said so.
+        // Dead nodes are then in no log and no layer, so they are retired. A search layer that
+        // panics loses a step each time, and has said so.
         let run = || self.updates.run(&self.collector.pin());
         while catch_unwind(AssertUnwindSafe(run)).is_err() {}
         self.free_nodes();
@@ -633,8 +639,8 @@ impl Patience {
         Self { backoff: on.then(Backoff::new) }
     }
 
-    /// Waits longer each time, a random while at last, so that two threads do not stay in step (§4.6.2).
-    /// Without back-off: tries again at once.
+    /// Waits longer each time, a random while at last, so that two threads do not stay in step
+    /// (§4.6.2). Without back-off: tries again at once.
     #[cold]
     fn wait(&mut self) {
         let Some(backoff) = &mut self.backoff else { return spin_hint() };

@@ -1,15 +1,15 @@
 //! HydraList: a slotted list that is right at every moment, under search layers that follow later.
 //!
-//! The entries stand in nodes of up to 64, in a doubly linked list. A search layer maps the smallest
-//! possible key of each node, its *anchor*, to the node. A split or merge is done when the list is
-//! changed; it is written to a log, from which threads in the background bring the search layer, or
-//! one per NUMA node, up to date. Who comes to a node too far to the left or right, or to one that
-//! was merged away, walks on in the list.
+//! The entries stand in nodes of up to 64, in a doubly linked list. A search layer maps the
+//! smallest possible key of each node, its *anchor*, to the node. A split or merge is done when the
+//! list is changed; it is written to a log, from which threads in the background bring the search
+//! layer, or one per NUMA node, up to date. An operation that comes to a node too far to the left
+//! or right, or to an obsolete node, walks on in the list.
 //!
 //! Point operations are linearizable: O(length of the key) in the search layer, then one node and
-//! normally no walk. Walks are live, as [`OrderedIndex`] defines, and copy a few entries at a time. Readers
-//! write nothing shared, except that the first walk through a node after a write leaves the sorted
-//! order of its slots there.
+//! normally no walk. Walks are live, as [`OrderedIndex`] defines, and copy a few entries at a time.
+//! Readers write nothing shared, except that the first walk through a node after a write leaves the
+//! sorted order of its slots there.
 //!
 //! | file | holds |
 //! |---|---|
@@ -20,9 +20,9 @@
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
 //!
-//! Source: "HydraList: A Scalable In-Memory Index Using Asynchronous Updates and Partial Replication"
-//! (Mathew and Min, VLDB 2020), §3 to §5 and §10. What departs from it is told at the top of each
-//! file.
+//! Source: "HydraList: A Scalable In-Memory Index Using Asynchronous Updates and Partial
+//! Replication" (Mathew and Min, VLDB 2020), §3 to §5 and §10. What departs from it is told at the
+//! top of each file.
 
 mod audit;
 mod entry;
@@ -126,7 +126,8 @@ where
         for body in bodies {
             let shared = list.clone();
             let thread = std::thread::Builder::new().name("hydralist".to_owned());
-            // A panic of the search layer has been reported; the updates after it still are to be done.
+            // A panic of the search layer has been reported; the updates after it still are to be
+            // done.
             let survive =
                 move || while catch_unwind(AssertUnwindSafe(|| body(&shared))).is_err() {};
             match thread.spawn(survive) {
@@ -141,14 +142,14 @@ where
         Ok(threads)
     }
 
-    /// Brings the search layers up to date, on the calling thread. The index is right without it; it is
-    /// for [`Update::OnDemand`].
+    /// Brings the search layers up to date, on the calling thread. The index is right without it;
+    /// it is for [`Update::OnDemand`].
     pub fn follow(&self) {
         self.list.updates.run(&self.list.collector.pin());
     }
 
-    /// What the index has counted since it was made. Counts of other threads' writes under way may be
-    /// missing.
+    /// What the index has counted since it was made. Counts of other threads' writes under way may
+    /// be missing.
     pub fn statistics(&self) -> Statistics {
         let counters = &self.list.counters;
         Statistics {

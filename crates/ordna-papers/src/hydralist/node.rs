@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! All fields that change are atomics. They are written under the node's lock, except `prev`, which
-//! is written under the lock of the predecessor, and `order`, which belongs to whoever set
-//! [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the node, read, and
-//! use what they read once the token holds.
+//! is written under the lock of the predecessor, and `order`, which belongs to the thread that set
+//! [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the node, read,
+//! and use what they read once the token holds.
 //!
 //! # Layout (64 slots)
 //!
@@ -16,31 +16,33 @@
 //! | 1152 | lock, bitmap of the slots in use, next, previous, head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
 //! | 1216 | the number of references, where the memory is from, the anchor |
 //!
-//! The anchor is that of the search layer too, so who compares it there has this end of the node. Of an
-//! integer the head is the anchor; a byte string stands behind its length, up to 52 bytes of it in the
-//! 1280 of the node, a longer one beyond.
+//! The anchor is that of the search layer too, so a jump that compares it has fetched this end of
+//! the node. Of an integer the head is the anchor; a byte string stands behind its length, up to 52
+//! bytes of it in the 1280 of the node, a longer one beyond.
 //!
-//! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch the
-//! next node. For byte strings it decides unless the heads are equal.
+//! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch
+//! the next node. For byte strings it decides unless the heads are equal.
 //!
 //! # The sorted order
-//! It is worked out (see `order`) by the first walk that comes by after a write, and kept with the version
-//! for which it is right. A split leaves the entries of both halves in slots that stand in order. `BUSY`
-//! keeps two walks from writing it at once. A walk that reads it while another one replaces it, which
-//! can only be for a later version, is told by its own token: the bytes are stored with release
-//! ordering after the later version was read.
+//! It is worked out (see `order`) by the first walk that comes by after a write, and kept with the
+//! version for which it is right. A split leaves the entries of both halves in slots that stand in
+//! order. `BUSY` keeps two walks from writing it at once. A walk that reads it while another one
+//! replaces it, which can only be for a later version, is told by its own token: the bytes are
+//! stored with release ordering after the later version was read.
 //!
 //! # Following records
-//! A reader follows a record's address before it validates, so the address must be sound whatever has
-//! happened since it took its token. It loads the bitmap with acquire ordering, after it took its
-//! guard, and follows only what it then loads from slots that were in use in that bitmap, or that a
-//! sorted order names, all of which were in use during the guard. What such a slot holds from then on
-//! is the record that was in use, or one that came later: both are freed after the guard. (What a slot
-//! out of use still holds may be long freed.) Whether it is the right record, the token tells.
+//! A reader follows a record's address before it validates, so the address must be sound whatever
+//! has happened since it took its token. It loads the bitmap with acquire ordering, after it took
+//! its guard, and follows only what it then loads from slots that were in use in that bitmap, or
+//! that a sorted order names, all of which were in use during the guard. What such a slot holds
+//! from then on is the record that was in use, or one that came later: both are freed after the
+//! guard. (What a slot out of use still holds may be long freed.) Whether it is the right record,
+//! the token tells.
 //!
 //! # References
 //! A node stands in the list, in search layers, in log entries, and in the forward pointers of dead
-//! nodes. Each of them counts as one reference; who takes the last one away retires the node.
+//! nodes. Each of them counts as one reference; the thread that drops the last one retires the
+//! node.
 //!
 //! Source: HydraList §4.1, figure 4.
 
@@ -160,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Pool::new(Layout::new::<Self>())
     }
 
-    /// An empty node that nobody else knows yet; to be freed by [`Node::free`].
+    /// An empty node that no other thread knows yet; to be freed by [`Node::free`].
     pub fn new(anchor: &K, references: usize, pool: &Pool) -> *mut Self {
         const { assert!(N >= 2 && N <= MOST, "a node has 2 to 64 slots") };
         let tail = anchor.tail();
@@ -202,7 +204,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Frees a node, but not what is behind its entries.
     ///
     /// # Safety
-    /// It comes from [`Node::new`], and nobody uses it, now or later.
+    /// It comes from [`Node::new`], and no thread uses it, now or later.
     pub unsafe fn free(node: *mut Self) {
         // SAFETY: made by `new` with this same layout.
         unsafe {
@@ -348,8 +350,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// How many of them a walk asks for with each chunk of entries.
     pub const AT_ONCE: usize = Self::PARTS.div_ceil(2);
 
-    /// Fetches a part of what a walk reads of a node that it passes through: what it reads first has the
-    /// lowest number. The slots are filled from the first one on; the last quarter is left to chance.
+    /// Fetches a part of what a walk reads of a node that it passes through: what it reads first
+    /// has the lowest number. The slots are filled from the first one on; the last quarter is left
+    /// to chance.
     #[inline]
     pub fn prefetch_part(node: *const Self, part: usize) {
         if part == 0 {
@@ -366,7 +369,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         (0..Self::PARTS).for_each(|part| Self::prefetch_part(node, part));
     }
 
-    /// The first of `count` positions whose entry is not `before`; `None` if the slots changed meanwhile.
+    /// The first of `count` positions whose entry is not `before`; `None` if the slots changed
+    /// meanwhile.
     fn bisect(
         &self,
         count: usize,
@@ -387,7 +391,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         &self.slots[at]
     }
 
-    /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is room.
+    /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is
+    /// room.
     pub fn add(&self, entry: Entry<K, V>, leaf: NodeSearch) {
         // SAFETY: a new entry is alive.
         let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
@@ -414,7 +419,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             self.slots[at].store(entry);
             at
         };
-        // Release: who sees the bit sees the slot.
+        // Release: a reader of the bit sees the slot.
         self.live.store(live | 1 << at, Ordering::Release);
     }
 
@@ -474,8 +479,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             || fault!("hydralist.order.version") && version.is_some() && kept & 3 == 0
         {
             let order = self.order.load();
-            // A byte of a later order may name a slot that was filled since: with the fence what is in it
-            // is seen to be that record, or a later one, and not one freed before this guard.
+            // A byte of a later order may name a slot that was filled since: with the fence what is
+            // in it is seen to be that record, or a later one, and not one freed before this guard.
             fence(Ordering::Acquire);
             return (order, count);
         }
@@ -500,8 +505,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
     /// entry to the right half. The caller holds the lock.
     ///
-    /// Behind the last entry of the last node nothing is moved: keys that come in ascending order would
-    /// leave every node half full.
+    /// Behind the last entry of the last node nothing is moved: keys that come in ascending order
+    /// would leave every node half full.
     pub fn split_off(
         &self,
         leaf: NodeSearch,
@@ -536,8 +541,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         made
     }
 
-    /// Holds these entries from now on, in slots that stand in order, so that a walk finds neighbours
-    /// together. They come with where in `prints` their fingerprints are. The caller holds the lock.
+    /// Holds these entries from now on, in slots that stand in order, so that a walk finds
+    /// neighbours together. They come with where in `prints` their fingerprints are. The caller
+    /// holds the lock.
     fn refill(&self, entries: &[(Entry<K, V>, u8)], prints: &[u8; MOST]) {
         let mut own = [0; MOST];
         for (at, (entry, from)) in entries.iter().enumerate() {
@@ -545,14 +551,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             self.slots[at].store(*entry);
         }
         self.fingerprints.store(&own);
-        // Release: who sees the bits sees the slots.
+        // Release: a reader of the bits sees the slots.
         self.live.store((1 << entries.len()) - 1, Ordering::Release);
     }
 
-    /// Sets the end of the node's range. The caller holds the lock, or nobody else knows the node.
+    /// Sets the end of the node's range. The caller holds the lock, or no other thread knows the
+    /// node.
     pub fn set_next(&self, next: *mut Self, upper_head: u64) {
         self.upper_head.store(upper_head, Ordering::Relaxed);
-        // Release: who sees the link sees the node.
+        // Release: a reader of the link sees the node.
         self.next.store(next, Ordering::Release);
     }
 
@@ -574,13 +581,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.upper_head.load(Ordering::Relaxed)
     }
 
-    /// Adds references. Whoever adds some has one already.
+    /// Adds references. The caller has one already.
     pub fn refer(&self, times: usize) {
         self.references.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// Takes references away. Who takes the last one retires the node, and gives up the reference that
-    /// its forward pointer was.
+    /// Drops references. The thread that drops the last one retires the node, and gives up the
+    /// reference that its forward pointer was.
     ///
     /// # Safety
     /// The references are the caller's, and it does not use the node by them afterwards.
@@ -595,7 +602,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             }
             // Only dead nodes get here: a live one has the list's reference.
             let forward = node.prev.load(Ordering::Acquire);
-            // SAFETY: without references nobody can come to the node any more.
+            // SAFETY: without references no thread can come to the node any more.
             unsafe { guard.retire(std::ptr::from_ref(node).cast_mut()) };
             // SAFETY: the forward pointer was a reference, so the node is there.
             let Some(next) = (unsafe { forward.as_ref() }) else { return };
@@ -608,13 +615,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.references.load(Ordering::Relaxed)
     }
 
-    /// Calls `each` with the entries and their slots, in order, while nobody writes.
+    /// Calls `each` with the entries and their slots, in order, while no thread writes.
     pub fn for_each(&self, leaf: NodeSearch, mut each: impl FnMut(usize, Entry<K, V>)) {
         let (all, count) = self.gather(leaf);
         all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
     }
 
-    /// Bytes behind the entries, while nobody writes.
+    /// Bytes behind the entries, while no thread writes.
     pub fn record_bytes(&self) -> usize {
         let mut live = self.live.load(Ordering::Acquire);
         let mut bytes = 0;
@@ -634,7 +641,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Frees what is behind the entries.
     ///
     /// # Safety
-    /// Nobody else uses the node, now or later.
+    /// No other thread uses the node, now or later.
     pub unsafe fn free_entries(&self) {
         let mut live = self.live.load(Ordering::Relaxed);
         while live != 0 {

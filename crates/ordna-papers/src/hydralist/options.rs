@@ -11,7 +11,8 @@ pub enum Update {
     Background,
     /// Before the write that split or merged returns, by the writer.
     Synchronous,
-    /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait when the lag is above its limit.
+    /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait when the lag is
+    /// above its limit.
     OnDemand,
 }
 
@@ -26,7 +27,7 @@ pub struct Options {
     pub update: Update,
     /// One search layer for each of its nodes.
     pub topology: Topology,
-    /// Who meets a writer waits before trying again.
+    /// A reader that meets a writer waits before it restarts.
     pub backoff: bool,
     /// Splits and merges that may be waiting for a search layer before writers wait too.
     pub lag_limit: usize,

@@ -1,19 +1,19 @@
 //! The order of a node's entries, worked out anew.
 //!
 //! # Contract
-//! Nothing here is shared: entries are copies, and keys never change. Who has read the entries without
-//! the node's lock may have got some that never stood there together; the result is then of no use, but
-//! nothing else goes wrong, and the reader's token tells.
+//! Nothing here is shared: entries are copies, and keys never change. A reader without the node's
+//! lock may have copied entries that were never in the node together. The result is then of no use,
+//! but nothing else goes wrong, and the reader's token fails.
 //!
 //! # How
-//! Entries are ranked by 25 bits of their heads, those in which the heads differ first: how many of the others
-//! are below each is counted with vectors. That takes no branches; a sort behind it finds work only
-//! where these bits are equal.
+//! Entries are ranked by 25 bits of their heads, those in which the heads differ first: how many of
+//! the others are below each is counted with vectors. That takes no branches; a sort behind it
+//! finds work only where these bits are equal.
 //!
-//! Keys with equal heads are ranked the same way by the eight bytes that stand where these keys first
-//! differ. So each record is looked into twice, whatever its place, and not at every comparison; all that
-//! will be looked into are asked for at once, so that their misses overlap. Only keys that are still equal
-//! in these bytes are compared with each other.
+//! Keys with equal heads are ranked the same way by the eight bytes that stand where these keys
+//! first differ. So each record is looked into twice, whatever its place, and not at every
+//! comparison; all that will be looked into are asked for at once, so that their misses overlap.
+//! Only keys that are still equal in these bytes are compared with each other.
 
 #![expect(unsafe_code, reason = "keys behind words")]
 
@@ -165,11 +165,12 @@ mod tests {
                 places[..keys.len()].iter().map(|place| &keys[usize::from(*place)]).collect();
             assert_eq!(found, expected, "{simd:?}");
         }
-        // SAFETY: nobody uses them any more.
+        // SAFETY: no thread uses them any more.
         entries.into_iter().for_each(|entry| unsafe { entry.free() });
     }
 
-    /// Keys that differ early or late, in few bytes or many, are prefixes of each other, or end in zeroes.
+    /// Keys that differ early or late, in few bytes or many, are prefixes of each other, or end in
+    /// zeroes.
     #[test]
     fn byte_strings_come_in_order() {
         let mut state = 5_u64;

@@ -2,7 +2,8 @@
 
 use ordna_base::sync::StripedCounter;
 
-/// Upper ends of the jump-distance histogram's buckets, in nodes; one more bucket is above the last.
+/// Upper ends of the jump-distance histogram's buckets, in nodes; one more bucket is above the
+/// last.
 pub const DISTANCES: [usize; 4] = [0, 1, 3, 7];
 
 /// Counters on separate cache lines per thread.
@@ -31,8 +32,8 @@ impl Counters {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Writes by the distance from the node where the search layer sent them to the node of their key:
-    /// 0, 1, 2 to 3, 4 to 7, more.
+    /// Writes by the distance from the node where the search layer sent them to the node of their
+    /// key: 0, 1, 2 to 3, 4 to 7, more.
     pub jumps: [usize; DISTANCES.len() + 1],
     /// Nodes made by splits.
     pub splits: usize,
@@ -47,7 +48,7 @@ pub struct Statistics {
     /// Steps that a search layer lost because it panicked.
     pub skipped: usize,
     /// How often threads in the background looked for work. They do when they are woken, not by the
-    /// clock: while nobody writes the number stays.
+    /// clock: while no thread writes the number stays.
     pub looks: usize,
     /// Operations that began at each replica of the search layer; counted if there are several.
     pub reads: Vec<usize>,

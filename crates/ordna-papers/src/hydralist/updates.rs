@@ -2,44 +2,44 @@
 //!
 //! # Contract
 //! [`Updates::log`] is called under the locks of the split or merge that it tells of. It appends to
-//! the log of the calling thread. [`Updates::combine`] empties all logs, sorts what it found by time,
-//! and gives every replica the same merged log; [`Updates::apply`] carries a replica's merged logs
-//! out. Both may be called by anybody: the combiner and each replica have a lock, so that one thread
-//! at a time is at work on each. In the background one thread combines, and one per replica applies
-//! (one thread does both if there is one replica).
+//! the log of the calling thread. [`Updates::combine`] empties all logs, sorts what it found by
+//! time, and gives every replica the same merged log; [`Updates::apply`] carries a replica's merged
+//! logs out. Both may be called by any thread: the combiner and each replica have a lock, so that
+//! one thread at a time is at work on each. In the background one thread combines, and one per
+//! replica applies (one thread does both if there is one replica).
 //!
 //! # Order
-//! Times order what follows from each other (`Clock`), but a merged log is no clean cut: a thread may
-//! log a removal after the combiner has passed its log while the insertion before it, in a log that
-//! the combiner comes to later, or earlier in the next round, is in another merged log. So a step
-//! decides by the state of the node and not by the order of steps:
+//! Times order what follows from each other (`Clock`), but a merged log is no clean cut: a thread
+//! may log a removal after the combiner has passed its log while the insertion before it, in a log
+//! that the combiner comes to later, or earlier in the next round, is in another merged log. So a
+//! step decides by the state of the node and not by the order of steps:
 //!
 //! - an insertion of a dead node is skipped. A node dies before its removal is logged, so an
 //!   insertion that comes after the removal finds it dead;
 //! - a removal takes an anchor out only if it leads to that very node. A node with the same anchor
 //!   that came later stays.
 //!
-//! From both: when every step has been carried out, in whatever order, a replica holds the anchors of
-//! exactly the live nodes. If a node lives, its insertion was carried out; nothing that is carried
-//! out later replaces it, for other nodes of its anchor died before it was made.
+//! From both: when every step has been carried out, in whatever order, a replica holds the anchors
+//! of exactly the live nodes. If a node lives, its insertion was carried out; nothing that is
+//! carried out later replaces it, for other nodes of its anchor died before it was made.
 //!
 //! # Memory
-//! A logged node has a reference for each replica and each step, given up when the step is carried out;
-//! an anchor in a replica keeps its reference. So a node is retired after it has left every replica
-//! and every log. A merged log is freed by the last replica that carries it out. The paper
+//! A logged node has a reference for each replica and each step, given up when the step is carried
+//! out; an anchor in a replica keeps its reference. So a node is retired after it has left every
+//! replica and every log. A merged log is freed by the last replica that carries it out. The paper
 //! counts epochs (two rounds of the combiner) and compares ids of merged logs to the same end
 //! (§4.4.2, §4.4.3); counts do not depend on when threads run.
 //!
 //! # Lag
-//! What is logged and not carried out is bounded: a writer that finds more than the limit waits, holding
-//! nothing, until the replicas are within it. Threads in the background sleep while there is nothing
-//! to do.
+//! What is logged and not carried out is bounded: a writer that finds more than the limit waits,
+//! holding nothing, until the replicas are within it. Threads in the background sleep while there
+//! is nothing to do.
 //!
 //! # Panics
-//! A search layer that panics in a step loses that step and nothing else: the thread in the background
-//! goes on with the next one, so that nobody waits for it in vain. The node of the lost step keeps
-//! its reference and is never freed. If steps are carried out by the writer, its call panics after
-//! the write.
+//! A search layer that panics in a step loses that step and nothing else: the thread in the
+//! background goes on with the next one, so that no thread waits for it in vain. The node of the
+//! lost step keeps its reference and is never freed. If steps are carried out by the writer, its
+//! call panics after the write.
 //!
 //! Source: HydraList §4.4, §4.5.
 
@@ -72,8 +72,8 @@ pub unsafe trait Anchored: Send + Sync + 'static {
     /// Its anchor.
     fn anchor(&self) -> &Self::Key;
 
-    /// Where its anchor stands, as [`SearchLayer::apply`] wants it; the provenance is that of the whole
-    /// value, and exposed.
+    /// Where its anchor stands, as [`SearchLayer::apply`] wants it; the provenance is that of the
+    /// whole value, and exposed.
     fn place(&self) -> AnchorAddress;
 
     /// The address of the value whose [`Anchored::place`] this is.
@@ -85,7 +85,7 @@ pub unsafe trait Anchored: Send + Sync + 'static {
     /// Gives up references.
     ///
     /// # Safety
-    /// They are the caller's, who does not use the value by them afterwards.
+    /// They are the caller's; the caller does not use the value by them afterwards.
     unsafe fn release(&self, times: usize, guard: &Guard<'_>);
 }
 
@@ -127,7 +127,8 @@ struct Replica<L, T> {
     turn: Mutex<()>,
     /// How many lines have been carried out.
     applied: AtomicUsize,
-    /// How many of those lost to panics at the end of a log count when the next run of steps has ended.
+    /// How many of those lost to panics at the end of a log count when the next run of steps has
+    /// ended.
     owed: AtomicUsize,
     /// How many operations began here; counted only if there are several replicas.
     reads: StripedCounter,
@@ -159,9 +160,9 @@ pub struct Updates<T: Anchored, L> {
     pub looks: StripedCounter,
 }
 
-/// A merged log that is being carried out. When it is dropped, be it by a panic of the search layer, what
-/// was done counts and the rest is the first thing to do: be it no step, but the end of the run, without
-/// which jumps may not see the steps before.
+/// A merged log that is being carried out. When it is dropped, be it by a panic of the search
+/// layer, what was done counts and the rest is the first thing to do: be it no step, but the end of
+/// the run, without which jumps may not see the steps before.
 struct Turn<'a, T: Anchored, L> {
     updates: &'a Updates<T, L>,
     replica: &'a Replica<L, T>,
@@ -185,7 +186,8 @@ impl<T: Anchored, L> Drop for Turn<'_, T, L> {
         if self.panicked {
             self.updates.skipped.add(1);
         }
-        // Relaxed: both are under the turn's lock. Who waits for the last step waits for the end.
+        // Relaxed: both are under the turn's lock. A thread that waits for the last step waits for
+        // the end.
         if ends_run && self.in_step {
             self.replica.owed.fetch_add(1, Ordering::Relaxed);
             done -= 1;
@@ -262,8 +264,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         self.replicas.iter().map(|replica| replica.reads.sum()).collect()
     }
 
-    /// Appends to the calling thread's log. The caller holds the locks of the split or merge, and gives
-    /// the line a reference to the node for each replica.
+    /// Appends to the calling thread's log. The caller holds the locks of the split or merge, and
+    /// gives the line a reference to the node for each replica.
     ///
     /// # Safety
     /// That of [`Updates::log_at`].
@@ -347,8 +349,9 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         // SAFETY: alive by the reference.
         let node = unsafe { &*line.node };
         let place = node.place();
-        // SAFETY: the node is kept as long as the layer leads to it, by the reference that the line's
-        // becomes, and then as long as anybody's guard; all calls on layers are under one.
+        // SAFETY: the node is kept as long as the layer leads to it, by the reference that the
+        // line's becomes, and then as long as any thread's guard; all calls on layers are under
+        // one.
         let apply = |step| unsafe { layer.apply(node.anchor(), step) };
         let (left, references) = match line.event {
             Event::Made if node.is_dead() && !fault!("hydralist_updates.dead") => (None, 1),
@@ -365,7 +368,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             }
             Event::Died => (apply(Step::Remove(place)), 1),
         };
-        // SAFETY: a place that leaves the layer leaves the layer's reference behind; the line's is ours.
+        // SAFETY: a place that leaves the layer leaves the layer's reference behind; the line's is
+        // ours.
         unsafe {
             if let Some(left) = left {
                 Self::node_at(left).release(1, guard);
@@ -379,8 +383,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// The node of a place.
     ///
     /// # Safety
-    /// The place came from a search layer of this index, under a guard that is held for `'g`, or with
-    /// the layer's reference.
+    /// The place came from a search layer of this index, under a guard that is held for `'g`, or
+    /// with the layer's reference.
     #[inline]
     pub unsafe fn node_at<'g>(place: AnchorAddress) -> &'g T {
         // SAFETY: places are made from nodes in `carry_out`; alive by the caller.
@@ -398,15 +402,16 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// Wakes the combiner if it sleeps.
     #[inline]
     pub fn wake(&self) {
-        // SeqCst, as in `combine_in_background`: of "sleeps" and "has logged", one side sees the other's.
+        // SeqCst, as in `combine_in_background`: of "sleeps" and "has logged", one side sees the
+        // other's.
         if self.idle.load(Ordering::SeqCst) {
             drop(lock(&self.stop));
             self.work.notify_all();
         }
     }
 
-    /// Waits until the lag is within the limit. A caller that holds a guard, as a batch does, holds up
-    /// the freeing of memory meanwhile, but not the updater.
+    /// Waits until the lag is within the limit. A caller that holds a guard, as a batch does, holds
+    /// up the freeing of memory meanwhile, but not the updater.
     pub fn wait_for_limit(&self) {
         if self.lag() > self.limit && !fault!("hydralist.log.pressure") {
             self.stalls.add(1);

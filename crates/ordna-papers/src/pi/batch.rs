@@ -21,10 +21,10 @@ use ordna_base::{Error, Key, Value};
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     /// Executes a batch; the answers are in the order of the queries.
     ///
-    /// The answers, and the content afterwards, are as if the queries had been applied one after the
-    /// other in the order of the batch. Batches are admitted one after the other: no other batch and
-    /// no other write comes between two queries of one, so a range query sees one moment. Single
-    /// reads do not wait for batches, and may see some of a batch's writes before others.
+    /// The answers, and the content afterwards, are as if the queries had been applied one after
+    /// the other in the order of the batch. Batches are admitted one after the other: no other
+    /// batch and no other write comes between two queries of one, so a range query sees one moment.
+    /// Single reads do not wait for batches, and may see some of a batch's writes before others.
     ///
     /// O(n log n) for the sort, O(log N) for each query, overlapped, and the entries of ranges.
     /// Linearization point of each write:
@@ -92,7 +92,8 @@ fn answer_point<K: Key + ?Sized, V: Value + ?Sized>(
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
-    /// Takes the turn, cuts the sorted queries at interceptions, and lets `body` have the pieces done.
+    /// Takes the turn, cuts the sorted queries at interceptions, and lets `body` have the pieces
+    /// done.
     fn in_turn<'k>(
         &self,
         items: &[Item],

@@ -2,13 +2,13 @@
 //!
 //! # Contract
 //! Batches with writes are admitted one after the other: [`Crew::enter`] gives the *turn* to one
-//! caller at a time. Its batch is cut into pieces, and [`Turn::run`] has them done by whoever is
-//! there: the caller itself, the pool's workers, and the callers that wait for their own turn.
+//! caller at a time. Its batch is cut into pieces, and [`Turn::run`] shares them among the threads
+//! at hand: the caller itself, the pool's workers, and the callers that wait for their own turn.
 //! Each piece is done once, by one thread; `run` returns when all are done.
 //!
 //! # Progress
-//! Waiting threads are parked on a condition variable and woken by a job or the end of a turn. Nobody
-//! who only reads ever comes here, but for a reader that was overtaken too often.
+//! Waiting threads are parked on a condition variable and woken by a job or the end of a turn. A
+//! reader comes here only after too many restarts.
 //!
 //! # NUMA
 //! Pieces belong to the node that holds their part of the key range, and pieces are of about equal
@@ -33,7 +33,7 @@ use ordna_base::topology::Topology;
 
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// A job under way: pieces not yet taken, and who is inside.
+/// A job under way: pieces not yet taken, and the threads at work.
 struct Job {
     work: *const Work<'static>,
     /// Pieces not taken, by NUMA node.
@@ -97,7 +97,7 @@ impl Shared {
         let done = &mut state.done;
         *(if is_own { &mut done.0 } else { &mut done.1 }) += 1;
         drop(state);
-        // SAFETY: the leader keeps the work alive until nobody is inside.
+        // SAFETY: the leader keeps the work alive until no thread is inside.
         let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*work)(piece) }));
         let mut state = self.state();
         if let Some(job) = &mut state.job {
@@ -189,7 +189,7 @@ impl Turn<'_> {
         let mut state = shared.state();
         let work: *const Work<'_> = work;
         // SAFETY: only the lifetime is changed. The work is borrowed for this call, which does not
-        // return before the job is gone and nobody is inside.
+        // return before the job is gone and no thread is inside.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         state.job = Some(Job { work, left: pieces, inside: 0, panic: None });
         if state.parked > 0 {

@@ -1,8 +1,8 @@
 //! The executor: sorted queries, cut at interceptions, traversed in groups.
 //!
 //! # Protocol
-//! A batch is sorted by key, queries of one key in the order of submission. It is cut into pieces of
-//! about equal numbers of queries, and each cut is moved down to the *interception* of its first
+//! A batch is sorted by key, queries of one key in the order of submission. It is cut into pieces
+//! of about equal numbers of queries, and each cut is moved down to the *interception* of its first
 //! query, the data node to which the layer routes it (Definition 4): all queries from that node's
 //! anchor on go to the piece behind (Algorithm 3). So a piece owns the stretch of the list from its
 //! first interception up to that of the next piece, and no node is touched by two threads. The
@@ -98,8 +98,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
     }
 
-    /// Cuts a sorted batch at interceptions: into about `count` pieces, and where the part of the key
-    /// range of one of the `nodes` NUMA nodes ends. Each node has as many data nodes (§4.3.1).
+    /// Cuts a sorted batch at interceptions: into about `count` pieces, and where the part of the
+    /// key range of one of the `nodes` NUMA nodes ends. Each node has as many data nodes (§4.3.1).
     pub fn cut<'g, 'k>(
         &self,
         layer: &'g Layer<K, V>,
@@ -202,9 +202,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
             let guard = self.storage.collector.pin();
             let stretch = (piece.lower, piece.upper);
             // A stretch begins at a node that was alive when the batch was cut. Only the owner of
-            // the node in front could absorb it, who leaves it alone.
-            // SAFETY: the turn is ours, so all owners are of this batch, whose pieces' stretches are
-            // apart.
+            // the node in front could absorb it, and does not. SAFETY: the turn is ours, so all
+            // owners are of this batch, whose pieces' stretches are apart.
             let mut owner = unsafe { Owner::new(self.storage, self.layer, &guard, stretch) };
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(work(piece, &mut owner));
         };

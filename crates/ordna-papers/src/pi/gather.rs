@@ -1,15 +1,15 @@
 //! Single queries of concurrent callers, gathered into batches.
 //!
 //! # Protocol
-//! A caller puts its query into the queue and then takes the *lead*, a lock. Whoever leads takes all
+//! A caller puts its query into the queue and then takes the *lead*, a lock. The leader takes all
 //! queries that are queued by then, its own among them unless a leader before took it, executes
 //! them as one batch and writes the answers. While one leads, others queue up; so under contention
 //! batches form by themselves. A delay makes a leader wait for company first, at most that long.
 //! If a leader panics, so do the callers whose queries it took: whether those have been executed is
 //! not known.
 //!
-//! Each query takes effect while its caller waits for it, so it is linearizable. A caller never waits
-//! for more than the batch in front, the delay, and its own batch.
+//! Each query takes effect while its caller waits for it, so it is linearizable. A caller never
+//! waits for more than the batch in front, the delay, and its own batch.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -71,7 +71,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Gatherer<K, V> {
     /// answers to a batch, in its order.
     ///
     /// # Panics
-    /// If `execute` does, called here or by the leader who took the query.
+    /// If `execute` does, called here or by the leader that took the query.
     pub fn answer(
         &self,
         query: Single<K, V>,

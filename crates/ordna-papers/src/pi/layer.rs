@@ -1,9 +1,9 @@
 //! The index layer: levels of packed keys over the data nodes, each level contiguous.
 //!
 //! # Contract
-//! A layer is immutable once built, and shared by any number of threads. It is exact for the list of
-//! nodes that it was built from: [`Layer::route`] gives the last of *those* nodes whose anchor is
-//! not above the key. Nodes split off since are found by walking on; a node that has become
+//! A layer is immutable once built, and shared by any number of threads. It is exact for the list
+//! of nodes that it was built from: [`Layer::route`] gives the last of *those* nodes whose anchor
+//! is not above the key. Nodes split off since are found by walking on; a node that has become
 //! obsolete is gone into the live one before it ([`super::storage`]). Nodes are not freed while a
 //! layer that names them is in use ([`super::rebuild`]).
 //!
@@ -52,7 +52,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {
     /// The layer over these nodes, which are in order of their anchors, and at least one.
     pub fn build(nodes: Vec<NodeRef<K, V>>) -> Self {
         let anchor = |at: usize| nodes.get(at).map(|node| node.anchor());
-        // Bytes that all keys from one node's anchor up to another's share; none if there is no end.
+        // Bytes that all keys from one node's anchor up to another's share; none if there is no
+        // end.
         let between = |from: usize, to: usize| match (anchor(from), anchor(to)) {
             (Some(from), Some(to)) => common(from, to) as u32,
             _ => 0,

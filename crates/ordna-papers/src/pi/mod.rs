@@ -64,8 +64,8 @@ pub use query::{Answer, Query};
 pub struct Options {
     /// Threads of the pool that share the work of batches with the caller; 0: the callers only.
     pub workers: usize,
-    /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It is
-    /// due as well when what writes have walked because the layer is stale is all nodes' worth.
+    /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It
+    /// is due as well when what writes have walked because the layer is stale is all nodes' worth.
     pub rebuild_threshold: usize,
     /// Threads that share a rebuild.
     pub rebuild_threads: usize,
@@ -77,14 +77,14 @@ pub struct Options {
     pub group: usize,
     /// Whether what a group needs next is fetched ahead.
     pub prefetch: bool,
-    /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done by
-    /// threads of their own node first. Threads are not pinned and memory is not moved.
+    /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done
+    /// by threads of their own node first. Threads are not pinned and memory is not moved.
     pub topology: Topology,
-    /// Whether single gets, inserts and removes of concurrent callers are gathered into batches, and
-    /// how long the first waits for others: a call then takes up to the delay, the batch in front
-    /// and its own batch, and a lone caller's takes the delay in full. With a delay of zero nobody
-    /// waits for company; what queues up behind a batch is the next one. `None`: each write is a
-    /// batch of its own, and gets are optimistic reads that wait for nobody.
+    /// Whether single gets, inserts and removes of concurrent callers are gathered into batches,
+    /// and how long the first waits for others: a call then takes up to the delay, the batch in
+    /// front and its own batch, and a lone caller's takes the delay in full. With a delay of zero
+    /// no thread waits for company; what queues up behind a batch is the next one. `None`: each
+    /// write is a batch of its own, and gets are optimistic reads that wait for no thread.
     pub gather: Option<Duration>,
     /// Fewest queries of a batch that are worth a thread of their own.
     pub piece: usize,
@@ -167,7 +167,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         self.shared.rebuild();
     }
 
-    /// Data nodes that the index layer names. Those split off since it was built are not among them.
+    /// Data nodes that the index layer names. Those split off since it was built are not among
+    /// them.
     pub fn places(&self) -> usize {
         let guard = self.storage().collector.pin();
         self.storage().layer(&guard).len()
@@ -212,7 +213,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         }
     }
 
-    /// With nobody writing.
+    /// With no thread writing.
     #[cold]
     fn find_in_turn(
         &self,
@@ -222,7 +223,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     ) -> Option<Entry<K, V>> {
         let _turn = self.crew.enter();
         loop {
-            // Nobody writes, so the first try validates.
+            // No thread writes, so the first try validates.
             if let Ok(found) = self.storage().get(key, layer, place) {
                 return found;
             }
@@ -292,8 +293,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         while let Some(node) = at {
             nodes += size_of::<Node<K, V>>();
             anchors += node.anchor().tail().len();
-            // SAFETY: nobody writes meanwhile, as the contract of this function says, and under
-            // the guard no record is freed even if somebody does.
+            // SAFETY: no thread writes meanwhile, as the contract of this function says, and under
+            // the guard no record is freed even if a thread does.
             node.records(|record| records += unsafe { record.size() });
             at = node.next();
         }
@@ -368,8 +369,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
-        // References can be shared among threads whatever the pairs are, and what is checked is what is
-        // written.
+        // References can be shared among threads whatever the pairs are, and what is checked is
+        // what is written.
         let pairs: Vec<(&K, &V)> = pairs.iter().map(|(k, v)| (k.borrow(), v.borrow())).collect();
         check_pairs::<K, V, _, _>(&pairs)?;
         let key = |at: u32| pairs[at as usize].0;

@@ -13,8 +13,8 @@
 //!    ordered by their records' whole keys. For `u64` keys the head is the key.
 //! 3. `slots[i]` is entry i's value if both kinds are words, or else the address of its record.
 //! 4. `upper` is the head, beyond `skip`, of the next node's anchor: whether to walk on is known
-//!    without touching the next node. `splits[i]` is the head of entry 8(i + 1), or the maximum: which
-//!    eight entries to look at is known from the first line.
+//!    without touching the next node. `splits[i]` is the head of entry 8(i + 1), or the maximum:
+//!    which eight entries to look at is known from the first line.
 //! 5. A node that was absorbed by its predecessor is obsolete for ever. Its `next` stays.
 //!
 //! # Layout
@@ -88,7 +88,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for NodeRef<K, V> {}
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for NodeRef<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
-    /// An empty node that nobody else knows.
+    /// An empty node that no other thread knows.
     pub fn new(anchor: K::Owned) -> Self {
         let node = Box::new(Node {
             lock: VersionLock::new(),
@@ -106,8 +106,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
     }
 
     /// # Safety
-    /// Nobody else can reach the node, nobody uses it afterwards, and its records are gone or have
-    /// moved to another node.
+    /// No other thread can reach the node, no thread uses it afterwards, and its records are gone
+    /// or have moved to another node.
     pub unsafe fn free(self) {
         // SAFETY: made by `NodeRef::new`, and exclusively the caller's.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
@@ -145,8 +145,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
     }
 
     /// Number of entries. Acquire: pairs with the release store behind each entry, so that what
-    /// stands in the first so many slots was an entry since the caller's guard was taken. Never more
-    /// than the capacity, however stale.
+    /// stands in the first so many slots was an entry since the caller's guard was taken. Never
+    /// more than the capacity, however stale.
     #[inline]
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire) as usize
@@ -209,8 +209,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         block * LANES + (mask(&self.heads[block]) & valid).count_ones() as usize
     }
 
-    /// Where the key is (`Ok`), or would have to be inserted (`Err`). For readers it counts once they
-    /// have validated.
+    /// Where the key is (`Ok`), or would have to be inserted (`Err`). For readers it counts once
+    /// they have validated.
     #[inline]
     pub fn find(&self, key: &K, set: InstructionSet) -> Result<usize, usize> {
         let len = self.len();
@@ -225,9 +225,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         while from < to {
             let middle = from.midpoint(to);
             let Some(record) = self.record(middle) else { return Err(from) };
-            // Below the length as read under the guard, or by the owner, who alone removes entries.
-            // SAFETY: the address in such a slot was that of an entry at that moment or later, so its
-            // record is not freed before the guard is dropped.
+            // Below the length as read under the guard, or by the owner: only the owner removes
+            // entries. SAFETY: the address in such a slot was that of an entry at that moment or
+            // later, so its record is not freed before the guard is dropped.
             match unsafe { record.key() }.cmp(key) {
                 Order::Less => from = middle + 1,
                 Order::Equal => return Ok(middle),
@@ -275,7 +275,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
 
     /// Owner: the key at a position.
     fn key_at<R>(&self, at: usize, read: impl FnOnce(&K) -> R) -> R {
-        // SAFETY: the owner asks, who alone removes entries.
+        // SAFETY: the caller is the owner, and only the owner removes entries.
         unsafe { self.entry(at).with_key(read) }
     }
 
@@ -293,7 +293,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         if unsafe { old.overwrite(value) } {
             return None;
         }
-        // Release: who follows the address sees the record's contents.
+        // Release: a reader of the address sees the record's contents.
         slot.store(slot_of(key, value), Ordering::Release);
         Some(old)
     }
@@ -332,9 +332,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
 
     /// Sets the length, and the splits that depend on it.
     fn set_len(&self, len: usize) {
-        // Release, as every store of a length that readers can see: see `len`. Behind the last entry
-        // slots keep addresses of freed records. Who reads this length without what was written to
-        // the slots before it could find such an address in one of them, and follow it.
+        // Release, as every store of a length that readers can see: see `len`. Behind the last
+        // entry slots keep addresses of freed records. A reader of this length that lacks what was
+        // written to the slots before it could find such an address in one of them, and follow it.
         self.len.store(len as u32, Ordering::Release);
         for (block, split) in self.splits.iter().enumerate() {
             let first = (block + 1) * LANES;
@@ -359,7 +359,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         }
         self.upper.store(upper, Ordering::Relaxed);
         let next = next.map_or(ptr::null_mut(), |next| next.0.as_ptr());
-        // Release: who follows the link sees the node that was built before.
+        // Release: a reader of the link sees the node that was built before.
         self.next.store(next, Ordering::Release);
     }
 
@@ -385,8 +385,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         right
     }
 
-    /// Owner of both: takes the entries and the range of the next node, which becomes obsolete. They
-    /// fit.
+    /// Owner of both: takes the entries and the range of the next node, which becomes obsolete.
+    /// They fit.
     pub fn absorb(&self, next: NodeRef<K, V>) {
         let (own, other) = (self.len(), next.len());
         let section = self.lock.enter_owned();

@@ -1,7 +1,7 @@
 //! Range queries of a batch: split at the borders between pieces, and joined again (§3.2.5).
 //!
 //! # Protocol
-//! All ranges of a batch are answered before its first write is executed, while nobody writes.
+//! All ranges of a batch are answered before its first write is executed, while no thread writes.
 //! What was submitted before a range and what came after it is told by the *overlay*: over the
 //! entries of the list are laid those inserts and deletes of the batch that lie in the range and
 //! were submitted earlier. They are at hand: the batch is sorted.
@@ -152,8 +152,8 @@ fn first_key<'a, K: Key + ?Sized>(lower: Bound<&'a K>, least: &'a K) -> &'a K {
     }
 }
 
-/// The part of a range that lies in a piece's stretch, as of the query's turn in the batch. `writes`:
-/// those of the piece.
+/// The part of a range that lies in a piece's stretch, as of the query's turn in the batch.
+/// `writes`: those of the piece.
 fn part<K: Key + ?Sized, V: Value + ?Sized>(
     range: &Open<'_, K, V>,
     piece: &Piece<'_, K>,

@@ -4,21 +4,21 @@
 //! One rebuild at a time, under the rebuild lock, which no query ever takes. A rebuild
 //!
 //! 1. takes the list of dead nodes: unlinked by now, so the scan below cannot meet them;
-//! 2. scans the list of data nodes, in parts if it has several threads, and builds a layer. Owners go
-//!    on writing: what is split off behind the scan is found by walking, and what is absorbed behind
-//!    it stays in the new layer as a dead place, and in the next list of dead nodes;
+//! 2. scans the list of data nodes, in parts if it has several threads, and builds a layer. Owners
+//!    go on writing: what is split off behind the scan is found by walking, and what is absorbed
+//!    behind it stays in the new layer as a dead place, and in the next list of dead nodes;
 //! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes
 //!    the new. The old layer and the dead nodes of step 1, which only it may name, are retired
 //!    together, and given back when the last batch or reader that pinned before the swap has ended.
-//!    That one may be a writer, whom freeing many nodes would hold up: it leaves them to the daemon.
+//!    A writer among them leaves the nodes to the daemon: freeing many nodes would delay it.
 //!
 //! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
 //! (15 % by default, §4.3.5), or when the steps that writes had to walk because the layer is stale,
 //! on over split nodes and back over dead places, are as many as its nodes: walking has then cost
 //! what rebuilding costs.
 //!
-//! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends with
-//! the index. Without it who leaves last frees.
+//! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends
+//! with the index. Without the daemon the last thread to leave frees.
 //!
 //! Source: the PI paper, §4.1 and §4.3.5.
 
@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Desk<K, V> {
     }
 }
 
-/// A layer that nobody uses any more and the nodes that only it named; freed on drop.
+/// A layer that no thread uses any more and the nodes that only it named; freed on drop.
 struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
     /// Held for its drop.
     _layer: Box<Layer<K, V>>,
@@ -99,7 +99,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Old<K, V> {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: boxed by `rebuild`, exclusively the caller's.
         let Self { layer, dead, desk } = *unsafe { Box::from_raw(memory) };
-        // SAFETY: boxed by whoever put it into use, and nobody is left who does.
+        // SAFETY: boxed when it was put into use, and no thread uses it any more.
         let garbage = Garbage { _layer: unsafe { Box::from_raw(layer) }, dead };
         let mut orders = desk.orders();
         if orders.thread.is_some() {
@@ -113,7 +113,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Old<K, V> {
     }
 }
 
-/// Who rebuilds, and when.
+/// The state of rebuilds: which thread rebuilds, and when.
 pub struct Rebuilder<K: Key + ?Sized, V: Value + ?Sized> {
     pub plan: Plan,
     /// Held during a rebuild.
@@ -184,7 +184,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         changed * 100 >= threshold || walked >= nodes
     }
 
-    /// Has the layer rebuilt if that is due. Called after writes, by nobody's turn.
+    /// Has the layer rebuilt if that is due. Called after writes, without the turn.
     #[inline]
     pub fn rebuild_if_due(self: &Arc<Self>) {
         let (storage, rebuilder) = (&self.storage, &self.rebuilder);
@@ -192,7 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             return;
         }
         if !rebuilder.plan.in_background {
-            // Who holds the lock is rebuilding: one is enough, and no query waits for it.
+            // The holder of the lock is rebuilding: one is enough, and no query waits for it.
             let lock = if fault!("pi.due.waits") {
                 Some(rebuilder.lock())
             } else {
@@ -230,7 +230,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             drop(gone);
             if due.load(Ordering::Acquire) {
                 self.rebuild_here();
-                // Acquire: of who asked in vain meanwhile, what was changed by then is seen.
+                // Acquire: the changes of a thread that asked in vain meanwhile are seen.
                 due.swap(false, Ordering::AcqRel);
                 // It may have been the last write for long.
                 if self.is_due() && !fault!("pi.due.asks_again") {
@@ -291,11 +291,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         let desk = rebuilder.desk.clone();
         let old = Box::into_raw(Box::new(Old { layer, dead, desk }));
         // The dead nodes were unlinked before the new layer's building began, and pushed once each.
-        // SAFETY: layer and dead nodes are out of use for who pins from now on: they are linked neither
-        // in the list nor in the new layer.
+        // SAFETY: layer and dead nodes are out of use for threads that pin from now on: they are
+        // linked neither in the list nor in the new layer.
         unsafe { guard.retire(old) };
-        // One entry would wait for a batch of them, however large it is: a watch hands over all that
-        // this thread has retired.
+        // One entry would wait for a batch of them, however large it is: a watch hands over all
+        // that this thread has retired.
         guard.watch(Watched::new(AtomicBool::new(false)));
     }
 

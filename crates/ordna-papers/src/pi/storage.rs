@@ -3,8 +3,8 @@
 //! # Contract
 //! Any number of readers, at any time, without locks: they route a key through the layer, walk on
 //! to the node whose range holds it, and validate what they read. Writers are [`Owner`]s: each owns
-//! a stretch of the list, and no two stretches overlap. Who hands out the stretches is
-//! [`super::execute`]; that makes every node's writer the only one, without a latch on any node.
+//! a stretch of the list, and no two stretches overlap. [`super::execute`] hands out the
+//! stretches; that makes every node's writer the only one, without a latch on any node.
 //!
 //! # Protocol
 //! - An owner's stretch begins at a node that is alive when it is handed out, and ends before the
@@ -12,9 +12,9 @@
 //!   stretch, so an owner's walk from the layer's node before a key stays within.
 //! - A split links the new node behind the old one; readers of the old one find the key beyond
 //!   `upper` and walk on. The layer does not know the new node until it is rebuilt.
-//! - A merge moves the entries of a node to the one in front, and makes it obsolete. Layers that name
-//!   it send readers there; they go back to the layer's node before, from which the walk leads to
-//!   the live one. The first node of the list is never absorbed.
+//! - A merge moves the entries of a node to the one in front, and makes it obsolete. Layers that
+//!   name it send readers there; they go back to the layer's node before, from which the walk leads
+//!   to the live one. The first node of the list is never absorbed.
 //! - Absorbed nodes are *dead*: not freed before a layer has taken over whose building began after
 //!   they were unlinked ([`super::rebuild`]).
 //!
@@ -99,18 +99,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
     /// The layer of now, for as long as the guard: it and the nodes that it names are not freed.
     #[inline]
     pub fn layer<'g>(&self, _guard: &'g Guard<'_>) -> &'g Layer<K, V> {
-        // SAFETY: never null. Acquire pairs with the swap in `replace_layer`. Whoever swaps retires
-        // the old layer afterwards, which the guard, taken before this load, holds up.
+        // SAFETY: never null. Acquire pairs with the swap in `replace_layer`. The thread that swaps
+        // retires the old layer afterwards, which the guard, taken before this load, holds up.
         unsafe { &*self.layer.load(Ordering::Acquire) }
     }
 
-    /// Nodes that are unlinked by now and that no layer names whose building begins after this call.
+    /// Nodes that are unlinked by now and that no layer names whose building begins after this
+    /// call.
     pub fn take_dead(&self) -> Vec<NodeRef<K, V>> {
         std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a layer into use; returns the one before, which was made by [`Box::into_raw`] and is the
-    /// caller's to give back once nobody uses it any more.
+    /// Puts a layer into use; returns the one before, which was made by [`Box::into_raw`] and is
+    /// the caller's to give back once no thread uses it any more.
     pub fn replace_layer(&self, layer: Layer<K, V>) -> *mut Layer<K, V> {
         let new = Box::into_raw(Box::new(layer));
         let old = self.layer.swap(new, Ordering::AcqRel);
@@ -134,9 +135,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         for _ in 0..RETRIES {
             let Ok(version) = node.lock.try_read() else {
                 // Absorbed: its keys are in a node before. A key routed to it may share less with
-                // that one's anchor. Any number of places side by side may have died since the layer
-                // was built, and while it is in use they stay dead: to count them as retries would
-                // end every try with the same layer alike.
+                // that one's anchor. Any number of places side by side may have died since the
+                // layer was built, and while it is in use they stay dead: to count them as retries
+                // would end every try with the same layer alike.
                 while place > 0 && layer.node(place).lock.is_obsolete() {
                     place -= 1;
                 }
@@ -225,8 +226,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
     /// The owner of the stretch from one anchor up to another; `None`: from or to the list's end.
     ///
     /// # Safety
-    /// No other owner's stretch overlaps this one while it lives. Both are anchors of nodes that are
-    /// alive, and that nobody but the owner in front of them would absorb.
+    /// No other owner's stretch overlaps this one while it lives. Both are anchors of nodes that
+    /// are alive, and that no thread but the owner in front of them would absorb.
     pub unsafe fn new(
         storage: &'a Storage<K, V>,
         layer: &'a Layer<K, V>,
@@ -273,8 +274,9 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         Some(unsafe { node.entry(at).with_value(read) })
     }
 
-    /// Visits the entries from a bound on, up to the end of the stretch, while nobody writes there.
-    /// `place`: where the layer routes the bound; `hint`: how many entries are wanted, about.
+    /// Visits the entries from a bound on, up to the end of the stretch, while no thread writes
+    /// there. `place`: where the layer routes the bound; `hint`: how many entries are wanted,
+    /// about.
     pub fn scan(
         &mut self,
         from: Bound<&K>,
@@ -297,7 +299,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         loop {
             for at in at..node.len() {
                 let entry = node.entry(at);
-                // SAFETY: nobody writes: see above.
+                // SAFETY: no thread writes: see above.
                 let flow = unsafe { entry.with_key(|key| entry.with_value(|v| visit(key, v))) };
                 if flow.is_break() {
                     return;
@@ -383,8 +385,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         }
     }
 
-    /// Makes one node of this one and a neighbour, if they are one node's worth. An empty node takes
-    /// in any.
+    /// Makes one node of this one and a neighbour, if they are one node's worth. An empty node
+    /// takes in any.
     fn tidy(&mut self, node: NodeRef<K, V>) {
         let (len, limit) = (node.len(), self.storage.limit);
         if len > limit / 4 {
@@ -415,8 +417,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         self.changed += 1;
     }
 
-    /// The node in front of the one last located, if it is of the stretch, and the place of the layer
-    /// behind which it is.
+    /// The node in front of the one last located, if it is of the stretch, and the place of the
+    /// layer behind which it is.
     fn before(&self, node: NodeRef<K, V>) -> Option<(usize, NodeRef<K, V>)> {
         if node == self.storage.first || self.begin.is_some_and(|begin| node.anchor() <= begin) {
             return None;
@@ -462,7 +464,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<'_, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
-    /// Audits the list and the layer, while nobody writes or rebuilds.
+    /// Audits the list and the layer, while no thread writes or rebuilds.
     pub fn validate(&self) -> Result<Audit, Violation> {
         let broken = |what: String| Err(Violation(format!("pi: {what}")));
         let guard = self.collector.pin();

@@ -1,7 +1,8 @@
 //! Batches of lookups: the memory accesses of sixteen keys overlap.
 //!
-//! The searches of a group take turns, one slot of the table each, and fetch what their next turn needs;
-//! then the leaves, then the records. Each key is then looked up in its leaf as a single get would.
+//! The searches of a group take turns, one slot of the table each, and fetch what their next turn
+//! needs; then the leaves, then the records. Each key is then looked up in its leaf as a single get
+//! would.
 
 use std::borrow::Borrow;
 

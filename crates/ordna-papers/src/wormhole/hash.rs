@@ -1,8 +1,9 @@
 //! CRC32C, computed piece by piece: the hash of a prefix goes on to that of a longer one.
 //!
 //! By the instructions of x86-64 (SSE 4.2) and aarch64 (CRC) where the running processor has them,
-//! else by a table; all give the same. CRC is no keyed hash: who chooses keys can make them collide.
-//! Collisions cost time (a bucket or a leaf is searched longer), never a wrong answer.
+//! else by a table; all give the same. CRC is no keyed hash: an attacker that chooses keys can make
+//! them collide. Collisions cost time (a bucket or a leaf is searched longer), never a wrong
+//! answer.
 //!
 //! Source: the Wormhole paper, §3.1 (incremental hashing).
 

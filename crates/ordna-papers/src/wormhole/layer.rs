@@ -2,24 +2,26 @@
 //!
 //! # Contract
 //! That of [`SearchLayer`]: any number of threads jump, one at a time applies and publishes (a lock
-//! sees to it). A jump takes O(log L), writes nothing shared and waits for nobody.
+//! sees to it). A jump takes O(log L), writes nothing shared and waits for no thread.
 //!
 //! # Protocol
 //! Two tables (`twin`). [`apply`](SearchLayer::apply) takes its step into the standby,
-//! [`publish`](SearchLayer::publish) swaps the tables. The next `apply` first waits until no jump is left
-//! in the new standby and brings it up to date. A jump is short and calls nobody's code; if one stalls all
-//! the same the standby is given up for a copy of the published table.
+//! [`publish`](SearchLayer::publish) swaps the tables. The next `apply` first waits until no jump
+//! is left in the new standby and brings it up to date. A jump is short and calls no caller's code;
+//! if one stalls all the same the standby is given up for a copy of the published table.
 //!
 //! # Signposts
 //! A *signpost* is a place and its anchor. The tables do not hold the whole anchor but its shortest
-//! prefix above the anchor before it, and one byte more: else each byte of it would be an item. A jump for
-//! a key between that prefix and the anchor ends one node too far right, which HydraList sees. An anchor
-//! that comes to stand in such a gap makes the next signpost longer. The first signpost has the empty
-//! prefix; it is always there, and leads nowhere unless there is an empty anchor.
+//! prefix above the anchor before it, and one byte more: else each byte of it would be an item. A
+//! jump for a key between that prefix and the anchor ends one node too far right, which HydraList
+//! sees. An anchor that comes to stand in such a gap makes the next signpost longer. The first
+//! signpost has the empty prefix; it is always there, and leads nowhere unless there is an empty
+//! anchor.
 //!
 //! # Memory
-//! A removed signpost is retired once it is in neither table. Its place is given back by the `publish` that
-//! takes it out of the published one: who has the place by then has a guard of the list.
+//! A removed signpost is retired once it is in neither table. Its place is given back by the
+//! `publish` that takes it out of the published one: a reader that has the address by then holds a
+//! guard of the list.
 
 #![expect(unsafe_code, reason = "signposts are shared by two tables and by readers")]
 
@@ -155,8 +157,8 @@ impl<K: Key + ?Sized> Post<K> {
     }
 
     fn key<'a>(self) -> &'a K {
-        // SAFETY: cell and bytes were stored from one key, and never change. The bytes of a key without a
-        // tail are not looked at; of the others radix and tail are the same.
+        // SAFETY: cell and bytes were stored from one key, and never change. The bytes of a key
+        // without a tail are not looked at; of the others radix and tail are the same.
         unsafe { K::view(&raw const self.get().cell, self.whole().as_ptr()) }
     }
 
@@ -272,7 +274,7 @@ impl<K: Key + ?Sized> State<K> {
         let bytes = radix.as_ref();
         let left = self.at_or_before(bytes);
         if left.whole() == bytes && (left != self.first || bytes.is_empty()) {
-            // Release: who sees the place sees the node.
+            // Release: a reader of the address sees the node.
             let before = left.get().place.swap(place, Ordering::AcqRel);
             // Not at once: the published table may know the same anchor by an earlier signpost.
             self.leaving.extend(Some(before).filter(|before| *before != 0));
@@ -324,7 +326,7 @@ impl<K: Key + ?Sized> TableLayer<K> {
             if state.standby.is_quiet() {
                 break;
             }
-            // Who leaves takes its share of the garbage, and so sets the watch.
+            // A thread that leaves reclaims its share of the garbage, and so sets the watch.
             drop(self.collector.pin());
             std::thread::yield_now();
         }
@@ -341,7 +343,8 @@ impl<K: Key + ?Sized> TableLayer<K> {
             self.twin.renew(&mut state.standby, &guard);
         }
         for step in state.behind.drain(..).filter(|step| !step.came) {
-            // SAFETY: in neither table, nor in the list; retired once, by the step that took it out.
+            // SAFETY: in neither table, nor in the list; retired once, by the step that took it
+            // out.
             unsafe { guard.retire(step.place.0.as_ptr()) };
         }
     }
@@ -360,8 +363,8 @@ impl<K: Key + ?Sized> TableLayer<K> {
     }
 }
 
-// SAFETY: jumps find places in the published table; departures are told by `publish`, when no published
-// table has them and all jumps in the older one are told of by their guards.
+// SAFETY: jumps find places in the published table; departures are told by `publish`, when no
+// published table has them and all jumps in the older one are told of by their guards.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
     fn jump(&self, key: &K) -> Option<AnchorAddress> {
         let _guard: Guard<'_> = self.collector.pin();
@@ -473,8 +476,8 @@ impl<K: Key + ?Sized> Drop for TableLayer<K> {
         let gone = state.behind.drain(..).chain(state.ahead.drain(..));
         let mut posts: Vec<_> = gone.filter(|step| !step.came).map(|step| step.place).collect();
         posts.extend(std::iter::successors(Some(state.first), |post| post.next()));
-        // SAFETY: nobody jumps any more. A signpost is in the list or, once, in the steps that took it
-        // out, unless it is the collector's already.
+        // SAFETY: no thread jumps any more. A signpost is in the list or, once, in the steps that
+        // took it out, unless it is the collector's already.
         unsafe {
             self.twin.free(&state.standby);
             posts.into_iter().for_each(|post| Signpost::free(post.0.as_ptr()));

@@ -1,14 +1,14 @@
 //! Walks along the list, in both directions.
 //!
-//! A walk copies what it wants of a leaf under a ticket, and then calls the visitor, without any lock.
-//! If the ticket was not valid at the end of the copy, the walk finds the same place again. From leaf to
-//! leaf it goes by anchors: what is at or above the next leaf's anchor (or below this one's) is all that
-//! is left, wherever it stands by then. So a split behind the walk repeats nothing, and a merge skips
-//! nothing.
+//! A walk copies what it wants of a leaf under a ticket, and then calls the visitor, without any
+//! lock. If the ticket was not valid at the end of the copy, the walk finds the same place again.
+//! From leaf to leaf it goes by anchors: what is at or above the next leaf's anchor (or below this
+//! one's) is all that is left, wherever it stands by then. So a split behind the walk repeats
+//! nothing, and a merge skips nothing.
 //!
-//! Entries stand in a leaf by hash, so that a few dozen of them are on nearly all of its lines: the lines
-//! are asked for at once. While entries are visited the records of those to come are asked for, and
-//! towards the end of the leaf the lines of the leaf behind it.
+//! Entries stand in a leaf by hash, so that a few dozen of them are on nearly all of its lines: the
+//! lines are asked for at once. While entries are visited the records of those to come are asked
+//! for, and towards the end of the leaf the lines of the leaf behind it.
 
 #![expect(unsafe_code, reason = "calls the visitor with entries that the section keeps")]
 
@@ -172,8 +172,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Copies up to `want` entries of a leaf, which covers the place, from there on; returns the leaf
-    /// beside it. The right ends here: the visitor may read, so it holds nothing that others wait for.
+    /// Copies up to `want` entries of a leaf, which covers the place, from there on; returns the
+    /// leaf beside it. The right ends here: the visitor may read, so it holds nothing that others
+    /// wait for.
     #[inline]
     fn copy(
         leaf: Leaf<K, V, S, LEAF>,
@@ -200,8 +201,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         if counts { Ok(beside) } else { Err(Stale) }
     }
 
-    /// Calls `visit` with the entries of the run until it breaks; meanwhile asks for the leaf `ahead`.
-    /// Records are taken to be as long as the last one: `tail` is the length of its key's.
+    /// Calls `visit` with the entries of the run until it breaks; meanwhile asks for the leaf
+    /// `ahead`. Records are taken to be as long as the last one: `tail` is the length of its key's.
     ///
     /// # Safety
     /// The entries were copied under a right found valid, within a section that lasts.
@@ -221,8 +222,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             if let Some(later) = words.get(at + RECORDS_AHEAD) {
                 Leaf::<K, V, S, LEAF>::prefetch_words(later, *tail);
             }
-            // A line with each entry, so that all are asked for at the end of the run: a walk that ends
-            // before has asked for little in vain.
+            // A line with each entry, so that all are asked for at the end of the run: a walk that
+            // ends before has asked for little in vain.
             if let Some(ahead) = ahead {
                 while lines.len() >= words.len() - at {
                     lines.next().into_iter().for_each(|line| ahead.prefetch_line(line));

@@ -1,23 +1,23 @@
 //! The leaf list: where a key belongs, and how leaves split and merge.
 //!
 //! # Contract
-//! Any number of threads at once, each within a [`Section`] of the index. A leaf covers the keys from
-//! its anchor to the next leaf's; the list is the authority on that, the table (`table`, `upkeep`) a
-//! way to get near. The first leaf, whose anchor is empty, is never merged away.
+//! Any number of threads at once, each within a [`Section`] of the index. A leaf covers the keys
+//! from its anchor to the next leaf's; the list is the authority on that, the table (`table`,
+//! `upkeep`) a way to get near. The first leaf, whose anchor is empty, is never merged away.
 //!
-//! # Who writes what
+//! # Writers of each field
 //! - entries, order and `next` of a leaf: the holder of its lock;
 //! - `prev` of a leaf: the holder of the lock of the leaf before it;
-//! - the number of the last split and all links: within a step ([`Tables::step`]), under the locks of
-//!   the leaves concerned. Anchors never change.
+//! - the number of the last split and all links: within a step ([`Tables::step`]), under the locks
+//!   of the leaves concerned. Anchors never change.
 //!
 //! Two locks are taken only from a leaf to a neighbour and only by trying, so there is no deadlock.
 //!
 //! # A reader's way
-//! Through the table to a leaf. If the leaf's last split is in the table, the leaf has all that the table
-//! said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves, along the list
-//! by the anchors ([`LeafList::settle`]). All of it under a ticket of the leaf that stays valid to the end of
-//! the reading, or else again.
+//! Through the table to a leaf. If the leaf's last split is in the table, the leaf has all that the
+//! table said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves,
+//! along the list by the anchors ([`LeafList::settle`]). All of it under a ticket of the leaf that
+//! stays valid to the end of the reading, or else again.
 //!
 //! # Progress
 //! Readers retry when a writer comes between, [`RETRIES`] times; then they take the lock.
@@ -39,7 +39,7 @@ use ordna_base::{Key, Value, Violation};
 /// How often a reader tries before it takes the leaf's lock.
 pub const RETRIES: usize = 16;
 
-/// Leaves in order, the tables that lead to them, and who may still read what is gone.
+/// Leaves in order, the tables that lead to them, and the collector of retired ones.
 pub struct LeafList<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
     first: Leaf<K, V, S, LEAF>,
     tables: Tables<Leaf<K, V, S, LEAF>>,
@@ -153,8 +153,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         table.search_by_comparing(key).unwrap_or(Found::of(self.first))
     }
 
-    /// Whether the target's leaf, of which the caller has a ticket or the lock, covers its key: by the
-    /// heads, or because the table was right and the leaf has not been split since.
+    /// Whether the target's leaf, of which the caller has a ticket or the lock, covers its key: by
+    /// the heads, or because the table was right and the leaf has not been split since.
     #[inline]
     fn is_right(&self, target: &Target<K, V, S, LEAF>, key: &K, bytes: &[u8]) -> bool {
         let current =
@@ -208,12 +208,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             let back = side.is_beyond(leaf.anchor_bytes(), point);
             let ticket = if back { Err(Obsolete) } else { S::read(leaf.lock()) };
             let Ok(ticket) = ticket else {
-                // Only the first leaf has none before it; it is never obsolete, and no point is below
-                // its anchor.
+                // Only the first leaf has none before it; it is never obsolete, and no point is
+                // below its anchor.
                 leaf = leaf.prev().unwrap_or(self.first);
                 continue;
             };
-            // If this is stale the ticket is too; and it is a leaf all the same, kept by the section.
+            // If this is stale the ticket is too; and it is a leaf all the same, kept by the
+            // section.
             match leaf.next() {
                 Some(next) if !side.is_beyond(next.anchor_bytes(), point) => leaf = next,
                 _ => return (leaf, ticket),
@@ -256,7 +257,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         self.settle_locked(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
-    /// Whether the leaf covers the key. Under the lock, or while nobody writes.
+    /// Whether the leaf covers the key. Under the lock, or while no thread writes.
     fn covers(leaf: Leaf<K, V, S, LEAF>, key: &[u8]) -> bool {
         leaf.anchor_bytes() <= key && leaf.next().is_none_or(|next| key < next.anchor_bytes())
     }
@@ -356,8 +357,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         });
     }
 
-    /// Where to split a full leaf, and how long the right half's anchor is: near the middle, where it
-    /// is short.
+    /// Where to split a full leaf, and how long the right half's anchor is: near the middle, where
+    /// it is short.
     ///
     /// # Safety
     /// The lock is held, within a guard, and the order is the leaf's.
@@ -386,8 +387,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         best
     }
 
-    /// Merges a leaf that has become small, and is locked, with a neighbour, if that is free and both
-    /// fit. Drops the lock.
+    /// Merges a leaf that has become small, and is locked, with a neighbour, if that is free and
+    /// both fit. Drops the lock.
     pub fn merge(
         &self,
         leaf: Leaf<K, V, S, LEAF>,
@@ -447,17 +448,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     #[inline]
     pub fn maintain(&self, section: &Section<'_>) {
         if let Some(guard) = &section.0 {
-            // SAFETY: it is in no table and not in the list, so nobody new can reach it.
+            // SAFETY: it is in no table and not in the list, so no new thread can reach it.
             self.tables.maintain(guard, |leaf| unsafe { guard.retire(leaf.retired()) });
         } else {
-            // SAFETY: without a guard this is the only thread, and it has left the table. The leaf is in
-            // no table and not in the list.
+            // SAFETY: without a guard this is the only thread, and it has left the table. The leaf
+            // is in no table and not in the list.
             unsafe { self.tables.maintain_alone(|leaf| leaf.free()) }
         }
     }
 
-    /// Sets the value of an entry of a leaf that is locked. A word is overwritten; bytes come with a
-    /// new record, and the old one is retired.
+    /// Sets the value of an entry of a leaf that is locked. A word is overwritten; bytes come with
+    /// a new record, and the old one is retired.
     #[inline]
     pub fn set_value(
         &self,
@@ -492,7 +493,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Sorts the order of a leaf if it is not, and nobody holds the lock.
+    /// Sorts the order of a leaf if it is not, and no thread holds the lock.
     #[inline]
     pub fn try_sort(&self, leaf: Leaf<K, V, S, LEAF>, _section: &Section<'_>) {
         if !leaf.is_sorted()
@@ -518,7 +519,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         std::iter::successors(Some(self.first), |leaf| leaf.next())
     }
 
-    /// Bytes of leaves, of slabs where no leaf stands, of records and tables. Exact while nobody writes.
+    /// Bytes of leaves, of slabs where no leaf stands, of records and tables. Exact while no thread
+    /// writes.
     pub fn bytes(&self, section: &Section<'_>) -> [usize; 4] {
         let (mut leaves, mut records) = (0, 0);
         let mut at = Some(self.first);
@@ -556,7 +558,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
                 return broken("the anchors do not ascend");
             }
             for (_, words) in leaf.entries() {
-                // SAFETY: nobody writes, by the caller.
+                // SAFETY: no thread writes, by the caller.
                 let covered = unsafe {
                     Leaf::<K, V, S, LEAF>::with_key(words, |key| {
                         Self::covers(*leaf, key.radix().as_ref())
@@ -577,8 +579,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Drop
     for LeafList<K, V, S, LEAF>
 {
     fn drop(&mut self) {
-        // SAFETY: the index is exclusively ours: no reader is left. A leaf that is out of the list but
-        // waits in the log is in no other place. Records of merged leaves have moved on.
+        // SAFETY: the index is exclusively ours: no reader is left. A leaf that is out of the list
+        // but waits in the log is in no other place. Records of merged leaves have moved on.
         unsafe {
             self.tables.free(|leaf| leaf.free());
             let mut at = Some(self.first);

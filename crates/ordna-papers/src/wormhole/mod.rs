@@ -1,19 +1,21 @@
 //! Wormhole: lookups in O(log L), where L is the length of the key, however many keys there are.
 //!
-//! A list of leaves in order, and over it a trie of short separators (*anchors*) kept in a hash table
-//! with all their prefixes. A lookup finds its longest prefix in the table by binary search on the
-//! length, and from there its leaf in constant time; in the leaf the hash of the key tells where.
+//! A list of leaves in order, and over it a trie of short separators (*anchors*) kept in a hash
+//! table with all their prefixes. A lookup finds its longest prefix in the table by binary search
+//! on the length, and from there its leaf in constant time; in the leaf the hash of the key tells
+//! where.
 //!
 //! | type | leaves are shared by | for |
 //! |---|---|---|
 //! | [`Wormhole`] | versions that readers validate | use |
 //! | [`WormholeFaithful`] | reader-writer locks, as in the paper | comparison |
-//! | [`WormholeUnsafe`] | nobody: one thread | what synchronization costs |
+//! | [`WormholeUnsafe`] | one thread only | what synchronization costs |
 //!
 //! Point operations O(log L) and linearizable: a read where its leaf was last found valid, a write
-//! where it unlocks the leaf. Walks are live; they copy what they want of a leaf, and go on by anchors. Readers
-//! write nothing shared, except that a walk sorts the leaf it comes to, if that is not sorted and
-//! nobody holds its lock. Splits and merges wait for no reader, and neither for each other.
+//! where it unlocks the leaf. Walks are live; they copy what they want of a leaf, and go on by
+//! anchors. Readers write nothing shared, except that a walk sorts the leaf it comes to, if that is
+//! not sorted and no thread holds its lock. Splits and merges wait for no reader, and neither for
+//! each other.
 //!
 //! | file | holds |
 //! |---|---|
@@ -107,8 +109,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Index<K, V,
         Self { list: LeafList::new(switches), len: StripedCounter::new() }
     }
 
-    /// How many splits and merges the published table does not know yet: lookups of their leaves have
-    /// a leaf or two more to look at. For observation.
+    /// How many splits and merges the published table does not know yet: lookups of their leaves
+    /// have a leaf or two more to look at. For observation.
     pub fn table_lag(&self) -> u64 {
         self.list.lag()
     }

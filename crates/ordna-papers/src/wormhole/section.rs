@@ -12,8 +12,8 @@ pub struct Section<'a>(pub Option<Guard<'a>>);
 impl Section<'_> {
     /// Retires a record that has left its leaf.
     pub fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
-        // SAFETY: callers have taken the record out of its leaf, under the lock. Without a guard the
-        // caller is the only thread there is.
+        // SAFETY: callers have taken the record out of its leaf, under the lock. Without a guard
+        // the caller is the only thread there is.
         unsafe {
             match &self.0 {
                 Some(guard) => record.retire(guard),

@@ -1,8 +1,8 @@
 //! The index for one thread: without locks, without a collector, with one table.
 //!
-//! Reads take `&self` and the type is not `Sync`; writes take `&mut self`. So nothing is removed while a
-//! reader looks, and what is removed is freed at once. Walks sort leaves, through `&self`: the order is
-//! in atomics, and a walk goes by its own copy.
+//! Reads take `&self` and the type is not `Sync`; writes take `&mut self`. So nothing is removed
+//! while a reader looks, and what is removed is freed at once. Walks sort leaves, through `&self`:
+//! the order is in atomics, and a walk goes by its own copy.
 
 use std::borrow::Borrow;
 use std::cell::Cell;

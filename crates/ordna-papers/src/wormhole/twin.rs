@@ -1,21 +1,21 @@
 //! Two copies of a table: readers use the published one while the other takes in what is new.
 //!
 //! # Protocol
-//! Readers load the published pointer under a guard and read the table as it is: nobody writes to it.
-//! The one *keeper* (whoever holds the lock around [`Standby`]) changes the copy in standby and then
-//! swaps the two ([`Twin::publish`]). The copy that was published until then is *busy*: readers may
-//! still be in it. A watch handed to the reclamation becomes true once every guard of that moment is
-//! gone; only then does the keeper touch it again ([`Standby::is_quiet`]).
+//! Readers load the published pointer under a guard and read the table as it is: no thread writes
+//! to it. The one *keeper* (the thread that holds the lock around [`Standby`]) changes the copy in
+//! standby and then swaps the two ([`Twin::publish`]). The copy that was published until then is
+//! *busy*: readers may still be in it. A watch handed to the reclamation becomes true once every
+//! guard of that moment is gone; only then does the keeper touch it again ([`Standby::is_quiet`]).
 //!
-//! Nobody ever waits for readers. While the standby is busy, changes queue up (`upkeep`); if it stays
-//! busy for too long, because a reader sleeps under its guard, the keeper leaves that copy to the
-//! reclamation and makes another ([`Twin::renew`]).
+//! No thread ever waits for readers. While the standby is busy, changes queue up (`upkeep`); if it
+//! stays busy for too long, because a reader sleeps under its guard, the keeper leaves that copy to
+//! the reclamation and makes another ([`Twin::renew`]).
 //!
 //! # Why it is safe
-//! A reader's accesses happen before its guard ends, which happens before the watch becomes true (the
-//! reclamation's promise: release store below, acquire load in `is_quiet`), which happens before the
-//! keeper's next change. A reader that enters later cannot load the old pointer: its load is ordered
-//! after the swap by the same argument by which retired memory is unreachable.
+//! A reader's accesses happen before its guard ends, which happens before the watch becomes true
+//! (the reclamation's promise: release store below, acquire load in `is_quiet`), which happens
+//! before the keeper's next change. A reader that enters later cannot load the old pointer: its
+//! load is ordered after the swap by the same argument by which retired memory is unreachable.
 //!
 //! Source: the Wormhole paper, §2.5; the grace period is taken off the writers' path.
 
@@ -87,8 +87,8 @@ impl<T: Clone + Send + Sync> Twin<T> {
 
     /// Swaps the two copies. The other one is busy from then on.
     pub fn publish(&self, standby: &mut Standby<T>, grace: &impl Grace) {
-        // Release: who loads the pointer sees the changes. Acquire: none needed, for only the keeper
-        // ever stores it, but a swap is both.
+        // Release: a reader of the pointer sees the changes. Acquire: none needed, for only the
+        // keeper ever stores it, but a swap is both.
         standby.table = self.0.swap(standby.table, Ordering::AcqRel);
         standby.quiet = Shared::new(AtomicBool::new(false));
         grace.watch(standby.quiet.clone());
@@ -100,7 +100,8 @@ impl<T: Clone + Send + Sync> Twin<T> {
         let copy = Box::into_raw(Box::new(unsafe { self.read() }.clone()));
         let busy = std::mem::replace(&mut standby.table, copy);
         standby.quiet = Shared::new(AtomicBool::new(true));
-        // SAFETY: it has not been published since it became busy, so only readers of before are in it.
+        // SAFETY: it has not been published since it became busy, so only readers of before are in
+        // it.
         unsafe { grace.retire(busy) }
     }
 
@@ -129,7 +130,7 @@ impl<T> Standby<T> {
     /// # Safety
     /// [`Standby::is_quiet`] has returned true since the last [`Twin::publish`].
     pub unsafe fn table(&mut self) -> &mut T {
-        // SAFETY: nobody reads it any more by the caller's promise, and the keeper is one.
+        // SAFETY: no thread reads it any more by the caller's promise, and the keeper is one.
         unsafe { &mut *self.table }
     }
 

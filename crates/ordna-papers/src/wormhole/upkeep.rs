@@ -1,18 +1,20 @@
 //! Takes the steps of the leaf list into the two tables, behind the backs of writers and readers.
 //!
 //! # Protocol
-//! A writer that splits or merges makes its step *under the log's lock*: it numbers the step, marks the
-//! two halves of a split with the number, relinks the list and appends to the log. So the log is the
-//! history of the list, and the table after step n is exact for the list after step n. A reader that
-//! comes to a leaf through the table of version v, and finds the leaf marked with a number not above v,
-//! knows that the leaf has all that the table said it has; else it goes by the anchors.
+//! A writer that splits or merges makes its step *under the log's lock*: it numbers the step, marks
+//! the two halves of a split with the number, relinks the list and appends to the log. So the log
+//! is the history of the list, and the table after step n is exact for the list after step n. A
+//! reader that comes to a leaf through the table of version v, and finds the leaf marked with a
+//! number not above v, knows that the leaf has all that the table said it has; else it goes by the
+//! anchors.
 //!
 //! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
-//! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the keeper,
-//! or the standby is busy, it goes on: its steps wait. Readers meanwhile walk along the list.
+//! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the
+//! keeper, or the standby is busy, it goes on: its steps wait. Readers meanwhile walk along the
+//! list.
 //!
-//! A leaf that was merged away is retired once its step is in both tables, in the order of the steps.
-//! So whoever holds a guard can follow the `prev` of an obsolete leaf: that leaf goes later.
+//! A leaf that was merged away is retired once its step is in both tables, in the order of the
+//! steps. So a reader with a guard can follow the `prev` of an obsolete leaf: that leaf goes later.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -23,7 +25,7 @@ use super::twin::{Grace, Standby, Twin};
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{fault, point};
 
-/// Steps that may wait before somebody takes them in: one for so many leaves, and no more than…
+/// Steps that may wait before a thread takes them in: one for so many leaves, and no more than…
 const LEAVES_PER_STEP: usize = 64;
 /// …this many: a reader that comes to a leaf whose step waits has two leaves to look at.
 const MOST_STEPS: u64 = 64;
@@ -53,8 +55,8 @@ pub struct Tables<P> {
     twin: Twin<Table<P>>,
     log: Mutex<Log<P>>,
     keeper: Mutex<Keeper<P>>,
-    /// Copies of the log's last number and the published version, for who only wants to know whether
-    /// there is something to do.
+    /// Copies of the log's last number and the published version, for a thread that only asks
+    /// whether there is something to do.
     logged: AtomicU64,
     published: AtomicU64,
     wanted: AtomicU64,
@@ -84,8 +86,8 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         unsafe { self.twin.read() }
     }
 
-    /// Makes a step of the list: `change` gets its number, relinks, and says what it did. It is quick
-    /// and does not panic.
+    /// Makes a step of the list: `change` gets its number, relinks, and says what it did. It is
+    /// quick and does not panic.
     pub fn step(&self, change: impl FnOnce(u64) -> Step<P>) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.last += 1;
@@ -100,9 +102,9 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         self.logged.load(Ordering::Relaxed).saturating_sub(published)
     }
 
-    /// Takes what is in the log into the standby table and publishes it, if it is worth it and nobody
-    /// else does, and readers have left the standby. Calls `retire` with leaves that are now in
-    /// neither table. Waits for nobody.
+    /// Takes what is in the log into the standby table and publishes it, if it is worth it and no
+    /// other thread does, and readers have left the standby. Calls `retire` with leaves that are
+    /// now in neither table. Waits for no thread.
     pub fn maintain(&self, grace: &impl Grace, retire: impl FnMut(P)) {
         if self.lag() < self.wanted.load(Ordering::Relaxed) {
             return;
@@ -162,8 +164,8 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         self.wanted.store(wanted.min(MOST_STEPS), Ordering::Relaxed);
     }
 
-    /// Takes what is in the log into the published table, in place. Calls `free` with leaves that are
-    /// in it no longer.
+    /// Takes what is in the log into the published table, in place. Calls `free` with leaves that
+    /// are in it no longer.
     ///
     /// # Safety
     /// The caller is the only thread that uses the tables, and holds no reference to them.

@@ -223,8 +223,8 @@ mod pitfall_2_second_validation_of_the_parent {
         assert_eq!(found, Some(0));
     }
 
-    /// Runs `write` until it stands with half of a node's entries moved, and meanwhile lets `read` go
-    /// on from `point`, at which it has entered the node.
+    /// Runs `write` until it stands with half of a node's entries moved, and meanwhile lets `read`
+    /// go on from `point`, at which it has entered the node.
     fn reads_while_entries_move(
         keys: &[&[u8]],
         (write, moved): (fn(&Bytes<Olc>), &'static str),
@@ -290,8 +290,8 @@ mod pitfall_2_second_validation_of_the_parent {
         }
     }
 
-    /// The record in the slot of the bound stands before the bound; while the walk goes on, others come
-    /// in between.
+    /// The record in the slot of the bound stands before the bound; while the walk goes on, others
+    /// come in between.
     #[test]
     fn a_walk_that_restarts_stays_behind_its_bound() {
         let index = with::<Olc>(&[b"ab1", b"ac"]);
@@ -303,8 +303,8 @@ mod pitfall_2_second_validation_of_the_parent {
         assert_eq!(keys(&found), [b"ac"]);
     }
 
-    /// A seek compares its bound with a prefix that is being cut: what is left of it is smaller than
-    /// the bound in one case, larger in the other.
+    /// A seek compares its bound with a prefix that is being cut: what is left of it is smaller
+    /// than the bound in one case, larger in the other.
     #[test]
     fn a_seek_compares_with_a_prefix_of_one_moment() {
         let cases: [([&[u8]; 2], &[u8]); 2] = [(FORK, b"abc"), ([b"aca1", b"aca2"], b"aca")];
@@ -366,7 +366,8 @@ mod pitfall_6_epochs {
         assert_eq!(found, Some(value(2)));
     }
 
-    /// The record from which a prefix is completed is removed meanwhile: it must outlive the reader.
+    /// The record from which a prefix is completed is removed meanwhile: it must outlive the
+    /// reader.
     fn a_record_that_is_read_is_not_freed<P: Concurrent>() {
         const LONG: [&[u8]; 2] = [b"abcdefghijklm1", b"abcdefghijklm2"];
         let index = with::<P>(&LONG);

@@ -32,7 +32,8 @@ fn the_example_of_the_paper() {
     for (anchor, node) in [(b"AAA".as_slice(), 1), (b"BBB", 2), (b"CAB", 3)] {
         index.insert(anchor, &node).unwrap();
     }
-    // Figure 3: BAA leads to the leaf of BBB, which is above it; here on to AAA, whose range holds it.
+    // Figure 3: BAA leads to the leaf of BBB, which is above it; here on to AAA, whose range holds
+    // it.
     assert_eq!(jump_to(&index, b"BAA"), Some(b"AAA".to_vec()));
     assert_eq!(index.jump(b"AAC", |_, node| *node), Some(1));
     assert_eq!(index.jump(b"D", |_, node| *node), Some(3), "nearest smaller");
@@ -67,7 +68,8 @@ fn a_jump_ends_at_the_key_or_a_neighbour() {
     }
 }
 
-/// One writer, many readers: of the anchors that stay, none lies between the key and the jump's end.
+/// One writer, many readers: of the anchors that stay, none lies between the key and the jump's
+/// end.
 fn readers_beside_a_writer<P: Concurrent>(
     jump: impl Fn(&Art<[u8], u64, P>, &[u8]) -> Option<Vec<u8>> + Sync,
 ) {

@@ -70,7 +70,8 @@ mod pitfall_4_prefixes_longer_than_stored {
         (index, base)
     }
 
-    /// Keys that leave a prefix where its bytes are not stored: near the top, in the middle, at the end.
+    /// Keys that leave a prefix where its bytes are not stored: near the top, in the middle, at the
+    /// end.
     fn beside(base: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         let len = base.len();
         [len - len % 8 - 10, len / 2 / 8 * 8 + 6, 14].into_iter().map(|at| {

@@ -1,6 +1,7 @@
 //! Rare interleavings of the radix tree whose readers look at no version (ROWEX), forced.
 //!
-//! Not with `pessimistic`: there an optimistic reader keeps out the writer that the last test lets in.
+//! Not with `pessimistic`: there an optimistic reader keeps out the writer that the last test lets
+//! in.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -89,7 +90,8 @@ fn a_slot_filled_meanwhile_has_its_byte() {
     assert!(keys(&found).starts_with(&[b"ab", b"ac"]), "{found:?}");
 }
 
-/// Each slot is empty when the reader comes there: one behind it is filled, those ahead are emptied.
+/// Each slot is empty when the reader comes there: one behind it is filled, those ahead are
+/// emptied.
 fn looks_again(index: &Bytes<Rowex>) {
     for key in [b"abcdefghijk".as_slice(), b"abcdefghijka"] {
         index.insert(key, &9).unwrap();
@@ -99,7 +101,8 @@ fn looks_again(index: &Bytes<Rowex>) {
     }
 }
 
-/// What a jump or a seek meets nothing in has changed meanwhile: it looks once more, and that counts.
+/// What a jump or a seek meets nothing in has changed meanwhile: it looks once more, and that
+/// counts.
 #[test]
 fn a_node_in_which_nothing_was_met_is_looked_at_again() {
     type Read = fn(&Bytes<Rowex>) -> Option<Vec<u8>>;
@@ -120,7 +123,8 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
     }
 }
 
-/// The slot that a seek looks at is emptied behind it: it has seen a record there, and looks no further.
+/// The slot that a seek looks at is emptied behind it: it has seen a record there, and looks no
+/// further.
 #[test]
 fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
     let index = with::<Rowex>(&[b"abcdefghijka", b"abcdefghijkb", b"abcdefghijkc"]);
@@ -133,8 +137,8 @@ fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
     assert_eq!((found, looks), (Some(b"abcdefghijka".to_vec()), 0));
 }
 
-/// The entries of a node have moved from the larger side of the key to the smaller one, behind the jump:
-/// it does not say that the tree is empty.
+/// The entries of a node have moved from the larger side of the key to the smaller one, behind the
+/// jump: it does not say that the tree is empty.
 #[test]
 fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
     let index = with::<Rowex>(&[b"a5", b"a7", b"b"]);
@@ -153,8 +157,8 @@ fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
     assert_eq!((found, looks), (Some(b"a1".to_vec()), 1));
 }
 
-/// What misled a jump is gone when it comes there again from the root: it goes to a neighbour of the gap,
-/// and not to the end of the node, beyond entries that stay.
+/// What misled a jump is gone when it comes there again from the root: it goes to a neighbour of
+/// the gap, and not to the end of the node, beyond entries that stay.
 #[test]
 fn a_jump_that_was_misled_ends_beside_the_gap() {
     let gone: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
@@ -167,8 +171,8 @@ fn a_jump_that_was_misled_ends_beside_the_gap() {
     assert_eq!(found, Some(b"A".to_vec()));
 }
 
-/// All is gone when a jump that was misled by a prefix comes to the root again: it does not wait there
-/// for an entry.
+/// All is gone when a jump that was misled by a prefix comes to the root again: it does not wait
+/// there for an entry.
 #[test]
 fn a_jump_ends_in_a_tree_that_was_emptied() {
     let all: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
@@ -204,7 +208,8 @@ fn long(pair: [u8; 2], place: usize, byte: u8) -> Vec<u8> {
 }
 
 /// Reads as `read` says while writers split and join the prefixes on its way; returns how often the
-/// reader restarted or looked again. Each node has entries that stay: there is always one to be met.
+/// reader restarted or looked again. Each node has entries that stay: there is always one to be
+/// met.
 fn restarts_beside_writers<P: Concurrent>(
     mut read: impl FnMut(&Bytes<P>, &[u8]) + Send,
     is_enough: impl Fn(u64, u64) -> bool + Sync,
@@ -252,8 +257,8 @@ fn restarts_beside_writers<P: Concurrent>(
     restarts
 }
 
-/// Whatever writers do, neither lookups nor batches nor walks nor jumps restart, and where an entry of
-/// each node stays none looks at a node again; writers restart and finish.
+/// Whatever writers do, neither lookups nor batches nor walks nor jumps restart, and where an entry
+/// of each node stays none looks at a node again; writers restart and finish.
 #[test]
 fn reads_never_restart() {
     let (mut walks_looked, mut jumps_looked) = (0, 0);

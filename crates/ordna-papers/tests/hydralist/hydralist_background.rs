@@ -211,8 +211,8 @@ fn a_stale_jump_node_hands_on() {
     });
 }
 
-/// PITFALLS, HydraList 5: an updater that stalls. Results stay right, the lag stays bounded, and the
-/// writers go on when it does.
+/// PITFALLS, HydraList 5: an updater that stalls. Results stay right, the lag stays bounded, and
+/// the writers go on when it does.
 #[test]
 fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
     const LIMIT: usize = 10;
@@ -356,7 +356,8 @@ fn panics<L: SearchLayer<u64> + 'static>() {
     }
 }
 
-/// Gathers steps until they are published, as [`TableLayer`] does, and panics at the one of this anchor.
+/// Gathers steps until they are published, as [`TableLayer`] does, and panics at the one of this
+/// anchor.
 #[derive(Default)]
 struct FragileAtTwelve(TableLayer<u64>);
 
@@ -416,7 +417,7 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
     }
 }
 
-/// The threads do nothing while nobody writes.
+/// The threads do nothing while no thread writes.
 #[test]
 fn threads_of_an_idle_index_sleep() {
     let index: Small<u64, u64> = HydraList::with(&nodes(3));

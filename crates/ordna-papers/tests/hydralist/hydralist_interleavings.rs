@@ -192,8 +192,8 @@ fn a_walk_meets_splits_and_merges() {
     }
 }
 
-/// A walk has handed out a part of a node when the rest is changed: slots are used for other keys, or
-/// the node is split.
+/// A walk has handed out a part of a node when the rest is changed: slots are used for other keys,
+/// or the node is split.
 #[test]
 fn a_walk_finds_the_rest_of_its_node_changed() {
     for direction in [Direction::Ascending, Direction::Descending] {

@@ -1,4 +1,5 @@
-//! The MetaTrieHT as HydraList's search layer: the same contract, and jumps that end where they should.
+//! The MetaTrieHT as HydraList's search layer: the same contract, and jumps that end where they
+//! should.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

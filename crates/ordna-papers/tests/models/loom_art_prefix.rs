@@ -1,7 +1,8 @@
 //! Models of ROWEX's prefix changes: every interleaving of a reader with a split and with a merge.
 //!
-//! A node of level 3 below the byte 'a', with the prefix "bc": its keys start with "abc". A split puts
-//! a node of level 1 above it, a merge takes that away. The link and the prefix change in two stores.
+//! A node of level 3 below the byte 'a', with the prefix "bc": its keys start with "abc". A split
+//! puts a node of level 1 above it, a merge takes that away. The link and the prefix change in two
+//! stores.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,8 @@ const KEY: &[u8] = b"abc";
 const LEVEL: usize = 3;
 
 struct Tree {
-    /// Depth at which whoever follows the links comes to the node: 1 directly, 2 through another.
+    /// Depth at which a reader that follows the links comes to the node: 1 directly, 2 through
+    /// another.
     depth: AtomicUsize,
     prefix: AtomicPrefix,
 }

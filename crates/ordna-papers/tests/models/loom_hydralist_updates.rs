@@ -1,5 +1,5 @@
-//! A model of how splits and merges reach HydraList's search layers: while one anchor comes, goes and
-//! comes again, logged by two threads, a third one combines and applies.
+//! A model of how splits and merges reach HydraList's search layers: while one anchor comes, goes
+//! and comes again, logged by two threads, a third one combines and applies.
 //!
 //! `cargo xtask loom` runs it; `cargo xtask faults hydralist_updates` shows what it notices.
 

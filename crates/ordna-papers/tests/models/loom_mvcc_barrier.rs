@@ -1,7 +1,7 @@
-//! Models of the access barrier: what is freed, nobody reads; and everything is freed.
+//! Models of the access barrier: what is freed, no thread reads; and everything is freed.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_barrier` shows that each notices what it is
-//! there for.
+//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_barrier` shows that each notices what it
+//! is there for.
 #![allow(unsafe_code, reason = "retiring is unsafe by nature")]
 
 use loom::cell::UnsafeCell;
@@ -17,7 +17,7 @@ struct Data {
     freed: AtomicBool,
 }
 
-// SAFETY: the point of the models: the barrier keeps readers and the one who frees apart.
+// SAFETY: the point of the models: the barrier keeps readers and the freeing thread apart.
 unsafe impl Sync for Data {}
 // SAFETY: as above.
 unsafe impl Send for Data {}

@@ -1,7 +1,8 @@
-//! A model of the two-table switch: readers that stall in either table, and a keeper that changes the
-//! one in standby and swaps them.
+//! A model of the two-table switch: readers that stall in either table, and a keeper that changes
+//! the one in standby and swaps them.
 //!
-//! `cargo xtask loom` runs it; `cargo xtask faults twin` shows that it notices what it is there for.
+//! `cargo xtask loom` runs it; `cargo xtask faults twin` shows that it notices what it is there
+//! for.
 #![allow(unsafe_code, reason = "plays the reader, the keeper and the reclamation")]
 
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 use loom::thread;
 use ordna_papers::wormhole::twin::{Grace, Twin, Watch};
 
-/// A table of two fields that must change together. Loom notices who touches them at once.
+/// A table of two fields that must change together. Loom notices threads that access them at once.
 struct Table {
     left: UnsafeCell<u64>,
     right: UnsafeCell<u64>,
@@ -20,34 +21,36 @@ struct Table {
 
 impl Clone for Table {
     fn clone(&self) -> Self {
-        // SAFETY: loom's cell gives a valid pointer, and fails the model if somebody writes meanwhile.
+        // SAFETY: loom's cell gives a valid pointer, and fails the model if a thread writes
+        // meanwhile.
         let [left, right] = [&self.left, &self.right].map(|f| f.with(|field| unsafe { *field }));
         Self { left: UnsafeCell::new(left), right: UnsafeCell::new(right) }
     }
 }
 
-// SAFETY: stands for what the index keeps of its tables; loom fails the model if two threads touch a
-// field at once, which the protocol must prevent.
+// SAFETY: stands for what the index keeps of its tables; loom fails the model if two threads touch
+// a field at once, which the protocol must prevent.
 unsafe impl Sync for Table {}
 
 impl Table {
     fn set(&mut self, value: u64) {
-        // SAFETY: `&mut self`; loom checks that nobody else is in either field.
+        // SAFETY: `&mut self`; loom checks that no other thread is in either field.
         self.left.with_mut(|field| unsafe { *field = value });
         // SAFETY: as above.
         self.right.with_mut(|field| unsafe { *field = value });
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom's cell gives a valid pointer, and fails the model if somebody writes meanwhile.
+        // SAFETY: loom's cell gives a valid pointer, and fails the model if a thread writes
+        // meanwhile.
         let [left, right] = [&self.left, &self.right].map(|f| f.with(|field| unsafe { *field }));
         assert_eq!(left, right, "a table was read while it was changed");
         left
     }
 }
 
-/// A reclamation for so many readers: each announces itself, and says when it leaves. What is handed
-/// over while one is inside waits for a look at which all of those have left.
+/// A reclamation for so many readers: each announces itself, and says when it leaves. What is
+/// handed over while one is inside waits for a look at which all of those have left.
 struct Readers {
     inside: Vec<AtomicUsize>,
     waiting: Mutex<Vec<(Vec<usize>, Watch)>>,

@@ -71,7 +71,7 @@ fn race() {
         assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "{keys:?}");
     }));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    // Nobody writes any more: every place of the layer is a live node or one that is kept.
+    // No thread writes any more: every place of the layer is a live node or one that is kept.
     assert_eq!(index.validate().unwrap().entries, 48);
     index.rebuild();
     assert_eq!(index.validate().unwrap().nodes, index.places());

@@ -242,7 +242,7 @@ fn too_long_a_key_refuses_the_whole_batch() {
     assert!(answers.iter().all(|answer| matches!(answer, Answer::Value(None))));
 }
 
-/// Callers at once, each on its own keys: every answer is known, whoever did the work.
+/// Callers at once, each on its own keys: every answer is known, whichever thread did the work.
 #[test]
 fn concurrent_batches_answer_their_own_callers() {
     for workers in [0, 1] {
@@ -393,7 +393,8 @@ fn full_nodes(options: &Options) -> Pi<u64, u64> {
 #[test]
 fn a_reader_goes_back_over_any_number_of_dead_places() {
     let index = Arc::new(full_nodes(&small()));
-    // One by one: the owner's stretch is the whole list, and one node absorbs all that become empty.
+    // One by one: the owner's stretch is the whole list, and one node absorbs all that become
+    // empty.
     index.while_rebuild_is_locked(|| {
         (300..1900).for_each(|key| assert_eq!(index.remove(&key), Some(key)));
     });

@@ -11,7 +11,7 @@ use ordna_papers::pi::{Options, Query};
 
 type Words = Pi<u64, u64>;
 
-/// Nodes of four entries; the layer stays as it is until somebody says `rebuild`.
+/// Nodes of four entries; the layer stays as it is until a thread says `rebuild`.
 fn index(keys: impl IntoIterator<Item = u64>) -> Words {
     let index = Words::with(&Options {
         node_entries: 4,
@@ -73,7 +73,8 @@ fn a_lookup_does_not_walk_past_a_node_that_appears() {
     assert_eq!(index.validate().unwrap().nodes, nodes + 1);
 }
 
-/// The layer names a node that was absorbed: its keys are found where they went, not where they were.
+/// The layer names a node that was absorbed: its keys are found where they went, not where they
+/// were.
 #[test]
 fn an_absorbed_node_is_not_read() {
     let index = index((0..40).map(|n| n * 10));
@@ -225,7 +226,7 @@ fn a_descending_walk_does_not_skip_what_was_split_off() {
 }
 
 /// A cut in the middle of a node's queries would give the node two owners. One of them is held
-/// between its search of the node and its insert; whoever else has work has done it by then.
+/// between its search of the node and its insert; all other threads have done their work by then.
 #[test]
 fn no_node_is_written_by_two_threads() {
     let index = index((0..8).map(|n| n * 10));
@@ -295,8 +296,8 @@ fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R +
     }
 }
 
-/// Has a batch of inserts done by a leader of node 0, held in its first piece, and a helper of node 1,
-/// who does all the rest; returns the pieces done by threads of their node, and by others.
+/// Has a batch of inserts done by a leader of node 0, held in its first piece, and a helper of node
+/// 1, who does all the rest; returns the pieces done by threads of their node, and by others.
 fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
     let topology = Topology::declared(2);
     let index = Words::with(&Options {

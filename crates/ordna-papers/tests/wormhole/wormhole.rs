@@ -38,8 +38,8 @@ mod keys {
         (u64::from(crc(key)) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// An audit looks at each prefix of each anchor, so it may not work through all their bytes but to compare
-    /// them: a text of each prefix took minutes here.
+    /// An audit looks at each prefix of each anchor, so it may not work through all their bytes but
+    /// to compare them: a text of each prefix took minutes here.
     #[test]
     fn the_audit_of_the_longest_anchors_ends_soon() {
         let index = Wormhole::<[u8], u64, 4>::new();
@@ -384,7 +384,7 @@ mod interleavings {
         }
     }
 
-    /// One reader stalls in each of the two tables: neither is changed under it, nobody waits.
+    /// One reader stalls in each of the two tables: neither is changed under it, no thread waits.
     #[test]
     fn a_reader_stalls_in_each_table() {
         let index = with(&[]);
@@ -420,8 +420,8 @@ mod interleavings {
         assert_eq!(index.validate().unwrap().entries, 400);
     }
 
-    /// A thread that sleeps stops no split: neither one that has used the index and is idle, nor one
-    /// that sleeps inside a reading section. The table keeps up with the list.
+    /// A thread that sleeps stops no split: neither one that has used the index and is idle, nor
+    /// one that sleeps inside a reading section. The table keeps up with the list.
     #[test]
     fn a_thread_that_sleeps_stops_no_split() {
         for inside in [false, true] {
@@ -452,8 +452,8 @@ mod interleavings {
         }
     }
 
-    /// The visitor reads the leaf that it is shown, whose lock a writer awaits. (A lock that is shared
-    /// lets no reader in once a writer waits, not even one that holds it already.)
+    /// The visitor reads the leaf that it is shown, whose lock a writer awaits. (A lock that is
+    /// shared lets no reader in once a writer waits, not even one that holds it already.)
     #[test]
     fn a_visitor_reads_while_a_writer_waits() {
         use std::ops::{Bound, ControlFlow};

@@ -53,8 +53,8 @@ impl<'g, P: Protocol> Chunk<'g, P> {
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
-    /// Moves up to `limit` entries from position `from` on, in the walk's order, to `chunk`. Returns
-    /// where the next ones start, or `None` if none are left.
+    /// Moves up to `limit` entries from position `from` on, in the walk's order, to `chunk`.
+    /// Returns where the next ones start, or `None` if none are left.
     pub fn collect(
         self,
         from: Position,
@@ -77,8 +77,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// The first entry from position `from` on, without a chunk. For nodes whose slots keep their bytes
-    /// while readers are in them.
+    /// The first entry from position `from` on, without a chunk. For nodes whose slots keep their
+    /// bytes while readers are in them.
     #[inline]
     pub fn nearest(self, from: Position, direction: Direction) -> Option<Word<'g, P>> {
         let descends = direction == Direction::Descending;
@@ -139,9 +139,9 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Fetches what the chunks behind the next position are likely to need: the small nodes in the next
-    /// slots of a Node256, and the lines of the slots behind them. Records are fetched when they are
-    /// taken, and large nodes one at a time.
+    /// Fetches what the chunks behind the next position are likely to need: the small nodes in the
+    /// next slots of a Node256, and the lines of the slots behind them. Records are fetched when
+    /// they are taken, and large nodes one at a time.
     #[inline]
     pub fn prefetch_chunk(self, from: Position, direction: Direction) {
         const SLOTS: usize = LINE / size_of::<Slot>();
@@ -231,8 +231,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         found.get(limit).map(|entry| entry >> INDEX_BITS)
     }
 
-    /// Takes the terminal entry in its turn. `bytes` offers the children from a byte on, in the walk's
-    /// direction, and returns the byte of the one that made the chunk full.
+    /// Takes the terminal entry in its turn. `bytes` offers the children from a byte on, in the
+    /// walk's direction, and returns the byte of the one that made the chunk full.
     #[inline]
     fn collect_wide(
         self,

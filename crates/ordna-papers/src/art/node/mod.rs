@@ -1,13 +1,13 @@
 //! The four kinds of nodes, and what can be done to one.
 //!
 //! # Contract
-//! All that changes in a node is atomic. Whoever calls a method that changes a node holds its lock;
+//! All that changes in a node is atomic. The caller of a method that changes a node holds its lock;
 //! the methods that read may run at any time, and their callers validate what they read if the
-//! protocol is one in which readers notice changes ([`Protocol::READERS_NOTICE`]). Under those, Node4 and
-//! Node16 are sorted and without gaps. Under the others:
+//! protocol is one in which readers notice changes ([`Protocol::READERS_NOTICE`]). Under those,
+//! Node4 and Node16 are sorted and without gaps. Under the others:
 //!
 //! - the key byte of a slot is written before the slot is first filled, and never changes;
-//! - so a reader who finds a slot filled sees its byte, if it loads the slot first.
+//! - so a reader that finds a slot filled sees its byte, if it loads the slot first.
 //!
 //! # Invariants
 //! 1. All keys below a node share their first `level` bytes; the byte at `level` picks the slot. A
@@ -75,8 +75,8 @@ struct Node16<L> {
 #[repr(C)]
 struct Node48<L> {
     header: Header<L>,
-    /// Slot of each byte, plus one; eight bytes to a word, that of the lowest byte lowest, so that a
-    /// walk passes eight unused ones at once.
+    /// Slot of each byte, plus one; eight bytes to a word, that of the lowest byte lowest, so that
+    /// a walk passes eight unused ones at once.
     index: [AtomicU64; 32],
     children: [Slot; 48],
 }
@@ -221,7 +221,7 @@ impl<P: Protocol> Word<'_, P> {
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
-    /// A new node without entries, which nobody else knows.
+    /// A new node without entries, which no other thread knows.
     pub fn new(kind: Kind, level: usize, prefix: Prefix) -> Self {
         let header = || Header {
             lock: P::Lock::default(),
@@ -395,9 +395,10 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Fetches what a descent reads next: the header, and the line of the slot of `byte`. That is the
-    /// byte that will be looked up if the node has no prefix, as most large ones; to learn whether it
-    /// has one the header must be there, which would make two misses, one after the other.
+    /// Fetches what a descent reads next: the header, and the line of the slot of `byte`. That is
+    /// the byte that will be looked up if the node has no prefix, as most large ones; to learn
+    /// whether it has one the header must be there, which would make two misses, one after the
+    /// other.
     #[inline]
     pub fn prefetch(self, byte: Option<&u8>) {
         let start = self.word.address();
@@ -494,7 +495,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                     let keys = linear.keys.load();
                     linear.keys.store(keys | u128::from(byte) << (slot * 8));
                 }
-                // Release: who finds the slot filled sees its byte.
+                // Release: a reader that finds the slot filled sees its byte.
                 linear.children[slot].store(word);
                 used + usize::from(own.is_none())
             }
@@ -579,7 +580,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         copy
     }
 
-    /// Calls `each` with every entry. The caller holds the lock, or nobody writes.
+    /// Calls `each` with every entry. The caller holds the lock, or no thread writes.
     pub fn each(self, mut each: impl FnMut(Position, Word<'g, P>)) {
         let mut offer = |position, word: Word<'g, P>| {
             if !word.is_empty() {
@@ -616,7 +617,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     }
 
     /// Some record below the node. Any will do where only the bytes that all of them share are
-    /// wanted, and then it may be read at any time: whatever stands in a slot of a node shares them.
+    /// wanted, and then it may be read at any time: whatever stands in a slot of a node shares
+    /// them.
     ///
     /// `None` if writers emptied slots and filled others during the search, so that it met none.
     pub fn some_leaf(self) -> Option<RecordRef<'g>> {
@@ -681,7 +683,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
 /// What is done with memory that left the tree.
 pub trait Dispose {
     /// # Safety
-    /// Nobody can reach the memory any more, or the disposer waits for those who can.
+    /// No thread can reach the memory any more, or the disposer waits for the threads that can.
     unsafe fn dispose<T: Retire>(&self, memory: *mut T);
 }
 

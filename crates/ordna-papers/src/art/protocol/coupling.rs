@@ -1,11 +1,11 @@
 //! Lock coupling with read-write spin locks.
 //!
 //! # Contract
-//! A descent holds at most two locks: it takes the child's before it leaves the parent's. A walk holds
-//! those of the way from the root to where it stands, while it gathers records. Readers
-//! take them shared. Writers do too, and upgrade the one or two they need at the end; if another
-//! reader is in the way they restart, and after some restarts go down with exclusive locks. Each
-//! lookup writes to the lock of every node on its way: that is what the paper measures.
+//! A descent holds at most two locks: it takes the child's before it leaves the parent's. A walk
+//! holds those of the way from the root to where it stands, while it gathers records. Readers take
+//! them shared. Writers do too, and upgrade the one or two they need at the end; if another reader
+//! is in the way they restart, and after some restarts go down with exclusive locks. Each lookup
+//! writes to the lock of every node on its way: that is what the paper measures.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §3.
 
@@ -109,7 +109,7 @@ pub struct Excluding<'a>(&'a SpinLock);
 
 impl Drop for Excluding<'_> {
     fn drop(&mut self) {
-        // Release: who comes in next sees the writes.
+        // Release: the next holder sees the writes.
         self.0.0.fetch_and(!WRITER, Ordering::Release);
     }
 }
@@ -122,8 +122,8 @@ impl Latch for SpinLock {
         Ok(Excluding(self))
     }
 
-    /// Nobody waits for the lock of a node that leaves the tree: one would have to hold its parent's,
-    /// which the remover does.
+    /// No thread waits for the lock of a node that leaves the tree: one would have to hold its
+    /// parent's, which the remover does.
     fn unlock_obsolete(held: Excluding<'_>) {
         drop(held);
     }

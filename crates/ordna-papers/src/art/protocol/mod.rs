@@ -1,8 +1,8 @@
 //! What a synchronization protocol is to the tree.
 //!
-//! The descents, the changes and the walks are written once. A protocol says what lock a node has, in
-//! which [`Mode`] readers and writers go through nodes, and whether readers notice a change that is
-//! under way ([`Protocol::READERS_NOTICE`]).
+//! The descents, the changes and the walks are written once. A protocol says what lock a node has,
+//! in which [`Mode`] readers and writers go through nodes, and whether readers notice a change that
+//! is under way ([`Protocol::READERS_NOTICE`]).
 //!
 //! | protocol | lock of a node | readers | writers |
 //! |---|---|---|---|
@@ -11,8 +11,9 @@
 //! | [`Olc`] | version lock | optimistic | optimistic, then upgrade |
 //! | [`Rowex`] | version lock | [`Free`] | optimistic, then upgrade |
 //!
-//! Whoever restarts too often goes on in mode [`Exclusive`]: coupled locks from the root down. All
-//! blocking waits go from a node to one of its descendants, and upgrades never wait: no deadlock.
+//! An operation that restarts too often continues in mode [`Exclusive`]: coupled locks from the
+//! root down. All blocking waits go from a node to one of its descendants, and upgrades never wait:
+//! no deadlock.
 
 mod coupling;
 mod none;
@@ -33,16 +34,16 @@ pub trait Latch: Default + 'static {
     /// The lock, held exclusively. Unlocks on drop.
     type Held<'a>;
 
-    /// Takes the lock; waits for whoever is inside.
+    /// Takes the lock; waits for its holder.
     ///
     /// # Errors
     /// The node is unlinked.
     fn lock(&self) -> Result<Self::Held<'_>, Restart>;
 
-    /// Unlocks the lock of a node that was unlinked meanwhile: nobody may come in any more.
+    /// Unlocks the lock of a node that was unlinked meanwhile: no thread may come in any more.
     fn unlock_obsolete(held: Self::Held<'_>);
 
-    /// Whether nobody is inside and the node is not unlinked. For audits.
+    /// Whether no thread is inside and the node is not unlinked. For audits.
     fn is_idle(&self) -> bool;
 }
 
@@ -103,7 +104,7 @@ pub unsafe trait Concurrent: Protocol {
     const NAME: &'static str;
 }
 
-/// Nobody is kept out and nothing is checked.
+/// No thread is kept out and nothing is checked.
 #[derive(Debug)]
 pub struct Free;
 

@@ -2,15 +2,16 @@
 //!
 //! # Contract
 //! A reader samples a node's version, reads, samples the version of the child it goes to, and only
-//! then validates its own node: so at that moment the child was linked there and its version was the
-//! one sampled. A writer goes down in the same way and takes the locks of the one or two nodes that
-//! it changes by upgrading the versions it has seen.
+//! then validates its own node: so at that moment the child was linked there and its version was
+//! the one sampled. A writer goes down in the same way and takes the locks of the one or two nodes
+//! that it changes by upgrading the versions it has seen.
 //!
 //! # Progress
-//! Whoever restarted 16 times takes exclusive locks from the root down; [`crate::art`] tells what
-//! restarts even there.
+//! A reader or writer that restarted 16 times takes exclusive locks from the root down;
+//! [`crate::art`] tells what restarts even there.
 //!
-//! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §3, appendices A and B.
+//! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §3, appendices A and
+//! B.
 
 use super::{Concurrent, Latch, Mode, Protocol, Restart, WriteMode};
 use ordna_base::sync::{Version, VersionLock, WriteGuard};

@@ -7,11 +7,12 @@
 //! 1. A slot of a Node4, Node16 or Node48 is filled for one byte and never given to another; a
 //!    removal empties it, and the same byte may fill it again. A node without fresh slots is
 //!    replaced by a copy.
-//! 2. A node that leaves the tree is left as it is, for readers that are inside, and marked obsolete
-//!    for writers.
+//! 2. A node that leaves the tree is left as it is, for readers that are inside, and marked
+//!    obsolete for writers.
 //! 3. Node and prefix cannot change in one store when a prefix is split or merged. A reader goes by
-//!    the node's *level*, which never changes, and takes the stored prefix only where its length fits
-//!    the levels of the node and of the one it came from; otherwise a record below the node tells.
+//!    the node's *level*, which never changes, and takes the stored prefix only where its length
+//!    fits the levels of the node and of the one it came from; otherwise a record below the node
+//!    tells.
 //!
 //! Writers go down as under Optimistic Lock Coupling and lock the one or two nodes they change.
 //!

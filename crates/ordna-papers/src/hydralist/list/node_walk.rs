@@ -1,8 +1,8 @@
 //! Walks through the data list, in either direction.
 //!
-//! A node is copied a few entries at a time, under one version; a walk whose version no longer holds comes back by
-//! key. On from a node it goes by the boundary that was seen with the entries. Memory is asked for before it is
-//! needed: of the next node, and of the records to come.
+//! A node is copied a few entries at a time, under one version; a walk whose version no longer
+//! holds comes back by key. On from a node it goes by the boundary that was seen with the entries.
+//! Memory is asked for before it is needed: of the next node, and of the records to come.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -15,8 +15,8 @@ use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks; about `want` of them
-    /// are asked for.
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks; about `want` of
+    /// them are asked for.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -84,8 +84,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             run.entries().iter().for_each(|entry| entry.prefetch());
             loop {
                 point("hydralist.visit.copied");
-                // What comes after these is asked for at once: misses wait for each other's page tables
-                // unless they stand close together.
+                // What comes after these is asked for at once: misses wait for each other's page
+                // tables unless they stand close together.
                 read.prefetch_records(&run);
                 if want > run.entries().len() + run.left() && !ahead.is_null() {
                     let some = parts.by_ref().take(Node::<K, V, N>::AT_ONCE);

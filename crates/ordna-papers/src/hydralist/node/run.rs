@@ -1,4 +1,5 @@
-//! A walk's way through one node: entries are copied a few at a time, and memory is asked for ahead.
+//! A walk's way through one node: entries are copied a few at a time, and memory is asked for
+//! ahead.
 //!
 //! The contract is that of [`super`]: what is copied counts if the reader's token holds afterwards.
 
@@ -40,8 +41,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
-    /// Begins to copy the entries from `from` on in the given direction. What is in the run is right if
-    /// the token holds afterwards; as long as it holds, [`Node::copy_on`] goes on.
+    /// Begins to copy the entries from `from` on in the given direction. What is in the run is
+    /// right if the token holds afterwards; as long as it holds, [`Node::copy_on`] goes on.
     pub fn copy(
         &self,
         from: Bound<&K>,
@@ -59,7 +60,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         // How many entries are below the bound, or at it if `with` says so.
         let below = |key: &K, with: bool| {
             let head = key.head();
-            // Bounds are often keys that are there; then the fingerprint finds the one record to look at.
+            // Bounds are often keys that are there; then the fingerprint finds the one record to
+            // look at.
             if let NodeSearch::Fingerprints(_) = leaf
                 && let Some((slot, _)) = self.find(key, head, leaf)
                 && let Some(at) = order[..count].iter().position(|at| usize::from(*at) == slot)
@@ -106,7 +108,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Ok(())
     }
 
-    /// Asks for the records with which a walk through the node probably begins. Nothing is followed.
+    /// Asks for the records with which a walk through the node probably begins. Nothing is
+    /// followed.
     #[inline]
     pub fn prefetch_first(&self, direction: Direction) {
         if Entry::<K, V>::INLINE {
@@ -127,8 +130,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
     }
 
-    /// Asks for the records behind a bound that is probably a key that is there, together with that of the
-    /// bound itself, which is soon compared.
+    /// Asks for the records behind a bound that is probably a key that is there, together with that
+    /// of the bound itself, which is soon compared.
     #[inline]
     fn prefetch_from(&self, key: &K, order: &[u8], direction: Direction, leaf: NodeSearch) {
         if Entry::<K, V>::INLINE {

@@ -11,23 +11,25 @@
 //! | entries, on a line | 2,496, or 1,248 | `u64` key and value; or the address of a record |
 //! | anchor | its length | never changes |
 //!
-//! Anchors of keys that are no longer than a head stand between tags and order, where there is room: their
-//! leaves are all of one size. With `u64` values that is an odd number of lines, 47, so that their first lines are
-//! not all on the same few sets of a cache. Leaves are from slabs ([`Pools`]) unless their anchor is long.
+//! Anchors of keys that are no longer than a head stand between tags and order, where there is
+//! room: their leaves are all of one size. With `u64` values that is an odd number of lines, 47, so
+//! that their first lines are not all on the same few sets of a cache. Leaves are from slabs
+//! ([`Pools`]) unless their anchor is long.
 //!
-//! Entries stand in the order of their tags, with gaps: four positions are a *group*, a tag gives the
-//! group to look into, and who finds it full goes on to the next. So an insert moves nothing, and the
-//! place of an entry is known without a look at the leaf: header, tags and entry are fetched at once.
-//! (The paper keeps the array dense and predicts the position from the fill, §3.2.)
+//! Entries stand in the order of their tags, with gaps: four positions are a *group*, a tag gives
+//! the group to search, and an insert that finds it full takes the next. So an insert moves
+//! nothing, and the place of an entry is known without a look at the leaf: header, tags and entry
+//! are fetched at once. (The paper keeps the array dense and predicts the position from the fill,
+//! §3.2.)
 //!
-//! The order is kept lazily. An insert appends; who walks or splits sorts what was appended and merges
-//! (`incSort`), under the leaf's lock, or into a copy if the lock is taken.
+//! The order is kept lazily. An insert appends; a walk or a split sorts the appended part and
+//! merges it (`incSort`), under the leaf's lock, or into a copy if the lock is taken.
 //!
 //! # Contract
 //! All that changes is atomic. The holder of the leaf's lock writes, with relaxed stores: the lock
-//! orders them. Readers hold a ticket of the [`Mode`]; what they have read counts once the ticket was
-//! found valid afterwards. In particular they follow an address only after that: then the record, or
-//! the leaf, was in place after the reader's guard was taken, and the guard keeps it.
+//! orders them. Readers hold a ticket of the [`Mode`]; what they have read counts once the ticket
+//! was found valid afterwards. In particular they follow an address only after that: then the
+//! record, or the leaf, was in place after the reader's guard was taken, and the guard keeps it.
 
 #![expect(
     unsafe_code,
@@ -170,12 +172,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             .expect("anchors are no longer than keys")
     }
 
-    /// An empty leaf that nobody else knows yet.
+    /// An empty leaf that no other thread knows yet.
     pub fn new(anchor: &[u8], pools: &Pools) -> Self {
         let layout = Self::layout(anchor.len());
         let pooled = pools.of(layout).and_then(Pool::allocate);
-        // SAFETY: the layout is not of size zero, and a pool's memory has room for it. Zeroed memory is what
-        // every part but the header begins with; the header is written whole, and the anchor has its room.
+        // SAFETY: the layout is not of size zero, and a pool's memory has room for it. Zeroed
+        // memory is what every part but the header begins with; the header is written whole, and
+        // the anchor has its room.
         let header = unsafe {
             let Some(memory) = pooled.or_else(|| NonNull::new(alloc::alloc(layout))) else {
                 alloc::handle_alloc_error(layout)
@@ -258,7 +261,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Self::of(self.header().next.load(Ordering::Acquire))
     }
 
-    /// The leaf before; its lock protects this link. An obsolete leaf's is the one it was merged into.
+    /// The leaf before; its lock protects this link. An obsolete leaf's is the one it was merged
+    /// into.
     #[inline]
     pub fn prev(self) -> Option<Self> {
         // Pairs with the release store of `set_prev`.
@@ -365,8 +369,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(offset));
     }
 
-    /// Asks for the record of an entry that has one, up to the end of a key with a tail of `tail` bytes,
-    /// but for four lines at most. A record of one line's length is on two lines as a rule.
+    /// Asks for the record of an entry that has one, up to the end of a key with a tail of `tail`
+    /// bytes, but for four lines at most. A record of one line's length is on two lines as a rule.
     #[inline]
     pub fn prefetch_words(words: &Words, tail: usize) {
         if !Self::INLINE {
@@ -382,7 +386,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     #[inline]
     pub fn words(self, position: usize) -> Words {
         let at = position * Self::WORDS;
-        // Acquire: who sees the address sees the record; pairs with the release store below.
+        // Acquire: a reader of the address sees the record; pairs with the release store below.
         let first = self.word_at(Self::ENTRIES, at).load(Ordering::Acquire);
         let second = if Self::INLINE {
             self.word_at(Self::ENTRIES, at + 1).load(Ordering::Acquire)
@@ -414,7 +418,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Calls `read` with the value of an entry that was found within the section.
     #[inline]
     pub fn read<R>(words: Words, _section: &Section<'_>, read: impl FnOnce(&V) -> R) -> R {
-        // SAFETY: `LeafList::get` and `LeafList::find` give only words that count, and the section lasts.
+        // SAFETY: `LeafList::get` and `LeafList::find` give only words that count, and the section
+        // lasts.
         unsafe { Self::with_value(words, read) }
     }
 
@@ -429,8 +434,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Calls `f` with the key of an entry.
     ///
     /// # Safety
-    /// The words were read under the lock, or under a ticket found valid afterwards, within the guard
-    /// that is still held.
+    /// The words were read under the lock, or under a ticket found valid afterwards, within the
+    /// guard that is still held.
     #[inline]
     pub unsafe fn with_key<R>(words: Words, f: impl FnOnce(&K) -> R) -> R {
         // SAFETY: a record lives by the caller's promise. Of inline entries the kind of the key is
@@ -454,7 +459,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             Some(record) => unsafe { record.with_value(f) },
             None => {
                 let cell = AtomicU64::new(words.1);
-                // SAFETY: of inline entries the kind of the value is `u64`, whose cell is an AtomicU64.
+                // SAFETY: of inline entries the kind of the value is `u64`, whose cell is an
+                // AtomicU64.
                 unsafe { V::with(&*(&raw const cell).cast::<V::Cell>(), ptr::null(), f) }
             }
         }
@@ -504,7 +510,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(None)
     }
 
-    /// As [`Leaf::find`], by tags but from the first group on (the paper without direct positioning).
+    /// As [`Leaf::find`], by tags but from the first group on (the paper without direct
+    /// positioning).
     ///
     /// # Safety
     /// As for [`Leaf::find`].
@@ -567,8 +574,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// Adds an entry of a key that is not there. Under the lock, or before the leaf is known; the leaf
-    /// is not full.
+    /// Adds an entry of a key that is not there. Under the lock, or before the leaf is known; the
+    /// leaf is not full.
     pub fn insert(self, tag: u16, words: Words) {
         let position = self.place(tag, words);
         let (len, sorted) = self.fill();
@@ -616,7 +623,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         self.store_order(order);
     }
 
-    /// The words of all entries, unordered. Under the lock, or while nobody writes.
+    /// The words of all entries, unordered. Under the lock, or while no thread writes.
     pub fn entries(self) -> impl Iterator<Item = (u16, Words)> {
         (0..Self::SLOTS)
             .map(move |position| (self.tag_at(position), position))
@@ -641,7 +648,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                 return Err(format!("rank {rank} is position {position}: vacant or ranked twice"));
             }
             let words = self.words(position);
-            // SAFETY: nobody writes, by the caller of the audit; and entries of the leaf live.
+            // SAFETY: no thread writes, by the caller of the audit; and entries of the leaf live.
             unsafe {
                 let hash = Self::with_key(words, |k| hash::extend(hash::EMPTY, k.radix().as_ref()));
                 if Self::tag(hash) != self.tag_at(position) {
@@ -686,10 +693,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Frees the leaf, not its records.
     ///
     /// # Safety
-    /// Nobody else can reach the leaf, and nobody uses it afterwards.
+    /// No other thread can reach the leaf, and no thread uses it afterwards.
     pub unsafe fn free(self) {
         let layout = Self::layout(self.anchor_bytes().len());
-        // SAFETY: exclusively ours by the caller; allocated by `new`, with this layout if from no pool.
+        // SAFETY: exclusively ours by the caller; allocated by `new`, with this layout if from no
+        // pool.
         unsafe {
             let is_pooled = self.header().is_pooled;
             self.header.drop_in_place();

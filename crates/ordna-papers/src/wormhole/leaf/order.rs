@@ -28,7 +28,8 @@ impl<const LEAF: usize> Order<LEAF> {
 
     /// The rank of the entry at a position.
     pub fn rank_of(&self, position: usize) -> Option<usize> {
-        // Without a way out in the middle: so sixteen are compared at once. A position has one rank.
+        // Without a way out in the middle: so sixteen are compared at once. A position has one
+        // rank.
         let ranks = self.positions[..self.len].iter().zip(0_u8..);
         let found = |p: u8| usize::from(p) == position;
         let (rank, any) = ranks.fold((0, false), |(rank, any), (p, at)| {
@@ -83,8 +84,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// # Safety
     /// As for [`Leaf::find`].
     pub unsafe fn order(self, valid: impl Fn() -> bool) -> Result<Order<LEAF>, Stale> {
-        // Whatever was written meanwhile, these are a fill and positions that the leaf once had: within
-        // its bounds.
+        // Whatever was written meanwhile, these are a fill and positions that the leaf once had:
+        // within its bounds.
         let (len, sorted) = self.fill();
         let positions = self.load_order(len);
         if sorted == len {
@@ -105,8 +106,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         if !valid() {
             return Err(Stale);
         }
-        // Seven bytes of a key and where it is, in a word: to compare records, which are far apart, or byte
-        // strings is slow, and words are sorted without a branch on what is in them.
+        // Seven bytes of a key and where it is, in a word: to compare records, which are far apart,
+        // or byte strings is slow, and words are sorted without a branch on what is in them.
         let mut items = [0_u64; LEAF];
         if K::HEAD_IS_KEY {
             let shared = (self.header().anchor_head ^ upper).leading_zeros().min(56);
@@ -144,8 +145,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(order)
     }
 
-    /// How long a prefix all keys of the leaf share at least: they lie between its anchor and the next
-    /// leaf's. The next leaf is the one there was when the caller's right was valid.
+    /// How long a prefix all keys of the leaf share at least: they lie between its anchor and the
+    /// next leaf's. The next leaf is the one there was when the caller's right was valid.
     fn shared_length(self, next: Option<Self>) -> usize {
         next.map_or(0, |next| {
             let [own, upper] = [self, next].map(|leaf| leaf.header().anchor_head);
@@ -198,7 +199,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// Moves all entries to `to`, which has room; theirs are above all of its own. Both locks are held.
+    /// Moves all entries to `to`, which has room; theirs are above all of its own. Both locks are
+    /// held.
     pub fn move_all(self, to: Self) {
         let (len, sorted) = self.fill();
         let to_sorted = to.is_sorted();

@@ -1,8 +1,9 @@
 //! Steps of the list, taken into the table.
 //!
-//! An anchor that comes or goes touches few items. The trie's longest prefix that it shares with others
-//! it shares with a neighbour, so the lengths of the prefixes shared with both tell, without a search,
-//! which items it is the only one of, and which it is the first or last leaf of ([`Shared`]).
+//! An anchor that comes or goes touches few items. The trie's longest prefix that it shares with
+//! others it shares with a neighbour, so the lengths of the prefixes shared with both tell, without
+//! a search, which items it is the only one of, and which it is the first or last leaf of
+//! ([`Shared`]).
 
 use super::{
     Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, common_length, hash,
@@ -43,8 +44,8 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// Sets the last leaf of the items of the prefixes of `anchor` with these lengths, and what their
-    /// parents know of it.
+    /// Sets the last leaf of the items of the prefixes of `anchor` with these lengths, and what
+    /// their parents know of it.
     fn set_last(&mut self, anchor: &[u8], lengths: std::ops::RangeInclusive<usize>, last: P) {
         if lengths.is_empty() {
             return;
@@ -286,7 +287,8 @@ impl<P: TableLeaf> Table<P> {
             for length in from..=anchor.len() {
                 prefixes[length] += 1;
                 let prefix = &anchor[..length];
-                // Each byte is hashed once, and text made of an error only: anchors may have 65,535 bytes.
+                // Each byte is hashed once, and text made of an error only: anchors may have 65,535
+                // bytes.
                 hash = hash::extend(hash, &prefix[hashed..]);
                 hashed = length;
                 let slot = self.exact(prefix, hash);

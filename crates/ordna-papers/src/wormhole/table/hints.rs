@@ -1,9 +1,9 @@
 //! Where a search begins.
 //!
-//! How long the longest prefix of a key is differs by where the key stands: among few neighbours it is short,
-//! among many long. So the table keeps a length for each beginning of keys: the first `depth`
-//! bytes, as many as tell some leaves from others. Lengths are samples, of the last split or merge there;
-//! two beginnings may share one. A wrong one costs a search a step or two.
+//! How long the longest prefix of a key is differs by where the key stands: among few neighbours it
+//! is short, among many long. So the table keeps a length for each beginning of keys: the first
+//! `depth` bytes, as many as tell some leaves from others. Lengths are samples, of the last split
+//! or merge there; two beginnings may share one. A wrong one costs a search a step or two.
 //!
 //! Source: ours; the paper begins in the middle (§2.3).
 

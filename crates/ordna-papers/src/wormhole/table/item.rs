@@ -1,10 +1,11 @@
 //! An inner node of the trie.
 //!
-//! Beside what the paper's item has (bitmap of the children, first and last leaf) it holds the last leaf of
-//! each of its first children. A key whose next byte is missing belongs to the last leaf of the largest
-//! child below that byte: the paper looks up that child's item for it. And a child whose only leaf it is
-//! needs no slot to be looked at. All of it is exact: a step sets it together with the items' own leaves
-//! ([`Table::apply`](super::Table::apply)), and the audit compares it with the list.
+//! Beside what the paper's item has (bitmap of the children, first and last leaf) it holds the last
+//! leaf of each of its first children. A key whose next byte is missing belongs to the last leaf of
+//! the largest child below that byte: the paper looks up that child's item for it. And a child
+//! whose only leaf it is needs no slot to be looked at. All of it is exact: a step sets it together
+//! with the items' own leaves ([`Table::apply`](super::Table::apply)), and the audit compares it
+//! with the list.
 
 use super::leaf::TableLeaf;
 use ordna_base::simd::prefetch;
@@ -19,8 +20,8 @@ pub struct Item<P> {
     pub first: P,
     pub last: P,
     pub children: [u64; 4],
-    /// Length of the prefix, in bytes; in the top bit, whether the prefix is an anchor itself, that of
-    /// `first`.
+    /// Length of the prefix, in bytes; in the top bit, whether the prefix is an anchor itself, that
+    /// of `first`.
     length: u32,
     /// Hash of the prefix.
     pub hash: u32,
@@ -75,8 +76,8 @@ impl Lasts {
     }
 }
 
-/// What an item knows about one of its children: its last leaf; in the low bit, whether that is the only
-/// one, with its anchor here: the child's slot holds a leaf.
+/// What an item knows about one of its children: its last leaf; in the low bit, whether that is the
+/// only one, with its anchor here: the child's slot holds a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child(u64);
 

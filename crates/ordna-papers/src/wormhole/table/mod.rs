@@ -2,20 +2,20 @@
 //!
 //! # What it holds
 //! The leaves of the list stand in order, each with an *anchor*: a byte string not above any of its
-//! keys and above every key of the leaf before. The anchors form a trie. Each node of the trie is one
-//! slot of the table, found by the hash of its prefix: the leaf itself if the prefix is an anchor and
-//! nothing longer starts with it, else an `Item`. A slot is a 16-bit tag and 48 bits that tell
-//! which; eight slots are a cache line.
+//! keys and above every key of the leaf before. The anchors form a trie. Each node of the trie is
+//! one slot of the table, found by the hash of its prefix: the leaf itself if the prefix is an
+//! anchor and nothing longer starts with it, else an `Item`. A slot is a 16-bit tag and 48 bits
+//! that tell which; eight slots are a cache line.
 //!
-//! A search finds the longest prefix of the key in the trie by binary search on its length (trusting
-//! tags), and from that node, in constant time, the leaf whose range holds the key. It begins where
-//! searches of such keys have ended of late (`hints`), not in the middle, and goes on from there by one
-//! byte, two, four…, so at most twice the steps of the binary search. It looks at the item of each prefix
-//! that it finds: if that has no child for the key's next byte it is the longest, whatever lengths are
-//! left. Items know the last leaves of their first ten children (`item`): as a rule the search ends at
-//! the item, whether the key goes on to a child that is a leaf or belongs before a child that is missing.
-//! [`Found::agrees`] compares the prefix with an anchor: if a tag has lied,
-//! [`Table::search_by_comparing`] starts over.
+//! A search finds the longest prefix of the key in the trie by binary search on its length
+//! (trusting tags), and from that node, in constant time, the leaf whose range holds the key. It
+//! begins where searches of such keys have ended of late (`hints`), not in the middle, and goes on
+//! from there by one byte, two, four…, so at most twice the steps of the binary search. It looks at
+//! the item of each prefix that it finds: if that has no child for the key's next byte it is the
+//! longest, whatever lengths are left. Items know the last leaves of their first ten children
+//! (`item`): as a rule the search ends at the item, whether the key goes on to a child that is a
+//! leaf or belongs before a child that is missing. [`Found::agrees`] compares the prefix with an
+//! anchor: if a tag has lied, [`Table::search_by_comparing`] starts over.
 //!
 //! # Thread safety
 //! None of its own: a plain structure, changed by its only owner or read by many (`twin`). Changes
@@ -23,11 +23,12 @@
 //!
 //! # What departs from the paper
 //! - *Any byte content.* The paper keeps anchors free of prefixes of each other by appending the
-//!   smallest token, and lets a leaf grow without bound where keys of zero bytes leave no such anchor.
-//!   Here an anchor that is a prefix of others is the *end* of its item, a child before child 0. So
-//!   any two keys can be told apart by an anchor, and no leaf is ever fat.
+//!   smallest token, and lets a leaf grow without bound where keys of zero bytes leave no such
+//!   anchor. Here an anchor that is a prefix of others is the *end* of its item, a child before
+//!   child 0. So any two keys can be told apart by an anchor, and no leaf is ever fat.
 //! - *An item knows the leaf before its first*, so a search never has to go back along the list.
-//! - *And the last leaves of its children*, so the sibling's slot and item are mostly not looked at.
+//! - *And the last leaves of its children*, so the sibling's slot and item are mostly not looked
+//!   at.
 //! - *Items hold no prefix.* All anchors of a subtree start with it: comparing with one of them is
 //!   as good, and a table takes O(1) bytes per prefix and not its length.
 //!
@@ -56,7 +57,8 @@ pub struct Step<P> {
     pub place: P,
     /// Whether it came.
     pub came: bool,
-    /// Its neighbours at that moment. The first leaf neither comes nor goes, so there is a left one.
+    /// Its neighbours at that moment. The first leaf neither comes nor goes, so there is a left
+    /// one.
     pub left: P,
     /// None if it is the last leaf.
     pub right: Option<P>,
@@ -290,8 +292,8 @@ impl<P: TableLeaf> Table<P> {
 
     #[inline]
     fn leaf(slot: u64) -> P {
-        // SAFETY: a slot that is not empty and no item holds the word of a leaf, and leaves are freed
-        // only after every table that holds them is out of use (`twin`).
+        // SAFETY: a slot that is not empty and no item holds the word of a leaf, and leaves are
+        // freed only after every table that holds them is out of use (`twin`).
         unsafe { P::from_word(slot & POINTER) }
     }
 
@@ -370,8 +372,8 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// As [`Table::search`], for each of some keys at once: they take turns, one slot or item each, and
-    /// fetch what their next turn needs.
+    /// As [`Table::search`], for each of some keys at once: they take turns, one slot or item each,
+    /// and fetch what their next turn needs.
     pub fn search_many<const N: usize>(&self, keys: [Option<&[u8]>; N]) -> [Option<Found<P>>; N] {
         let mut searches = keys.map(|key| {
             let key = key?;
@@ -432,7 +434,8 @@ impl<P: TableLeaf> Table<P> {
     }
 
     /// Chooses the next length to look for, between what is known to be there and what is not: the
-    /// likely one, then one byte off, two, four… in the same direction; from the first turn on the middle.
+    /// likely one, then one byte off, two, four… in the same direction; from the first turn on the
+    /// middle.
     #[inline(always)]
     fn narrow(&self, search: &mut Search<P>, key: &[u8]) {
         let Search { matched, missing, .. } = *search;
@@ -440,7 +443,8 @@ impl<P: TableLeaf> Table<P> {
             Pace::First => {
                 let (first, known, hash) = self.hints.first(key);
                 let length = first.clamp(matched + 1, missing - 1);
-                // Only the empty prefix is matched as yet: the hash can go on from that of the beginning.
+                // Only the empty prefix is matched as yet: the hash can go on from that of the
+                // beginning.
                 if self.switches.incremental_hashing && known <= length {
                     let hash = hash::extend(hash, &key[known..length]);
                     return self.look_for_hash(search, length, hash);

@@ -175,8 +175,8 @@ fn tables_follow_their_list() {
     });
 }
 
-/// Two strings of the same length and hash, whatever stands before: CRC is linear, and they differ by its
-/// polynomial.
+/// Two strings of the same length and hash, whatever stands before: CRC is linear, and they differ
+/// by its polynomial.
 #[test]
 fn tables_whose_hashes_collide_follow_their_list() {
     let one = *b"abcde";
@@ -212,9 +212,9 @@ fn steps(table: &Table<Anchor>, key: &[u8]) -> usize {
     steps
 }
 
-/// Where searches begin changes no answer, only the number of steps: it is what is counted here. Keys of
-/// one kind are told apart by their third byte, of the other by their twentieth. With the first kind alone
-/// all lengths are short, and their mean serves.
+/// Where searches begin changes no answer, only the number of steps: it is what is counted here.
+/// Keys of one kind are told apart by their third byte, of the other by their twentieth. With the
+/// first kind alone all lengths are short, and their mean serves.
 #[test]
 fn searches_begin_where_they_end() {
     let key = |random: &mut Random, kind: u64| {
