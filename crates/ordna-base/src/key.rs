@@ -42,6 +42,14 @@ pub trait Key:
     /// `a.head() <= b.head()`.
     fn head(&self) -> u64;
 
+    /// The key of this head, if the head is the key.
+    #[doc(hidden)]
+    fn from_head(head: &u64) -> Option<&Self>;
+
+    /// The first `len` bytes of a byte string; an integer whole.
+    #[doc(hidden)]
+    fn prefix(&self, len: usize) -> Self::Owned;
+
     /// Refuses a key beyond [`MAX_LEN`].
     ///
     /// # Errors
@@ -89,6 +97,14 @@ impl Key for u64 {
         *self
     }
     #[inline]
+    fn from_head(head: &u64) -> Option<&Self> {
+        Some(head)
+    }
+    #[inline]
+    fn prefix(&self, _: usize) -> u64 {
+        *self
+    }
+    #[inline]
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -130,6 +146,14 @@ impl Key for [u8] {
         let mut padded = [0; 8];
         padded[..self.len()].copy_from_slice(self);
         u64::from_be_bytes(padded)
+    }
+    #[inline]
+    fn from_head(_: &u64) -> Option<&Self> {
+        None
+    }
+    #[inline]
+    fn prefix(&self, len: usize) -> Vec<u8> {
+        self[..len.min(self.len())].to_vec()
     }
     #[inline]
     fn check(&self) -> Result<(), Error> {

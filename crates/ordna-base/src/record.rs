@@ -211,10 +211,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         if V::LENT {
             return;
         }
+        let memory = self.header.as_ptr().cast::<Retired<K, V>>();
         // SAFETY: handed on from the caller.
-        unsafe { guard.retire(self.header.as_ptr().cast::<Retired<K, V>>()) }
+        unsafe {
+            if self.size() < LARGE { guard.retire(memory) } else { guard.retire_at_once(memory) }
+        }
     }
 }
+
+/// Records of at least this many bytes are handed to the collector at once: one of them outweighs the
+/// batch that it would wait for.
+pub const LARGE: usize = 64 << 10;
 
 /// Stands for the record's memory once it is retired; never read as such.
 struct Retired<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);

@@ -42,6 +42,23 @@ pub trait Value:
     #[doc(hidden)]
     const LENT: bool = false;
 
+    /// The value as a word, if values of this kind are words.
+    #[doc(hidden)]
+    fn word(&self) -> Option<u64> {
+        None
+    }
+
+    /// The value of this word, if values of this kind are words.
+    #[doc(hidden)]
+    fn from_word(word: &u64) -> Option<&Self> {
+        let _ = word;
+        None
+    }
+
+    /// Some value, for records that stand for a key alone.
+    #[doc(hidden)]
+    fn placeholder() -> &'static Self;
+
     /// Refuses a value beyond [`MAX_LEN`].
     ///
     /// # Errors
@@ -116,6 +133,10 @@ impl Value for Lent {
     type Sequence = Vec<Self>;
     type Cell = ();
 
+    fn placeholder() -> &'static Self {
+        &Self(0)
+    }
+
     #[inline]
     fn home(&self) -> Option<NonNull<u8>> {
         NonNull::new(ptr::with_exposed_provenance_mut(self.0))
@@ -152,6 +173,19 @@ impl Value for u64 {
     type Cell = AtomicU64;
 
     #[inline]
+    fn word(&self) -> Option<u64> {
+        Some(*self)
+    }
+    #[inline]
+    fn from_word(word: &u64) -> Option<&Self> {
+        Some(word)
+    }
+    #[inline]
+    fn placeholder() -> &'static Self {
+        &0
+    }
+
+    #[inline]
     fn check(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -186,6 +220,11 @@ impl Value for [u8] {
     const IN_PLACE: bool = false;
     type Sequence = FlatBytes;
     type Cell = u32;
+
+    #[inline]
+    fn placeholder() -> &'static Self {
+        &[]
+    }
 
     #[inline]
     fn check(&self) -> Result<(), Error> {

@@ -34,6 +34,7 @@ pub mod backup;
 pub mod skiplist;
 pub mod store;
 pub mod typed;
+mod tree;
 
 pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,

@@ -31,6 +31,30 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
 }
 
 #[inline(always)]
+pub fn matching(line: &Line, word: u64, mask: u64) -> u32 {
+    let found: u32;
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "vpbroadcastq zmm16, {word}",
+            "vpbroadcastq zmm17, {mask}",
+            "vpxorq zmm16, zmm16, zmmword ptr [{line}]",
+            "vptestnmq k1, zmm16, zmm17",
+            "kmovw {found:e}, k1",
+            word = in(reg) word,
+            mask = in(reg) mask,
+            line = in(reg) line,
+            found = lateout(reg) found,
+            out("xmm16") _,
+            out("xmm17") _,
+            out("k1") _,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    found
+}
+
+#[inline(always)]
 pub fn equal(line: &Line, byte: u8) -> u64 {
     let mask: u64;
     // SAFETY: as above; reached only with AVX-512 BW detected.

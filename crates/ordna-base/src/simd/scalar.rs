@@ -10,6 +10,15 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
     })
 }
 
+/// Bit i says whether word i equals `word` where `mask` has ones.
+#[inline]
+pub fn matching(line: &Line, word: u64, mask: u64) -> u32 {
+    line.0.iter().enumerate().fold(0, |found, (lane, other)| {
+        let differ = (other.load(Ordering::Relaxed) ^ word) & mask;
+        found | u32::from(differ == 0) << lane
+    })
+}
+
 /// Bit i says whether byte i equals `byte`.
 #[inline]
 pub fn equal(line: &Line, byte: u8) -> u64 {

@@ -159,6 +159,17 @@ pub struct WriteGuard<'a> {
 }
 
 impl WriteGuard<'_> {
+    /// Unlocks with the version from before. For a holder that changed nothing, or only fields of
+    /// which a reader may see the old or the new state.
+    #[inline]
+    pub fn unlock_unchanged(self) {
+        let lock = self.lock;
+        std::mem::forget(self);
+        let locked = lock.0.load(Ordering::Relaxed);
+        // Release: the next holder sees what this one wrote.
+        lock.0.store(locked & !LOCKED, Ordering::Release);
+    }
+
     /// Unlocks, and ends the lock's life: every later reader and writer gets [`Obsolete`].
     #[inline]
     pub fn unlock_obsolete(mut self) {

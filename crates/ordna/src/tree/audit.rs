@@ -1,0 +1,111 @@
+//! What must hold while nobody writes, and what the tree holds in bytes.
+
+use std::borrow::Borrow;
+
+use ordna_base::sync::atomic::Ordering;
+use ordna_base::{Audit, Key, Value, Violation};
+
+use super::leaf::{Leaf, Probe, is_inline};
+use super::Tree;
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    /// Audits leaves, fences, slots, undo lists and the search layer. O(n log n).
+    ///
+    /// # Errors
+    /// The first invariant found broken.
+    pub fn validate(&self) -> Result<Audit, Violation> {
+        let broken = |what: &str| Err(Violation(what.to_owned()));
+        let mut listed = Vec::new();
+        let mut entries = 0;
+        let mut next = Some(self.first);
+        let mut before: Option<K::Owned> = None;
+        while let Some(leaf) = next {
+            let anchor = leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+            let image = leaf.image();
+            if leaf.header().lock.try_read().ok().flatten().is_none() {
+                return broken("a leaf in the list is locked or unlinked");
+            }
+            if image.count > self.slots {
+                return broken("a leaf holds more than it may");
+            }
+            next = leaf.next();
+            let high = next.map_or(u64::MAX, |next| {
+                next.with_anchor(|anchor| anchor.map_or(0, Key::head))
+            });
+            if leaf.high() != high {
+                return broken("a leaf's upper fence is not its neighbour's anchor");
+            }
+            let order = image.sorted(self.simd);
+            for at in &order[..image.count] {
+                let entry = image.entry(usize::from(*at));
+                let sound = Leaf::<K, V>::with_key(&entry, |key| {
+                    let probe = Probe::new(key);
+                    let ascends = before.as_ref().is_none_or(|before| before.borrow() < key);
+                    let above = anchor.as_ref().is_none_or(|anchor| anchor.borrow() <= key);
+                    before = Some(key.to_owned());
+                    ascends && above && leaf.covers(&probe) && leaf.find(&probe, self.simd).is_some()
+                });
+                if !sound {
+                    return broken("a key is out of order, outside its leaf's fences, or not found");
+                }
+            }
+            if !self.log.is_sound(leaf, |key| {
+                leaf.covers(&Probe::new(key))
+                    && anchor.as_ref().is_none_or(|anchor| anchor.borrow() <= key)
+            }) {
+                return broken("an undo list is out of order or in the wrong leaf");
+            }
+            entries += image.count;
+            listed.push((anchor, leaf.place()));
+        }
+        if listed.len() != self.leaves.load(Ordering::Relaxed) {
+            return broken("the number of leaves is not what was counted");
+        }
+        let mut known = listed.iter();
+        let mut agrees = true;
+        let nodes = self.search.audit(|anchor, place| {
+            let listed = known.next();
+            agrees &= listed.is_some_and(|(own, at)| {
+                // The first leaf has no separator.
+                *at == place && (anchor.is_none() || own.as_ref().map(Borrow::borrow) == anchor)
+            });
+        });
+        match nodes {
+            Err(what) => broken(&what),
+            Ok(_) if !agrees || known.next().is_some() => {
+                broken("the search layer does not lead to the leaves")
+            }
+            Ok(nodes) => Ok(Audit { entries, nodes: nodes + listed.len(), ..Audit::default() }),
+        }
+    }
+
+    /// Bytes of leaves, records, and the search layer. O(n).
+    pub fn memory_usage(&self) -> (usize, usize, usize) {
+        let (mut leaves, mut records) = (0, 0);
+        let mut next = Some(self.first);
+        while let Some(leaf) = next {
+            leaves += Leaf::<K, V>::size() + leaf.extra_bytes();
+            if !is_inline::<K, V>() {
+                let image = leaf.image();
+                for word in &image.words[..image.count] {
+                    #[expect(unsafe_code, reason = "records of linked leaves")]
+                    // SAFETY: the caller holds a guard.
+                    let size = Leaf::<K, V>::record(*word).map_or(0, |at| unsafe { at.size() });
+                    records += size;
+                }
+            }
+            next = leaf.next();
+        }
+        (leaves, records, self.search.memory_usage())
+    }
+
+    /// Bytes of slabs in which no leaf stands.
+    pub fn spare_bytes(&self) -> usize {
+        self.pool.spare()
+    }
+
+    /// At most `limit` anchors, evenly spread, in order.
+    pub fn sample(&self, limit: usize) -> Vec<K::Owned> {
+        self.search.sample(limit)
+    }
+}

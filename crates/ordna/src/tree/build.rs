@@ -1,0 +1,135 @@
+//! Leaves from entries that are sorted already: recovery, and loading in bulk.
+//!
+//! # Contract
+//! A [`Run`] belongs to one thread. [`Tree::from_runs`] takes runs in ascending order. O(n).
+//!
+//! Source: Nitro §5.2: runs are built bottom-up in parallel and stitched.
+
+use std::borrow::Borrow;
+
+use ordna_base::record::Record;
+use ordna_base::slabs::Pool;
+use ordna_base::sync::atomic::Ordering;
+use ordna_base::{Key, Value};
+
+use super::leaf::{Entry, Leaf, Probe, is_inline};
+use super::reshape::separator;
+use super::{Sizes, Tree};
+
+/// A chain of leaves, filled in ascending order.
+pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
+    pool: Pool,
+    leaves: Vec<Leaf<K, V>>,
+    first: Option<K::Owned>,
+    last: Option<K::Owned>,
+    /// Entries of a leaf before the next one begins.
+    fill: usize,
+    /// Entries in the last leaf.
+    filled: usize,
+    entries: usize,
+}
+
+// SAFETY: leaves of the run's own, of Send kinds.
+#[expect(unsafe_code, reason = "the run owns its leaves")]
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Run<K, V> {}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
+    /// An empty run. Leaves are filled to seven eighths: later inserts find room.
+    pub fn new(sizes: Sizes) -> Self {
+        Self {
+            pool: Leaf::<K, V>::pool(),
+            leaves: Vec::new(),
+            first: None,
+            last: None,
+            fill: (sizes.slots * 7 / 8).max(1),
+            filled: 0,
+            entries: 0,
+        }
+    }
+
+    /// Entries so far.
+    pub fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Appends an entry. `false` if its key is not above the last one.
+    pub fn push(&mut self, key: &K, value: &V, deadline: u64) -> bool {
+        if self.last.as_ref().is_some_and(|last| key <= last.borrow()) {
+            return false;
+        }
+        if self.leaves.is_empty() || self.filled == self.fill {
+            let anchor = match &self.last {
+                Some(last) => separator(last.borrow(), key),
+                None => key.to_owned(),
+            };
+            let leaf = Leaf::new(Some(anchor.borrow()), &self.pool);
+            if let Some(before) = self.leaves.last() {
+                before.set_next(Some(leaf));
+                before.set_high(anchor.borrow().head());
+            }
+            self.leaves.push(leaf);
+            self.filled = 0;
+        }
+        let probe = Probe::new(key);
+        let word = match value.word() {
+            Some(word) if K::HEAD_IS_KEY => word,
+            _ => Leaf::word_of(&probe, Record::<K, V>::new(key, value)),
+        };
+        let leaf = self.leaves.last().expect("just pushed");
+        let done = leaf.put(&probe, Entry { key: probe.head, word, deadline });
+        debug_assert!(done, "the leaf has room");
+        self.filled += 1;
+        self.entries += 1;
+        self.first.get_or_insert_with(|| key.to_owned());
+        self.last = Some(key.to_owned());
+        true
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    /// A tree of the runs.
+    ///
+    /// # Errors
+    /// The number of the first run that does not lie above those before it.
+    pub fn from_runs(sizes: Sizes, runs: Vec<Run<K, V>>) -> Result<Self, usize> {
+        let tree = Self::new(sizes);
+        let mut before = tree.first;
+        let mut last: Option<K::Owned> = None;
+        for (number, mut run) in runs.into_iter().enumerate() {
+            if let (Some(last), Some(first)) = (&last, &run.first)
+                && first <= last
+            {
+                return Err(number);
+            }
+            last = run.last.take().or(last);
+            for leaf in std::mem::take(&mut run.leaves) {
+                leaf.with_anchor(|anchor| {
+                    let anchor = anchor.expect("leaves of runs have anchors");
+                    before.set_next(Some(leaf));
+                    before.set_high(anchor.head());
+                    tree.search.insert(anchor, leaf.place());
+                });
+                tree.leaves.fetch_add(1, Ordering::Relaxed);
+                before = leaf;
+            }
+        }
+        Ok(tree)
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Run<K, V> {
+    #[expect(unsafe_code, reason = "the run owns its leaves")]
+    fn drop(&mut self) {
+        for leaf in &self.leaves {
+            let image = leaf.image();
+            if !is_inline::<K, V>() {
+                for word in &image.words[..image.count] {
+                    // SAFETY: nobody else knows the run.
+                    Leaf::<K, V>::record(*word).map_or((), |record| unsafe { record.free() });
+                }
+            }
+            // SAFETY: as above.
+            unsafe { leaf.free() };
+        }
+    }
+}

@@ -1,0 +1,703 @@
+//! Leaves: slots in buckets of a cache line, a lock, fences, and the way to what snapshots still need.
+//!
+//! # Contract
+//! A [`Leaf`] is a handle, an address. Its header and lines are atomics; a thread that follows a handle
+//! holds a guard of the tree's collector. Methods that change a leaf need its lock, or a leaf that no
+//! other thread knows. Readers take a version first and validate it; what they read before is then of
+//! one moment. Two changes need no new version, see [`Leaf::set_word`].
+//!
+//! # Layout
+//!
+//! | offset | bytes | holds |
+//! |---|---|---|
+//! | 0 | 64 | lock, next leaf, slots in use, undo list and its largest death, upper fence, anchor, deadlines |
+//! | 64 | 64 | the order of the slots, and the version it is of |
+//! | 128 | 64 each | integers: for each bucket a line of keys and a line of words; byte strings: a line of words |
+//!
+//! A *word* is the value if key and value are integers, else the address of a record. With byte-string
+//! keys its upper 16 bits are a tag from the key's hash. A reader that knows key and leaf so waits for
+//! the header and one bucket, which it fetches at once, and for the record if there is one.
+//!
+//! # Invariants
+//! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
+//!    probe order, from the bucket of its hash on, that had a free slot; every bucket passed has its
+//!    overflow bit (bits 56 to 62). Bit 63: the memory comes from a pool.
+//! 2. The keys of a leaf lie in [anchor, anchor of the next leaf). `high` is the head of that upper
+//!    fence, `u64::MAX` for the last leaf.
+//! 3. The anchor never rises: keys move to the right, or with their whole leaf.
+//! 4. The order is valid if its number is the version's.
+//!
+//! Source: slotted leaves of HydraList §4.2; Wormhole §2.3, whose tags give direct positions.
+
+#![expect(unsafe_code, reason = "lays out leaves")]
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use super::order;
+use ordna_base::reclaim::Retire;
+use ordna_base::record::Record;
+use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
+use ordna_base::slabs::Pool;
+use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use ordna_base::sync::{VersionLock, fault};
+use ordna_base::{Key, Value};
+
+/// Buckets of a leaf: what leaves room for header, order and bits in a size without waste (1 KiB).
+pub const BUCKETS: usize = 7;
+/// Slots of a leaf.
+pub const SLOTS: usize = BUCKETS * LANES;
+const SLOT_BITS: u64 = (1 << SLOTS) - 1;
+const POOLED: u64 = 1 << 63;
+/// Bits of a word that are a record's address. Linux and macOS give programs 47 or 48.
+pub const ADDRESS: u64 = (1 << 48) - 1;
+/// No deadline.
+pub const FOREVER: u64 = u64::MAX;
+
+/// One deadline for each slot; [`FOREVER`] if the entry does not expire.
+pub type DeadlineLine = [AtomicU64; SLOTS];
+
+/// The fixed part of a leaf, in the order of the layout above.
+#[repr(C, align(128))]
+pub struct Header {
+    pub lock: VersionLock,
+    pub next: AtomicPtr<Header>,
+    used: AtomicU64,
+    /// Address of the youngest undo record; above it a countdown to the next prune.
+    pub undo: AtomicU64,
+    /// The largest death among the undo records.
+    pub dead: AtomicU64,
+    high: AtomicU64,
+    /// Integers: the anchor; byte strings: the address of its record, or 0 for the first leaf.
+    anchor: AtomicU64,
+    deadlines: AtomicPtr<DeadlineLine>,
+    order: [AtomicU64; BUCKETS + 1],
+}
+
+/// A handle of a leaf.
+pub struct Leaf<K: Key + ?Sized, V: Value + ?Sized> {
+    header: NonNull<Header>,
+    kinds: PhantomData<(*const K, *const V)>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Leaf<K, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Leaf<K, V> {}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> PartialEq for Leaf<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.header == other.header
+    }
+}
+
+/// A key, prepared for searches in leaves.
+pub struct Probe<'a, K: Key + ?Sized> {
+    pub key: &'a K,
+    pub head: u64,
+    pub hash: u64,
+    bucket: usize,
+}
+
+/// An entry as a slot holds it.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// The key if it is an integer.
+    pub key: u64,
+    /// The value, or the tagged address of the record.
+    pub word: u64,
+    pub deadline: u64,
+}
+
+/// Whether key and value are integers, which stand in the slots themselves.
+pub const fn is_inline<K: Key + ?Sized, V: Value + ?Sized>() -> bool {
+    K::HEAD_IS_KEY && V::IN_PLACE
+}
+
+/// Spreads the bits of a key. Not keyed: a client that makes keys collide makes one leaf's probes
+/// longer, 56 slots at most.
+fn hash_of<K: Key + ?Sized>(key: &K, head: u64) -> u64 {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    if K::HEAD_IS_KEY {
+        return head.wrapping_mul(ODD);
+    }
+    let bytes = key.tail();
+    let mut hash = (bytes.len() as u64).wrapping_mul(ODD);
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        hash = (hash ^ chunk.head()).wrapping_mul(ODD);
+        hash ^= hash >> 29;
+    }
+    hash = (hash ^ chunks.remainder().head()).wrapping_mul(ODD);
+    (hash ^ (hash >> 32)).wrapping_mul(ODD)
+}
+
+impl<'a, K: Key + ?Sized> Probe<'a, K> {
+    #[inline]
+    pub fn new(key: &'a K) -> Self {
+        let head = key.head();
+        let hash = hash_of(key, head);
+        let bucket = (((hash >> 32) * BUCKETS as u64) >> 32) as usize;
+        Self { key, head, hash, bucket }
+    }
+
+    /// The upper bits of the key's words.
+    fn tag(&self) -> u64 {
+        if K::HEAD_IS_KEY { 0 } else { self.hash << 48 }
+    }
+}
+
+/// A copy of what a leaf held at one moment.
+pub struct Image<K: Key + ?Sized, V: Value + ?Sized> {
+    pub keys: [u64; SLOTS],
+    pub words: [u64; SLOTS],
+    pub count: usize,
+    pub deadlines: Option<Box<[u64; SLOTS]>>,
+    pub next: Option<Leaf<K, V>>,
+    pub high: u64,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
+    pub fn entry(&self, at: usize) -> Entry {
+        let deadline = self.deadlines.as_ref().map_or(FOREVER, |deadlines| deadlines[at]);
+        Entry { key: self.keys[at], word: self.words[at], deadline }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
+    const LINES: usize = if K::HEAD_IS_KEY { 2 * BUCKETS } else { BUCKETS };
+
+    /// What an entry takes of its leaf at the usual fill, in bytes.
+    pub const SHARE: usize = Self::LAYOUT.size() * 4 / (SLOTS * 3);
+
+    const LAYOUT: Layout = {
+        let size = size_of::<Header>() + Self::LINES * size_of::<Line>();
+        match Layout::from_size_align(size.next_multiple_of(128), 128) {
+            Ok(layout) => layout,
+            Err(_) => panic!("a power of two"),
+        }
+    };
+
+    /// A pool for leaves.
+    pub fn pool() -> Pool {
+        Pool::new(Self::LAYOUT)
+    }
+
+    /// Bytes of a leaf.
+    pub const fn size() -> usize {
+        Self::LAYOUT.size()
+    }
+
+    /// An empty leaf that covers the keys from `anchor` on (`None`: all).
+    pub fn new(anchor: Option<&K>, pool: &Pool) -> Self {
+        let (memory, pooled) = match pool.allocate() {
+            Some(memory) => (memory, POOLED),
+            // SAFETY: the layout is not empty.
+            None => match NonNull::new(unsafe { alloc(Self::LAYOUT) }) {
+                Some(memory) => (memory, 0),
+                None => handle_alloc_error(Self::LAYOUT),
+            },
+        };
+        let header = Header {
+            lock: VersionLock::new(),
+            next: AtomicPtr::default(),
+            used: AtomicU64::new(pooled),
+            undo: AtomicU64::new(0),
+            dead: AtomicU64::new(0),
+            high: AtomicU64::new(u64::MAX),
+            anchor: AtomicU64::new(0),
+            deadlines: AtomicPtr::default(),
+            order: Default::default(),
+        };
+        let _ = memory.as_ptr().expose_provenance();
+        // SAFETY: new memory of the layout; the lines begin behind the header, aligned.
+        unsafe {
+            memory.cast::<Header>().write(header);
+            let lines = memory.as_ptr().add(size_of::<Header>()).cast::<Line>();
+            for at in 0..Self::LINES {
+                lines.add(at).write(Line::filled(0));
+            }
+        }
+        let leaf = Self { header: memory.cast(), kinds: PhantomData };
+        if let Some(anchor) = anchor {
+            let _ = leaf.replace_anchor(anchor);
+        }
+        leaf
+    }
+
+    /// The address, for the search layer.
+    #[inline]
+    pub fn place(self) -> usize {
+        self.header.as_ptr().expose_provenance()
+    }
+
+    /// # Safety
+    /// `place` comes from [`Leaf::place`] of a leaf of these kinds that the caller's guard keeps.
+    #[inline]
+    pub unsafe fn at(place: usize) -> Option<Self> {
+        let header = NonNull::new(ptr::with_exposed_provenance_mut(place))?;
+        Some(Self { header, kinds: PhantomData })
+    }
+
+    #[inline]
+    pub fn header(&self) -> &Header {
+        // SAFETY: handles are followed under a guard, see the contract.
+        unsafe { self.header.as_ref() }
+    }
+
+    #[inline]
+    fn line(&self, at: usize) -> &Line {
+        debug_assert!(at < Self::LINES);
+        // SAFETY: in bounds of the layout.
+        unsafe { &*self.header.as_ptr().add(1).cast::<Line>().add(at) }
+    }
+
+    #[inline]
+    fn keys(&self, bucket: usize) -> &Line {
+        self.line(2 * bucket)
+    }
+
+    #[inline]
+    fn words(&self, bucket: usize) -> &Line {
+        self.line(if K::HEAD_IS_KEY { 2 * bucket + 1 } else { bucket })
+    }
+
+    /// Asks for the header and the bucket where a search for the key begins.
+    #[inline]
+    pub fn prefetch(self, probe: &Probe<'_, K>) {
+        prefetch(self.header.as_ptr());
+        let line = if K::HEAD_IS_KEY { 2 * probe.bucket } else { probe.bucket };
+        let start = self.header.as_ptr().wrapping_add(1).cast::<Line>();
+        prefetch(start.wrapping_add(line));
+        if K::HEAD_IS_KEY {
+            prefetch(start.wrapping_add(line + 1));
+        }
+    }
+
+    /// Asks for all lines.
+    #[inline]
+    pub fn prefetch_whole(self) {
+        for line in 0..Self::LAYOUT.size() / 64 {
+            prefetch(self.header.as_ptr().cast::<Line>().wrapping_add(line));
+        }
+    }
+
+    /// Asks for the header.
+    #[inline]
+    pub fn prefetch_header(self) {
+        prefetch(self.header.as_ptr());
+    }
+
+    /// Slots in use.
+    #[inline]
+    pub fn used(self) -> u64 {
+        self.header().used.load(Ordering::Acquire) & SLOT_BITS
+    }
+
+    pub fn count(self) -> usize {
+        self.used().count_ones() as usize
+    }
+
+    pub fn next(self) -> Option<Self> {
+        let next = NonNull::new(self.header().next.load(Ordering::Acquire))?;
+        Some(Self { header: next, kinds: PhantomData })
+    }
+
+    pub fn set_next(self, next: Option<Self>) {
+        let next = next.map_or(ptr::null_mut(), |next| next.header.as_ptr());
+        self.header().next.store(next, Ordering::Release);
+    }
+
+    pub fn high(self) -> u64 {
+        self.header().high.load(Ordering::Relaxed)
+    }
+
+    pub fn set_high(self, high: u64) {
+        self.header().high.store(high, Ordering::Relaxed);
+    }
+
+    /// Whether keys from the anchor on, up to this one, belong here and not further to the right. To be
+    /// validated.
+    #[inline]
+    pub fn covers(self, probe: &Probe<'_, K>) -> bool {
+        let high = self.high();
+        if probe.head != high {
+            return probe.head < high || fault!("tree.leaf.covers");
+        }
+        // `high` is the head of the next anchor, or the largest head there is.
+        let Some(next) = self.next() else { return true };
+        !K::HEAD_IS_KEY && next.with_anchor(|anchor| anchor.is_some_and(|anchor| probe.key < anchor))
+    }
+
+    /// Calls `f` with the anchor; `None` for the first leaf of byte strings, which has the empty key.
+    pub fn with_anchor<R>(self, f: impl FnOnce(Option<&K>) -> R) -> R {
+        let anchor = self.header().anchor.load(Ordering::Acquire);
+        if K::HEAD_IS_KEY {
+            return f(K::from_head(&anchor));
+        }
+        // SAFETY: null or a record that is retired, not freed, when it is replaced.
+        let record = unsafe { Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize)) };
+        // SAFETY: as above, under the caller's guard.
+        f(record.map(|record| unsafe { record.key() }))
+    }
+
+    /// Lowers the anchor. Returns the record of the former one, to be retired.
+    #[must_use]
+    pub fn replace_anchor(self, anchor: &K) -> Option<Record<K, u64>> {
+        let new = if K::HEAD_IS_KEY {
+            anchor.head()
+        } else {
+            Record::<K, u64>::new(anchor, &0).as_ptr().expose_provenance() as u64
+        };
+        let old = self.header().anchor.swap(new, Ordering::AcqRel);
+        if K::HEAD_IS_KEY {
+            return None;
+        }
+        // SAFETY: as in `with_anchor`.
+        unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(old as usize)) }
+    }
+
+    /// The record behind a word.
+    #[inline]
+    pub fn record(word: u64) -> Option<Record<K, V>> {
+        let address = ptr::with_exposed_provenance_mut((word & ADDRESS) as usize);
+        // SAFETY: words of these kinds are addresses of such records, or null.
+        unsafe { Record::from_ptr(address) }
+    }
+
+    /// A record's word.
+    pub fn word_of(probe: &Probe<'_, K>, record: Record<K, V>) -> u64 {
+        let address = record.as_ptr().expose_provenance() as u64;
+        assert_eq!(address & !ADDRESS, 0, "addresses have 48 bits on the systems supported");
+        address | probe.tag()
+    }
+
+    /// The slot of the key. To be validated by readers.
+    #[inline]
+    pub fn find(self, probe: &Probe<'_, K>, simd: InstructionSet) -> Option<usize> {
+        let used = self.header().used.load(Ordering::Acquire);
+        let mut bucket = probe.bucket;
+        for _ in 0..BUCKETS {
+            let here = (used >> (bucket * LANES)) as u32 & 0xFF;
+            let mut matches = here
+                & if K::HEAD_IS_KEY {
+                    simd.matching(self.keys(bucket), probe.head, u64::MAX)
+                } else {
+                    simd.matching(self.words(bucket), probe.tag(), !ADDRESS)
+                };
+            while matches != 0 {
+                let lane = matches.trailing_zeros() as usize;
+                if K::HEAD_IS_KEY || self.has_key(bucket, lane, probe.key) {
+                    return Some(bucket * LANES + lane);
+                }
+                matches &= matches - 1;
+            }
+            if used >> (SLOTS + bucket) & 1 == 0 {
+                return None;
+            }
+            bucket = if bucket + 1 == BUCKETS { 0 } else { bucket + 1 };
+        }
+        None
+    }
+
+    /// The word of the first slot of the key's bucket that may be the key's. To be validated.
+    #[inline]
+    pub fn candidate(self, probe: &Probe<'_, K>, simd: InstructionSet) -> Option<u64> {
+        let words = self.words(probe.bucket);
+        let matches = if K::HEAD_IS_KEY {
+            simd.matching(self.keys(probe.bucket), probe.head, u64::MAX)
+        } else {
+            simd.matching(words, probe.tag(), !ADDRESS)
+        };
+        (matches != 0).then(|| words.get(matches.trailing_zeros() as usize))
+    }
+
+    /// The address in a word.
+    pub fn address(word: u64) -> *const u8 {
+        ptr::with_exposed_provenance((word & ADDRESS) as usize)
+    }
+
+    fn has_key(&self, bucket: usize, lane: usize, key: &K) -> bool {
+        let word = self.words(bucket).0[lane].load(Ordering::Acquire);
+        // SAFETY: a record that stood here under the caller's guard is not freed.
+        Self::record(word).is_some_and(|record| unsafe { record.key::<'_>() } == key)
+    }
+
+    /// The word of a slot. Acquire: what the word leads to is seen whole.
+    #[inline]
+    pub fn word(self, slot: usize) -> u64 {
+        self.words(slot / LANES).0[slot % LANES].load(Ordering::Acquire)
+    }
+
+    pub fn entry(self, slot: usize) -> Entry {
+        let key = if K::HEAD_IS_KEY { self.keys(slot / LANES).get(slot % LANES) } else { 0 };
+        Entry { key, word: self.word(slot), deadline: self.deadline(slot) }
+    }
+
+    /// Overwrites the word of a slot: the key stays. Needs no new version, as a reader gets the old
+    /// word or the new one; the release store hands on the undo record that was pushed before.
+    #[inline]
+    pub fn set_word(self, slot: usize, word: u64) {
+        self.words(slot / LANES).0[slot % LANES].store(word, Ordering::Release);
+    }
+
+    /// Whether some entry has or had a deadline.
+    pub fn has_deadlines(self) -> bool {
+        !self.header().deadlines.load(Ordering::Relaxed).is_null()
+    }
+
+    #[inline]
+    pub fn deadline(self, slot: usize) -> u64 {
+        // SAFETY: null, or a line that lives as long as the leaf.
+        let deadlines = unsafe { self.header().deadlines.load(Ordering::Acquire).as_ref() };
+        deadlines.map_or(FOREVER, |deadlines| deadlines[slot].load(Ordering::Relaxed))
+    }
+
+    /// Sets the deadline of a slot. Returns the bytes that this took.
+    pub fn set_deadline(self, slot: usize, deadline: u64) -> usize {
+        let mut line = self.header().deadlines.load(Ordering::Relaxed);
+        let mut taken = 0;
+        if line.is_null() {
+            if deadline == FOREVER {
+                return 0;
+            }
+            taken = size_of::<DeadlineLine>();
+            line = Box::into_raw(Box::new(std::array::from_fn(|_| AtomicU64::new(FOREVER))));
+            self.header().deadlines.store(line, Ordering::Release);
+        }
+        // SAFETY: as above.
+        let deadlines = unsafe { &*line };
+        deadlines[slot].store(deadline, Ordering::Relaxed);
+        taken
+    }
+
+    /// Puts an entry into a free slot of its probe order. `false` if there is none.
+    pub fn put(self, probe: &Probe<'_, K>, entry: Entry) -> bool {
+        let mut used = self.header().used.load(Ordering::Relaxed);
+        let mut bucket = probe.bucket;
+        for _ in 0..BUCKETS {
+            let here = (used >> (bucket * LANES)) as u32 & 0xFF;
+            if here != 0xFF {
+                let lane = (!here).trailing_zeros() as usize;
+                let slot = bucket * LANES + lane;
+                if K::HEAD_IS_KEY {
+                    self.keys(bucket).set(lane, entry.key);
+                }
+                self.set_word(slot, entry.word);
+                self.set_deadline(slot, entry.deadline);
+                // Release: a reader that sees the bit sees the entry.
+                self.header().used.store(used | 1 << slot, Ordering::Release);
+                return true;
+            }
+            used |= 1 << (SLOTS + bucket);
+            bucket = if bucket + 1 == BUCKETS { 0 } else { bucket + 1 };
+        }
+        false
+    }
+
+    /// Empties a slot.
+    pub fn clear(self, slot: usize) {
+        let used = self.header().used.load(Ordering::Relaxed);
+        self.header().used.store(used & !(1 << slot), Ordering::Release);
+        if !is_inline::<K, V>() {
+            self.set_word(slot, 0);
+        }
+        self.set_deadline(slot, FOREVER);
+    }
+
+    /// Replaces all entries.
+    pub fn fill(self, entries: impl Iterator<Item = Entry>) {
+        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
+        if !is_inline::<K, V>() {
+            (0..SLOTS).for_each(|slot| self.set_word(slot, 0));
+        }
+        self.header().used.store(pooled, Ordering::Release);
+        for entry in entries {
+            let done = self.put_entry(entry);
+            debug_assert!(done, "a leaf has {SLOTS} slots");
+        }
+    }
+
+    /// [`Leaf::put`] of an entry of another leaf.
+    pub fn put_entry(self, entry: Entry) -> bool {
+        Self::with_key(&entry, |key| self.put(&Probe::new(key), entry))
+    }
+
+    /// Calls `f` with an entry's key.
+    pub fn with_key<R>(entry: &Entry, f: impl FnOnce(&K) -> R) -> R {
+        if let Some(key) = K::from_head(&entry.key) {
+            return f(key);
+        }
+        let record = Self::record(entry.word).expect("an entry has a record");
+        // SAFETY: the entry's record, under the caller's guard.
+        f(unsafe { record.key() })
+    }
+
+    /// Calls `f` with an entry's value.
+    #[inline]
+    pub fn with_value<R>(word: u64, f: impl FnOnce(&V) -> R) -> R {
+        if K::HEAD_IS_KEY
+            && let Some(value) = V::from_word(&word)
+        {
+            return f(value);
+        }
+        let record = Self::record(word).expect("an entry has a record");
+        // SAFETY: as above.
+        unsafe { record.with_value(f) }
+    }
+
+    /// Copies the entries; to be validated before anything is made of it.
+    pub fn image(self) -> Image<K, V> {
+        let (mut keys, mut words) = ([0; SLOTS], [0; SLOTS]);
+        let used = self.used();
+        let mut deadlines = self.has_deadlines().then(|| Box::new([FOREVER; SLOTS]));
+        let mut count = 0;
+        for bucket in 0..BUCKETS {
+            let mut here = (used >> (bucket * LANES)) as u32 & 0xFF;
+            while here != 0 {
+                let lane = here.trailing_zeros() as usize;
+                here &= here - 1;
+                if K::HEAD_IS_KEY {
+                    keys[count] = self.keys(bucket).get(lane);
+                }
+                words[count] = self.words(bucket).0[lane].load(Ordering::Acquire);
+                if let Some(deadlines) = &mut deadlines {
+                    deadlines[count] = self.deadline(bucket * LANES + lane);
+                }
+                count += 1;
+            }
+        }
+        Image { keys, words, count, deadlines, next: self.next(), high: self.high() }
+    }
+
+    /// The order of an image that was read at `version`: as published, or computed and published.
+    pub fn order(self, image: &Image<K, V>, version: u64, simd: InstructionSet) -> [u8; order::MOST] {
+        let number = version + 1;
+        let words = &self.header().order;
+        if words[BUCKETS].load(Ordering::Acquire) == number {
+            let mut places = [0; order::MOST];
+            for (eight, word) in places.chunks_exact_mut(8).zip(&words[..BUCKETS]) {
+                eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+            }
+            fence(Ordering::Acquire);
+            if words[BUCKETS].load(Ordering::Relaxed) == number {
+                return places;
+            }
+        }
+        let places = image.sorted(simd);
+        self.publish_order(&places, number);
+        places
+    }
+
+    /// Publishes the order of the version `number` − 1. Racing threads of one version write the same;
+    /// a thread that comes late for its version finds another number or is overtaken.
+    fn publish_order(self, places: &[u8; order::MOST], number: u64) {
+        const BUSY: u64 = u64::MAX;
+        let words = &self.header().order;
+        let seen = words[BUCKETS].load(Ordering::Relaxed);
+        // Versions grow: an order of a later one stays.
+        if seen == BUSY || seen >= number {
+            return;
+        }
+        let taken =
+            words[BUCKETS].compare_exchange(seen, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_err() {
+            return;
+        }
+        // Pairs with the fence in `order`: a reader that sees a new place sees `BUSY` or later.
+        fence(Ordering::Release);
+        for (eight, word) in places.chunks_exact(8).zip(&words[..BUCKETS]) {
+            let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            word.store(eight, Ordering::Relaxed);
+        }
+        words[BUCKETS].store(number, Ordering::Release);
+    }
+
+    /// Bytes of the anchor and the deadlines.
+    pub fn extra_bytes(self) -> usize {
+        let anchor = if K::HEAD_IS_KEY {
+            0
+        } else {
+            self.with_anchor(|anchor| {
+                anchor.map_or(0, |anchor| Record::<K, u64>::size_with_key(anchor.tail().len()))
+            })
+        };
+        anchor + if self.has_deadlines() { size_of::<DeadlineLine>() } else { 0 }
+    }
+
+    /// Frees the leaf's memory, and its anchor and deadlines; not its records.
+    ///
+    /// # Safety
+    /// No other thread can reach it.
+    pub unsafe fn free(self) {
+        // SAFETY: exclusively the caller's.
+        unsafe {
+            let header = self.header.as_ref();
+            let anchor = header.anchor.load(Ordering::Relaxed);
+            if !K::HEAD_IS_KEY
+                && let Some(record) = Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize))
+            {
+                record.free();
+            }
+            let deadlines = header.deadlines.load(Ordering::Relaxed);
+            if !deadlines.is_null() {
+                drop(Box::from_raw(deadlines));
+            }
+            if header.used.load(Ordering::Relaxed) & POOLED != 0 {
+                Pool::free(self.header.cast());
+            } else {
+                dealloc(self.header.as_ptr().cast(), Self::LAYOUT);
+            }
+        }
+    }
+
+    /// The memory, for [`ordna_base::reclaim::Guard::retire`].
+    pub fn as_retired(self) -> *mut RetiredLeaf<K, V> {
+        self.header.as_ptr().cast()
+    }
+}
+
+/// What a retired leaf is to the collector.
+pub struct RetiredLeaf<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: the address of a leaf of these kinds, exclusively the caller's.
+        unsafe {
+            if let Some(header) = NonNull::new(memory.cast::<Header>()) {
+                Leaf::<K, V> { header, kinds: PhantomData }.free();
+            }
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
+    /// Positions of the entries in the order of their keys. Follows records: the caller's guard keeps
+    /// every record that stood in the leaf.
+    pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {
+        if K::HEAD_IS_KEY {
+            return order::of_integers(&self.keys[..self.count], simd);
+        }
+        self.prefetch_records();
+        let key = |at: u8| {
+            // A torn image may hold an empty word; its order is thrown away.
+            Leaf::<K, V>::record(self.words[usize::from(at)]).map_or(&[][..], |record| {
+                // SAFETY: under the caller's guard.
+                unsafe { record.key::<'_>() }.tail()
+            })
+        };
+        order::of_strings(self.count, key, simd)
+    }
+
+    /// Asks for all records.
+    pub fn prefetch_records(&self) {
+        if !is_inline::<K, V>() {
+            for word in &self.words[..self.count] {
+                prefetch(ptr::with_exposed_provenance::<u8>((word & ADDRESS) as usize));
+            }
+        }
+    }
+}

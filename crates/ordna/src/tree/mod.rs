@@ -1,0 +1,531 @@
+//! The store's tree: a search layer over a list of slotted leaves, with undo records for snapshots.
+//!
+//! # Contract
+//! Any number of threads read and write at once, each under a guard of one collector. A write is one
+//! step: the store of its slot, or the release of its leaf's lock. Every write lies in a term of the
+//! caller's, who announces it (see [`crate::store::terms`]). A read at a snapshot's term needs the
+//! snapshot to live and its term to be settled.
+//!
+//! # Protocol
+//! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for the
+//! key, and validates. A leaf that does not cover the key leads to its right neighbour. An unlinked
+//! leaf sends the search back to the search layer. After [`RETRIES`] failed validations a reader takes
+//! the leaf's lock. Writers lock their leaf; a split or merge locks two neighbours, the left one first.
+//!
+//! # Invariants
+//! 1. Keys move to the right only, or with a leaf that is unlinked. So a leaf that once covered a key
+//!    leads to it along the list.
+//! 2. The first leaf is never unlinked.
+//! 3. A leaf and its anchor enter and leave the search layer under the lock of the leaf on its left.
+//!
+//! # Progress
+//! Readers are obstruction-free up to the retry bound, then blocking per leaf. Writers block per leaf.
+//!
+//! Sources: HydraList (§4.2, a data list that is always right under a search layer), Wormhole (§2.3),
+//! Nitro (§3, versions), OLC (Leis et al., DaMoN 2016). `docs/design/store.md` argues the whole.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `search` | from a key to its leaf |
+//! | `leaf` | slots, buckets, fences |
+//! | `order` | the sorted order of a leaf |
+//! | `undo` | what snapshots need of changed entries |
+//! | `reshape` | splits, shifts, merges, removal of ranges |
+//! | `walk` | ordered walks |
+//! | `many` | reads in groups |
+//! | `build` | a tree from sorted entries |
+//! | `audit` | what must hold at rest |
+
+mod audit;
+mod build;
+mod leaf;
+mod many;
+mod order;
+mod reshape;
+mod search;
+mod undo;
+mod walk;
+
+use std::borrow::Borrow;
+
+use ordna_base::reclaim::Guard;
+use ordna_base::record::Record;
+use ordna_base::simd::InstructionSet;
+use ordna_base::slabs::Pool;
+use ordna_base::sync::atomic::{AtomicUsize, Ordering};
+use ordna_base::sync::{Obsolete, WriteGuard, fault, point};
+use ordna_base::{Change, Error, Key, Value};
+
+pub use build::Run;
+pub use leaf::{FOREVER, Probe, SLOTS};
+use leaf::{Header, Leaf, is_inline};
+use search::Search;
+pub use search::FANOUT;
+pub use undo::{LiveTerms, Spill};
+use undo::{Log, Lookup, State};
+
+/// Failed validations of a read before it takes the leaf's lock.
+const RETRIES: usize = 64;
+
+/// Sizes of nodes; tests shrink them so that rare paths run on every run.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Entries of a leaf at most, up to [`SLOTS`].
+    pub slots: usize,
+    /// Children of a node of the search layer at most, up to [`FANOUT`].
+    pub fanout: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { slots: SLOTS, fanout: FANOUT }
+    }
+}
+
+/// An ordered map whose past states live snapshots can read.
+pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
+    search: Search<K>,
+    log: Log<K, V>,
+    first: Leaf<K, V>,
+    pool: Pool,
+    /// Entries of a leaf at most.
+    slots: usize,
+    simd: InstructionSet,
+    leaves: AtomicUsize,
+}
+
+// SAFETY: leaves are atomics under their locks; records are Send + Sync.
+#[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Tree<K, V> {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
+
+/// A writer's turn: an announced term, and what was read after the announcement.
+pub struct Turn<'a> {
+    pub term: u64,
+    /// The youngest live snapshot; 0 if there is none.
+    pub youngest: u64,
+    pub guard: &'a Guard<'a>,
+}
+
+impl Turn<'_> {
+    /// The youngest snapshot that does not see this turn's writes.
+    fn seen_by(&self) -> u64 {
+        self.youngest.min(self.term - 1)
+    }
+}
+
+/// What a write is about to do, in bytes of the memory limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// Bytes of the new entry.
+    pub grows: usize,
+    /// Bytes of the entry that it replaces.
+    pub shrinks: usize,
+    /// The deadline of the new entry; [`FOREVER`] if it has none.
+    pub deadline: u64,
+}
+
+/// What a write has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The deadline of the entry before, if there was one.
+    pub before: Option<u64>,
+    /// The deadline of the entry after, if there is one.
+    pub after: Option<u64>,
+    /// Whether anything was changed.
+    pub changed: bool,
+    /// Bytes of the entry that went.
+    pub shrinks: usize,
+    /// Bytes that undo records took, and gave back.
+    pub undo: (usize, usize),
+}
+
+/// A locked leaf.
+struct Held<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    leaf: Leaf<K, V>,
+    lock: WriteGuard<'a>,
+}
+
+/// What a search in one leaf found.
+enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
+    Found { word: u64, deadline: u64 },
+    Absent,
+    Right(Leaf<K, V>),
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    pub fn new(sizes: Sizes) -> Self {
+        let pool = Leaf::<K, V>::pool();
+        let first = Leaf::new(None, &pool);
+        Self {
+            search: Search::new(first.place(), sizes.fanout),
+            log: Log::new(),
+            first,
+            pool,
+            slots: sizes.slots.clamp(2, SLOTS),
+            simd: InstructionSet::widest(),
+            leaves: AtomicUsize::new(1),
+        }
+    }
+
+    /// The undo records: their memory, and its end.
+    pub fn log(&self) -> &Log<K, V> {
+        &self.log
+    }
+
+    /// Bytes of an entry against the memory limit: its record, its share of a leaf, its deadline.
+    pub fn cost(key: &K, value: &V, expires: bool) -> usize {
+        let record = if is_inline::<K, V>() {
+            0
+        } else {
+            Record::<K, V>::size_with_key(key.tail().len()) + value.tail().len()
+        };
+        Leaf::<K, V>::SHARE + record + if expires { size_of::<u64>() } else { 0 }
+    }
+
+    /// The cost of an entry that stands in a leaf.
+    fn cost_of(word: u64, deadline: u64) -> usize {
+        let record = if is_inline::<K, V>() {
+            0
+        } else {
+            #[expect(unsafe_code, reason = "the record of a locked entry")]
+            // SAFETY: the entry's record; its leaf is locked.
+            Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
+        };
+        Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
+    }
+
+    #[inline]
+    fn leaf_at(place: usize) -> Leaf<K, V> {
+        #[expect(unsafe_code, reason = "places are leaves")]
+        // SAFETY: the search layer leads to leaves that its callers' guards keep.
+        unsafe { Leaf::at(place) }.expect("places are not null")
+    }
+
+    /// The header, for as long as the guard keeps the leaf.
+    #[inline]
+    fn header<'g>(leaf: &Leaf<K, V>, _: &'g Guard<'_>) -> &'g Header {
+        let header: *const Header = leaf.header();
+        #[expect(unsafe_code, reason = "a longer borrow")]
+        // SAFETY: the guard outlives the borrow and keeps the leaf's memory.
+        unsafe { &*header }
+    }
+
+    /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another try.
+    ///
+    /// # Errors
+    /// The leaf is unlinked.
+    #[inline]
+    fn consistent<R>(
+        &self,
+        leaf: &Leaf<K, V>,
+        mut read: impl FnMut() -> Option<R>,
+    ) -> Result<R, Obsolete> {
+        let lock = &leaf.header().lock;
+        for _ in 0..RETRIES {
+            let version = lock.read()?;
+            let done = read();
+            point("tree.read.before_validate");
+            let valid = lock.validate(version) || fault!("tree.read.validate");
+            if let (true, Some(done)) = (valid, done) {
+                return Ok(done);
+            }
+        }
+        loop {
+            let held = lock.lock()?;
+            let done = read();
+            held.unlock_unchanged();
+            if let Some(done) = done {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Looks for the key in one leaf, at a snapshot or in the latest state. `None` if it was torn.
+    #[inline]
+    fn seek(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        snapshot: Option<u64>,
+    ) -> Option<Seek<K, V>> {
+        let found = leaf.find(probe, self.simd);
+        let mut found = found.map(|slot| (leaf.word(slot), leaf.deadline(slot)));
+        point("tree.seek.slot_read");
+        if let Some(snapshot) = snapshot
+            && leaf.header().dead.load(Ordering::Acquire) > snapshot
+        {
+            match self.log.lookup(leaf, probe, snapshot) {
+                Lookup::Slot => {}
+                Lookup::Old(State::Present { word, deadline }) => found = Some((word, deadline)),
+                Lookup::Old(State::Absent) => return Some(Seek::Absent),
+                Lookup::Torn => return None,
+            }
+        }
+        Some(match found {
+            Some((word, deadline)) => Seek::Found { word, deadline },
+            None if leaf.covers(probe) => Seek::Absent,
+            None => leaf.next().map_or(Seek::Absent, Seek::Right),
+        })
+    }
+
+    /// Word and deadline of the key, at a snapshot or in the latest state.
+    #[inline]
+    fn find(
+        &self,
+        probe: &Probe<'_, K>,
+        snapshot: Option<u64>,
+        guard: &Guard<'_>,
+    ) -> Option<(u64, u64)> {
+        let leaf = Self::leaf_at(self.search.find(probe.key, false, guard));
+        leaf.prefetch(probe);
+        self.find_from(leaf, probe, snapshot, guard)
+    }
+
+    /// [`Tree::find`] from a leaf that the search layer told of.
+    #[inline]
+    fn find_from(
+        &self,
+        mut leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        snapshot: Option<u64>,
+        guard: &Guard<'_>,
+    ) -> Option<(u64, u64)> {
+        loop {
+            match self.consistent(&leaf, || self.seek(leaf, probe, snapshot)) {
+                Ok(Seek::Found { word, deadline }) => return Some((word, deadline)),
+                Ok(Seek::Absent) => return None,
+                Ok(Seek::Right(next)) => leaf = next,
+                Err(Obsolete) => leaf = Self::leaf_at(self.search.find(probe.key, false, guard)),
+            }
+        }
+    }
+
+    /// Calls `read` with value and deadline of the key. O(log n).
+    #[inline]
+    pub fn get<R>(
+        &self,
+        probe: &Probe<'_, K>,
+        snapshot: Option<u64>,
+        guard: &Guard<'_>,
+        read: impl FnOnce(&V, u64) -> R,
+    ) -> Option<R> {
+        let (word, deadline) = self.find(probe, snapshot, guard)?;
+        Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
+    }
+
+    /// The leaf that covers the key, locked.
+    #[inline]
+    fn lock<'g>(&self, probe: &Probe<'_, K>, guard: &'g Guard<'_>) -> Held<'g, K, V> {
+        'search: loop {
+            let mut leaf = Self::leaf_at(self.search.find(probe.key, false, guard));
+            // The lock's atomic operation waits for the header; the bucket comes meanwhile.
+            leaf.prefetch(probe);
+            loop {
+                let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
+                if leaf.covers(probe) {
+                    return Held { leaf, lock };
+                }
+                let next = leaf.next();
+                lock.unlock_unchanged();
+                leaf = next.expect("the last leaf covers every key above its anchor");
+            }
+        }
+    }
+
+    /// Whether a live snapshot still needs the key's present state.
+    #[inline]
+    fn needs_undo(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, turn: &Turn<'_>) -> bool {
+        let youngest = turn.seen_by();
+        if youngest == 0 || fault!("tree.write.pushes") {
+            return false;
+        }
+        let largest = leaf.header().dead.load(Ordering::Relaxed);
+        largest <= youngest || !self.log.covers(leaf, probe, youngest)
+    }
+
+    /// Shows value and deadline of the key to `decide` and does what it says, as one step. `prepare`
+    /// runs before the change and may refuse it. `live` tells the live snapshots, for prunes; `None`
+    /// forbids them. Both closures run under the leaf's lock, perhaps several times. O(log n).
+    ///
+    /// # Errors
+    /// Those of `prepare`, and a value that is too long. Nothing is changed.
+    pub fn apply<T: Borrow<V>>(
+        &self,
+        probe: &Probe<'_, K>,
+        turn: &Turn<'_>,
+        mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
+        mut prepare: impl FnMut(Step) -> Result<(), Error>,
+        live: impl Fn() -> Option<LiveTerms>,
+    ) -> Result<Outcome, Error> {
+        loop {
+            let Held { leaf, lock } = self.lock(probe, turn.guard);
+            let slot = leaf.find(probe, self.simd);
+            let old = slot.map(|slot| leaf.entry(slot));
+            let change = match &old {
+                None => decide(None),
+                Some(old) => {
+                    Leaf::<K, V>::with_value(old.word, |value| decide(Some((value, old.deadline))))
+                }
+            };
+            let (put, slot) = match (change, slot) {
+                (Change::Keep, _) | (Change::Remove, None) => {
+                    lock.unlock_unchanged();
+                    let deadline = old.map(|old| old.deadline);
+                    return Ok(Outcome { before: deadline, after: deadline, ..Outcome::default() });
+                }
+                (Change::Put(_), None) if leaf.count() >= self.slots => {
+                    self.make_room(Held { leaf, lock }, probe, turn.guard);
+                    continue;
+                }
+                (Change::Put(put), slot) => (Some(put), slot),
+                (Change::Remove, slot) => (None, slot),
+            };
+            let shrinks = old.map_or(0, |old| Self::cost_of(old.word, old.deadline));
+            if let Some((value, deadline)) = &put {
+                let value = value.borrow();
+                let grows = Self::cost(probe.key, value, *deadline != FOREVER);
+                let step = Step { grows, shrinks, deadline: *deadline };
+                if let Err(refused) = value.check().and_then(|()| prepare(step)) {
+                    lock.unlock_unchanged();
+                    return Err(refused);
+                }
+            }
+            let undo = self.needs_undo(leaf, probe, turn);
+            let mut outcome = Outcome {
+                before: old.map(|old| old.deadline),
+                after: put.as_ref().map(|(_, deadline)| *deadline),
+                changed: true,
+                shrinks,
+                undo: (0, 0),
+            };
+            let in_place = self.write(leaf, probe, slot, put, undo, turn, &mut outcome.undo.0);
+            if self.log.is_prune_due(leaf)
+                && let Some(live) = live()
+            {
+                let present = |key: &K| leaf.find(&Probe::new(key), self.simd).is_some();
+                outcome.undo.1 = self.log.prune(leaf, &live, present, turn.guard);
+                drop(lock);
+            } else if in_place {
+                lock.unlock_unchanged();
+            } else {
+                drop(lock);
+            }
+            let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
+            if sparse {
+                self.merge_around(leaf, turn.guard);
+            }
+            return Ok(outcome);
+        }
+    }
+
+    /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers need
+    /// no new version.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
+    #[inline]
+    fn write<T: Borrow<V>>(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        slot: Option<usize>,
+        put: Option<(T, u64)>,
+        undo: bool,
+        turn: &Turn<'_>,
+        taken: &mut usize,
+    ) -> bool {
+        let old = slot.map(|slot| leaf.entry(slot));
+        let push = |taken: &mut usize| {
+            let state = old.map_or(State::Absent, |old| State::Present {
+                word: old.word,
+                deadline: old.deadline,
+            });
+            *taken += self.log.push(leaf, probe, state, turn.term);
+            point("tree.write.pushed");
+        };
+        let Some((value, deadline)) = put else {
+            let Some((slot, old)) = slot.zip(old) else { return true };
+            if undo {
+                push(taken);
+            }
+            leaf.clear(slot);
+            if !undo {
+                Self::retire(old.word, turn.guard);
+            }
+            return false;
+        };
+        let value = value.borrow();
+        // A word in a record is overwritten in place unless the record goes to the undo list.
+        if let (Some(old), false) = (old, undo)
+            && !is_inline::<K, V>()
+            && V::IN_PLACE
+            && old.deadline == deadline
+        {
+            #[expect(unsafe_code, reason = "the record of a locked entry")]
+            // SAFETY: the leaf's lock is held.
+            let done = Leaf::<K, V>::record(old.word).is_some_and(|at| unsafe { at.overwrite(value) });
+            debug_assert!(done, "words are overwritten");
+            return true;
+        }
+        if undo && !fault!("tree.write.slot_first") {
+            push(taken);
+        }
+        let word = match value.word() {
+            Some(word) if K::HEAD_IS_KEY => word,
+            _ => Leaf::word_of(probe, Record::new(probe.key, value)),
+        };
+        match slot.zip(old) {
+            None => {
+                let entry = leaf::Entry { key: probe.head, word, deadline };
+                let done = leaf.put(probe, entry);
+                debug_assert!(done, "the leaf has room");
+            }
+            Some((slot, old)) => {
+                let timed = leaf.has_deadlines() || deadline != FOREVER;
+                leaf.set_word(slot, word);
+                leaf.set_deadline(slot, deadline);
+                if !undo {
+                    Self::retire(old.word, turn.guard);
+                }
+                if fault!("tree.write.slot_first") && undo {
+                    push(taken);
+                }
+                return !timed;
+            }
+        }
+        false
+    }
+
+    /// Retires the record behind a word that no snapshot needs.
+    fn retire(word: u64, guard: &Guard<'_>) {
+        if is_inline::<K, V>() {
+            return;
+        }
+        if let Some(record) = Leaf::<K, V>::record(word) {
+            #[expect(unsafe_code, reason = "the record left its slot")]
+            // SAFETY: unlinked under the leaf's lock, by this thread only.
+            unsafe { record.retire(guard) };
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
+    fn drop(&mut self) {
+        let mut next = Some(self.first);
+        while let Some(leaf) = next {
+            next = leaf.next();
+            if !is_inline::<K, V>() {
+                let image = leaf.image();
+                for word in &image.words[..image.count] {
+                    #[expect(unsafe_code, reason = "the tree is gone")]
+                    // SAFETY: nobody else uses the tree.
+                    Leaf::<K, V>::record(*word).map_or((), |record| unsafe { record.free() });
+                }
+            }
+            #[expect(unsafe_code, reason = "the tree is gone")]
+            // SAFETY: as above.
+            unsafe { leaf.free() };
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! How leaves split, shift entries to the right, merge, and lose ranges.
+//!
+//! # Contract
+//! A change of two leaves holds both locks, taken from left to right, until the search layer knows it.
+//! Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records with
+//! the leaf that covers their keys.
+//!
+//! # Policy
+//! A full leaf first shifts entries to its right neighbour if that has room: leaves stay fuller than
+//! by splits alone. The last leaf stays full when a key above all others arrives. A leaf that falls
+//! below a quarter merges with a neighbour if both fit into three quarters.
+
+use std::borrow::Borrow;
+use std::ops::Bound;
+
+use ordna_base::index::{is_above, is_below};
+use ordna_base::reclaim::Guard;
+use ordna_base::sync::atomic::Ordering;
+use ordna_base::sync::{fault, point};
+use ordna_base::{Key, Value};
+
+use super::leaf::{Entry, Image, Leaf, Probe};
+use super::order::common_prefix;
+use super::{Held, Outcome, State, Tree, Turn};
+
+/// The shortest anchor above `below` and not above `above`.
+pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
+    if K::HEAD_IS_KEY {
+        return above.to_owned();
+    }
+    let len = common_prefix(below.tail(), above.tail()) + 1;
+    above.prefix(len)
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    /// Makes room in a full leaf for a key that it covers.
+    pub(super) fn make_room(&self, held: Held<'_, K, V>, probe: &Probe<'_, K>, guard: &Guard<'_>) {
+        let Held { leaf: left, lock } = held;
+        let image = left.image();
+        let order = image.sorted(self.simd);
+        let entries: Vec<Entry> =
+            order[..image.count].iter().map(|at| image.entry(usize::from(*at))).collect();
+        match left.next() {
+            None => {
+                let last = entries.last().expect("a full leaf has entries");
+                let anchor = Leaf::<K, V>::with_key(last, |last| {
+                    (last < probe.key).then(|| separator(last, probe.key))
+                });
+                match anchor {
+                    Some(anchor) => self.append(left, anchor.borrow()),
+                    None => self.split(left, &image, &entries),
+                }
+            }
+            Some(right) => {
+                let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
+                    unreachable!("a leaf is unlinked under the lock of the leaf on its left")
+                };
+                let total = entries.len() + right.count();
+                if total / 2 + self.slots / 8 < self.slots && total / 2 < entries.len() {
+                    self.shift(left, right, &entries, entries.len() - total / 2, guard);
+                    drop(right_lock);
+                } else {
+                    right_lock.unlock_unchanged();
+                    self.split(left, &image, &entries);
+                }
+            }
+        }
+        drop(lock);
+    }
+
+    /// A new last leaf for keys from `anchor` on; the left one stays full.
+    fn append(&self, left: Leaf<K, V>, anchor: &K) {
+        let right = Leaf::new(Some(anchor), &self.pool);
+        self.link(left, right, anchor);
+        self.log.divide(left, right, anchor);
+        self.search.insert(anchor, right.place());
+    }
+
+    /// Puts a new leaf behind a locked one.
+    fn link(&self, left: Leaf<K, V>, right: Leaf<K, V>, anchor: &K) {
+        self.leaves.fetch_add(1, Ordering::Relaxed);
+        right.set_next(left.next());
+        right.set_high(left.high());
+        left.set_next(Some(right));
+        left.set_high(anchor.head());
+        point("tree.split.linked");
+    }
+
+    /// Moves the upper half of a full leaf to a new one.
+    fn split(&self, left: Leaf<K, V>, _: &Image<K, V>, entries: &[Entry]) {
+        let (low, high) = entries.split_at(entries.len() / 2);
+        let anchor = Self::between(low, high);
+        let anchor: &K = anchor.borrow();
+        let right = Leaf::new(Some(anchor), &self.pool);
+        right.fill(high.iter().copied());
+        self.log.divide(left, right, anchor);
+        self.link(left, right, anchor);
+        left.fill(low.iter().copied());
+        self.search.insert(anchor, right.place());
+    }
+
+    /// Moves the `count` largest entries to the right neighbour.
+    fn shift(
+        &self,
+        left: Leaf<K, V>,
+        right: Leaf<K, V>,
+        entries: &[Entry],
+        count: usize,
+        guard: &Guard<'_>,
+    ) {
+        let (low, high) = entries.split_at(entries.len() - count);
+        let anchor = Self::between(low, high);
+        let anchor: &K = anchor.borrow();
+        for entry in high {
+            let done = right.put_entry(*entry);
+            debug_assert!(done, "the neighbour has room");
+        }
+        self.log.divide(left, right, anchor);
+        right.with_anchor(|old| {
+            self.search.remove(old.expect("only the first leaf lacks an anchor"), guard);
+        });
+        let old = right.replace_anchor(anchor);
+        left.set_high(anchor.head());
+        left.fill(low.iter().copied());
+        point("tree.shift.before_insert");
+        self.search.insert(anchor, right.place());
+        Self::retire_anchor(old, guard);
+    }
+
+    fn retire_anchor(anchor: Option<ordna_base::record::Record<K, u64>>, guard: &Guard<'_>) {
+        if let Some(anchor) = anchor {
+            #[expect(unsafe_code, reason = "the anchor left its leaf")]
+            // SAFETY: taken out under the leaf's lock.
+            unsafe { anchor.retire(guard) };
+        }
+    }
+
+    /// An anchor between two sorted runs.
+    fn between(low: &[Entry], high: &[Entry]) -> K::Owned {
+        let (below, above) = (low.last().expect("not empty"), high.first().expect("not empty"));
+        Leaf::<K, V>::with_key(below, |below| {
+            Leaf::<K, V>::with_key(above, |above| separator(below, above))
+        })
+    }
+
+    /// Merges a sparse leaf with its right neighbour, or else with its left one, if they fit.
+    pub(super) fn merge_around(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
+        if self.absorb_next(leaf, guard) || leaf == self.first {
+            return;
+        }
+        let place = leaf.with_anchor(|anchor| {
+            anchor.map(|anchor| self.search.find(anchor, true, guard))
+        });
+        if let Some(place) = place {
+            let left = Self::leaf_at(place);
+            if left != leaf {
+                self.absorb_next(left, guard);
+            }
+        }
+    }
+
+    /// Moves the entries of the right neighbour here and unlinks it, if both fit into three quarters of
+    /// a leaf.
+    fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
+        let Ok(lock) = Self::header(&left, guard).lock.lock() else { return false };
+        let Some(right) = left.next() else {
+            lock.unlock_unchanged();
+            return false;
+        };
+        let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
+            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
+        };
+        if left.count() + right.count() > self.slots * 3 / 4 {
+            right_lock.unlock_unchanged();
+            lock.unlock_unchanged();
+            return false;
+        }
+        let image = right.image();
+        for at in 0..image.count {
+            let done = left.put_entry(image.entry(at));
+            debug_assert!(done, "the leaf has room");
+        }
+        self.log.merge(left, right);
+        left.set_high(right.high());
+        left.set_next(right.next());
+        point("tree.merge.before_remove");
+        right.with_anchor(|anchor| {
+            self.search.remove(anchor.expect("only the first leaf lacks an anchor"), guard);
+        });
+        if fault!("tree.merge.obsolete") {
+            drop(right_lock);
+        } else {
+            right_lock.unlock_obsolete();
+        }
+        drop(lock);
+        self.leaves.fetch_sub(1, Ordering::Relaxed);
+        #[expect(unsafe_code, reason = "the leaf is unlinked")]
+        // SAFETY: neither the list nor the search layer leads to it any more.
+        unsafe { guard.retire(right.as_retired()) };
+        true
+    }
+
+    /// Removes the entries within the bounds, a leaf at a time, and calls `each` with key and outcome
+    /// of each. Leaves that become empty go. O(log n) and O(1) amortized for each entry.
+    pub fn remove_range(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        turn: &Turn<'_>,
+        mut each: impl FnMut(&K, Outcome),
+    ) {
+        let empty = K::Owned::default();
+        let mut from: K::Owned = match lower {
+            Bound::Included(key) | Bound::Excluded(key) => key.to_owned(),
+            Bound::Unbounded => empty,
+        };
+        loop {
+            let Held { leaf, lock } = self.lock(&Probe::new(from.borrow()), turn.guard);
+            let image = leaf.image();
+            for at in 0..image.count {
+                let entry = image.entry(at);
+                Leaf::<K, V>::with_key(&entry, |key| {
+                    if is_below(key, lower) || is_above(key, upper) {
+                        return;
+                    }
+                    let probe = Probe::new(key);
+                    let Some(slot) = leaf.find(&probe, self.simd) else { return };
+                    let shrinks = Self::cost_of(entry.word, entry.deadline);
+                    let undo = self.needs_undo(leaf, &probe, turn);
+                    let mut taken = 0;
+                    if undo {
+                        let state =
+                            State::Present { word: entry.word, deadline: entry.deadline };
+                        taken = self.log.push(leaf, &probe, state, turn.term);
+                    }
+                    leaf.clear(slot);
+                    if !undo {
+                        Self::retire(entry.word, turn.guard);
+                    }
+                    let before = Some(entry.deadline);
+                    let undo = (taken, 0);
+                    each(key, Outcome { before, after: None, changed: true, shrinks, undo });
+                });
+            }
+            let next = leaf.next().and_then(|next| next.with_anchor(|at| at.map(ToOwned::to_owned)));
+            drop(lock);
+            if leaf.count() <= self.slots / 4 {
+                self.merge_around(leaf, turn.guard);
+            }
+            match next {
+                Some(next) if !is_above(next.borrow(), upper) => from = next,
+                _ => return,
+            }
+        }
+    }
+}

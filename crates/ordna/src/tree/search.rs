@@ -1,0 +1,754 @@
+//! The search layer: a B-tree of separators that leads from a key to its leaf.
+//!
+//! # Contract
+//! [`Search`] maps *anchors*, the lower bounds of leaves, to *places*, the addresses of leaves. A place
+//! is a number here: nothing is read behind it. [`Search::find`] runs beside everything.
+//! [`Search::insert`] and [`Search::remove`] exclude each other by a lock. A search that overlaps a
+//! change returns the place of the state before or after it. A place that was removed before the
+//! search began is never returned, so callers may retire a leaf after its removal returns.
+//!
+//! # Invariants
+//! 1. Separators of a node ascend strictly. Child *i* covers the keys from separator *i* − 1 (the
+//!    node's lower bound for *i* = 0) up to separator *i*.
+//! 2. All paths from the root have the same length. A node has at least one child.
+//! 3. A *head* is eight bytes of its separator, big-endian, behind the node's prefix, which all
+//!    separators of the node share. Heads ascend, perhaps not strictly. Unused heads are `u64::MAX`.
+//!
+//! # Protocol
+//! Readers couple versions: they read the child's version, then validate the parent, so a child is
+//! entered only while the parent still leads to it. A reader that restarts [`RETRIES`] times searches
+//! under the lock of the writers. Writers lock all nodes of a change and unlock them at its end.
+//!
+//! # Why a B-tree
+//! A node compares 64 heads in eight vector instructions whose misses overlap. Separators are as
+//! short as their neighbours allow, so eight bytes behind a common prefix decide nearly always.
+//!
+//! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before they
+//! return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized keys.
+
+#![expect(unsafe_code, reason = "nodes are followed by address")]
+
+use std::cmp::Ordering as Order;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::PoisonError;
+
+use ordna_base::Key;
+use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::record::Record;
+use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
+use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use ordna_base::sync::lock::{Mutex, MutexGuard};
+use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, fault, point};
+
+/// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers' reach.
+pub const FANOUT: usize = 64;
+/// Lines of heads, and of children.
+const LINES: usize = FANOUT / LANES;
+/// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
+const INLINE: usize = 32;
+/// Restarts of a search before it takes the writers' lock.
+const RETRIES: usize = 16;
+/// Keys that descend together in [`Search::find_many`]: as many misses as a core overlaps.
+pub const GROUP: usize = 16;
+
+/// The address of a leaf.
+pub type Place = usize;
+
+/// A separator owns a copy of its bytes; integers are their own heads.
+type Separator<K> = Record<K, u64>;
+
+#[repr(C, align(64))]
+struct Node<K: Key + ?Sized> {
+    lock: VersionLock,
+    /// Children in use.
+    len: AtomicUsize,
+    /// Bytes that all separators share.
+    prefix: AtomicUsize,
+    /// Levels below; 0: the children are places.
+    height: usize,
+    /// The first [`INLINE`] bytes of the prefix.
+    start: [AtomicU64; INLINE / 8],
+    heads: [Line; LINES],
+    children: [Line; LINES],
+    /// Byte strings: the separators themselves.
+    separators: Box<[AtomicPtr<u8>]>,
+    kind: PhantomData<K>,
+}
+
+/// What a node holds, while a writer rearranges it.
+struct Contents<K: Key + ?Sized> {
+    heads: Vec<u64>,
+    separators: Vec<Option<Separator<K>>>,
+    children: Vec<usize>,
+}
+
+/// A separator on its way into a node.
+struct Boundary<K: Key + ?Sized> {
+    head: u64,
+    separator: Option<Separator<K>>,
+}
+
+/// Maps anchors to places; see the [module](self).
+pub struct Search<K: Key + ?Sized> {
+    root: AtomicPtr<Node<K>>,
+    /// Held by the one writer.
+    turn: Mutex<()>,
+    /// Children of a node at most; tests shrink it.
+    fanout: usize,
+    simd: InstructionSet,
+    bytes: AtomicUsize,
+}
+
+// SAFETY: nodes are atomics; who frees what follows from the contract.
+unsafe impl<K: Key + ?Sized> Send for Search<K> {}
+// SAFETY: as above.
+unsafe impl<K: Key + ?Sized> Sync for Search<K> {}
+
+/// The bytes of a byte-string key; integers never get here.
+fn bytes_of<K: Key + ?Sized>(key: &K) -> &[u8] {
+    key.tail()
+}
+
+/// Eight bytes from `at`, big-endian, zero-padded.
+fn head_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).unwrap_or_default().head()
+}
+
+fn common(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+impl<K: Key + ?Sized> Boundary<K> {
+    fn new(anchor: &K) -> Self {
+        let separator = (!K::HEAD_IS_KEY).then(|| Separator::new(anchor, &0));
+        Self { head: anchor.head(), separator }
+    }
+}
+
+impl<K: Key + ?Sized> Node<K> {
+    fn boxed(height: usize, contents: &Contents<K>) -> *mut Self {
+        let count = if K::HEAD_IS_KEY { 0 } else { FANOUT };
+        let node = Self {
+            lock: VersionLock::new(),
+            len: AtomicUsize::new(0),
+            prefix: AtomicUsize::new(0),
+            height,
+            start: Default::default(),
+            heads: std::array::from_fn(|_| Line::filled(u64::MAX)),
+            children: std::array::from_fn(|_| Line::filled(0)),
+            separators: (0..count).map(|_| AtomicPtr::default()).collect(),
+            kind: PhantomData,
+        };
+        node.fill(contents);
+        Box::into_raw(Box::new(node))
+    }
+
+    fn size() -> usize {
+        size_of::<Self>() + if K::HEAD_IS_KEY { 0 } else { FANOUT * size_of::<usize>() }
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed).min(FANOUT)
+    }
+
+    fn head(&self, at: usize) -> u64 {
+        self.heads[at / LANES].get(at % LANES)
+    }
+
+    fn child(&self, at: usize) -> usize {
+        let at = at.min(FANOUT - 1);
+        self.children[at / LANES].0[at % LANES].load(Ordering::Acquire) as usize
+    }
+
+    fn set_child(&self, at: usize, child: usize) {
+        // Release: a reader that follows the address sees what it leads to.
+        self.children[at / LANES].0[at % LANES].store(child as u64, Ordering::Release);
+    }
+
+    /// Separator `at`, alive as long as the caller's guard; `None` while a writer moves it.
+    fn separator(&self, at: usize) -> Option<Separator<K>> {
+        let address = self.separators.get(at)?.load(Ordering::Acquire);
+        // SAFETY: written by `fill` and `set_separator`: null or a record.
+        unsafe { Separator::from_ptr(address) }
+    }
+
+    fn set_separator(&self, at: usize, separator: Option<Separator<K>>) {
+        if let Some(slot) = self.separators.get(at) {
+            let address = separator.map_or(ptr::null_mut(), Record::as_ptr);
+            slot.store(address, Ordering::Release);
+        }
+    }
+
+    /// How many separators are at most `key`, or below it if `strict`: the child that covers it.
+    /// `None` if what was read is of no single moment.
+    #[inline]
+    fn route(&self, key: &K, strict: bool, simd: InstructionSet) -> Option<usize> {
+        let separators = self.len().checked_sub(1)?;
+        if K::HEAD_IS_KEY {
+            let rank = if strict { self.below(key.head(), simd) } else { self.at_most(key.head(), simd) };
+            return Some(rank.min(separators));
+        }
+        let bytes = bytes_of(key);
+        let prefix = self.prefix.load(Ordering::Relaxed);
+        match self.compare_prefix(bytes, prefix)? {
+            Order::Less => return Some(0),
+            Order::Greater => return Some(separators),
+            Order::Equal => {}
+        }
+        let head = head_at(bytes, prefix);
+        let (from, to) = (self.below(head, simd), self.at_most(head, simd));
+        let (mut low, mut high) = (from.min(separators), to.min(separators));
+        // Equal heads: the separators themselves decide.
+        while low < high {
+            let middle = (low + high) / 2;
+            // SAFETY: the caller's guard keeps separators from being freed.
+            let separator = unsafe { self.separator(middle)?.key() };
+            let below = if strict { separator < key } else { separator <= key };
+            if below { low = middle + 1 } else { high = middle }
+        }
+        Some(low)
+    }
+
+    #[inline]
+    fn at_most(&self, head: u64, simd: InstructionSet) -> usize {
+        self.heads.iter().map(|line| simd.at_most(line, head).count_ones() as usize).sum()
+    }
+
+    #[inline]
+    fn below(&self, head: u64, simd: InstructionSet) -> usize {
+        head.checked_sub(1).map_or(0, |before| self.at_most(before, simd))
+    }
+
+    /// The order of a key's first bytes against the node's prefix.
+    fn compare_prefix(&self, key: &[u8], prefix: usize) -> Option<Order> {
+        if prefix == 0 {
+            return Some(Order::Equal);
+        }
+        let mut start = [0; INLINE];
+        for (bytes, word) in start.chunks_exact_mut(8).zip(&self.start) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_be_bytes());
+        }
+        let inline = prefix.min(INLINE);
+        let order = key[..key.len().min(inline)].cmp(&start[..inline]);
+        if order != Order::Equal || prefix <= INLINE {
+            return Some(order);
+        }
+        // SAFETY: as in `route`.
+        let first = bytes_of(unsafe { self.separator(0)?.key::<'_>() });
+        let (rest, own) = (key.get(INLINE..)?, first.get(INLINE..prefix)?);
+        Some(rest[..rest.len().min(own.len())].cmp(own))
+    }
+
+    fn contents(&self) -> Contents<K> {
+        let len = self.len();
+        Contents {
+            heads: (0..len - 1).map(|at| self.head(at)).collect(),
+            separators: (0..len - 1).map(|at| self.separator(at)).collect(),
+            children: (0..len).map(|at| self.child(at)).collect(),
+        }
+    }
+
+    /// Overwrites everything. The caller holds the lock, or nobody else knows the node.
+    fn fill(&self, contents: &Contents<K>) {
+        let len = contents.children.len();
+        debug_assert!(len <= FANOUT && contents.heads.len() + 1 == len);
+        let (prefix, heads) = contents.normalized();
+        self.prefix.store(prefix, Ordering::Relaxed);
+        if let Some(Some(first)) = contents.separators.first() {
+            // SAFETY: the node's own separator, under the writers' lock.
+            let bytes = bytes_of(unsafe { first.key::<'_>() });
+            for (at, word) in self.start.iter().enumerate() {
+                word.store(head_at(&bytes[..prefix], at * 8), Ordering::Relaxed);
+            }
+        }
+        for at in 0..FANOUT {
+            let head = heads.get(at).copied().unwrap_or(u64::MAX);
+            self.heads[at / LANES].set(at % LANES, head);
+            self.set_separator(at, contents.separators.get(at).copied().flatten());
+            self.set_child(at, contents.children.get(at).copied().unwrap_or(0));
+        }
+        self.len.store(len, Ordering::Relaxed);
+    }
+
+    /// Puts `boundary` and the child above it behind child `at`.
+    fn put(&self, at: usize, boundary: &Boundary<K>, child: usize) {
+        let len = self.len();
+        let prefix = self.prefix.load(Ordering::Relaxed);
+        let fits = boundary.separator.is_none_or(|separator| {
+            // SAFETY: separators of the writer's own, under the lock.
+            let (new, first) = unsafe { (separator.key::<'_>(), self.separator(0)) };
+            // SAFETY: as above.
+            let first = first.map(|first| bytes_of(unsafe { first.key::<'_>() }));
+            first.is_some_and(|first| common(bytes_of(new), first) >= prefix)
+        });
+        if !fits {
+            let mut contents = self.contents();
+            contents.put(at, boundary, child);
+            return self.fill(&contents);
+        }
+        for to in (at + 1..len).rev() {
+            self.heads[to / LANES].set(to % LANES, self.head(to - 1));
+            self.set_separator(to, self.separator(to - 1));
+            self.set_child(to + 1, self.child(to));
+        }
+        self.set_head(at, boundary);
+        self.set_child(at + 1, child);
+        self.len.store(len + 1, Ordering::Relaxed);
+    }
+
+    /// Sets separator `at`, which starts with the node's prefix.
+    fn set_head(&self, at: usize, boundary: &Boundary<K>) {
+        let prefix = self.prefix.load(Ordering::Relaxed);
+        let head = boundary.separator.map_or(boundary.head, |separator| {
+            // SAFETY: the writer's own.
+            head_at(bytes_of(unsafe { separator.key::<'_>() }), prefix)
+        });
+        self.heads[at / LANES].set(at % LANES, head);
+        self.set_separator(at, boundary.separator);
+    }
+
+    /// Takes child `at` and the separator next to it out: the one below, or above for the first child.
+    fn take(&self, at: usize) -> Boundary<K> {
+        let mut contents = self.contents();
+        let boundary = contents.take(at);
+        self.fill(&contents);
+        boundary
+    }
+}
+
+impl<K: Key + ?Sized> Contents<K> {
+    fn put(&mut self, at: usize, boundary: &Boundary<K>, child: usize) {
+        self.heads.insert(at, boundary.head);
+        self.separators.insert(at, boundary.separator);
+        self.children.insert(at + 1, child);
+    }
+
+    fn take(&mut self, at: usize) -> Boundary<K> {
+        let below = at.saturating_sub(1);
+        self.children.remove(at);
+        Boundary { head: self.heads.remove(below), separator: self.separators.remove(below) }
+    }
+
+    /// Splits behind `children`: what stays, the boundary between, what goes to the right.
+    fn split(mut self, children: usize) -> (Self, Boundary<K>, Self) {
+        let right = Self {
+            heads: self.heads.split_off(children),
+            separators: self.separators.split_off(children),
+            children: self.children.split_off(children),
+        };
+        let boundary = Boundary {
+            head: self.heads.pop().unwrap_or(0),
+            separator: self.separators.pop().flatten(),
+        };
+        (self, boundary, right)
+    }
+
+    /// The common prefix of the separators, and their heads behind it.
+    fn normalized(&self) -> (usize, Vec<u64>) {
+        // SAFETY: separators of the node, under the writers' lock.
+        let bytes = |separator: &Separator<K>| bytes_of(unsafe { separator.key::<'_>() });
+        let (Some(Some(first)), Some(Some(last))) = (self.separators.first(), self.separators.last())
+        else {
+            return (0, self.heads.clone());
+        };
+        // Separators ascend: the first and the last share what all share.
+        let prefix = common(bytes(first), bytes(last));
+        let heads = self.separators.iter().flatten().map(|one| head_at(bytes(one), prefix));
+        (prefix, heads.collect())
+    }
+}
+
+/// A node on the way down and the child taken there.
+type Path<K> = Vec<(*mut Node<K>, usize)>;
+
+impl<K: Key + ?Sized> Search<K> {
+    /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to [`FANOUT`].
+    pub fn new(first: Place, fanout: usize) -> Self {
+        let contents =
+            Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first] };
+        Self {
+            root: AtomicPtr::new(Node::boxed(0, &contents)),
+            turn: Mutex::new(()),
+            fanout: fanout.clamp(3, FANOUT),
+            simd: InstructionSet::widest(),
+            bytes: AtomicUsize::new(Node::<K>::size()),
+        }
+    }
+
+    /// The place of the leaf that covers `key`; if `strict`, of the leaf that covers the keys just
+    /// below it. The caller holds a guard of the collector that writers retire to. O(log n).
+    #[inline]
+    pub fn find(&self, key: &K, strict: bool, guard: &Guard<'_>) -> Place {
+        for _ in 0..RETRIES {
+            if let Ok(place) = self.try_find(key, strict, guard) {
+                return place;
+            }
+        }
+        let _turn = self.turn();
+        let (node, at) = *self.path(key, strict).last().expect("a path has a node");
+        // SAFETY: nothing changes under the writers' lock.
+        unsafe { (*node).child(at) }
+    }
+
+    #[inline]
+    fn try_find(&self, key: &K, strict: bool, _: &Guard<'_>) -> Result<Place, Obsolete> {
+        let (mut node, mut version) = self.enter()?;
+        loop {
+            let at = node.route(key, strict, self.simd).ok_or(Obsolete)?;
+            let child = node.child(at);
+            if node.height == 0 {
+                return node.checked(version).map(|()| child);
+            }
+            (node, version) = self.step(node, version, child)?;
+        }
+    }
+
+    /// The place of the last leaf. O(log n).
+    pub fn last(&self, _: &Guard<'_>) -> Place {
+        let _turn = self.turn();
+        let mut node = self.root.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: nothing changes under the writers' lock.
+            let here = unsafe { &*node };
+            let child = here.child(here.len() - 1);
+            if here.height == 0 {
+                return child;
+            }
+            node = ptr::with_exposed_provenance_mut(child);
+        }
+    }
+
+    /// The root and its version.
+    #[inline]
+    fn enter(&self) -> Result<(&Node<K>, Version), Obsolete> {
+        let root = self.root.load(Ordering::Acquire);
+        // SAFETY: alive under the caller's guard, or never retired.
+        let node = unsafe { &*root };
+        let version = node.lock.read()?;
+        // A root that was split covers only its left part from then on.
+        let current = self.root.load(Ordering::Acquire) == root || fault!("search.root.recheck");
+        if current { Ok((node, version)) } else { Err(Obsolete) }
+    }
+
+    /// From a node to its child: the parent is validated after the child's version was read.
+    #[inline]
+    fn step<'a>(
+        &'a self,
+        node: &Node<K>,
+        version: Version,
+        child: usize,
+    ) -> Result<(&'a Node<K>, Version), Obsolete> {
+        // An address of a torn read is not followed.
+        node.checked(version)?;
+        // SAFETY: a child at a moment of this guard.
+        let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
+        point("search.step.before_child");
+        let next = below.lock.read()?;
+        if !fault!("search.step.second_validation") {
+            node.checked(version)?;
+        }
+        Ok((below, next))
+    }
+
+    /// The places of up to [`GROUP`] keys: all descend together, so that their misses overlap.
+    pub fn find_many(&self, keys: &[&K], places: &mut [Place; GROUP], guard: &Guard<'_>) {
+        let Ok((root, version)) = self.enter() else {
+            return self.find_each(keys, places, guard);
+        };
+        let mut at = [(root, version); GROUP];
+        for _ in 0..root.height {
+            for (key, (node, version)) in keys.iter().zip(&mut at) {
+                let Some(child) = node.route(key, false, self.simd).map(|at| node.child(at)) else {
+                    return self.find_each(keys, places, guard);
+                };
+                let Ok(next) = self.step(node, *version, child) else {
+                    return self.find_each(keys, places, guard);
+                };
+                next.0.prefetch();
+                (*node, *version) = next;
+            }
+        }
+        for ((key, place), (node, version)) in keys.iter().zip(places.iter_mut()).zip(&at) {
+            let child = node.route(key, false, self.simd).map(|at| node.child(at));
+            let checked = node.checked(*version);
+            *place = match (child, checked) {
+                (Some(place), Ok(())) => place,
+                _ => self.find(key, false, guard),
+            };
+        }
+    }
+
+    fn find_each(&self, keys: &[&K], places: &mut [Place; GROUP], guard: &Guard<'_>) {
+        for (key, place) in keys.iter().zip(places) {
+            *place = self.find(key, false, guard);
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        // A writer that panics has changed nothing: what may panic runs before its first store.
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way down, under the writers' lock.
+    fn path(&self, key: &K, strict: bool) -> Path<K> {
+        let mut path = Vec::with_capacity(8);
+        let mut node = self.root.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: nothing changes under the writers' lock.
+            let here = unsafe { &*node };
+            let at = here.route(key, strict, self.simd).expect("nothing changes");
+            path.push((node, at));
+            if here.height == 0 {
+                return path;
+            }
+            node = ptr::with_exposed_provenance_mut(here.child(at));
+        }
+    }
+
+    /// Leads the keys from `anchor` on to `place`. O(log n).
+    pub fn insert(&self, anchor: &K, place: Place) {
+        let _turn = self.turn();
+        let mut path = self.path(anchor, false);
+        let mut held: Vec<WriteGuard<'_>> = Vec::new();
+        let (mut boundary, mut child) = (Boundary::new(anchor), place);
+        while let Some((node, at)) = path.pop() {
+            // SAFETY: the writers' lock keeps the node.
+            let node = unsafe { &*node };
+            held.push(node.lock.enter_owned());
+            point("search.insert.locked");
+            if node.len() < self.fanout {
+                return node.put(at, &boundary, child);
+            }
+            let mut contents = node.contents();
+            contents.put(at, &boundary, child);
+            // Ascending anchors leave full nodes behind.
+            let ascending = at + 1 == node.len() && path.iter().all(|(up, at)| {
+                // SAFETY: as above.
+                *at + 1 == unsafe { (**up).len() }
+            });
+            let all = contents.children.len();
+            let stay = if ascending { all - 1 } else { all / 2 };
+            let (left, middle, right) = contents.split(stay);
+            node.fill(&left);
+            let right = Node::boxed(node.height, &right);
+            self.bytes.fetch_add(Node::<K>::size(), Ordering::Relaxed);
+            (boundary, child) = (middle, right.expose_provenance());
+        }
+        let root = self.root.load(Ordering::Relaxed);
+        let mut contents = Contents {
+            heads: Vec::new(),
+            separators: Vec::new(),
+            children: vec![root.expose_provenance()],
+        };
+        contents.put(0, &boundary, child);
+        // SAFETY: as above.
+        let above = Node::boxed(unsafe { (*root).height } + 1, &contents);
+        self.bytes.fetch_add(Node::<K>::size(), Ordering::Relaxed);
+        self.root.store(above, Ordering::Release);
+    }
+
+    /// Has the keys from `anchor` on lead where those below it lead. `anchor` was inserted. O(log n).
+    pub fn remove(&self, anchor: &K, guard: &Guard<'_>) {
+        let _turn = self.turn();
+        let mut path = self.path(anchor, false);
+        let mut held: Vec<WriteGuard<'_>> = Vec::new();
+        let mut gone: Vec<*mut Node<K>> = Vec::new();
+        while let Some((pointer, at)) = path.pop() {
+            // SAFETY: the writers' lock keeps the node.
+            let node = unsafe { &*pointer };
+            if node.len() == 1 {
+                // The node goes with its only child.
+                debug_assert!(!path.is_empty(), "the first leaf is never removed");
+                gone.push(pointer);
+                continue;
+            }
+            held.push(node.lock.enter_owned());
+            let boundary = node.take(at);
+            if at > 0 {
+                Self::retire(boundary.separator, guard);
+                break;
+            }
+            // The node's lower bound rises: an ancestor holds it.
+            let above = path.iter().rev().find(|(_, at)| *at > 0);
+            if let Some((above, at)) = above {
+                // SAFETY: as above.
+                let above = unsafe { &**above };
+                held.push(above.lock.enter_owned());
+                let mut contents = above.contents();
+                Self::retire(contents.separators[at - 1], guard);
+                contents.heads[at - 1] = boundary.head;
+                contents.separators[at - 1] = boundary.separator;
+                above.fill(&contents);
+            }
+            break;
+        }
+        for node in gone {
+            self.retire_node(node, guard);
+        }
+        drop(held);
+        self.lower_root(guard);
+    }
+
+    /// Roots with one child hand over to it.
+    fn lower_root(&self, guard: &Guard<'_>) {
+        loop {
+            let root = self.root.load(Ordering::Relaxed);
+            // SAFETY: the writers' lock keeps the node.
+            let node = unsafe { &*root };
+            if node.height == 0 || node.len() > 1 {
+                return;
+            }
+            self.root.store(ptr::with_exposed_provenance_mut(node.child(0)), Ordering::Release);
+            self.retire_node(root, guard);
+        }
+    }
+
+    fn retire_node(&self, node: *mut Node<K>, guard: &Guard<'_>) {
+        self.bytes.fetch_sub(Node::<K>::size(), Ordering::Relaxed);
+        // SAFETY: unlinked by the caller under the writers' lock; readers inside hold guards.
+        unsafe {
+            (*node).lock.enter_owned().unlock_obsolete();
+            guard.retire(node);
+        }
+    }
+
+    fn retire(separator: Option<Separator<K>>, guard: &Guard<'_>) {
+        if let Some(separator) = separator {
+            // SAFETY: taken out of its node under the writers' lock.
+            unsafe { separator.retire(guard) };
+        }
+    }
+
+    /// Up to `limit` anchors, evenly spread over all, in order; the first leaf has none. O(limit) nodes
+    /// are read, at least one level.
+    pub fn sample(&self, limit: usize) -> Vec<K::Owned>
+    where
+        K::Owned: Clone,
+    {
+        let _turn = self.turn();
+        let mut level = vec![self.root.load(Ordering::Relaxed)];
+        let mut anchors: Vec<K::Owned> = Vec::new();
+        loop {
+            let mut next = Vec::new();
+            let mut found = Vec::new();
+            let mut above = anchors.into_iter();
+            for (at, node) in level.iter().enumerate() {
+                // SAFETY: nothing changes under the writers' lock.
+                let node = unsafe { &**node };
+                if at > 0 {
+                    found.extend(above.next());
+                }
+                for at in 0..node.len() - 1 {
+                    found.extend(node.anchor(at));
+                }
+                if node.height > 0 {
+                    let child = |at| ptr::with_exposed_provenance_mut(node.child(at));
+                    next.extend((0..node.len()).map(child));
+                }
+            }
+            anchors = found;
+            if next.is_empty() || anchors.len() >= limit {
+                let step = anchors.len().div_ceil(limit.max(1)).max(1);
+                return anchors.into_iter().step_by(step).collect();
+            }
+            level = next;
+        }
+    }
+
+    /// Calls `each` with every anchor and place in order; the first place has no anchor. Excludes
+    /// changes. O(n).
+    ///
+    /// # Errors
+    /// What is broken in the layer itself.
+    pub fn audit(&self, mut each: impl FnMut(Option<&K>, Place)) -> Result<usize, String> {
+        let _turn = self.turn();
+        let mut nodes = 0;
+        let mut stack = vec![(self.root.load(Ordering::Relaxed), None::<K::Owned>, None)];
+        while let Some((node, lower, height)) = stack.pop() {
+            // SAFETY: nothing changes under the writers' lock.
+            let node = unsafe { &*node };
+            nodes += 1;
+            let len = node.len();
+            if len == 0 || len > self.fanout || height.is_some_and(|height| height != node.height) {
+                return Err(format!("a node of height {} has {len} children", node.height));
+            }
+            let anchors: Vec<K::Owned> = (0..len - 1).filter_map(|at| node.anchor(at)).collect();
+            let sorted = anchors.is_sorted_by(|a, b| a < b)
+                && lower.as_ref().is_none_or(|lower| anchors.first().is_none_or(|first| lower < first));
+            if anchors.len() + 1 != len || !sorted {
+                return Err("separators do not ascend".to_owned());
+            }
+            let lowers = std::iter::once(lower).chain(anchors.into_iter().map(Some));
+            if node.height == 0 {
+                for (at, lower) in lowers.enumerate() {
+                    each(lower.as_ref().map(std::borrow::Borrow::borrow), node.child(at));
+                }
+            } else {
+                let children: Vec<_> = lowers.enumerate().collect();
+                for (at, lower) in children.into_iter().rev() {
+                    let child = ptr::with_exposed_provenance_mut(node.child(at));
+                    stack.push((child, lower, Some(node.height - 1)));
+                }
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Bytes of the nodes; separators of byte strings are not counted.
+    pub fn memory_usage(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl<K: Key + ?Sized> Node<K> {
+    /// # Errors
+    /// The node has changed since `version`.
+    #[inline]
+    fn checked(&self, version: Version) -> Result<(), Obsolete> {
+        let valid = self.lock.validate(version) || fault!("search.node.validate");
+        if valid { Ok(()) } else { Err(Obsolete) }
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(self);
+        self.heads.iter().for_each(|line| prefetch(line));
+    }
+
+    fn anchor(&self, at: usize) -> Option<K::Owned> {
+        if K::HEAD_IS_KEY {
+            return K::from_head(&self.head(at)).map(ToOwned::to_owned);
+        }
+        // SAFETY: under the writers' lock.
+        self.separator(at).map(|separator| unsafe { separator.key::<'_>() }.to_owned())
+    }
+}
+
+impl<K: Key + ?Sized> Retire for Node<K> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: boxed by `boxed`, exclusively the caller's.
+        drop(unsafe { Box::from_raw(memory) });
+    }
+}
+
+impl<K: Key + ?Sized> Drop for Search<K> {
+    fn drop(&mut self) {
+        let mut stack = vec![self.root.load(Ordering::Relaxed)];
+        while let Some(node) = stack.pop() {
+            // SAFETY: nobody else uses the layer; each node is reached once.
+            let node = unsafe { Box::from_raw(node) };
+            for at in 0..node.len() {
+                if node.height > 0 {
+                    stack.push(ptr::with_exposed_provenance_mut(node.child(at)));
+                }
+                if at + 1 < node.len()
+                    && let Some(separator) = node.separator(at)
+                {
+                    // SAFETY: as above.
+                    unsafe { separator.free() };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,639 @@
+//! Undo records: what live snapshots still need of entries that have changed.
+//!
+//! # Contract
+//! An undo record says: up to the term before `dead`, the key had the state `old` (a value, or
+//! absent). Records of a leaf form a list in order of death, youngest first. [`Log::push`],
+//! [`Log::prune`], [`Log::divide`] and [`Log::merge`] need the leaf's lock. [`Log::lookup`] needs a
+//! guard and the leaf's version, and a live snapshot; its result is to be validated.
+//!
+//! # Memory
+//! Records stand in chunks that one thread's stripe fills in the order of terms. A chunk is retired
+//! whole once no snapshot older than its last death lives, without a visit to its leaves: their links
+//! then dangle. A link carries the death of its target, and is followed only while a snapshot below
+//! that death lives or may live, or, by writers, above the *horizon*, the largest death retired.
+//!
+//! # Invariants
+//! 1. Deaths do not rise along a list. The leaf's `dead` is the death of its first record.
+//! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk that
+//!    is retired later outlives what the thread does with them.
+//! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
+//!    older record, or 0. [`Log::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
+//!    a term above `settled`, and so needs no older record.
+//! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap.
+//!
+//! # Orders of stores
+//! A writer stores the undo record, then the leaf's `dead`, then the slot. A reader loads the slot, then
+//! `dead`, then the list. If the slot's word is new, the reader sees the record; if it is old, it equals
+//! what the record says. So an overwrite in place needs no new version.
+//!
+//! Source: the versions of Nitro (§3), turned round: the entry holds the latest state.
+
+#![expect(unsafe_code, reason = "records are followed by address")]
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::PoisonError;
+
+use super::leaf::{ADDRESS, Entry, FOREVER, Leaf, Probe, is_inline};
+use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::record::Record;
+use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use ordna_base::sync::lock::{Mutex, MutexGuard};
+use ordna_base::sync::{fault, point, stripe_of_this_thread};
+use ordna_base::{Key, Value};
+
+/// Threads that push at once without waiting for each other.
+const STRIPES: usize = 32;
+/// Bytes of a chunk, and its alignment: an address leads to its chunk. Some 290 records.
+const CHUNK: usize = 16 << 10;
+/// Pushes onto a leaf between two prunes, at least.
+const PRUNE_AFTER: u64 = 16;
+/// The countdown's place above the address.
+const COUNTDOWN: u32 = 48;
+
+/// One undo record.
+struct Undo {
+    /// The key if it is an integer, else its hash.
+    key: AtomicU64,
+    /// The old word. Byte strings: the record, which holds the key, also for "absent".
+    old: AtomicU64,
+    deadline: AtomicU64,
+    /// The death, times two, plus one if the key was present.
+    dead: AtomicU64,
+    next: AtomicU64,
+    /// The death of the next record; 0 if there is none.
+    next_dead: AtomicU64,
+}
+
+#[repr(C)]
+struct ChunkHeader {
+    /// Records written.
+    len: usize,
+    /// Records still in a list.
+    linked: AtomicUsize,
+    /// The largest death.
+    last: u64,
+    /// Bytes of records that the chunk owns.
+    owned: AtomicUsize,
+}
+
+/// Memory of a stripe's records, filled in order.
+struct Chunk<K: Key + ?Sized, V: Value + ?Sized> {
+    memory: NonNull<ChunkHeader>,
+    kinds: PhantomData<(*const K, *const V)>,
+}
+
+// SAFETY: chunks are plain memory of Send kinds; the log's locks order their use.
+unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Chunk<K, V> {}
+
+/// The state of a key before a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The key was absent.
+    Absent,
+    /// The key's word and deadline.
+    Present { word: u64, deadline: u64 },
+}
+
+/// What a list says about a key at a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// Nothing: the slot is the answer.
+    Slot,
+    /// The key had this state.
+    Old(State),
+    /// What was read is of no single moment.
+    Torn,
+}
+
+/// What a snapshot that holds no memory is told of a record that is dropped: key, death and old state.
+pub type Spill<'a, K, V> = &'a mut dyn FnMut(&K, u64, Option<(&V, Option<u64>)>);
+
+/// The live snapshots, oldest first, and the settled term of the same moment.
+pub struct LiveTerms {
+    pub terms: Vec<u64>,
+    pub settled: u64,
+}
+
+/// A record in a list, as prunes and splits handle it.
+#[derive(Clone, Copy)]
+struct Linked(NonNull<Undo>);
+
+/// All undo records of a tree.
+pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
+    stripes: Box<[Mutex<VecDeque<Chunk<K, V>>>]>,
+    /// Chunks whose deaths are all at most this may be gone.
+    horizon: AtomicU64,
+    chunks: AtomicUsize,
+    /// Records in lists.
+    records: AtomicUsize,
+    /// Bytes of chunks and of what they own.
+    bytes: AtomicUsize,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
+    const LAYOUT: Layout = match Layout::from_size_align(CHUNK, CHUNK) {
+        Ok(layout) => layout,
+        Err(_) => panic!("a power of two"),
+    };
+    const ROOM: usize = (CHUNK - size_of::<ChunkHeader>()) / size_of::<Undo>();
+
+    fn new() -> Self {
+        // SAFETY: the layout is not empty.
+        let Some(memory) = NonNull::new(unsafe { alloc(Self::LAYOUT) }) else {
+            handle_alloc_error(Self::LAYOUT)
+        };
+        let _ = memory.as_ptr().expose_provenance();
+        let header = ChunkHeader {
+            len: 0,
+            linked: AtomicUsize::new(0),
+            last: 0,
+            owned: AtomicUsize::new(0),
+        };
+        // SAFETY: new memory, large enough.
+        unsafe { memory.cast::<ChunkHeader>().write(header) };
+        Self { memory: memory.cast(), kinds: PhantomData }
+    }
+
+    fn len(&self) -> usize {
+        // SAFETY: the stripe's lock is held; `len` and `last` are used under it only.
+        unsafe { (*self.memory.as_ptr()).len }
+    }
+
+    fn last(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { (*self.memory.as_ptr()).last }
+    }
+
+    fn linked(&self) -> usize {
+        // SAFETY: an atomic of a chunk that is there.
+        unsafe { (*self.memory.as_ptr()).linked.load(Ordering::Acquire) }
+    }
+
+    fn owned(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*self.memory.as_ptr()).owned.load(Ordering::Relaxed) }
+    }
+
+    fn record(&self, at: usize) -> NonNull<Undo> {
+        // SAFETY: in bounds: `at` is below `ROOM`.
+        unsafe { self.memory.add(1).cast::<Undo>().add(at) }
+    }
+
+    /// Appends a record; the caller holds the stripe's lock, and there is room.
+    fn push(&mut self, record: Undo, dead: u64) -> NonNull<Undo> {
+        let at = self.record(self.len());
+        // SAFETY: memory that no record was written to; the stripe's lock is held.
+        unsafe {
+            at.write(record);
+            let header = self.memory.as_ptr();
+            (*header).len += 1;
+            (*header).last = dead;
+            (*header).linked.fetch_add(1, Ordering::Relaxed);
+        }
+        at
+    }
+
+    /// Tells `spill` of all records with a death above `snapshot`.
+    fn spill(&self, snapshot: u64, spill: Spill<'_, K, V>) {
+        for at in 0..self.len() {
+            let record = Linked(self.record(at));
+            if record.dead() > snapshot {
+                record.spill::<K, V>(spill);
+            }
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Chunk<K, V> {
+    unsafe fn free(memory: *mut Self) {
+        let Some(memory) = NonNull::new(memory.cast::<ChunkHeader>()) else { return };
+        let chunk = Self { memory, kinds: PhantomData };
+        for at in 0..chunk.len() {
+            // SAFETY: written records; exclusively the caller's, as is what they own.
+            unsafe {
+                let old = chunk.record(at).as_ref().old.load(Ordering::Relaxed);
+                if !is_inline::<K, V>()
+                    && let Some(record) = Leaf::<K, V>::record(old)
+                {
+                    record.free();
+                }
+            }
+        }
+        // SAFETY: allocated by `new`, exclusively the caller's.
+        unsafe { dealloc(memory.as_ptr().cast(), Self::LAYOUT) }
+    }
+}
+
+impl Linked {
+    fn get(&self) -> &Undo {
+        // SAFETY: a record that the caller may follow, see the module's invariants.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn at(address: u64) -> Option<Self> {
+        let address = ptr::with_exposed_provenance_mut((address & ADDRESS) as usize);
+        NonNull::new(address).map(Self)
+    }
+
+    fn address(self) -> u64 {
+        self.0.as_ptr().expose_provenance() as u64
+    }
+
+    fn dead(self) -> u64 {
+        self.get().dead.load(Ordering::Acquire) >> 1
+    }
+
+    fn state(self) -> State {
+        if self.get().dead.load(Ordering::Acquire) & 1 == 0 {
+            return State::Absent;
+        }
+        let word = self.get().old.load(Ordering::Acquire);
+        State::Present { word, deadline: self.get().deadline.load(Ordering::Relaxed) }
+    }
+
+    fn chunk(self) -> &'static ChunkHeader {
+        let start = self.0.as_ptr().addr() & !(CHUNK - 1);
+        // SAFETY: chunks are aligned to their size; used only while the record may be followed.
+        unsafe { &*ptr::with_exposed_provenance::<ChunkHeader>(start) }
+    }
+
+    /// Whether the record is of this key; `None` if its record was taken out.
+    fn is_of<K: Key + ?Sized, V: Value + ?Sized>(self, probe: &Probe<'_, K>) -> Option<bool> {
+        let key = self.get().key.load(Ordering::Relaxed);
+        if K::HEAD_IS_KEY {
+            return Some(key == probe.head);
+        }
+        if key != probe.hash {
+            return Some(false);
+        }
+        let record = Leaf::<K, V>::record(self.get().old.load(Ordering::Acquire))?;
+        // SAFETY: under the caller's guard.
+        Some(unsafe { record.key::<'_>() } == probe.key)
+    }
+
+    /// Calls `f` with the key. The leaf's lock is held, or a snapshot keeps the record.
+    fn with_key<K: Key + ?Sized, V: Value + ?Sized, R>(self, f: impl FnOnce(&K) -> R) -> Option<R> {
+        let key = self.get().key.load(Ordering::Relaxed);
+        if let Some(key) = K::from_head(&key) {
+            return Some(f(key));
+        }
+        let record = Leaf::<K, V>::record(self.get().old.load(Ordering::Acquire))?;
+        // SAFETY: under the caller's guard.
+        Some(f(unsafe { record.key() }))
+    }
+
+    fn spill<K: Key + ?Sized, V: Value + ?Sized>(self, spill: Spill<'_, K, V>) {
+        let dead = self.dead();
+        let state = self.state();
+        self.with_key::<K, V, _>(|key| match state {
+            State::Absent => spill(key, dead, None),
+            State::Present { word, deadline } => Leaf::<K, V>::with_value(word, |value| {
+                let deadline = (deadline != FOREVER).then_some(deadline);
+                spill(key, dead, Some((value, deadline)));
+            }),
+        });
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
+    pub fn new() -> Self {
+        Self {
+            stripes: (0..STRIPES).map(|_| Mutex::new(VecDeque::new())).collect(),
+            horizon: AtomicU64::new(0),
+            chunks: AtomicUsize::new(0),
+            records: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes that one push takes of the memory limit, beside what it keeps.
+    pub const RECORD: usize = size_of::<Undo>();
+
+    pub fn horizon(&self) -> u64 {
+        self.horizon.load(Ordering::Acquire)
+    }
+
+    /// Records in lists, and bytes of chunks and of what they own.
+    pub fn size(&self) -> (usize, usize) {
+        (self.records.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.chunks.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the key has a record with a death above `youngest`: then no snapshot needs another.
+    pub fn covers(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, youngest: u64) -> bool {
+        let mut rest = Walk::of(leaf);
+        while let Some(record) = rest.next_above(youngest) {
+            if record.is_of::<K, V>(probe) == Some(true) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What the leaf's list says about the key at a snapshot that lives. To be called after the slot was
+    /// read, and to be validated.
+    pub fn lookup(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, snapshot: u64) -> Lookup {
+        let (mut rest, mut found) = (Walk::of(leaf), Lookup::Slot);
+        while let Some(record) = rest.next_above(snapshot) {
+            match record.is_of::<K, V>(probe) {
+                Some(true) => found = Lookup::Old(record.state()),
+                Some(false) => {}
+                None => return Lookup::Torn,
+            }
+        }
+        found
+    }
+
+    /// Calls `each` with key and state of every record with a death above the snapshot, youngest first.
+    /// `false` if the list is of no single moment.
+    pub fn for_each_above(
+        &self,
+        leaf: Leaf<K, V>,
+        snapshot: u64,
+        mut each: impl FnMut(Entry, State),
+    ) -> bool {
+        let mut rest = Walk::of(leaf);
+        while let Some(record) = rest.next_above(snapshot) {
+            let old = record.get().old.load(Ordering::Acquire);
+            if !K::HEAD_IS_KEY && old & ADDRESS == 0 {
+                return false;
+            }
+            let key = record.get().key.load(Ordering::Relaxed);
+            each(Entry { key, word: old, deadline: FOREVER }, record.state());
+        }
+        true
+    }
+
+    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. Byte strings:
+    /// the list owns the record of the state from now on. Returns the bytes that this took.
+    pub fn push(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, state: State, dead: u64) -> usize {
+        let (old, deadline, present) = match state {
+            State::Absent if K::HEAD_IS_KEY => (0, FOREVER, 0),
+            State::Absent => {
+                (Leaf::word_of(probe, Record::new(probe.key, V::placeholder())), FOREVER, 0)
+            }
+            State::Present { word, deadline } => (word, deadline, 1),
+        };
+        let header = leaf.header();
+        let head = header.undo.load(Ordering::Relaxed);
+        let record = Undo {
+            key: AtomicU64::new(if K::HEAD_IS_KEY { probe.head } else { probe.hash }),
+            old: AtomicU64::new(old),
+            deadline: AtomicU64::new(deadline),
+            dead: AtomicU64::new(dead << 1 | present),
+            next: AtomicU64::new(head & ADDRESS),
+            next_dead: AtomicU64::new(header.dead.load(Ordering::Relaxed)),
+        };
+        let owned = Self::owned_bytes(old);
+        let address = {
+            let mut stripe = self.stripe(stripe_of_this_thread());
+            if stripe.back().is_none_or(|chunk| chunk.len() == Chunk::<K, V>::ROOM) {
+                stripe.push_back(Chunk::new());
+                self.chunks.fetch_add(1, Ordering::Release);
+                self.bytes.fetch_add(CHUNK, Ordering::Relaxed);
+            }
+            let chunk = stripe.back_mut().expect("just pushed");
+            let record = Linked(chunk.push(record, dead));
+            record.chunk().owned.fetch_add(owned, Ordering::Relaxed);
+            record.address()
+        };
+        self.records.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(owned, Ordering::Relaxed);
+        let countdown = (head >> COUNTDOWN).saturating_sub(1);
+        let countdown = if head == 0 { PRUNE_AFTER } else { countdown };
+        // Release: a reader that follows the link sees the record.
+        header.undo.store(address | countdown << COUNTDOWN, Ordering::Release);
+        point("undo.push.before_dead");
+        if !fault!("undo.push.dead") {
+            header.dead.store(dead, Ordering::Release);
+        }
+        Self::RECORD + owned
+    }
+
+    /// Whether the list has grown enough to be worth a prune.
+    pub fn is_prune_due(&self, leaf: Leaf<K, V>) -> bool {
+        let head = leaf.header().undo.load(Ordering::Relaxed);
+        head != 0 && head >> COUNTDOWN == 0
+    }
+
+    /// Unlinks the records that no live snapshot needs. Returns the bytes given back. The caller ends
+    /// with a new version of the leaf.
+    pub fn prune(
+        &self,
+        leaf: Leaf<K, V>,
+        live: &LiveTerms,
+        is_present: impl Fn(&K) -> bool,
+        guard: &Guard<'_>,
+    ) -> usize {
+        let all = self.collect(leaf);
+        let mut kept = Vec::with_capacity(all.len());
+        let mut freed = 0;
+        for (at, record) in all.iter().enumerate() {
+            let dead = record.dead();
+            let same = |other: &&Linked| Self::same_key(**other, *record);
+            let before = all[at + 1..].iter().find(same).map_or(0, |older| older.dead());
+            let needed = dead > live.settled + 1
+                || live.terms.iter().any(|term| before <= *term && *term < dead);
+            // "Absent" below an absent state says nothing new.
+            let redundant = record.state() == State::Absent
+                && match all[..at].iter().rev().find(same) {
+                    Some(younger) => younger.state() == State::Absent,
+                    None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
+                };
+            if (needed && !redundant) || fault!("undo.prune.keeps_all") {
+                kept.push(*record);
+            } else {
+                freed += self.unlinked(*record, guard);
+            }
+        }
+        self.relink(leaf, &kept);
+        freed
+    }
+
+    /// Moves the records of keys from `boundary` on to the leaf on the right.
+    pub fn divide(&self, left: Leaf<K, V>, right: Leaf<K, V>, boundary: &K) {
+        let stay = |record: &Linked| record.with_key::<K, V, _>(|key| key < boundary) == Some(true);
+        let (low, high): (Vec<_>, Vec<_>) = self.collect(left).into_iter().partition(stay);
+        self.relink(left, &low);
+        if !fault!("undo.divide.forgets") {
+            let mut high = high;
+            high.extend(self.collect(right));
+            high.sort_by_key(|record| std::cmp::Reverse(record.dead()));
+            self.relink(right, &high);
+        }
+    }
+
+    /// Moves all records of `from` to `to`, in order of death.
+    pub fn merge(&self, to: Leaf<K, V>, from: Leaf<K, V>) {
+        let mut all = self.collect(to);
+        all.extend(self.collect(from));
+        if !fault!("undo.merge.sorts") {
+            all.sort_by_key(|record| std::cmp::Reverse(record.dead()));
+        }
+        self.relink(to, &all);
+        self.relink(from, &[]);
+    }
+
+    /// Whether the leaf's list is in order of death and all its keys satisfy `belongs`. At rest.
+    pub fn is_sound(&self, leaf: Leaf<K, V>, belongs: impl Fn(&K) -> bool) -> bool {
+        let all = self.collect(leaf);
+        let first = all.first().map_or(0, |first| first.dead());
+        let largest = leaf.header().dead.load(Ordering::Relaxed);
+        all.is_sorted_by(|one, other| one.dead() >= other.dead())
+            && (largest <= self.horizon() || largest == first)
+            && all.iter().all(|record| record.with_key::<K, V, _>(&belongs) == Some(true))
+    }
+
+    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives, none will,
+    /// and no writer is in a term up to it. Tells `spill` of each record that a snapshot without memory
+    /// needs. Returns the bytes given back.
+    pub fn free(
+        &self,
+        horizon: u64,
+        mut spill: Option<(u64, Spill<'_, K, V>)>,
+        guard: &Guard<'_>,
+    ) -> usize {
+        if self.is_empty() || horizon == 0 {
+            return 0;
+        }
+        // Before the first chunk goes: a writer that reads the horizon later follows no link into it.
+        self.horizon.fetch_max(horizon, Ordering::AcqRel);
+        point("undo.free.before_chunks");
+        let mut freed = 0;
+        for at in 0..STRIPES {
+            let mut gone = VecDeque::new();
+            {
+                let mut stripe = self.stripe(at);
+                while stripe.front().is_some_and(|chunk| chunk.last() <= horizon) {
+                    gone.extend(stripe.pop_front());
+                }
+                // Prunes may have emptied later ones, apart from the one that is being filled.
+                let full = stripe.len().saturating_sub(1);
+                for at in (0..full).rev() {
+                    if stripe[at].linked() == 0 {
+                        gone.extend(stripe.remove(at));
+                    }
+                }
+            }
+            for chunk in gone {
+                if let Some((snapshot, spill)) = &mut spill {
+                    chunk.spill(*snapshot, *spill);
+                }
+                let bytes = CHUNK + chunk.owned();
+                freed += chunk.owned() + chunk.linked() * Self::RECORD;
+                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.records.fetch_sub(chunk.linked(), Ordering::Relaxed);
+                self.chunks.fetch_sub(1, Ordering::Release);
+                // SAFETY: no link to it is followed from now on (invariant 2), and guards of before keep it.
+                unsafe { guard.retire(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
+            }
+        }
+        freed
+    }
+
+    /// The bytes of a state that a push with this word keeps.
+    fn owned_bytes(word: u64) -> usize {
+        if is_inline::<K, V>() {
+            return 0;
+        }
+        // SAFETY: a record that the caller owns.
+        Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
+    }
+
+    fn stripe(&self, at: usize) -> MutexGuard<'_, VecDeque<Chunk<K, V>>> {
+        // A spill that panics leaves whole chunks.
+        self.stripes[at % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leaf's records that may be followed, youngest first.
+    fn collect(&self, leaf: Leaf<K, V>) -> Vec<Linked> {
+        let (mut rest, horizon) = (Walk::of(leaf), self.horizon());
+        std::iter::from_fn(|| rest.next_above(horizon)).collect()
+    }
+
+    fn same_key(one: Linked, other: Linked) -> bool {
+        let key = |record: Linked| record.get().key.load(Ordering::Relaxed);
+        key(one) == key(other)
+            && (K::HEAD_IS_KEY
+                || one.with_key::<K, V, _>(|one| {
+                    other.with_key::<K, V, _>(|other| one == other) == Some(true)
+                }) == Some(true))
+    }
+
+    /// Makes these records the leaf's list.
+    fn relink(&self, leaf: Leaf<K, V>, records: &[Linked]) {
+        for (at, record) in records.iter().enumerate() {
+            let next = records.get(at + 1);
+            let (address, dead) = next.map_or((0, 0), |next| (next.address(), next.dead()));
+            record.get().next.store(address, Ordering::Release);
+            record.get().next_dead.store(dead, Ordering::Release);
+        }
+        let countdown = (records.len() as u64).clamp(PRUNE_AFTER, u64::from(u16::MAX));
+        let first = records.first().map_or(0, |first| first.address());
+        let dead = records.first().map_or(0, |first| first.dead());
+        leaf.header().undo.store(first | countdown << COUNTDOWN, Ordering::Release);
+        leaf.header().dead.store(dead, Ordering::Release);
+    }
+
+    /// A record left its list: gives back what it kept.
+    fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
+        let chunk = record.chunk();
+        let mut owned = 0;
+        if !is_inline::<K, V>() {
+            let old = record.get().old.swap(0, Ordering::AcqRel);
+            owned = Self::owned_bytes(old);
+            if let Some(old) = Leaf::<K, V>::record(old) {
+                // SAFETY: taken out by this swap only; readers hold guards.
+                unsafe { old.retire(guard) };
+            }
+        }
+        chunk.owned.fetch_sub(owned, Ordering::Relaxed);
+        self.bytes.fetch_sub(owned, Ordering::Relaxed);
+        self.records.fetch_sub(1, Ordering::Relaxed);
+        // Release: what was done with the record comes before its chunk's end.
+        chunk.linked.fetch_sub(1, Ordering::Release);
+        Self::RECORD + owned
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Log<K, V> {
+    fn drop(&mut self) {
+        for at in 0..STRIPES {
+            for chunk in std::mem::take(&mut *self.stripe(at)) {
+                // SAFETY: nobody else uses the log.
+                unsafe { Chunk::<K, V>::free(chunk.memory.as_ptr().cast()) };
+            }
+        }
+    }
+}
+
+/// A walk along a list: a link is followed only if its target's death is above a bound.
+struct Walk {
+    next: u64,
+    dead: u64,
+}
+
+impl Walk {
+    fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
+        // The death first: a list that grows meanwhile has its new records in front.
+        let dead = leaf.header().dead.load(Ordering::Acquire);
+        Self { dead, next: leaf.header().undo.load(Ordering::Acquire) }
+    }
+
+    #[inline]
+    fn next_above(&mut self, bound: u64) -> Option<Linked> {
+        if self.dead <= bound {
+            return None;
+        }
+        let record = Linked::at(self.next)?;
+        self.dead = record.get().next_dead.load(Ordering::Acquire);
+        self.next = record.get().next.load(Ordering::Acquire);
+        Some(record)
+    }
+}

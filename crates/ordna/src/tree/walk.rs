@@ -1,0 +1,281 @@
+//! Ordered walks over the latest state or a snapshot's.
+//!
+//! # Contract
+//! A walk reads whole leaves, each at one moment, and calls its visitor between the reads, outside of
+//! them. It returns in order and once every key that is present throughout, and nothing outside its
+//! bounds. It resumes behind the last key that it has returned, wherever that key's leaf went. A walk
+//! leaves its reading section every [`SECTION`] leaves.
+//!
+//! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the anchor
+//! that it read together with the leaf.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering as Order;
+use std::ops::{Bound, ControlFlow};
+
+use ordna_base::index::{Direction, is_above, is_below};
+use ordna_base::reclaim::{Collector, Guard};
+use ordna_base::sync::atomic::Ordering;
+use ordna_base::sync::{Obsolete, fault, point};
+use ordna_base::{Key, Value};
+
+use super::leaf::{Entry, Image, Leaf};
+use super::undo::State;
+use super::{RETRIES, Tree};
+
+/// Leaves that a walk reads in one reading section: some 500 entries.
+pub const SECTION: usize = 12;
+
+/// The entries of one leaf, in order, as of a view.
+struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
+    image: Image<K, V>,
+    order: [u8; super::order::MOST],
+    /// The entries at a snapshot, where they differ from the image.
+    at_snapshot: Option<Vec<Entry>>,
+    /// The anchor, for walks downwards.
+    anchor: Option<K::Owned>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
+    fn len(&self) -> usize {
+        self.at_snapshot.as_ref().map_or(self.image.count, Vec::len)
+    }
+
+    fn entry(&self, at: usize) -> Entry {
+        match &self.at_snapshot {
+            Some(entries) => entries[at],
+            None => self.image.entry(usize::from(self.order[at])),
+        }
+    }
+
+    /// How many entries come before the first for which `reached` holds.
+    fn partition(&self, reached: impl Fn(&K) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            let reached = Leaf::<K, V>::with_key(&self.entry(middle), &reached);
+            if reached { high = middle } else { low = middle + 1 }
+        }
+        low
+    }
+}
+
+fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &Entry, other: &Entry) -> Order {
+    if K::HEAD_IS_KEY {
+        return one.key.cmp(&other.key);
+    }
+    Leaf::<K, V>::with_key(one, |one: &K| Leaf::<K, V>::with_key(other, |other| one.cmp(other)))
+}
+
+/// Where a walk stands, and how far it may go.
+pub struct Span<'a, K: Key + ?Sized> {
+    pub lower: Bound<&'a K>,
+    pub upper: Bound<&'a K>,
+    pub direction: Direction,
+    /// Entries that the caller wants at most: what is beyond is not fetched ahead.
+    pub limit: usize,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    /// Calls `visit` with key, value and deadline of the entries of the span, in order, until it
+    /// breaks. `section` is told each time the walk enters another reading section. O(log n), and O(1)
+    /// amortized for each entry.
+    pub fn visit(
+        &self,
+        snapshot: Option<u64>,
+        span: &Span<'_, K>,
+        collector: &Collector,
+        mut section: impl FnMut(),
+        mut visit: impl FnMut(&K, &V, u64) -> ControlFlow<()>,
+    ) {
+        let owned = |bound: Bound<&K>| bound.map(ToOwned::to_owned);
+        let (mut lower, mut upper) = (owned(span.lower), owned(span.upper));
+        let ascending = span.direction == Direction::Ascending;
+        let mut left = span.limit;
+        loop {
+            let guard = collector.pin();
+            section();
+            let mut leaf = if ascending {
+                self.leaf_of_lower(lower.as_ref().map(Borrow::borrow), &guard)
+            } else {
+                self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
+            };
+            for _ in 0..SECTION {
+                let Ok(stretch) = self.stretch(leaf, snapshot, ascending, left) else { break };
+                point("tree.walk.read");
+                if !ascending && !Self::reaches(&stretch, upper.as_ref().map(Borrow::borrow)) {
+                    // Keys below the bound went to the right before the leaf was read.
+                    let Some(next) = stretch.image.next else { break };
+                    leaf = next;
+                    continue;
+                }
+                let begin = stretch.partition(|key| !is_below(key, lower.as_ref().map(Borrow::borrow)));
+                let end = stretch.partition(|key| is_above(key, upper.as_ref().map(Borrow::borrow)));
+                if let Some(next) = stretch.image.next
+                    && ascending
+                    && end - begin.min(end) < left
+                {
+                    next.prefetch_whole();
+                }
+                let mut range = begin..end.max(begin);
+                let mut last = None;
+                while let Some(at) = if ascending { range.next() } else { range.next_back() } {
+                    let entry = stretch.entry(at);
+                    let flow = Leaf::<K, V>::with_key(&entry, |key| {
+                        Leaf::<K, V>::with_value(entry.word, |value| visit(key, value, entry.deadline))
+                    });
+                    if flow.is_break() {
+                        return;
+                    }
+                    left = left.saturating_sub(1);
+                    last = Some(entry);
+                }
+                if let Some(last) = last
+                    && !fault!("tree.walk.resumes_behind")
+                {
+                    let key = Leaf::<K, V>::with_key(&last, ToOwned::to_owned);
+                    if ascending { lower = Bound::Excluded(key) } else { upper = Bound::Excluded(key) }
+                }
+                let done = if ascending { end < stretch.len() } else { begin > 0 };
+                if done {
+                    return;
+                }
+                let next = if ascending {
+                    stretch.image.next
+                } else if leaf == self.first {
+                    None
+                } else {
+                    stretch.anchor.as_ref().map(|anchor| {
+                        // Nothing of this leaf is left: go on below it.
+                        upper = Bound::Excluded(anchor.clone());
+                        Self::leaf_at(self.search.find(anchor.borrow(), true, &guard))
+                    })
+                };
+                let Some(next) = next else { return };
+                leaf = next;
+            }
+        }
+    }
+
+    fn leaf_of_lower(&self, lower: Bound<&K>, guard: &Guard<'_>) -> Leaf<K, V> {
+        match lower {
+            Bound::Unbounded => self.first,
+            Bound::Included(key) | Bound::Excluded(key) => {
+                let leaf = Self::leaf_at(self.search.find(key, false, guard));
+                leaf.prefetch_whole();
+                leaf
+            }
+        }
+    }
+
+    fn leaf_of_upper(&self, upper: Bound<&K>, guard: &Guard<'_>) -> Leaf<K, V> {
+        match upper {
+            Bound::Included(key) => Self::leaf_at(self.search.find(key, false, guard)),
+            Bound::Excluded(key) => Self::leaf_at(self.search.find(key, true, guard)),
+            Bound::Unbounded => {
+                // The largest anchor, and what may follow it.
+                let mut leaf = Self::leaf_at(self.search.last(guard));
+                while let Some(next) = leaf.next() {
+                    leaf = next;
+                }
+                leaf
+            }
+        }
+    }
+
+    /// Whether the leaf's upper fence is at or above the bound of a walk downwards.
+    fn reaches(stretch: &Stretch<K, V>, upper: Bound<&K>) -> bool {
+        let (Some(next), Bound::Included(key) | Bound::Excluded(key)) = (stretch.image.next, upper)
+        else {
+            return stretch.image.next.is_none();
+        };
+        if key.head() != stretch.image.high {
+            return key.head() < stretch.image.high;
+        }
+        // Anchors only sink: a fence that has sunk below the bound leads to the right once more.
+        next.with_anchor(|fence| {
+            fence.is_some_and(|fence| match upper {
+                Bound::Included(key) => key < fence,
+                _ => key <= fence,
+            })
+        })
+    }
+
+    /// Reads a leaf at one moment.
+    fn stretch(
+        &self,
+        leaf: Leaf<K, V>,
+        snapshot: Option<u64>,
+        ascending: bool,
+        wanted: usize,
+    ) -> Result<Stretch<K, V>, Obsolete> {
+        let lock = &leaf.header().lock;
+        for round in 0.. {
+            // A reader that loses too often reads under the lock.
+            let held = if round < RETRIES { None } else { Some(lock.lock()?) };
+            let version = if held.is_none() { Some(lock.read()?) } else { None };
+            let image = leaf.image();
+            let anchor = (!ascending)
+                .then(|| leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned)))
+                .flatten();
+            let mut old = Vec::new();
+            let mut whole = true;
+            if let Some(snapshot) = snapshot
+                && leaf.header().dead.load(Ordering::Acquire) > snapshot
+            {
+                whole = self.log.for_each_above(leaf, snapshot, |key, state| old.push((key, state)));
+            }
+            point("tree.walk.before_validate");
+            let valid = match version {
+                Some(version) => lock.validate(version) || fault!("tree.walk.validate"),
+                None => true,
+            };
+            if let Some(held) = held {
+                held.unlock_unchanged();
+            }
+            if !valid || !whole {
+                continue;
+            }
+            let order = match version {
+                Some(version) => leaf.order(&image, version.number(), self.simd),
+                None => image.sorted(self.simd),
+            };
+            let mut stretch = Stretch { image, order, at_snapshot: None, anchor };
+            if wanted > 1 {
+                stretch.image.prefetch_records();
+            }
+            if !old.is_empty() {
+                stretch.at_snapshot = Some(Self::merge(&stretch, old));
+            }
+            return Ok(stretch);
+        }
+        unreachable!("rounds do not end")
+    }
+
+    /// The entries at a snapshot: of each key with records the oldest one decides, else the slot.
+    fn merge(stretch: &Stretch<K, V>, mut old: Vec<(Entry, State)>) -> Vec<Entry> {
+        // Youngest first; the sort is stable, so the last of a key is its oldest.
+        old.sort_by(|(one, _), (other, _)| compare::<K, V>(one, other));
+        let mut merged = Vec::with_capacity(stretch.image.count + old.len());
+        let mut slots = (0..stretch.image.count).map(|at| stretch.entry(at)).peekable();
+        let mut old = old.into_iter().peekable();
+        while let Some((key, mut state)) = old.next() {
+            while let Some((_, older)) =
+                old.next_if(|(next, _)| compare::<K, V>(next, &key) == Order::Equal)
+            {
+                state = older;
+            }
+            while let Some(slot) =
+                slots.next_if(|slot| compare::<K, V>(slot, &key) == Order::Less)
+            {
+                merged.push(slot);
+            }
+            slots.next_if(|slot| compare::<K, V>(slot, &key) == Order::Equal);
+            if let State::Present { word, deadline } = state {
+                merged.push(Entry { key: key.key, word, deadline });
+            }
+        }
+        merged.extend(slots);
+        merged
+    }
+}
