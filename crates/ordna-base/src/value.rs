@@ -44,7 +44,7 @@ pub trait Value:
 
     /// The value as a word, if values of this kind are words.
     #[doc(hidden)]
-    fn word(&self) -> Option<u64> {
+    fn to_word(&self) -> Option<u64> {
         None
     }
 
@@ -173,7 +173,7 @@ impl Value for u64 {
     type Cell = AtomicU64;
 
     #[inline]
-    fn word(&self) -> Option<u64> {
+    fn to_word(&self) -> Option<u64> {
         Some(*self)
     }
     #[inline]

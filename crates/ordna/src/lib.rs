@@ -28,10 +28,8 @@
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`mod@tuple`] | typed keys as byte strings in the order of their values |
 //! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
-//! | [`skiplist`] | the lock-free list on which the store stands |
 
 pub mod backup;
-pub mod skiplist;
 pub mod store;
 pub mod typed;
 mod tree;
@@ -43,8 +41,8 @@ pub use ordna_base::{
 #[cfg(feature = "derive")]
 pub use ordna_derive::TupleKey;
 pub use store::{
-    Clock, Found, Handle, Lifted, LiveSnapshot, MemoryBudget, Options, Order, Put, Removed,
-    Snapshot, Statistics, Store, Write,
+    Clock, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot, Statistics, Store,
+    Write,
 };
 pub use typed::Map;
 

@@ -1,8 +1,8 @@
 //! Writes that belong together.
 
+use super::engine::{Payment, Put};
 use super::handle::Store;
-use super::raw::cost;
-use super::write::{Payment, Put};
+use crate::tree::Tree;
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Error, Key, Value};
@@ -46,7 +46,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 Write::Put(key, put) => {
                     key.check()?;
                     put.value.check()?;
-                    let cost = cost::<K, V>(key, put.value, put.expires_at.is_some());
+                    let cost = Tree::<K, V>::cost(key, put.value, put.expires_at.is_some());
                     bytes = bytes.saturating_add(cost);
                 }
                 Write::Remove(key) => key.check()?,
@@ -58,13 +58,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             self.within_limit(|engine| engine.budget.reserve(bytes))?;
             Payment::Done
         };
-        self.writing(|engine, term, guard| {
+        let engine = self.engine();
+        engine.writing(|turn| {
             for write in writes {
                 let (key, change) = match *write {
                     Write::Put(key, put) => (key, Change::Put(put)),
                     Write::Remove(key) => (key, Change::Remove),
                 };
-                engine.apply(key, term, guard, payment, |_| change)?;
+                engine.apply(key, turn, payment, |_| change)?;
                 point("mvcc.batch.between_writes");
             }
             Ok(())

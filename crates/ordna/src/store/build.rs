@@ -1,29 +1,19 @@
 //! A store from what is sorted already: recovery from a backup, loading in bulk.
 //!
-//! Each part becomes a run of versions, built bottom-up by one thread with no synchronization but the
+//! Each part becomes a run of leaves, built bottom-up by one thread with no synchronization but the
 //! memory limit's; then the runs are stitched together (the Nitro paper, §5.2). O(n).
 
 use std::borrow::Borrow;
 use std::iter;
-use std::mem;
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::budget::Budget;
-use super::engine::Versions;
+use super::engine::{Put, sizes};
 use super::handle::{Options, Store};
-use super::raw::{NewVersion, Version, cost};
-use super::write::Put;
-use crate::skiplist::raw::Segment;
+use crate::tree::{FOREVER, Run, Sizes, Tree};
 use ordna_base::{Error, Key, Value};
-
-/// What a thread made of its part.
-struct Run<K: Key + ?Sized, V: Value + ?Sized> {
-    segment: Segment<Version<K, V>>,
-    items: usize,
-    deadlines: Vec<(K::Owned, u64)>,
-}
 
 /// Items that do not expire.
 struct Forever<P>(P);
@@ -36,6 +26,9 @@ impl<P: IntoIterator<Item = (Q, W)>, Q, W> IntoIterator for Forever<P> {
         self.0.into_iter().map(|(key, value)| (key, Put::forever(value)))
     }
 }
+
+/// A part's leaves, and the keys in them that expire.
+type Built<K, V> = (Run<K, V>, Vec<(<K as ToOwned>::Owned, u64)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// A store of the items of all parts, each part and all of them together in ascending order of
@@ -73,7 +66,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
                 let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((number, part)) = next else { break };
-                runs.push((number, run(number, part, &budget)));
+                runs.push((number, run(number, part, sizes(&options), &budget)));
             }
             runs
         };
@@ -89,14 +82,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             runs
         });
         runs.sort_unstable_by_key(|(number, _)| *number);
-        let runs = runs.into_iter().map(|(_, run)| run).collect::<Result<Vec<Run<K, V>>, _>>()?;
-        let items: usize = runs.iter().map(|run| run.items).sum();
-        let mut runs = runs;
-        let deadlines: Vec<_> = runs.iter_mut().map(|run| mem::take(&mut run.deadlines)).collect();
-        let segments = runs.into_iter().map(|run| run.segment).collect();
-        let versions =
-            Versions::from_segments(segments).map_err(|part| Error::NotSorted { part, at: 0 })?;
-        let store = Self::of(options, budget, versions);
+        let runs = runs.into_iter().map(|(_, run)| run).collect::<Result<Vec<Built<K, V>>, _>>()?;
+        let (runs, deadlines): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
+        let items: usize = runs.iter().map(Run::len).sum();
+        let tree = Tree::from_runs(sizes(&options), runs)
+            .map_err(|part| Error::NotSorted { part, at: 0 })?;
+        let store = Self::of(options, budget, tree);
         let engine = store.engine();
         engine.terms.items.add(i64::try_from(items).unwrap_or(i64::MAX));
         for (key, deadline) in deadlines.into_iter().flatten() {
@@ -112,26 +103,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 fn run<K, V, Q, W>(
     part: usize,
     items: impl IntoIterator<Item = (Q, Put<W>)>,
+    sizes: Sizes,
     budget: &Budget,
-) -> Result<Run<K, V>, Error>
+) -> Result<Built<K, V>, Error>
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
     Q: Borrow<K>,
     W: Borrow<V>,
 {
-    let mut run = Run { segment: Segment::new(), items: 0, deadlines: Vec::new() };
+    let (mut run, mut deadlines) = (Run::new(sizes), Vec::new());
     for (key, put) in items {
         let (key, value) = (key.borrow(), put.value.borrow());
         key.check()?;
         value.check()?;
-        budget.reserve(cost(key, value, put.expires_at.is_some()))?;
-        // As if written in the first term.
-        if !run.segment.push(&NewVersion::new(key, value, 1, put.expires_at)) {
-            return Err(Error::NotSorted { part, at: run.items });
+        budget.reserve(Tree::<K, V>::cost(key, value, put.expires_at.is_some()))?;
+        if !run.push(key, value, put.expires_at.unwrap_or(FOREVER)) {
+            return Err(Error::NotSorted { part, at: run.len() });
         }
-        run.deadlines.extend(put.expires_at.map(|deadline| (key.to_owned(), deadline)));
-        run.items += 1;
+        deadlines.extend(put.expires_at.map(|deadline| (key.to_owned(), deadline)));
     }
-    Ok(run)
+    Ok((run, deadlines))
 }

@@ -1,216 +1,151 @@
-//! What a store and its snapshots share: the versions, and how one is found.
+//! What a store and its snapshots share.
 //!
 //! # Contract
-//! All methods may run at once. What is found is alive as long as the guard it was found under.
-//!
-//! # Invariants
-//! 1. The versions of a key stand from the oldest to the youngest. At most one was born in the
-//!    current term. All but the last are dead, or claimed by the writer of the last.
-//! 2. A version whose death is [`LIVE`] and that is linked is the last one of its key: the next one
-//!    is inserted only after a claim. So who sees a version linked, and then live, saw the latest
-//!    state of the key, at whatever level of the structure it was met.
-//! 3. Younger versions are inserted behind older ones, and an older one is unlinked only after
-//!    that. So who walks on from a version that is no longer current comes to the current one.
-//!
-//! # Reading the latest state
-//! A search returns any version of the key. If it is live, that is the one (invariant 2). If not,
-//! the last one is looked for, and from there the walk goes on to the end of the key's versions
-//! (invariant 3). A claimed version is the latest state if nothing of the key stands behind it and
-//! it is claimed even then: a successor that was removed has had it ended before. At the end of the
-//! walk the last version passed was dead or unlinked and had none behind it: a moment within the call
-//! at which the key was absent.
-//!
-//! # Reading at a term
-//! At most one version of a key was alive at the end of a settled term, and while a snapshot of the
-//! term lives it stays linked. It is the last one born up to the term, if it did not die by then.
+//! All methods may run at once. A write announces its term, pins, and changes the tree under one
+//! leaf's lock; what it takes of the memory limit is reserved before the change, and given back after.
+//! Undo records may exceed the limit: removals and expiry are never refused.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
-use super::Options;
 use super::budget::Budget;
-use super::collect::Graves;
+use super::collect::Collectors;
+use super::handle::Options;
 use super::journal::Journal;
-use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
-use super::structure::Structure;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
-use super::walks::{Walk, Walks};
-use super::write::Put;
-use crate::skiplist::item::Item;
-use crate::skiplist::raw::{LANES, List};
-use ordna_base::index::{Direction, is_above, is_below};
-use ordna_base::reclaim::{Collector, Guard};
-use ordna_base::sync::{StripedCounter, fault, point};
-use ordna_base::{Key, Value, Violation};
+use super::walks::Walks;
+use crate::tree::{FOREVER, LiveTerms, Outcome, Probe, Sizes, Span, Step, Tree, Turn};
+use ordna_base::index::{Change, Direction};
+use ordna_base::reclaim::Collector;
+use ordna_base::sync::{fault, point, stripe_of_this_thread};
+use ordna_base::{Error, Key, Value};
 
-/// Walks leave and enter their reading section again after so many versions.
-const REFRESH: usize = 512;
-/// The first section of a walk: many end in it.
-const FIRST_SECTION: usize = 64;
-/// A walk upwards that goes on after so many sections is a long one: some 600 versions.
-const SHORT_ASCENT: usize = 2;
-/// The same downwards, where the first sections are shorter.
-const SHORT_DESCENT: usize = LANES.len();
-/// A thread hands over so many unlinked versions at once for freeing.
-const RETIRED: usize = 256;
-/// Announcements of writers are spread over so many cache lines.
+/// Announcements of writers are spread over this many cache lines.
 const WRITER_STRIPES: usize = 32;
+/// Entries that a thread retires before it passes them to the collector.
+const RETIRED: usize = 256;
+/// A walk that enters this many reading sections is a long one: some 1,000 entries.
+const LONG_WALK: usize = 3;
 
-/// The structure that the engine runs on.
-pub(super) type Versions<K, V> = List<Version<K, V>>;
-pub(super) type Place<K, V> = <Versions<K, V> as Structure<K, V>>::Place;
-
-/// A removed version, as [`super::Store::on_removal`] hands it over.
-#[derive(Debug)]
+/// A key's present entry, as a conditional write sees it.
+#[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Removed<'a, K: ?Sized, V: ?Sized> {
-    /// The key.
-    pub key: &'a K,
-    /// Its value.
+pub struct Found<'a, V: ?Sized> {
+    /// The value.
     pub value: &'a V,
-    /// The first term that saw it.
-    pub born: u64,
-    /// The first term that saw it no more.
-    pub dead: u64,
-    /// When it would expire, or has.
+    /// When it expires, in milliseconds on the store's clock.
     pub expires_at: Option<u64>,
 }
 
-pub(super) type Hook<K, V> = Box<dyn Fn(&Removed<'_, K, V>) + Send + Sync>;
+impl<V: ?Sized> Clone for Found<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V: ?Sized> Copy for Found<'_, V> {}
 
-pub(super) struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
-    // Before the collector: dropping the structure frees what is linked, the collector the rest.
-    pub versions: Versions<K, V>,
-    pub collector: Collector,
-    pub terms: Terms<Vec<Corpse<K, V>>>,
-    pub graves: Graves<K, V>,
-    pub budget: Budget,
-    pub time: Timekeeper,
-    pub deadlines: Deadlines<K>,
-    pub hook: RwLock<Option<Hook<K, V>>>,
-    /// Rounds of writes beyond the first.
-    pub retries: StripedCounter,
-    pub walks: Walks,
-    /// What records all writes, if anything does.
-    pub journal: OnceLock<Arc<dyn Journal<K, V>>>,
-    pub me: Weak<Self>,
+/// What a conditional write puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put<T> {
+    /// The value.
+    pub value: T,
+    /// When it expires, in milliseconds on the store's clock.
+    pub expires_at: Option<u64>,
+}
+
+impl<T> Put<T> {
+    /// A value that does not expire.
+    pub fn forever(value: T) -> Self {
+        Self { value, expires_at: None }
+    }
+}
+
+/// Whether a write's bytes must still be reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payment {
+    Due,
+    /// Beyond the limit if need be.
+    Forced,
+    /// The batch reserved them all.
+    Done,
 }
 
 /// Which state a reader sees.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum View {
+pub enum View {
     /// The latest.
     Latest,
     /// That at the end of a settled term, of which the reader holds a snapshot, and at a time.
     At { term: u64, time: u64 },
 }
 
+impl View {
+    fn snapshot(self) -> Option<u64> {
+        match self {
+            Self::Latest => None,
+            Self::At { term, .. } => Some(term),
+        }
+    }
+}
+
+pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
+    pub tree: Tree<K, V>,
+    pub collector: Collector,
+    pub terms: Terms<()>,
+    pub collectors: Collectors,
+    pub budget: Budget,
+    pub time: Timekeeper,
+    pub deadlines: Deadlines<K>,
+    pub walks: Walks,
+    /// What records all writes, if anything does.
+    pub journal: OnceLock<Arc<dyn Journal<K, V>>>,
+    pub me: Weak<Self>,
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    pub fn new(options: Options, budget: Budget, versions: Versions<K, V>, me: Weak<Self>) -> Self {
+    pub fn new(options: Options, budget: Budget, tree: Tree<K, V>, me: Weak<Self>) -> Self {
         Self {
-            versions,
+            tree,
             collector: Collector::with_batches_of(RETIRED),
             terms: Terms::new(WRITER_STRIPES),
-            graves: Graves::new(options.collectors, options.order),
+            collectors: Collectors::new(options.collectors),
             budget,
             time: Timekeeper::new(options.clock),
             deadlines: Deadlines::new(),
-            hook: RwLock::new(None),
-            retries: StripedCounter::new(),
             walks: Walks::default(),
             journal: OnceLock::new(),
             me,
         }
     }
 
-    pub fn is_expired(&self, node: Node<K, V>) -> bool {
-        node.expires_at().is_some_and(|deadline| deadline <= self.time.now())
+    fn is_expired(&self, deadline: u64) -> bool {
+        deadline != FOREVER && deadline <= self.time.now()
     }
 
-    /// Whether the view shows this version.
+    /// Whether a view shows an entry with this deadline.
     #[inline]
-    fn shows(&self, view: View, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        // Linked before live, for invariant 2.
-        if !node.is_live() {
-            return false;
-        }
-        match view {
-            View::At { term, time } => {
-                node.born() <= term
-                    && node.dead() > term
-                    && node.expires_at().is_none_or(|deadline| deadline > time)
+    fn shows(&self, view: View, deadline: u64) -> bool {
+        deadline == FOREVER
+            || match view {
+                View::Latest => !self.is_expired(deadline),
+                View::At { time, .. } => deadline > time,
             }
-            View::Latest => {
-                let dead = node.dead();
-                (dead == LIVE || (dead == CLAIMED && self.is_unsucceeded(node, guard)))
-                    && !self.is_expired(node)
-            }
-        }
     }
 
-    /// Whether the next version of the key was not there yet, at some moment of this call, given that
-    /// this one was claimed when it began.
-    fn is_unsucceeded(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        point("mvcc.read.claimed");
-        // The next one may have come and gone. Who removes it ends this one first.
-        self.is_last(node, guard) && (node.dead() == CLAIMED || fault!("mvcc.read.still_claimed"))
-    }
-
-    /// Whether no version of the key stands behind this one.
-    fn is_last(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        fault!("mvcc.read.claimed_is_last")
-            || self
-                .versions
-                .behind(node, guard)
-                .is_none_or(|next| next.key(guard) != node.key(guard))
-    }
-
-    /// The version of `key` that the view shows. O(log n).
+    /// Calls `read` with value and deadline of the key.
     #[inline]
-    pub fn get(&self, view: View, key: &K, guard: &Guard<'_>) -> Option<Node<K, V>> {
-        let met = self.versions.any(key, guard)?;
-        self.resolve(view, key, met, guard)
-    }
-
-    /// The version of `key` that the view shows, given some version of it.
-    #[inline]
-    pub fn resolve(
-        &self,
-        view: View,
-        key: &K,
-        met: Node<K, V>,
-        guard: &Guard<'_>,
-    ) -> Option<Node<K, V>> {
-        let sure = match view {
-            View::Latest => met.dead() == LIVE,
-            View::At { .. } => self.shows(view, met, guard),
+    pub fn get<R>(&self, view: View, key: &K, read: impl FnOnce(Found<'_, V>) -> R) -> Option<R> {
+        let guard = self.collector.pin();
+        let probe = Probe::new(key);
+        let shown = |value: &V, deadline| {
+            self.shows(view, deadline).then(|| read(Found { value, expires_at: expiry(deadline) }))
         };
-        if sure {
-            return Some(met).filter(|met| self.has_not_expired(view, *met));
-        }
-        point("mvcc.get.met_another");
-        let born = match view {
-            View::Latest => BEHIND,
-            View::At { term, .. } => term + 1,
-        };
-        let mut at = self.versions.last_before(Rank { key, born }, guard);
-        point("mvcc.get.found_last");
-        while let Some(node) = at.filter(|node| node.key(guard) == key) {
-            if self.shows(view, node, guard) {
-                return Some(node);
-            }
-            if matches!(view, View::At { .. }) || fault!("mvcc.get.walks_on") {
-                return None;
-            }
-            at = self.versions.behind(node, guard);
-        }
-        None
+        self.tree.get(&probe, view.snapshot(), &guard, shown).flatten()
     }
 
-    /// Calls `each` with the position and value of every key.
+    /// Calls `each` with position and value of every key, in order.
     pub fn get_many<Q: Borrow<K>>(
         &self,
         view: View,
@@ -218,305 +153,201 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         mut each: impl FnMut(usize, Option<&V>),
     ) {
         let guard = self.collector.pin();
-        self.versions.any_of_many(keys.iter().map(Borrow::borrow), &guard, |at, met| {
-            let found = met.and_then(|met| self.resolve(view, keys[at].borrow(), met, &guard));
-            match found {
-                Some(node) => node.with_value(|value| each(at, Some(value))),
-                None => each(at, None),
+        let keys = keys.iter().map(Borrow::borrow);
+        self.tree.get_many(keys, view.snapshot(), &guard, |at, found| {
+            each(at, found.filter(|(_, deadline)| self.shows(view, *deadline)).map(|(v, _)| v));
+        });
+    }
+
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller wants at
+    /// most `limit` of them.
+    pub fn visit(
+        &self,
+        view: View,
+        (lower, upper): (Bound<&K>, Bound<&K>),
+        direction: Direction,
+        limit: usize,
+        mut visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
+    ) {
+        let mut walk = self.walks.begin();
+        let mut sections = 0;
+        let section = || {
+            sections += 1;
+            if sections == LONG_WALK {
+                walk.note_as_long();
+            }
+        };
+        let span = Span { lower, upper, direction, limit };
+        self.tree.visit(view.snapshot(), &span, &self.collector, section, |key, value, deadline| {
+            if self.shows(view, deadline) {
+                visit(key, Found { value, expires_at: expiry(deadline) })
+            } else {
+                ControlFlow::Continue(())
             }
         });
     }
 
-    fn has_not_expired(&self, view: View, node: Node<K, V>) -> bool {
-        matches!(view, View::At { .. }) || !self.is_expired(node)
-    }
-
-    /// Calls `visit` with the entries within the bounds that the view shows, in order, until it
-    /// breaks. Holds its reading section for [`REFRESH`] versions at a time.
-    pub fn visit(
-        &self,
-        view: View,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.visit_entries(view, lower, upper, direction, |key, put| visit(key, put.value));
-    }
-
-    /// As [`visit`](Self::visit), with the deadlines.
-    pub fn visit_entries(
-        &self,
-        view: View,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        mut visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
-    ) {
-        let mut walk = self.walks.begin();
-        let mut each = |node: Node<K, V>, key: &K| {
-            let expires_at = node.expires_at();
-            node.with_value(|value| visit(key, Put { value, expires_at }))
-        };
-        match direction {
-            Direction::Ascending => self.ascend(view, lower, upper, &mut walk, &mut each),
-            Direction::Descending => self.descend(view, lower, upper, &mut walk, &mut each),
-        }
-    }
-
-    fn ascend(
-        &self,
-        view: View,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        walk: &mut Walk<'_>,
-        each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
-    ) {
-        // Where to go on, and whether that key was visited.
-        let mut resume: Option<(K::Owned, u64, bool)> = None;
-        let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
-        let mut sections = 0;
-        loop {
-            let guard = self.collector.pin();
-            let from = match (&resume, lower) {
-                (Some((key, born, _)), _) => {
-                    let born = if fault!("mvcc.refresh.by_key_and_birth") { 0 } else { *born };
-                    Some(Rank { key: key.borrow(), born })
-                }
-                (None, Bound::Unbounded) => None,
-                (None, Bound::Included(key)) => Some(Rank { key, born: 0 }),
-                (None, Bound::Excluded(key)) => Some(Rank { key, born: BEHIND }),
-            };
-            let mut visited = match &resume {
-                Some((key, _, true)) if !fault!("mvcc.refresh.by_key_and_birth") => {
-                    Some(key.borrow())
-                }
-                _ => None,
-            };
-            let Some(first) = self.versions.first_from(from, &guard) else { return };
-            let mut pass = |node: Node<K, V>, shown: bool| {
-                let key = node.key(&guard);
-                if is_above(key, upper) {
-                    return ControlFlow::Break(());
-                }
-                // In the latest state a version may be inserted behind one that was just visited.
-                let repeated = matches!(view, View::Latest) && visited == Some(key);
-                if shown && !repeated && !is_below(key, lower) {
-                    each(node, key)?;
-                    visited = Some(key);
-                }
-                ControlFlow::Continue(())
-            };
-            let next = match sections {
-                0 => self.pass_section(view, first, FIRST_SECTION, &guard, &mut pass),
-                _ => self.pass_lanes(view, first, upper, &mut lanes, &guard, &mut pass),
-            };
-            sections += 1;
-            if sections == SHORT_ASCENT {
-                walk.note_as_long();
-            }
-            let Some((next, behind)) = next else { return };
-            let key = next.key(&guard);
-            let key_visited = visited == Some(key);
-            resume = Some((key.to_owned(), next.born() + behind, key_visited));
-            drop(guard);
-            point("mvcc.walk.refreshes");
-        }
-    }
-
-    /// Passes so many versions one after the other. Returns where to go on: at a version, or (1)
-    /// behind it.
-    fn pass_section(
-        &self,
-        view: View,
-        first: Node<K, V>,
-        length: usize,
-        guard: &Guard<'_>,
-        pass: &mut impl FnMut(Node<K, V>, bool) -> ControlFlow<()>,
-    ) -> Option<(Node<K, V>, u64)> {
-        let mut node = first;
-        for left in (0..length).rev() {
-            let shown = self.shows(view, node, guard) || fault!("mvcc.walk.filters");
-            if pass(node, shown).is_break() {
-                return None;
-            }
-            if left == 0 {
-                // Not behind a version that was not shown: it may have been exchanged, and what
-                // came in its place has the same rank and stands behind it.
-                return Some((node, u64::from(shown || fault!("mvcc.refresh.meets_exchanged"))));
-            }
-            node = self.versions.behind(node, guard)?;
-        }
-        None
-    }
-
-    /// Passes some [`REFRESH`] versions, walking them in several lanes at once, each from one of a
-    /// row of versions to the next, so that their cache misses overlap. What a lane shows it decides
-    /// as it comes by; the caller sees it in order.
-    fn pass_lanes(
-        &self,
-        view: View,
-        first: Node<K, V>,
-        upper: Bound<&K>,
-        lanes: &mut Vec<Vec<Node<K, V>>>,
-        guard: &Guard<'_>,
-        pass: &mut impl FnMut(Node<K, V>, bool) -> ControlFlow<()>,
-    ) -> Option<(Node<K, V>, u64)> {
-        let (count, spacing) = LANES[LANES.len() - 1];
-        let mut row = self.versions.row_behind(first.rank_under(guard), spacing, count, guard);
-        row.truncate(row.iter().take_while(|next| !is_above(next.key(guard), upper)).count());
-        let Some(last) = row.pop() else {
-            return self.pass_section(view, first, REFRESH, guard, pass);
-        };
-        row.insert(0, first);
-        let shows = |node| self.shows(view, node, guard) || fault!("mvcc.walk.filters");
-        let beyond = |node: Node<K, V>| Version::<K, V>::compare(node.rank(), last.rank()).is_ge();
-        self.versions.gather(&row, beyond, lanes, guard, shows);
-        let ended = lanes.iter().flatten().any(|node| pass(*node, true).is_break());
-        (!ended).then_some((last, 0))
-    }
-
-    /// Goes back by sections, each walked forwards in lanes. A section begins behind the versions of
-    /// a key, which are the last ones of the next section.
-    fn descend(
-        &self,
-        view: View,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        walk: &mut Walk<'_>,
-        each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
-    ) {
-        let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
-        // Behind which key the last section began: all keys above it were visited.
-        let mut resume: Option<K::Owned> = None;
-        for section in 0.. {
-            if section == SHORT_DESCENT {
-                walk.note_as_long();
-            }
-            let guard = self.collector.pin();
-            let upper = resume.as_ref().map_or(upper, |key| Bound::Included(key.borrow()));
-            let to = match upper {
-                Bound::Unbounded => None,
-                Bound::Included(key) | Bound::Excluded(key) => Some(Rank { key, born: 0 }),
-            };
-            let (count, spacing) = LANES[section.min(LANES.len() - 1)];
-            let mut row = self.versions.row_before(to, spacing, count, &guard);
-            // All of the row but the first that are below the bound are of no use.
-            let below = row.iter().take_while(|node| is_below(node.key(&guard), lower)).count();
-            row.drain(..below.saturating_sub(1));
-            let start = row.first().copied();
-            if start.is_none() {
-                row.extend(self.versions.first_from(None, &guard));
-            }
-            let begins_behind = start.map(|start| start.key(&guard));
-            let beyond = |node: Node<K, V>| is_above(node.key(&guard), upper);
-            let shows = |node| self.shows(view, node, &guard) || fault!("mvcc.walk.filters");
-            self.versions.gather(&row, beyond, &mut lanes, &guard, shows);
-            let mut last: Option<&K> = None;
-            for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
-                let key = node.key(&guard);
-                if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
-                    break;
-                }
-                // Of a key that was overwritten meanwhile two versions may have been met.
-                if last != Some(key) && each(*node, key).is_break() {
-                    return;
-                }
-                last = Some(key);
-            }
-            match begins_behind {
-                Some(start) if !is_below(start, lower) => resume = Some(start.to_owned()),
-                _ => return,
-            }
-            drop(guard);
-            point("mvcc.walk.refreshes");
-        }
-    }
-
-    /// Bytes held by the structure: live versions, and dead ones. O(n).
-    pub fn bytes(&self) -> (usize, usize) {
-        let mut bytes = (0, 0);
+    /// Runs `write` in an announced term.
+    #[inline]
+    pub fn writing<R>(&self, write: impl FnOnce(&Turn<'_>) -> R) -> R {
+        // Pinned first: an undo record that the youngest snapshot needs is not freed under the writer.
         let guard = self.collector.pin();
-        let mut at = self.versions.first_from(None, &guard);
-        while let Some(node) = at {
-            let part = if node.dead() >= CLAIMED { &mut bytes.0 } else { &mut bytes.1 };
-            *part += node.size();
-            at = self.versions.behind(node, &guard);
-        }
-        bytes
+        let done = {
+            let writing = self.terms.enter(stripe_of_this_thread());
+            let youngest = self.terms.youngest();
+            write(&Turn { term: writing.term, youngest, guard: &guard })
+        };
+        drop(guard);
+        self.help();
+        done
     }
 
-    /// [`Structure::overhead`].
-    pub fn overhead(&self) -> (usize, usize) {
-        Structure::overhead(&self.versions, &self.collector.pin())
+    /// The live snapshots, for prunes.
+    fn live(&self) -> Option<LiveTerms> {
+        let (terms, settled) = self.terms.live_terms();
+        Some(LiveTerms { terms, settled })
     }
 
-    /// Audits structure and counts; returns live versions and all. Nobody else may use the store; its
-    /// own collectors wait.
-    pub fn validate(&self) -> Result<(usize, usize), Violation> {
-        self.while_at_rest(|| self.audit())
-    }
-
-    fn audit(&self) -> Result<(usize, usize), Violation> {
-        let broken = |what: String| Err(Violation(format!("store: {what}")));
-        let all = Structure::validate(&self.versions)?;
-        let guard = self.collector.pin();
-        let (mut live, mut bytes) = (0, 0);
-        let mut last: Option<Node<K, V>> = None;
-        let mut at = self.versions.first_from(None, &guard);
-        while let Some(node) = at {
-            let of_last = last.is_some_and(|last| last.key(&guard) == node.key(&guard));
-            let overlaps = last.is_some_and(|last| last.dead() > node.born());
-            if of_last && overlaps {
-                return broken(format!("{:?} lived while the next version did", node.rank()));
+    /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as absent.
+    #[inline]
+    pub fn apply<T, F>(
+        &self,
+        key: &K,
+        turn: &Turn<'_>,
+        payment: Payment,
+        mut change: F,
+    ) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
+    {
+        let mut reserved = Reserved { engine: self, key, grows: 0, shrinks: 0, deadline: FOREVER };
+        let decide = |found: Option<(&V, u64)>| {
+            let found = found.filter(|(_, deadline)| !self.is_expired(*deadline));
+            let found =
+                found.map(|(value, deadline)| Found { value, expires_at: expiry(deadline) });
+            match change(found) {
+                Change::Keep => Change::Keep,
+                Change::Remove => Change::Remove,
+                Change::Put(put) => Change::Put((put.value, put.expires_at.unwrap_or(FOREVER))),
             }
-            match node.dead() {
-                LIVE => live += 1,
-                CLAIMED => return broken(format!("{:?} is still claimed", node.rank())),
-                dead if dead <= node.born() => {
-                    return broken(format!("{:?} died in {dead}", node.rank()));
-                }
-                _ => {}
-            }
-            bytes += node.cost();
-            last = Some(node);
-            at = self.versions.behind(node, &guard);
-        }
-        let counted = (self.terms.items.sum(), self.corpses(), self.budget.used());
-        if (live, all - live, bytes) != counted {
-            let found = (live, all - live, bytes);
-            return broken(format!("live, dead, bytes: {found:?}, counted {counted:?}"));
-        }
-        Ok((live, all))
+        };
+        let prepare = |step: Step| reserved.prepare(step, payment);
+        let outcome = self.tree.apply(&Probe::new(key), turn, decide, prepare, || self.live())?;
+        reserved.settle(&outcome);
+        Ok(())
     }
 
-    /// Dead versions that await a collection, wherever they stand.
-    pub fn corpses(&self) -> usize {
-        let kept: usize = self
-            .terms
-            .live()
-            .values()
-            .map(|live| live.keeps.iter().map(Vec::len).sum::<usize>())
-            .sum();
-        kept + self.graves.waiting()
+    /// Counts what a write has done, and gives back what it no longer needs.
+    pub fn count(&self, key: &K, outcome: &Outcome) {
+        let (before, after) = (outcome.before.is_some(), outcome.after.is_some());
+        if before != after {
+            self.terms.items.add(if after { 1 } else { -1 });
+        }
+        if outcome.undo.0 > 0 {
+            self.budget.reserve_forced(outcome.undo.0);
+        }
+        if outcome.undo.1 > 0 {
+            self.budget.release(outcome.undo.1);
+        }
+        if let Some(deadline) = outcome.before
+            && deadline != FOREVER
+        {
+            self.deadlines.forget(key, deadline);
+        }
     }
 
-    /// Calls the hook, if there is one. A panic in it ends here: whoever removes a version, a
-    /// collector or a writer, has more to do, and others wait for that.
-    pub fn announce_removal(&self, node: Node<K, V>, dead: u64, guard: &Guard<'_>) {
-        let hook = self.hook.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hook) = &*hook {
-            let (key, born, expires_at) = (node.key(guard), node.born(), node.expires_at());
-            // Nothing of ours is changed while the hook runs, so nothing is seen half done.
-            let called = catch_unwind(AssertUnwindSafe(|| {
-                node.with_value(|value| hook(&Removed { key, value, born, dead, expires_at }));
-            }));
-            // What a hook panics with may panic itself when it is dropped, and so on.
-            if let Err(panic) = called
-                && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
-            {
-                std::mem::forget(again);
-            }
+    /// Removes the entries within the bounds; returns how many were shown.
+    pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+        let mut removed = 0;
+        self.writing(|turn| {
+            self.tree.remove_range(lower, upper, turn, |key, outcome| {
+                removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
+                self.count(key, &outcome);
+                self.budget.release(outcome.shrinks);
+            });
+        });
+        removed
+    }
+
+    /// Removes the key if it has expired.
+    pub fn remove_expired(&self, key: &K) {
+        self.writing(|turn| {
+            // Shown as absent means expired, or really absent. Removals need no memory.
+            let done = self.apply::<&V, _>(key, turn, Payment::Due, |found| {
+                if found.is_none() { Change::Remove } else { Change::Keep }
+            });
+            debug_assert_eq!(done, Ok(()));
+        });
+    }
+}
+
+/// A deadline as users see it.
+pub fn expiry(deadline: u64) -> Option<u64> {
+    (deadline != FOREVER).then_some(deadline)
+}
+
+/// Sizes of the tree's nodes for a store.
+pub fn sizes(options: &Options) -> Sizes {
+    options.sizes
+}
+
+/// What a write took before its change. Undone unless the change is made.
+struct Reserved<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    engine: &'a Engine<K, V>,
+    key: &'a K,
+    /// Bytes reserved beyond those of the entry replaced.
+    grows: usize,
+    /// Bytes that the new entry takes less than the one replaced.
+    shrinks: usize,
+    /// The deadline that was noted.
+    deadline: u64,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Reserved<'_, K, V> {
+    fn prepare(&mut self, step: Step, payment: Payment) -> Result<(), Error> {
+        let needs = if payment == Payment::Done { 0 } else { step.grows };
+        let grows = needs.saturating_sub(step.shrinks);
+        match payment {
+            Payment::Forced => self.engine.budget.reserve_forced(grows),
+            Payment::Due | Payment::Done => self.engine.budget.reserve(grows)?,
+        }
+        (self.grows, self.shrinks) = (grows, step.shrinks.saturating_sub(needs));
+        if step.deadline != FOREVER {
+            self.engine.deadlines.add(self.key, step.deadline);
+            self.deadline = step.deadline;
+        }
+        point("store.apply.prepared");
+        Ok(())
+    }
+
+    fn settle(mut self, outcome: &Outcome) {
+        if !outcome.changed {
+            return;
+        }
+        self.grows = 0;
+        let shrinks = if outcome.after.is_some() { self.shrinks } else { outcome.shrinks };
+        if shrinks > 0 {
+            self.engine.budget.release(shrinks);
+        }
+        self.engine.count(self.key, outcome);
+        let deadline = std::mem::replace(&mut self.deadline, FOREVER);
+        if deadline != FOREVER
+            && self.engine.deadlines.schedule(deadline)
+            && !fault!("store.apply.schedules")
+        {
+            self.engine.wake_for_deadline();
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Reserved<'_, K, V> {
+    fn drop(&mut self) {
+        if self.grows > 0 {
+            self.engine.budget.release(self.grows);
+        }
+        if self.deadline != FOREVER {
+            self.engine.deadlines.forget(self.key, self.deadline);
         }
     }
 }

@@ -2,25 +2,19 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{Budget, Lifted, MemoryBudget};
-use super::collect::Order;
-use super::engine::{Engine, Removed, Versions, View};
-use super::journal::{Journal, Scope};
-use super::snapshot::{Handle, Snapshot};
-use super::structure::Structure;
+use super::engine::{Engine, Found, Payment, Put, View, sizes};
+use super::journal::Journal;
+use super::snapshot::Snapshot;
 use super::ttl::{Clock, system_clock};
-use super::write::{Found, Payment, Put};
+use crate::tree::{SLOTS, FANOUT, Sizes, Tree};
 use ordna_base::index::{Change, Direction, bounds_cross};
-use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{fault, stripe_of_this_thread};
+use ordna_base::sync::fault;
 use ordna_base::{Error, Key, Value};
-
-/// So many keys of a range are removed in one go.
-const RANGE_CHUNK: usize = 256;
 
 /// How a store is to work.
 #[derive(Clone)]
@@ -28,7 +22,7 @@ pub struct Options {
     pub(super) memory_limit: Option<usize>,
     pub(super) memory_budget: Option<MemoryBudget>,
     pub(super) collectors: usize,
-    pub(super) order: Order,
+    pub(super) sizes: Sizes,
     pub(super) clock: Clock,
 }
 
@@ -38,7 +32,7 @@ impl Default for Options {
             memory_limit: None,
             memory_budget: None,
             collectors: 1,
-            order: Order::default(),
+            sizes: Sizes::default(),
             clock: Arc::new(system_clock),
         }
     }
@@ -50,20 +44,19 @@ impl std::fmt::Debug for Options {
             .field("memory_limit", &self.memory_limit)
             .field("memory_budget", &self.memory_budget)
             .field("collectors", &self.collectors)
-            .field("order", &self.order)
             .finish_non_exhaustive()
     }
 }
 
 impl Options {
-    /// No memory limit, one collector, collection by the live set, the system's clock.
+    /// No memory limit, a collector thread, the system's clock.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Refuses writes that would make the versions hold more than so many bytes. Counts key, value
-    /// and overhead of each version that is linked, dead ones included; not what waits to be freed.
-    /// A write that replaces a version of its own term needs only what it takes beyond that one.
+    /// Refuses writes that would make entries and undo records hold more than this many bytes. Counts
+    /// key, value and a share of the leaf for each entry; not what waits to be freed. A write that
+    /// replaces an entry needs only what it takes beyond that one. Removals are never refused.
     /// [`Store::modify_expiry`] is not refused, nor is anything under [`Store::lift_limit`].
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
@@ -75,10 +68,9 @@ impl Options {
         Self { memory_budget: Some(budget.clone()), ..self }
     }
 
-    /// Threads that collect in the background; best as many as write. They are started when there
-    /// is something to collect. With 0, whoever ends a snapshot collects, and writers do when their
-    /// lists of dead versions are long, after their write; and expired keys are removed by
-    /// [`Store::collect_garbage`] only.
+    /// Whether a thread in the background frees undo records and removes expired keys: any number but
+    /// 0 stands for one thread, which is started when there is something to do. With 0, the thread that
+    /// ends a snapshot frees, and [`Store::collect_garbage`] alone removes expired keys.
     pub fn collectors(self, threads: usize) -> Self {
         Self { collectors: threads, ..self }
     }
@@ -90,9 +82,12 @@ impl Options {
         }
     }
 
-    /// What keeps dead versions from being collected.
-    pub fn order(self, order: Order) -> Self {
-        Self { order, ..self }
+    /// Sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an inner node (3 to
+    /// 64).
+    #[doc(hidden)]
+    pub fn sizes(self, slots: usize, fanout: usize) -> Self {
+        let sizes = Sizes { slots: slots.clamp(2, SLOTS), fanout: fanout.clamp(3, FANOUT) };
+        Self { sizes, ..self }
     }
 
     /// Has another clock stand before the present one.
@@ -114,8 +109,6 @@ pub struct LiveSnapshot {
     pub term: u64,
     /// Since it was first taken.
     pub age: Duration,
-    /// Dead versions that await its end, perhaps among others'.
-    pub keeps: usize,
 }
 
 /// What a store counts. Exact while nothing else runs.
@@ -124,15 +117,13 @@ pub struct LiveSnapshot {
 pub struct Statistics {
     /// Keys of the latest state; expired ones count until they are removed.
     pub items: usize,
-    /// Versions, dead ones included.
+    /// Entries and undo records.
     pub versions: usize,
-    /// Dead versions that live snapshots keep, or that await their examination.
+    /// Undo records: states that live snapshots see, or that wait to be freed.
     pub dead: usize,
-    /// Dead versions queued for the collectors: how far they lag.
-    pub collector_lag: usize,
-    /// Versions unlinked so far because no snapshot saw them any more.
+    /// Bytes of undo records freed so far.
     pub collected: usize,
-    /// Bytes of all versions, towers at their mean height.
+    /// Bytes of entries and undo records.
     pub bytes: usize,
     /// The limit of `bytes`, and of those of all stores that share the budget.
     pub memory_limit: Option<usize>,
@@ -145,22 +136,11 @@ pub struct Statistics {
     /// its caller stands still in it. (The Nitro paper counts sessions of its access barrier, which
     /// the store does not run on.) Reads of single keys and of groups of keys are not counted.
     pub walks: usize,
-    /// Of these the long ones, which have passed some 600 versions: for how long each has been one,
+    /// Of these the long ones, which have passed some 1,000 entries: for how long each has been one,
     /// longest first.
     pub long_walks: Vec<Duration>,
-    /// Rounds of writes beyond the first, because another write came between.
-    pub retries: usize,
     /// Times a write or a read waited for the writers of an ended term.
     pub waits: usize,
-}
-
-/// Ends the collectors when the last handle of store and snapshots goes.
-pub(super) struct Owner<K: Key + ?Sized, V: Value + ?Sized>(pub Arc<Engine<K, V>>);
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<K, V> {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
 }
 
 /// An ordered store with snapshots; see the [module](super).
@@ -168,7 +148,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<K, V> {
 /// Point operations, walks and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
 /// store may be dropped while snapshots live: they keep what they need.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
-    pub(super) owner: Arc<Owner<K, V>>,
+    engine: Arc<Engine<K, V>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Default for Store<K, V> {
@@ -192,39 +172,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// An empty store.
     pub fn with_options(options: Options) -> Self {
         let budget = options.budget();
-        Self::of(options, budget, Versions::new())
+        let tree = Tree::new(sizes(&options));
+        Self::of(options, budget, tree)
     }
 
-    /// A store of versions that were paid for from the budget.
-    pub(super) fn of(options: Options, budget: Budget, versions: Versions<K, V>) -> Self {
-        let engine = Arc::new_cyclic(|me| Engine::new(options, budget, versions, me.clone()));
-        Self { owner: Arc::new(Owner(engine)) }
+    /// A store of a tree whose entries were paid for from the budget.
+    pub(super) fn of(options: Options, budget: Budget, tree: Tree<K, V>) -> Self {
+        Self { engine: Arc::new_cyclic(|me| Engine::new(options, budget, tree, me.clone())) }
     }
 
+    #[inline]
     pub(super) fn engine(&self) -> &Engine<K, V> {
-        &self.owner.0
+        &self.engine
     }
 
     /// What records all writes, if anything does.
     #[inline]
     pub(crate) fn journal(&self) -> Option<&Arc<dyn Journal<K, V>>> {
         self.engine().journal.get()
-    }
-
-    /// Runs a write in the current term.
-    #[inline]
-    pub(super) fn writing<R>(
-        &self,
-        write: impl FnOnce(&Engine<K, V>, u64, &Guard<'_>) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let engine = self.engine();
-        let done = {
-            let writing = engine.terms.enter(stripe_of_this_thread());
-            let guard = engine.collector.pin();
-            write(engine, writing.term, &guard)
-        };
-        engine.help();
-        done
     }
 
     /// Tries something that may exceed the memory limit; collects and tries again if it does.
@@ -235,7 +200,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ) -> Result<R, Error> {
         match attempt(self.engine()) {
             Err(Error::MemoryLimit { .. }) if !fault!("mvcc.limit.collects") => {
-                // What is held back for searches is not counted, and stays.
                 self.engine().collect();
                 attempt(self.engine())
             }
@@ -267,10 +231,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
-        self.within_limit(|_| {
-            self.writing(|engine, term, guard| {
-                engine.apply(key, term, guard, Payment::Due, &mut change)
-            })
+        self.within_limit(|engine| {
+            engine.writing(|turn| engine.apply(key, turn, Payment::Due, &mut change))
         })
     }
 
@@ -288,8 +250,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
     {
-        self.writing(|engine, term, guard| {
-            engine.apply(key, term, guard, Payment::Forced, |found| match (change(found), found) {
+        let engine = self.engine();
+        engine.writing(|turn| {
+            engine.apply(key, turn, Payment::Forced, |found| match (change(found), found) {
                 (Change::Put(expires_at), Some(found)) => {
                     Change::Put(Put { value: found.value.to_owned(), expires_at })
                 }
@@ -314,11 +277,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Calls `read` with the value of `key` and its deadline, without copying them. O(log n).
     pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        let node = engine.get(View::Latest, key, &guard)?;
-        let expires_at = node.expires_at();
-        Some(node.with_value(|value| read(Put { value, expires_at })))
+        self.engine().get(View::Latest, key, |found| {
+            read(Put { value: found.value, expires_at: found.expires_at })
+        })
     }
 
     /// As [`visit`](ordna_base::OrderedIndex::visit), with the deadlines.
@@ -327,18 +288,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         lower: Bound<&K>,
         upper: Bound<&K>,
         direction: Direction,
-        visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+        mut visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
     ) {
         if !bounds_cross(lower, upper) {
-            self.engine().visit_entries(View::Latest, lower, upper, direction, visit);
+            let bounds = (lower, upper);
+            self.engine().visit(View::Latest, bounds, direction, usize::MAX, |key, found| {
+                visit(key, Put { value: found.value, expires_at: found.expires_at })
+            });
         }
     }
 
     /// When `key` expires; `None` if it is absent, `Some(None)` if it does not expire.
     pub fn expiry(&self, key: &K) -> Option<Option<u64>> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        engine.get(View::Latest, key, &guard).map(|node| node.expires_at())
+        self.engine().get(View::Latest, key, |found| found.expires_at)
     }
 
     /// The present time on the store's clock. Never runs backwards.
@@ -346,110 +308,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().time.now()
     }
 
-    /// The value of `key`, copied, and its version: a number that is different for every value that
-    /// the key has had, or will have, when it is asked for. For
-    /// [`compare_exchange_version`](Self::compare_exchange_version).
-    ///
-    /// The version is the term of the write. Terms that this call has told of are closed, so it may
-    /// wait for the writes under way, as the first read of a snapshot does.
-    pub fn get_versioned(&self, key: &K) -> Option<(V::Owned, u64)> {
-        let engine = self.engine();
-        loop {
-            let found = {
-                let guard = engine.collector.pin();
-                let node = engine.get(View::Latest, key, &guard)?;
-                (node.with_value(ToOwned::to_owned), node.born())
-            };
-            if engine.terms.is_settled(found.1) || fault!("mvcc.version.closes_the_term") {
-                return Some(found);
-            }
-            // Its term may bring more values yet.
-            engine.terms.advance_past(found.1);
-            engine.terms.settle(found.1);
-        }
-    }
-
-    /// Sets `key` to `new` (`None`: removes it) if its version is `expected`, as
-    /// [`get_versioned`](Self::get_versioned) told it. Returns whether it was.
-    ///
-    /// # Errors
-    /// As [`modify_entry`](Self::modify_entry).
-    pub fn compare_exchange_version(
-        &self,
-        key: &K,
-        expected: u64,
-        new: Option<&V>,
-    ) -> Result<bool, Error> {
-        let mut matched = false;
-        self.modify_entry(key, |found| {
-            matched = found.is_some_and(|found| found.version == expected);
-            match new {
-                _ if !matched => Change::Keep,
-                Some(value) => Change::Put(Put::forever(value)),
-                None => Change::Remove,
-            }
-        })?;
-        Ok(matched)
-    }
-
-    /// Removes the entry of a handle if it is still the latest of its key; returns whether it was.
-    /// One that has expired is not, whether it is collected or not. O(1): nothing is searched for.
-    pub fn remove_at(&self, handle: &Handle<K, V>) -> bool {
-        if !handle.is_of(&self.owner) {
-            return false;
-        }
-        let mut removed = false;
-        let mut remove = || {
-            self.writing(|engine, term, guard| {
-                let expired = engine.is_expired(handle.node());
-                // Snapshots are of terms that are over: it was born before this one.
-                removed = engine.end(handle.node(), term, guard) && !expired;
-                Ok(())
-            })
-        };
-        let done = match self.journal() {
-            None => remove(),
-            Some(journal) => journal.write(Scope::Key(handle.key()), self, &mut |notes| {
-                remove()?;
-                notes.remove(handle.key());
-                Ok(())
-            }),
-        };
-        done.is_ok() && removed
-    }
-
     /// [`remove_range`](Self::remove_range) past the journal.
     pub(super) fn remove_range_unlogged(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
-        if bounds_cross(lower, upper) {
-            return 0;
-        }
-        let mut removed = 0;
-        let done = self.writing(|engine, term, guard| {
-            let mut from: Option<K::Owned> = None;
-            loop {
-                let lower = from.as_ref().map_or(lower, |key| Bound::Excluded(key.borrow()));
-                let mut keys: Vec<K::Owned> = Vec::new();
-                engine.visit(View::Latest, lower, upper, Direction::Ascending, |key, _| {
-                    keys.push(key.to_owned());
-                    let full = keys.len() == RANGE_CHUNK;
-                    if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                });
-                for key in &keys {
-                    let mut present = false;
-                    engine.apply::<&V, _>(key.borrow(), term, guard, Payment::Due, |found| {
-                        present = found.is_some();
-                        Change::Remove
-                    })?;
-                    removed += usize::from(present);
-                }
-                if keys.len() < RANGE_CHUNK {
-                    return Ok(());
-                }
-                from = keys.pop();
-            }
-        });
-        debug_assert_eq!(done, Ok(()), "removals need no memory");
-        removed
+        if bounds_cross(lower, upper) { 0 } else { self.engine().remove_range(lower, upper) }
     }
 
     /// A snapshot: every write that ended before this call, none that begins after it. O(log s)
@@ -461,43 +322,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// A snapshot that carries something of the caller's: the position in a change stream, say.
     pub fn snapshot_with(&self, metadata: impl Into<Vec<u8>>) -> Snapshot<K, V> {
-        Snapshot::take(Arc::clone(&self.owner), metadata.into())
+        Snapshot::take(Arc::clone(&self.engine), metadata.into())
     }
 
-    /// Collects everything that can be, expired keys too, and waits for the collectors at work. Not
-    /// needed for anything but a moment of quiet: collection runs by itself. What is collected and freed
-    /// later, a fiftieth of the versions at most, is given back as well, in O(n).
+    /// Removes expired keys and frees the undo records that no snapshot needs, and waits for the writes
+    /// under way. Collection runs by itself; this is for a moment of quiet.
     pub fn collect_garbage(&self) {
         self.engine().collect();
-        let guard = self.engine().collector.pin();
-        self.engine().versions.give_back(&guard);
-        guard.flush();
     }
 
-    /// Has `hook` called with every version that is about to be removed because no snapshot sees it
-    /// any more, by the thread that removes it; `None` ends that. When this returns, all removals
-    /// that the former hook does not know of are told to the new one.
-    ///
-    /// The hook must be short and must not use the store. If it panics, the version is removed all
-    /// the same, and the panic goes no further.
-    pub fn on_removal<F>(&self, hook: Option<F>)
-    where
-        F: Fn(&Removed<'_, K, V>) + Send + Sync + 'static,
-    {
-        let mut slot = self.engine().hook.write().unwrap_or_else(PoisonError::into_inner);
-        *slot = hook.map(|hook| Box::new(hook) as _);
-    }
-
-    /// At most `parts - 1` keys, in order, that divide the store into parts of about the same
-    /// number of versions. O(parts), and no more than O(n).
+    /// At most `parts - 1` keys, in order, that divide the store into parts of about the same number
+    /// of entries. O(parts), and no more than O(n).
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        // Eight in each part: levels are random, and their unevenness averages out.
-        let sample = engine.versions.sample(parts.saturating_mul(8), &guard);
-        let parts = parts.min(sample.len());
-        let points = (1..parts).filter_map(|part| sample.get(part * sample.len() / parts));
-        let mut points: Vec<K::Owned> = points.map(|node| node.key(&guard).to_owned()).collect();
+        let sample = self.engine().tree.sample(parts.saturating_mul(8));
+        let parts = parts.min(sample.len() + 1);
+        let at = |part: usize| part * (sample.len() + 1) / parts;
+        let mut points: Vec<K::Owned> =
+            (1..parts).filter_map(|part| sample.get(at(part).saturating_sub(1)).cloned()).collect();
         points.dedup();
         points
     }
@@ -510,28 +351,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
 impl Statistics {
     fn of<K: Key + ?Sized, V: Value + ?Sized>(engine: &Engine<K, V>) -> Self {
-        let (items, dead) = (engine.terms.items.sum(), engine.corpses());
+        let (items, dead) = (engine.terms.items.sum(), engine.tree.log().size().0);
         let live = engine.terms.live();
-        let snapshots = live.iter().map(|(term, live)| LiveSnapshot {
-            term: *term,
-            age: live.since.elapsed(),
-            keeps: live.keeps.iter().map(Vec::len).sum(),
-        });
+        let snapshots =
+            live.iter().map(|(term, live)| LiveSnapshot { term: *term, age: live.since.elapsed() });
         let snapshots = snapshots.collect();
         drop(live);
         Self {
             items,
             versions: items + dead,
             dead,
-            collector_lag: engine.graves.queued(),
-            collected: engine.graves.collected(),
+            collected: engine.collectors.freed(),
             bytes: engine.budget.used(),
             memory_limit: engine.budget.limit(),
             expiring: engine.deadlines.size(),
             snapshots,
             walks: engine.walks.under_way(),
             long_walks: engine.walks.long(),
-            retries: engine.retries.sum(),
             waits: engine.terms.waits.load(Ordering::Relaxed),
         }
     }

@@ -3,9 +3,8 @@
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
-use super::engine::View;
+use super::engine::{Put, View};
 use super::handle::Store;
-use super::write::Put;
 use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
 use ordna_base::{Audit, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
@@ -14,10 +13,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     type Key = K;
     type Value = V;
 
+    #[inline]
     fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        engine.get(View::Latest, key, &guard).map(|node| node.with_value(read))
+        self.engine().get(View::Latest, key, |found| read(found.value))
     }
 
     fn modify<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
@@ -34,12 +32,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
 
     fn walk(
         &self,
-        (lower, upper): Bounds<'_, K>,
+        bounds: Bounds<'_, K>,
         direction: Direction,
-        _limit: usize,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+        limit: usize,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.engine().visit(View::Latest, lower, upper, direction, visit);
+        self.engine().visit(View::Latest, bounds, direction, limit, |key, found| {
+            visit(key, found.value)
+        });
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
@@ -51,21 +51,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     }
 
     fn memory_usage(&self) -> MemoryUsage {
-        let (live, dead) = self.engine().bytes();
-        let (shortcuts, held) = self.engine().overhead();
+        let engine = self.engine();
+        let _guard = engine.collector.pin();
+        let (leaves, records, search) = engine.tree.memory_usage();
         let parts = vec![
-            ("versions", live),
-            ("dead versions", dead),
-            ("held versions", held),
-            ("shortcuts", shortcuts),
-            ("deadlines", self.engine().deadlines.size().1),
+            ("leaves", leaves),
+            ("slabs without a leaf", engine.tree.spare_bytes()),
+            ("records", records),
+            ("search layer", search),
+            ("undo records", engine.tree.log().size().1),
+            ("deadlines", engine.deadlines.size().1),
         ];
         MemoryUsage { parts }
     }
 
     fn validate(&self) -> Result<Audit, Violation> {
-        let (entries, nodes) = self.engine().validate()?;
-        Ok(Audit { entries, nodes })
+        self.engine().tree.validate()
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {

@@ -13,7 +13,7 @@
 use std::any::Any;
 use std::ops::{Bound, ControlFlow};
 
-use super::write::Put;
+use super::engine::Put;
 use ordna_base::Error;
 
 /// The keys that a write may change.

@@ -8,7 +8,7 @@ use super::batch::Write;
 use super::handle::Store;
 use super::journal::{Entries, Journal, Scope};
 use super::snapshot::Snapshot;
-use super::write::{Found, Put};
+use super::engine::{Found, Put};
 use ordna_base::index::{Change, Direction, bounds_cross};
 use ordna_base::{Error, Key, Value};
 

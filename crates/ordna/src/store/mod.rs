@@ -1,8 +1,7 @@
-//! A store with versions: snapshots in O(1), stable scans, and collection that keeps up.
+//! The store: latest state at the speed of its tree, snapshots in O(1), batches, expiry, a memory limit.
 //!
 //! ```
-//! use ordna::OrderedIndex;
-//! use ordna::Store;
+//! use ordna::{OrderedIndex, Store};
 //!
 //! let store: Store<[u8], u64> = Store::new();
 //! store.insert(b"Lund", &94_393)?;
@@ -23,28 +22,26 @@
 //! that was under way when the snapshot was taken may be in it and yet be done a moment after.
 //!
 //! # How it works
-//! Items are immutable versions in one ordered structure, by key and term of birth; a write ends
-//! one and inserts another. The term is a number that each snapshot increments. What no snapshot
-//! sees is unlinked, and freed when no reader can hold it any more.
+//! The tree holds the latest state. The term is a number that each snapshot increments. A write that
+//! changes what a live snapshot sees first pushes an undo record onto its leaf. Undo records are freed
+//! in bulk once no snapshot older than them lives.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `terms` | the announcement of writers, the cut, the live snapshots |
-//! | `raw` | the layout of a version |
-//! | `structure` | what the engine needs of an ordered structure; the skip list gives it |
-//! | `engine` | the invariants of versions; searches and walks |
-//! | `write` | how a key is changed |
+//! | `engine` | what a store and its snapshots share: tree, terms, budget, clock |
+//! | `collect` | the end of undo records and of expired keys |
 //! | `build` | a store from sorted items, in parallel |
-//! | `collect` | what becomes of dead versions, and who collects |
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
 //! | `walks` | walks under way, for the statistics |
 //! | `journal`, `logged` | the seam to a log of all writes |
 //!
-//! Source: the Nitro paper (VLDB 2016), §3, §4, §6.4. Where it departs from it, the modules say so.
+//! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
 
 mod batch;
-mod budget;
+#[doc(hidden)]
+pub mod budget;
 mod build;
 mod collect;
 mod engine;
@@ -52,20 +49,17 @@ mod handle;
 mod index;
 pub(crate) mod journal;
 mod logged;
-mod raw;
 mod snapshot;
-mod structure;
 #[doc(hidden)]
 pub mod terms;
-mod ttl;
-mod walks;
-mod write;
+#[doc(hidden)]
+pub mod ttl;
+#[doc(hidden)]
+pub mod walks;
 
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
-pub use collect::Order;
-pub use engine::Removed;
+pub use engine::{Found, Put};
 pub use handle::{LiveSnapshot, Options, Statistics, Store};
-pub use snapshot::{Handle, Snapshot};
+pub use snapshot::Snapshot;
 pub use ttl::Clock;
-pub use write::{Found, Put};

@@ -6,16 +6,13 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::engine::{Engine, View};
-use super::handle::Owner;
-use super::raw::{Kept, Node};
-use super::write::Put;
-use ordna_base::index::{Direction, Range, Source, bounds_cross};
+use super::engine::{Engine, Found, Put, View};
+use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value, key};
 
 struct Held<K: Key + ?Sized, V: Value + ?Sized> {
-    owner: Arc<Owner<K, V>>,
+    engine: Arc<Engine<K, V>>,
     term: u64,
     time: u64,
     metadata: Vec<u8>,
@@ -26,8 +23,8 @@ struct Held<K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
     fn drop(&mut self) {
-        let engine = &self.owner.0;
-        engine.examine_again(engine.terms.release(self.term));
+        self.engine.terms.release(self.term);
+        self.engine.snapshot_ended();
     }
 }
 
@@ -53,16 +50,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Snapshot<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
-    pub(super) fn take(owner: Arc<Owner<K, V>>, metadata: Vec<u8>) -> Self {
-        let time = owner.0.time.now();
-        let term = owner.0.terms.snapshot();
+    pub(super) fn take(engine: Arc<Engine<K, V>>, metadata: Vec<u8>) -> Self {
+        let time = engine.time.now();
+        let term = engine.terms.snapshot();
         let (taken, counted) = (Instant::now(), OnceLock::new());
-        Self(Arc::new(Held { owner, term, time, metadata, taken, counted }))
+        Self(Arc::new(Held { engine, term, time, metadata, taken, counted }))
     }
 
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
-        let engine = &self.0.owner.0;
+        let engine = &self.0.engine;
         if !fault!("mvcc.read.settles") {
             engine.terms.settle(self.0.term);
         }
@@ -113,9 +110,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
 
     /// Calls `read` with the value of `key`, without copying it. O(log n).
     pub fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        engine.get(self.view(), key, &guard).map(|node| node.with_value(read))
+        self.engine().get(self.view(), key, |found| read(found.value))
     }
 
     /// The value of `key`, copied. O(log n).
@@ -148,11 +143,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         lower: Bound<&K>,
         upper: Bound<&K>,
         direction: Direction,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        if !bounds_cross(lower, upper) {
-            self.engine().visit(self.view(), lower, upper, direction, visit);
-        }
+        self.walk((lower, upper), direction, usize::MAX, |key, found| {
+            visit(key, found.value)
+        });
     }
 
     /// As [`visit`](Self::visit), with the deadlines.
@@ -161,10 +156,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         lower: Bound<&K>,
         upper: Bound<&K>,
         direction: Direction,
-        visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+        mut visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        self.walk((lower, upper), direction, usize::MAX, |key, found| {
+            visit(key, Put { value: found.value, expires_at: found.expires_at })
+        });
+    }
+
+    /// Calls `visit` with at most `limit` entries: no more is fetched ahead.
+    fn walk(
+        &self,
+        (lower, upper): Bounds<'_, K>,
+        direction: Direction,
+        limit: usize,
+        visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
     ) {
         if !bounds_cross(lower, upper) {
-            self.engine().visit_entries(self.view(), lower, upper, direction, visit);
+            self.engine().visit(self.view(), (lower, upper), direction, limit, visit);
         }
     }
 
@@ -174,62 +182,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         Range::new(self, owned(bounds.start_bound()), owned(bounds.end_bound()))
     }
 
-    /// A handle of the entry of `key`: reads it, and removes it, without a search. O(log n).
-    pub fn handle(&self, key: &K) -> Option<Handle<K, V>> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        let node = engine.get(self.view(), key, &guard)?;
-        Some(Handle { snapshot: self.clone(), kept: Kept(node) })
-    }
-
     /// All entries, from both ends.
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
-    }
-}
-
-/// An entry of a snapshot, found once and for all: for maps that lead back from something else to
-/// the entry (the Nitro paper, §9). Keeps the snapshot alive.
-pub struct Handle<K: Key + ?Sized, V: Value + ?Sized> {
-    snapshot: Snapshot<K, V>,
-    /// Visible to the snapshot, and so linked for as long as that lives.
-    kept: Kept<K, V>,
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Handle<K, V> {
-    fn clone(&self) -> Self {
-        Self { snapshot: self.snapshot.clone(), kept: Kept(self.kept.0) }
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Handle<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("key", &self.key()).finish_non_exhaustive()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Handle<K, V> {
-    /// The key. O(1).
-    pub fn key(&self) -> &K {
-        self.kept.0.rank().key
-    }
-
-    /// Calls `read` with the value that the snapshot holds. O(1).
-    pub fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
-        self.kept.0.with_value(read)
-    }
-
-    /// The snapshot it is of.
-    pub fn snapshot(&self) -> &Snapshot<K, V> {
-        &self.snapshot
-    }
-
-    pub(super) fn is_of(&self, owner: &Arc<Owner<K, V>>) -> bool {
-        Arc::ptr_eq(&self.snapshot.0.owner, owner)
-    }
-
-    pub(super) fn node(&self) -> Node<K, V> {
-        self.kept.0
     }
 }
 
@@ -263,8 +218,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Snapshot<K, V> {
         out: &mut Entries<K, V>,
     ) {
         let mut left = limit;
-        self.visit(lower, upper, direction, |key, value| {
-            out.push(key, value);
+        self.walk((lower, upper), direction, limit, |key, found| {
+            out.push(key, found.value);
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });

@@ -246,6 +246,43 @@ impl<G> Terms<G> {
         self.youngest.load(Ordering::Acquire) < born
     }
 
+    /// The youngest live snapshot; 0 if there is none. For a writer behind its gate: it sees all snapshots
+    /// below its term.
+    #[inline]
+    pub fn youngest(&self) -> u64 {
+        self.youngest.load(Ordering::Acquire)
+    }
+
+    /// The live snapshots, oldest first, and the settled term of the same moment.
+    pub fn live_terms(&self) -> (Vec<u64>, u64) {
+        let live = self.live();
+        (live.keys().copied().collect(), self.settled.load(Ordering::Acquire))
+    }
+
+    /// The largest term *t* such that no snapshot below *t* lives or will live, and no writer is in a
+    /// term up to *t*.
+    pub fn horizon(&self) -> u64 {
+        let live = self.live();
+        let settled = self.settled.load(Ordering::Acquire);
+        live.first_key_value().map_or(settled, |(oldest, _)| settled.min(*oldest))
+    }
+
+    /// Ends the current term if no snapshot lives, so that what was written in it can be settled. Returns
+    /// the term that ended last, unless a snapshot lives.
+    pub fn close_if_unseen(&self) -> Option<u64> {
+        let live = self.live();
+        if !live.is_empty() {
+            return None;
+        }
+        let current = self.current.load(Ordering::Relaxed);
+        if self.settled.load(Ordering::Relaxed) + 1 == current {
+            self.open(current + 1);
+            return Some(current);
+        }
+        // The term before is not settled yet: the current one holds no writes.
+        Some(current - 1)
+    }
+
     /// Gives `kept` to a snapshot, to be returned when that is released; hands it back if the
     /// snapshot lives no more.
     pub fn attach(&self, term: u64, kept: G) -> Result<(), G> {

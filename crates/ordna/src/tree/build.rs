@@ -71,7 +71,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
             self.filled = 0;
         }
         let probe = Probe::new(key);
-        let word = match value.word() {
+        let word = match value.to_word() {
             Some(word) if K::HEAD_IS_KEY => word,
             _ => Leaf::word_of(&probe, Record::<K, V>::new(key, value)),
         };
@@ -125,7 +125,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Run<K, V> {
             if !is_inline::<K, V>() {
                 for word in &image.words[..image.count] {
                     // SAFETY: nobody else knows the run.
-                    Leaf::<K, V>::record(*word).map_or((), |record| unsafe { record.free() });
+                    let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });
                 }
             }
             // SAFETY: as above.

@@ -62,6 +62,7 @@ use leaf::{Header, Leaf, is_inline};
 use search::Search;
 pub use search::FANOUT;
 pub use undo::{LiveTerms, Spill};
+pub use walk::Span;
 use undo::{Log, Lookup, State};
 
 /// Failed validations of a read before it takes the leaf's lock.
@@ -471,7 +472,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if undo && !fault!("tree.write.slot_first") {
             push(taken);
         }
-        let word = match value.word() {
+        let word = match value.to_word() {
             Some(word) if K::HEAD_IS_KEY => word,
             _ => Leaf::word_of(probe, Record::new(probe.key, value)),
         };
@@ -520,7 +521,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
                 for word in &image.words[..image.count] {
                     #[expect(unsafe_code, reason = "the tree is gone")]
                     // SAFETY: nobody else uses the tree.
-                    Leaf::<K, V>::record(*word).map_or((), |record| unsafe { record.free() });
+                    let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });
                 }
             }
             #[expect(unsafe_code, reason = "the tree is gone")]

@@ -23,6 +23,9 @@ use super::leaf::{Entry, Image, Leaf, Probe};
 use super::order::common_prefix;
 use super::{Held, Outcome, State, Tree, Turn};
 
+/// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
+const FLUSH: usize = 16;
+
 /// The shortest anchor above `below` and not above `above`.
 pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
     if K::HEAD_IS_KEY {
@@ -170,7 +173,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
             unreachable!("a leaf is unlinked under the lock of the leaf on its left")
         };
-        if left.count() + right.count() > self.slots * 3 / 4 {
+        let (own, other) = (left.count(), right.count());
+        if own + other > self.slots * 3 / 4 && own > 0 && other > 0 {
             right_lock.unlock_unchanged();
             lock.unlock_unchanged();
             return false;
@@ -193,10 +197,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             right_lock.unlock_obsolete();
         }
         drop(lock);
-        self.leaves.fetch_sub(1, Ordering::Relaxed);
+        let leaves = self.leaves.fetch_sub(1, Ordering::Relaxed);
+        self.pool.forget();
         #[expect(unsafe_code, reason = "the leaf is unlinked")]
         // SAFETY: neither the list nor the search layer leads to it any more.
         unsafe { guard.retire(right.as_retired()) };
+        if leaves.is_multiple_of(FLUSH) {
+            guard.flush();
+        }
         true
     }
 

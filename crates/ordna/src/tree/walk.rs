@@ -153,6 +153,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 };
                 let Some(next) = next else { return };
                 leaf = next;
+                if ascending {
+                    // Leaves without entries are passed too. An anchor that has sunk below the last key
+                    // leads to keys that were returned already.
+                    let anchor = next.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+                    if let Some(anchor) = anchor
+                        && !is_below(anchor.borrow(), lower.as_ref().map(Borrow::borrow))
+                    {
+                        lower = Bound::Included(anchor);
+                    }
+                }
             }
         }
     }

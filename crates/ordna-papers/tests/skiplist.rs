@@ -1,6 +1,6 @@
 //! The lock-free skip list.
 
-use ordna::skiplist::SkipList;
+use ordna_papers::skiplist::SkipList;
 
 ordna_testkit::count_memory!();
 
@@ -18,7 +18,7 @@ mod interleavings {
     use std::ops::Bound;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use ordna::skiplist::SkipList;
+    use ordna_papers::skiplist::SkipList;
     use ordna_base::OrderedIndex;
     use ordna_base::sync::schedule::Schedule;
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ordna::{Options, Order, Snapshot, Store};
+use ordna_papers::nitro::{Options, Order, Snapshot, Store};
 use ordna_base::reclaim::Guard;
 use ordna_base::{
     Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Snapped<K, V> {
 
     fn walk(
         &self,
-        bounds: ordna::index::Bounds<'_, K>,
+        bounds: ordna_base::index::Bounds<'_, K>,
         direction: Direction,
         limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ordna::skiplist::SkipList;
+use ordna_papers::skiplist::SkipList;
 use ordna_base::OrderedIndex;
 use ordna_base::sync::schedule::Schedule;
 

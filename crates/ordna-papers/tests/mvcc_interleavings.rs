@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use ordna::{Options, Removed, Snapshot, Store, Write};
+use ordna_papers::nitro::{Options, Removed, Snapshot, Store, Write};
 use ordna_base::sync::schedule::Schedule;
 use ordna_base::{Direction, OrderedIndex};
 

@@ -1,0 +1,222 @@
+//! Writers, removals of ranges, a snapshot every ten milliseconds and long scans, all at once: every
+//! snapshot is what an oracle says of its cut, at first and whenever it is read again; and what the
+//! churn took comes back. `ORDNA_SOAK=seconds` makes it run that long: minutes, for a soak.
+
+use std::collections::VecDeque;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ordna_papers::nitro::{Options, Snapshot, Store};
+use ordna_base::{Direction, OrderedIndex};
+use ordna_testkit::memory::{Counting, live_everywhere};
+use ordna_testkit::random::Random;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Tests take turns: one of them counts the bytes of all threads.
+static TURN: Mutex<()> = Mutex::new(());
+
+const WRITERS: u64 = 2;
+/// Keys of each writer.
+const KEYS: u64 = 20_000;
+/// Rounds from one removal of a range to the next.
+const WIPE: u64 = 3 * KEYS;
+const ALIVE: usize = 10;
+
+type Words = Store<u64, u64>;
+/// A snapshot, and after which round of each writer it was taken.
+type Cut = (Snapshot<u64, u64>, Vec<u64>);
+
+/// Ends the other threads when this one ends, by a panic too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn key_of(writer: u64, key: u64) -> u64 {
+    (writer << 32) | key
+}
+
+/// Round r removes the lower half of the writer's keys if it is a multiple of [`WIPE`]. Otherwise it
+/// is about the key r mod [`KEYS`]: removes it if r is a multiple of 3, or else writes r to it.
+fn write_round(store: &Words, writer: u64, round: u64) {
+    let key = key_of(writer, round % KEYS);
+    if round.is_multiple_of(WIPE) {
+        let end = key_of(writer, KEYS / 2);
+        store.remove_range(Bound::Included(&key_of(writer, 0)), Bound::Excluded(&end));
+    } else if round.is_multiple_of(3) {
+        store.remove(&key);
+    } else {
+        store.insert(&key, &round).unwrap();
+    }
+}
+
+/// What a key holds after so many rounds: the oracle.
+fn value_after(rounds: u64, key: u64) -> Option<u64> {
+    let last = rounds.checked_sub((rounds + KEYS - key) % KEYS).filter(|last| *last > 0)?;
+    let wiped = rounds / WIPE * WIPE;
+    let is_gone = last.is_multiple_of(3) || (key < KEYS / 2 && last <= wiped);
+    (!is_gone).then_some(last)
+}
+
+/// Reads a snapshot in full; returns after which round of each writer it was taken, which must be
+/// one of `low..=high`.
+fn cut_of(
+    snapshot: &Snapshot<u64, u64>,
+    low: &[u64],
+    high: &[u64],
+    direction: Direction,
+) -> Vec<u64> {
+    let mut content = vec![vec![None; KEYS as usize]; WRITERS as usize];
+    let (mut count, mut before) = (0, None);
+    snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
+        let in_order = match direction {
+            Direction::Ascending => before < Some(*key),
+            Direction::Descending => before.is_none_or(|before| before > *key),
+        };
+        assert!(in_order, "{key} behind {before:?}");
+        before = Some(*key);
+        content[(key >> 32) as usize][(key & u64::from(u32::MAX)) as usize] = Some(*value);
+        count += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!(snapshot.len(), count, "the number of items");
+    let cut = (0..WRITERS as usize).map(|writer| {
+        let is_right = |rounds: &u64| {
+            (0..KEYS).all(|key| content[writer][key as usize] == value_after(*rounds, key))
+        };
+        let (low, high) = (low[writer], high[writer]);
+        let cut = (low..=high).find(is_right);
+        cut.unwrap_or_else(|| {
+            panic!("writer {writer}: the state after none of {low}..={high} rounds")
+        })
+    });
+    cut.collect()
+}
+
+#[test]
+fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let store = Words::with_options(Options::new().collectors(2));
+    let counters = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    let (begun, ended) = (counters(), counters());
+    let look = |counters: &[AtomicU64]| -> Vec<u64> {
+        counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect()
+    };
+    let done = AtomicBool::new(false);
+    let alive: Mutex<VecDeque<Cut>> = Mutex::default();
+    let end = Instant::now() + ordna_testkit::budget();
+    let (taken, read_again) = std::thread::scope(|scope| {
+        let ends = Ends(&done);
+        for writer in 0..WRITERS {
+            let (store, begun, ended, done) = (&store, &begun, &ended, &done);
+            scope.spawn(move || {
+                let _ends = Ends(done);
+                let mut round = 0;
+                while !done.load(Ordering::Relaxed) {
+                    round += 1;
+                    begun[writer as usize].store(round, Ordering::SeqCst);
+                    write_round(store, writer, round);
+                    ended[writer as usize].store(round, Ordering::SeqCst);
+                }
+            });
+        }
+        // Reads old snapshots again and again while they are young, old, and gone for all others.
+        let scanner = scope.spawn(|| {
+            let _ends = Ends(&done);
+            let mut random = Random::new(7);
+            let mut scans = 0_u64;
+            while !done.load(Ordering::Relaxed) {
+                let chosen = {
+                    let alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
+                    let at = random.below(ALIVE as u64) as usize;
+                    alive.get(at).map(|(snapshot, cut)| (snapshot.clone(), cut.clone()))
+                };
+                let Some((snapshot, cut)) = chosen else { continue };
+                let directions = [Direction::Ascending, Direction::Descending];
+                cut_of(&snapshot, &cut, &cut, directions[(scans % 2) as usize]);
+                scans += 1;
+            }
+            scans
+        });
+        let (mut taken, mut last) = (0, vec![0; WRITERS as usize]);
+        while !done.load(Ordering::Relaxed) && (Instant::now() < end || taken < 12) {
+            let before = look(&ended);
+            let snapshot = store.snapshot();
+            let after = look(&begun);
+            let cut = cut_of(&snapshot, &before, &after, Direction::Ascending);
+            assert!(last.iter().zip(&cut).all(|(last, now)| last <= now), "{last:?}, then {cut:?}");
+            last.clone_from(&cut);
+            let oldest = {
+                let mut alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
+                alive.push_back((snapshot, cut));
+                if alive.len() > ALIVE { alive.pop_front() } else { None }
+            };
+            drop(oldest);
+            taken += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(ends);
+        (taken, scanner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    println!("{taken} snapshots, read again {read_again} times, up to round {:?}", look(&ended));
+    alive.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    store.collect_garbage();
+    let audit = store.validate().unwrap();
+    assert_eq!(audit.nodes, audit.entries, "no snapshot lives");
+}
+
+/// After churn with snapshots, the bytes of the process are those of a store that has never held
+/// anything but what is there now, within 5 %.
+#[test]
+fn memory_after_churn_is_that_of_the_live_data() {
+    const ITEMS: u64 = 100_000;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let spread = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let start = live_everywhere();
+    let fresh = Words::with_options(Options::new().collectors(2));
+    (0..ITEMS).for_each(|n| drop(fresh.insert(&spread(n), &n)));
+    fresh.collect_garbage();
+    let live = live_everywhere() - start;
+    drop(fresh);
+    let start = live_everywhere();
+    let store = Words::with_options(Options::new().collectors(2));
+    for round in 0..6 {
+        let mut alive = VecDeque::new();
+        std::thread::scope(|scope| {
+            for writer in 0..2 {
+                let store = &store;
+                scope.spawn(move || {
+                    for n in (writer..ITEMS).step_by(2) {
+                        store.insert(&spread(n), &(n + round)).unwrap();
+                        // Comes and goes.
+                        store.insert(&spread(n + ITEMS), &n).unwrap();
+                        if n % 3 == 0 {
+                            store.remove(&spread(n));
+                        }
+                        store.remove(&spread(n + ITEMS));
+                        store.insert(&spread(n), &n).unwrap();
+                    }
+                });
+            }
+            for _ in 0..30 {
+                alive.push_back(store.snapshot());
+                if alive.len() > ALIVE {
+                    alive.pop_front();
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+    }
+    store.collect_garbage();
+    assert_eq!(store.validate().unwrap().nodes as u64, ITEMS);
+    let after = live_everywhere() - start;
+    println!("{live} bytes of live data, {after} after churn: {:.4}", after as f64 / live as f64);
+    assert!(after <= live + live / 20, "{after} bytes after churn, {live} of live data");
+}
