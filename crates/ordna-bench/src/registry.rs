@@ -25,7 +25,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ordna::Store;
-use ordna::skiplist::SkipList;
+use ordna_papers::SkipList;
+use ordna_papers::nitro::Store as Nitro;
 use ordna_base::Key;
 use ordna_base::simd::InstructionSet;
 use ordna_base::topology::Topology;
@@ -252,7 +253,8 @@ pub fn all() -> Vec<Entry> {
         ours!("skiplist", SkipList),
         hydralist(),
         ours!("pi", Pi, PI, pi),
-        ours!("nitro", Store),
+        ours!("store", Store),
+        ours!("nitro", Nitro),
         alone!("art-none", art_none),
         ours!("art-coupling", ArtCoupling),
         ours!("art-olc", ArtOlc),

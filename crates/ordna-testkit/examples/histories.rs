@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use ordna::skiplist::SkipList;
+use ordna_papers::SkipList;
 use ordna_testkit::history::{is_linearizable, record, to_json};
 
 fn main() -> std::io::Result<()> {
