@@ -253,7 +253,7 @@ fn churn(store: &Words, keys: u64, writers: u64) {
         let snapshots = round % 2 == 1;
         let rate = overwrite(store, keys, writers, snapshots, round);
         rounds[usize::from(snapshots)].push(rate);
-        lag = lag.max(store.statistics().collector_lag);
+        lag = lag.max(store.statistics().dead);
         // Each round begins with nothing left of the one before.
         store.collect_garbage();
     }

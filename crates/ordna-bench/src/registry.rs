@@ -25,13 +25,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ordna::Store;
-use ordna_papers::SkipList;
-use ordna_papers::nitro::Store as Nitro;
 use ordna_base::Key;
 use ordna_base::simd::InstructionSet;
 use ordna_base::topology::Topology;
+use ordna_papers::SkipList;
 use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::hydralist::{Options as HydraOptions, Update};
+use ordna_papers::nitro::Store as Nitro;
 use ordna_papers::pi::Options as PiOptions;
 use ordna_papers::search_layer::SearchLayer;
 use ordna_papers::wormhole::layer::TableLayer;

@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ordna_papers::nitro::{Options, Order, Snapshot, Store};
 use ordna_base::reclaim::Guard;
 use ordna_base::{
     Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
+use ordna_papers::nitro::{Options, Order, Snapshot, Store};
 
 ordna_testkit::count_memory!();
 

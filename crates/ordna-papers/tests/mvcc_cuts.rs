@@ -4,8 +4,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna_papers::nitro::{Options, Order, Snapshot, Store, Write};
 use ordna_base::{Direction, Error, OrderedIndex};
+use ordna_papers::nitro::{Options, Order, Snapshot, Store, Write};
 use ordna_testkit::random::Random;
 
 const WRITERS: u64 = 3;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use ordna_papers::nitro::{Options, Removed, Snapshot, Store, Write};
 use ordna_base::sync::schedule::Schedule;
 use ordna_base::{Direction, OrderedIndex};
+use ordna_papers::nitro::{Options, Removed, Snapshot, Store, Write};
 
 type Words = Store<u64, u64>;
 

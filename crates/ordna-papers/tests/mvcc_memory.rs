@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use ordna_papers::nitro::{Options, Removed, Store};
 use ordna_base::OrderedIndex;
+use ordna_papers::nitro::{Options, Removed, Store};
 use ordna_testkit::memory::{Counting, live_everywhere};
 
 #[global_allocator]

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordna_papers::nitro::{Options, Snapshot, Store};
 use ordna_base::{Direction, OrderedIndex};
+use ordna_papers::nitro::{Options, Snapshot, Store};
 use ordna_testkit::memory::{Counting, live_everywhere};
 use ordna_testkit::random::Random;
 

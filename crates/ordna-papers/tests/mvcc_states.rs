@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use imbl::OrdMap;
-use ordna_papers::nitro::{Options, Order, Put, Snapshot, Store, Write};
 use ordna_base::{Change, Direction, OrderedIndex};
+use ordna_papers::nitro::{Options, Order, Put, Snapshot, Store, Write};
 use ordna_testkit::kinds::{TestKey, TestValue};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};

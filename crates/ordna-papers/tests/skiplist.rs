@@ -18,9 +18,9 @@ mod interleavings {
     use std::ops::Bound;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use ordna_papers::skiplist::SkipList;
     use ordna_base::OrderedIndex;
     use ordna_base::sync::schedule::Schedule;
+    use ordna_papers::skiplist::SkipList;
 
     type Words = SkipList<u64, u64>;
 

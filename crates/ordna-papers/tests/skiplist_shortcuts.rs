@@ -3,9 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ordna_papers::skiplist::SkipList;
 use ordna_base::OrderedIndex;
 use ordna_base::sync::schedule::Schedule;
+use ordna_papers::skiplist::SkipList;
 
 const KEYS: u64 = 4_000;
 

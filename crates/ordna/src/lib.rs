@@ -31,8 +31,8 @@
 
 pub mod backup;
 pub mod store;
-pub mod typed;
 mod tree;
+pub mod typed;
 
 pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,

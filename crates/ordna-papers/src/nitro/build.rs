@@ -8,11 +8,11 @@ use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use ordna::store::budget::Budget;
 use super::engine::Versions;
 use super::handle::{Options, Store};
 use super::raw::{NewVersion, Version, cost};
 use crate::skiplist::raw::Segment;
+use ordna::store::budget::Budget;
 use ordna_base::{Error, Key, Value};
 
 /// What a thread made of its part.

@@ -30,15 +30,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock, Weak};
 
 use super::Options;
-use ordna::store::budget::Budget;
 use super::collect::Graves;
 use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
 use super::structure::Structure;
+use crate::skiplist::item::Item;
+use crate::skiplist::raw::{LANES, List};
+use ordna::store::budget::Budget;
 use ordna::store::terms::Terms;
 use ordna::store::ttl::{Deadlines, Timekeeper};
 use ordna::store::walks::{Walk, Walks};
-use crate::skiplist::item::Item;
-use crate::skiplist::raw::{LANES, List};
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::{StripedCounter, fault, point};

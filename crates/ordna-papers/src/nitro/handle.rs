@@ -5,13 +5,13 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use ordna::store::budget::{Budget, Lifted, MemoryBudget};
 use super::collect::Order;
 use super::engine::{Engine, Removed, Versions, View};
 use super::snapshot::{Handle, Snapshot};
 use super::structure::Structure;
-use ordna::store::ttl::{Clock, system_clock};
 use super::write::{Found, Payment, Put};
+use ordna::store::budget::{Budget, Lifted, MemoryBudget};
+use ordna::store::ttl::{Clock, system_clock};
 use ordna_base::index::{Change, Direction, bounds_cross};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::Ordering;

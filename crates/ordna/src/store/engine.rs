@@ -178,13 +178,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             }
         };
         let span = Span { lower, upper, direction, limit };
-        self.tree.visit(view.snapshot(), &span, &self.collector, section, |key, value, deadline| {
-            if self.shows(view, deadline) {
-                visit(key, Found { value, expires_at: expiry(deadline) })
-            } else {
-                ControlFlow::Continue(())
-            }
-        });
+        self.tree.visit(
+            view.snapshot(),
+            &span,
+            &self.collector,
+            section,
+            |key, value, deadline| {
+                if self.shows(view, deadline) {
+                    visit(key, Found { value, expires_at: expiry(deadline) })
+                } else {
+                    ControlFlow::Continue(())
+                }
+            },
+        );
     }
 
     /// Runs `write` in an announced term.

@@ -10,7 +10,7 @@ use super::engine::{Engine, Found, Payment, Put, View, sizes};
 use super::journal::Journal;
 use super::snapshot::Snapshot;
 use super::ttl::{Clock, system_clock};
-use crate::tree::{SLOTS, FANOUT, Sizes, Tree};
+use crate::tree::{FANOUT, SLOTS, Sizes, Tree};
 use ordna_base::index::{Change, Direction, bounds_cross};
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::fault;

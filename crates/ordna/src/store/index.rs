@@ -37,9 +37,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         limit: usize,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.engine().visit(View::Latest, bounds, direction, limit, |key, found| {
-            visit(key, found.value)
-        });
+        self.engine()
+            .visit(View::Latest, bounds, direction, limit, |key, found| visit(key, found.value));
     }
 
     fn pin(&self) -> Option<Guard<'_>> {

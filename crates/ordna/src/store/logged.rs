@@ -5,10 +5,10 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::batch::Write;
+use super::engine::{Found, Put};
 use super::handle::Store;
 use super::journal::{Entries, Journal, Scope};
 use super::snapshot::Snapshot;
-use super::engine::{Found, Put};
 use ordna_base::index::{Change, Direction, bounds_cross};
 use ordna_base::{Error, Key, Value};
 

@@ -145,9 +145,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         direction: Direction,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.walk((lower, upper), direction, usize::MAX, |key, found| {
-            visit(key, found.value)
-        });
+        self.walk((lower, upper), direction, usize::MAX, |key, found| visit(key, found.value));
     }
 
     /// As [`visit`](Self::visit), with the deadlines.

@@ -78,7 +78,14 @@ pub struct Deadlines<K: Key + ?Sized> {
     bytes: StripedCounter,
 }
 
+impl<K: Key + ?Sized> Default for Deadlines<K> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<K: Key + ?Sized> Deadlines<K> {
+    /// No deadlines.
     pub fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),

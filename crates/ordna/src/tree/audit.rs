@@ -5,8 +5,8 @@ use std::borrow::Borrow;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Audit, Key, Value, Violation};
 
-use super::leaf::{Leaf, Probe, is_inline};
 use super::Tree;
+use super::leaf::{Leaf, Probe, is_inline};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Audits leaves, fences, slots, undo lists and the search layer. O(n log n).
@@ -29,9 +29,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 return broken("a leaf holds more than it may");
             }
             next = leaf.next();
-            let high = next.map_or(u64::MAX, |next| {
-                next.with_anchor(|anchor| anchor.map_or(0, Key::head))
-            });
+            let high = next
+                .map_or(u64::MAX, |next| next.with_anchor(|anchor| anchor.map_or(0, Key::head)));
             if leaf.high() != high {
                 return broken("a leaf's upper fence is not its neighbour's anchor");
             }
@@ -43,10 +42,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     let ascends = before.as_ref().is_none_or(|before| before.borrow() < key);
                     let above = anchor.as_ref().is_none_or(|anchor| anchor.borrow() <= key);
                     before = Some(key.to_owned());
-                    ascends && above && leaf.covers(&probe) && leaf.find(&probe, self.simd).is_some()
+                    ascends
+                        && above
+                        && leaf.covers(&probe)
+                        && leaf.find(&probe, self.simd).is_some()
                 });
                 if !sound {
-                    return broken("a key is out of order, outside its leaf's fences, or not found");
+                    return broken(
+                        "a key is out of order, outside its leaf's fences, or not found",
+                    );
                 }
             }
             if !self.log.is_sound(leaf, |key| {
@@ -75,7 +79,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Ok(_) if !agrees || known.next().is_some() => {
                 broken("the search layer does not lead to the leaves")
             }
-            Ok(nodes) => Ok(Audit { entries, nodes: nodes + listed.len(), ..Audit::default() }),
+            Ok(nodes) => Ok(Audit { entries, nodes: nodes + listed.len() }),
         }
     }
 

@@ -285,12 +285,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Asks for the header.
-    #[inline]
-    pub fn prefetch_header(self) {
-        prefetch(self.header.as_ptr());
-    }
-
     /// Slots in use.
     #[inline]
     pub fn used(self) -> u64 {
@@ -329,7 +323,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
         // `high` is the head of the next anchor, or the largest head there is.
         let Some(next) = self.next() else { return true };
-        !K::HEAD_IS_KEY && next.with_anchor(|anchor| anchor.is_some_and(|anchor| probe.key < anchor))
+        !K::HEAD_IS_KEY
+            && next.with_anchor(|anchor| anchor.is_some_and(|anchor| probe.key < anchor))
     }
 
     /// Calls `f` with the anchor; `None` for the first leaf of byte strings, which has the empty key.
@@ -339,7 +334,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             return f(K::from_head(&anchor));
         }
         // SAFETY: null or a record that is retired, not freed, when it is replaced.
-        let record = unsafe { Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize)) };
+        let record = unsafe {
+            Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize))
+        };
         // SAFETY: as above, under the caller's guard.
         f(record.map(|record| unsafe { record.key() }))
     }
@@ -574,7 +571,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// The order of an image that was read at `version`: as published, or computed and published.
-    pub fn order(self, image: &Image<K, V>, version: u64, simd: InstructionSet) -> [u8; order::MOST] {
+    pub fn order(
+        self,
+        image: &Image<K, V>,
+        version: u64,
+        simd: InstructionSet,
+    ) -> [u8; order::MOST] {
         let number = version + 1;
         let words = &self.header().order;
         if words[BUCKETS].load(Ordering::Acquire) == number {
@@ -638,7 +640,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             let header = self.header.as_ref();
             let anchor = header.anchor.load(Ordering::Relaxed);
             if !K::HEAD_IS_KEY
-                && let Some(record) = Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize))
+                && let Some(record) =
+                    Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize))
             {
                 record.free();
             }

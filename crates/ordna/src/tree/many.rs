@@ -9,9 +9,9 @@ use ordna_base::reclaim::Guard;
 use ordna_base::simd::prefetch;
 use ordna_base::{Key, Value};
 
+use super::Tree;
 use super::leaf::{Leaf, Probe, is_inline};
 use super::search::GROUP;
-use super::Tree;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Calls `each` with position, value and deadline of every key, in order.

@@ -59,11 +59,11 @@ use ordna_base::{Change, Error, Key, Value};
 pub use build::Run;
 pub use leaf::{FOREVER, Probe, SLOTS};
 use leaf::{Header, Leaf, is_inline};
-use search::Search;
 pub use search::FANOUT;
-pub use undo::{LiveTerms, Spill};
-pub use walk::Span;
+use search::Search;
+pub use undo::LiveTerms;
 use undo::{Log, Lookup, State};
+pub use walk::Span;
 
 /// Failed validations of a read before it takes the leaf's lock.
 const RETRIES: usize = 64;
@@ -211,7 +211,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let header: *const Header = leaf.header();
         #[expect(unsafe_code, reason = "a longer borrow")]
         // SAFETY: the guard outlives the borrow and keeps the leaf's memory.
-        unsafe { &*header }
+        unsafe {
+            &*header
+        }
     }
 
     /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another try.
@@ -465,7 +467,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         {
             #[expect(unsafe_code, reason = "the record of a locked entry")]
             // SAFETY: the leaf's lock is held.
-            let done = Leaf::<K, V>::record(old.word).is_some_and(|at| unsafe { at.overwrite(value) });
+            let done =
+                Leaf::<K, V>::record(old.word).is_some_and(|at| unsafe { at.overwrite(value) });
             debug_assert!(done, "words are overwritten");
             return true;
         }
@@ -506,7 +509,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if let Some(record) = Leaf::<K, V>::record(word) {
             #[expect(unsafe_code, reason = "the record left its slot")]
             // SAFETY: unlinked under the leaf's lock, by this thread only.
-            unsafe { record.retire(guard) };
+            unsafe {
+                record.retire(guard)
+            };
         }
     }
 }
@@ -526,7 +531,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
             }
             #[expect(unsafe_code, reason = "the tree is gone")]
             // SAFETY: as above.
-            unsafe { leaf.free() };
+            unsafe {
+                leaf.free()
+            };
         }
     }
 }

@@ -134,7 +134,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if let Some(anchor) = anchor {
             #[expect(unsafe_code, reason = "the anchor left its leaf")]
             // SAFETY: taken out under the leaf's lock.
-            unsafe { anchor.retire(guard) };
+            unsafe {
+                anchor.retire(guard)
+            };
         }
     }
 
@@ -151,9 +153,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if self.absorb_next(leaf, guard) || leaf == self.first {
             return;
         }
-        let place = leaf.with_anchor(|anchor| {
-            anchor.map(|anchor| self.search.find(anchor, true, guard))
-        });
+        let place =
+            leaf.with_anchor(|anchor| anchor.map(|anchor| self.search.find(anchor, true, guard)));
         if let Some(place) = place {
             let left = Self::leaf_at(place);
             if left != leaf {
@@ -201,7 +202,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.pool.forget();
         #[expect(unsafe_code, reason = "the leaf is unlinked")]
         // SAFETY: neither the list nor the search layer leads to it any more.
-        unsafe { guard.retire(right.as_retired()) };
+        unsafe {
+            guard.retire(right.as_retired())
+        };
         if leaves.is_multiple_of(FLUSH) {
             guard.flush();
         }
@@ -237,8 +240,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     let undo = self.needs_undo(leaf, &probe, turn);
                     let mut taken = 0;
                     if undo {
-                        let state =
-                            State::Present { word: entry.word, deadline: entry.deadline };
+                        let state = State::Present { word: entry.word, deadline: entry.deadline };
                         taken = self.log.push(leaf, &probe, state, turn.term);
                     }
                     leaf.clear(slot);
@@ -250,7 +252,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     each(key, Outcome { before, after: None, changed: true, shrinks, undo });
                 });
             }
-            let next = leaf.next().and_then(|next| next.with_anchor(|at| at.map(ToOwned::to_owned)));
+            let next =
+                leaf.next().and_then(|next| next.with_anchor(|at| at.map(ToOwned::to_owned)));
             drop(lock);
             if leaf.count() <= self.slots / 4 {
                 self.merge_around(leaf, turn.guard);

@@ -186,7 +186,8 @@ impl<K: Key + ?Sized> Node<K> {
     fn route(&self, key: &K, strict: bool, simd: InstructionSet) -> Option<usize> {
         let separators = self.len().checked_sub(1)?;
         if K::HEAD_IS_KEY {
-            let rank = if strict { self.below(key.head(), simd) } else { self.at_most(key.head(), simd) };
+            let rank =
+                if strict { self.below(key.head(), simd) } else { self.at_most(key.head(), simd) };
             return Some(rank.min(separators));
         }
         let bytes = bytes_of(key);
@@ -348,7 +349,8 @@ impl<K: Key + ?Sized> Contents<K> {
     fn normalized(&self) -> (usize, Vec<u64>) {
         // SAFETY: separators of the node, under the writers' lock.
         let bytes = |separator: &Separator<K>| bytes_of(unsafe { separator.key::<'_>() });
-        let (Some(Some(first)), Some(Some(last))) = (self.separators.first(), self.separators.last())
+        let (Some(Some(first)), Some(Some(last))) =
+            (self.separators.first(), self.separators.last())
         else {
             return (0, self.heads.clone());
         };
@@ -523,10 +525,11 @@ impl<K: Key + ?Sized> Search<K> {
             let mut contents = node.contents();
             contents.put(at, &boundary, child);
             // Ascending anchors leave full nodes behind.
-            let ascending = at + 1 == node.len() && path.iter().all(|(up, at)| {
-                // SAFETY: as above.
-                *at + 1 == unsafe { (**up).len() }
-            });
+            let ascending = at + 1 == node.len()
+                && path.iter().all(|(up, at)| {
+                    // SAFETY: as above.
+                    *at + 1 == unsafe { (**up).len() }
+                });
             let all = contents.children.len();
             let stay = if ascending { all - 1 } else { all / 2 };
             let (left, middle, right) = contents.split(stay);
@@ -675,7 +678,9 @@ impl<K: Key + ?Sized> Search<K> {
             }
             let anchors: Vec<K::Owned> = (0..len - 1).filter_map(|at| node.anchor(at)).collect();
             let sorted = anchors.is_sorted_by(|a, b| a < b)
-                && lower.as_ref().is_none_or(|lower| anchors.first().is_none_or(|first| lower < first));
+                && lower
+                    .as_ref()
+                    .is_none_or(|lower| anchors.first().is_none_or(|first| lower < first));
             if anchors.len() + 1 != len || !sorted {
                 return Err("separators do not ascend".to_owned());
             }

@@ -121,9 +121,12 @@ pub struct LiveTerms {
 #[derive(Clone, Copy)]
 struct Linked(NonNull<Undo>);
 
+/// The chunks of a stripe, oldest first; the last one is being filled.
+type Stripe<K, V> = VecDeque<Chunk<K, V>>;
+
 /// All undo records of a tree.
 pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
-    stripes: Box<[Mutex<VecDeque<Chunk<K, V>>>]>,
+    stripes: Box<[Mutex<Stripe<K, V>>]>,
     /// Chunks whose deaths are all at most this may be gone.
     horizon: AtomicU64,
     chunks: AtomicUsize,
@@ -546,7 +549,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
     }
 
-    fn stripe(&self, at: usize) -> MutexGuard<'_, VecDeque<Chunk<K, V>>> {
+    fn stripe(&self, at: usize) -> MutexGuard<'_, Stripe<K, V>> {
         // A spill that panics leaves whole chunks.
         self.stripes[at % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -109,8 +109,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     leaf = next;
                     continue;
                 }
-                let begin = stretch.partition(|key| !is_below(key, lower.as_ref().map(Borrow::borrow)));
-                let end = stretch.partition(|key| is_above(key, upper.as_ref().map(Borrow::borrow)));
+                let begin =
+                    stretch.partition(|key| !is_below(key, lower.as_ref().map(Borrow::borrow)));
+                let end =
+                    stretch.partition(|key| is_above(key, upper.as_ref().map(Borrow::borrow)));
                 if let Some(next) = stretch.image.next
                     && ascending
                     && end - begin.min(end) < left
@@ -122,7 +124,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 while let Some(at) = if ascending { range.next() } else { range.next_back() } {
                     let entry = stretch.entry(at);
                     let flow = Leaf::<K, V>::with_key(&entry, |key| {
-                        Leaf::<K, V>::with_value(entry.word, |value| visit(key, value, entry.deadline))
+                        Leaf::<K, V>::with_value(entry.word, |value| {
+                            visit(key, value, entry.deadline)
+                        })
                     });
                     if flow.is_break() {
                         return;
@@ -134,7 +138,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     && !fault!("tree.walk.resumes_behind")
                 {
                     let key = Leaf::<K, V>::with_key(&last, ToOwned::to_owned);
-                    if ascending { lower = Bound::Excluded(key) } else { upper = Bound::Excluded(key) }
+                    if ascending {
+                        lower = Bound::Excluded(key)
+                    } else {
+                        upper = Bound::Excluded(key)
+                    }
                 }
                 let done = if ascending { end < stretch.len() } else { begin > 0 };
                 if done {
@@ -233,7 +241,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if let Some(snapshot) = snapshot
                 && leaf.header().dead.load(Ordering::Acquire) > snapshot
             {
-                whole = self.log.for_each_above(leaf, snapshot, |key, state| old.push((key, state)));
+                whole =
+                    self.log.for_each_above(leaf, snapshot, |key, state| old.push((key, state)));
             }
             point("tree.walk.before_validate");
             let valid = match version {
@@ -275,8 +284,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             {
                 state = older;
             }
-            while let Some(slot) =
-                slots.next_if(|slot| compare::<K, V>(slot, &key) == Order::Less)
+            while let Some(slot) = slots.next_if(|slot| compare::<K, V>(slot, &key) == Order::Less)
             {
                 merged.push(slot);
             }
