@@ -334,11 +334,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// At most `parts - 1` keys, in order, that divide the store into parts of about the same number
     /// of entries. O(parts), and no more than O(n).
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
-        let sample = self.engine().tree.sample(parts.saturating_mul(8));
-        let parts = parts.min(sample.len() + 1);
-        let at = |part: usize| part * (sample.len() + 1) / parts;
-        let mut points: Vec<K::Owned> =
-            (1..parts).filter_map(|part| sample.get(at(part).saturating_sub(1)).cloned()).collect();
+        let wanted = parts.saturating_mul(8);
+        let mut sample = self.engine().tree.sample(wanted);
+        if sample.len() < wanted {
+            // Few leaves: their keys divide them more evenly than their anchors.
+            sample.clear();
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            self.engine().visit(View::Latest, all, Direction::Ascending, usize::MAX, |key, _| {
+                sample.push(key.to_owned());
+                ControlFlow::Continue(())
+            });
+        }
+        let parts = parts.min(sample.len());
+        let point = |part: usize| sample.get(part * sample.len() / parts).cloned();
+        let mut points: Vec<K::Owned> = (1..parts).filter_map(point).collect();
         points.dedup();
         points
     }
