@@ -195,7 +195,6 @@ fn overview(state: &State) -> Value {
             json!({
                 "term": snapshot.term,
                 "age": snapshot.age.as_secs_f64(),
-                "keeps": snapshot.keeps,
                 "id": number.map(|held| held.id),
                 "client": number.and_then(|held| held.owner),
                 "left": number.and_then(|held| held.lease).map(|left| left.as_secs_f64()),
