@@ -177,12 +177,18 @@ impl WriteGuard<'_> {
     }
 }
 
+/// By how much a write section advances the version.
+#[inline]
+fn version_step() -> u64 {
+    if fault!("version_lock.unlock.same_version") { 0 } else { STEP }
+}
+
 impl Drop for WriteGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         // Only the holder writes the word while it is locked, so a plain load is current.
         let locked = self.lock.0.load(Ordering::Relaxed);
-        let step = if fault!("version_lock.unlock.same_version") { 0 } else { STEP };
+        let step = version_step();
         let obsolete = self.obsolete && !fault!("version_lock.unlock.obsolete");
         let next = (locked & !LOCKED).wrapping_add(step) | (u64::from(obsolete) * OBSOLETE);
         // Release: a reader of the new version sees the data.

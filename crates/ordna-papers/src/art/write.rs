@@ -47,6 +47,13 @@ struct Entered<'g, P: Protocol, M: Mode<P::Lock>> {
     token: M::Token<'g>,
 }
 
+/// Locks a node whose prefix is about to change.
+fn lock_for_prefix<'g, P: Protocol>(
+    node: NodeRef<'g, P>,
+) -> Result<Option<<P::Lock as Latch>::Held<'g>>, Restart> {
+    if fault!("art.merge.lock_below") { Ok(None) } else { node.lock().lock().map(Some) }
+}
+
 /// Where a key belongs, and the nodes on the way that a change may lock.
 struct WritePath<'g, P: Protocol, M: Mode<P::Lock>> {
     /// The node above and the byte of the slot that links to `inner`. The root has none.
@@ -404,8 +411,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let (byte, last) = node.other_than(at).ok_or(Restart)?;
         if let Child::Node(below) = last.child() {
             // Waits, but only downwards; below cannot leave the tree while its parent is locked.
-            let _below =
-                if fault!("art.merge.lock_below") { None } else { Some(below.lock().lock()?) };
+            let _below = lock_for_prefix(below)?;
             let byte = (byte - 1) as u8;
             below.set_prefix(node.prefix().joined(byte, below.prefix()));
             point("art.merge.before_link");

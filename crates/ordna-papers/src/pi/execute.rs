@@ -68,6 +68,11 @@ pub struct Piece<'a, K: Key + ?Sized> {
     pub home: usize,
 }
 
+/// Moves a cut down to the first query of its interception.
+fn moved_to_interception(cut: usize, interception: usize) -> usize {
+    if fault!("pi.cut.between_interceptions") { cut } else { interception }
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
     /// Routes a group of keys and fetches what their nodes need. `places` has room for all.
     #[inline]
@@ -122,7 +127,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             .map(|cut| cut * items.len() / count)
             .map(|cut| {
                 let (place, from) = begin(live(layer.route(key(items[cut].at), self.set)));
-                (place, if fault!("pi.cut.between_interceptions") { cut } else { from })
+                (place, moved_to_interception(cut, from))
             })
             .collect();
         let borders = (1..nodes).map(|node| live(node * layer.len() / nodes));

@@ -14,7 +14,6 @@
 //! | `ranges` | range queries of a batch: split between pieces, joined |
 //! | `crew` | turns among writers; the worker pool |
 //! | `gather` | single queries of concurrent callers, in batches |
-//! | [`cost`] | the paper's cost model |
 //! | `rebuild` | the layer's rebuilding in the background |
 //!
 //! # Concurrency
@@ -27,7 +26,6 @@
 
 mod batch;
 mod bytes;
-pub mod cost;
 mod crew;
 mod execute;
 mod gather;

@@ -220,6 +220,12 @@ impl<P: Protocol> Word<'_, P> {
     }
 }
 
+/// The word to follow from a slot that was loaded once: that word, never a second load.
+#[inline]
+fn word_to_follow<'g, P: Protocol>(slot: &'g Slot, word: Word<'g, P>) -> Word<'g, P> {
+    if fault!("art.some_leaf.one_look") { slot.load() } else { word }
+}
+
 impl<'g, P: Protocol> NodeRef<'g, P> {
     /// A new node without entries, which no other thread knows.
     pub fn new(kind: Kind, level: usize, prefix: Prefix) -> Self {
@@ -636,7 +642,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
                     return None;
                 }
                 point("art.some_leaf.filled_slot");
-                Some(if fault!("art.some_leaf.one_look") { slot.load() } else { word })
+                Some(word_to_follow(slot, word))
             };
             words[1] = match node.view() {
                 View::Linear(linear) => linear.children.iter().find_map(filled),
