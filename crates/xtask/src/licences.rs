@@ -12,7 +12,7 @@ const ALLOWED: [&str; 8] =
 /// build takes nothing from the crates that are for development only.
 const ARROWS: [(&str, &[&str]); 10] = [
     ("ordna-base", &[]),
-    ("ordna-papers", &["ordna-base"]),
+    ("ordna-papers", &["ordna", "ordna-base"]),
     ("ordna", &["ordna-base", "ordna-derive"]),
     ("ordna-derive", &[]),
     ("ordna-c", &["ordna"]),
