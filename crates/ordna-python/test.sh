@@ -9,11 +9,11 @@ trap 'rm -rf "$work"' EXIT
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-../../target/python}
 
 cargo fmt --check
-cargo clippy --locked --all-targets -- -D warnings
+cargo clippy --all-targets -- -D warnings
 
 "$python" -m venv "$work/build"
 "$work/build/bin/pip" install --quiet --disable-pip-version-check "maturin==1.16.*"
-"$work/build/bin/maturin" build --quiet --release --locked --out "$work/wheels"
+"$work/build/bin/maturin" build --quiet --release --out "$work/wheels"
 
 # The package as a user gets it: no source folder is near.
 "$python" -m venv "$work/use"

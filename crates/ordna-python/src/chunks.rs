@@ -12,7 +12,9 @@ use crate::shapes::Shapes;
 use crate::source::{Source, Span};
 use crate::value::{self, Codec};
 
+/// The first chunk of a walk without bounds, of one with two bounds, and the longest one.
 const FIRST_CHUNK: usize = 32;
+const FIRST_BOUNDED: usize = 128;
 const LAST_CHUNK: usize = 1024;
 
 /// What is listed of each entry.
@@ -62,7 +64,12 @@ impl Chunks {
     ) -> Self {
         let left = limit.unwrap_or(usize::MAX);
         // With a limit the first chunk is all of it, if that is short.
-        let chunk = if limit.is_some() { left.clamp(1, LAST_CHUNK) } else { FIRST_CHUNK };
+        let is_bounded = span.0 != Limit::Unbounded && span.1 != Limit::Unbounded;
+        let chunk = match limit {
+            Some(_) => left.clamp(1, LAST_CHUNK),
+            None if is_bounded => FIRST_BOUNDED,
+            None => FIRST_CHUNK,
+        };
         let direction = if reverse { Direction::Descending } else { Direction::Ascending };
         let state = Mutex::new(State { span, left, chunk, done: left == 0 });
         Self { source, kind, direction, state, shapes: Arc::default(), codec: None }
