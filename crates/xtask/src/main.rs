@@ -20,6 +20,7 @@ cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target so long, under AddressSanitizer
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
+cargo xtask wire SECONDS      check histories of clients over the wire, and a server under bad clients, so long each
 cargo xtask licences          check the licences of all dependencies, and the arrows between the crates";
 
 fn main() -> ExitCode {
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),
         ["fuzz", seconds] => fuzz::run(seconds),
+        ["wire", seconds] => wire(seconds),
         ["licences"] => licences::run(),
         _ => Err(HELP.to_owned()),
     };
@@ -56,6 +58,16 @@ fn kills(number: &str) -> Outcome {
             .args(["test", "--release", "-p", "ordna", "--test", "backup", "kill", "--"])
             .arg("--nocapture")
             .env("ORDNA_KILLS", number),
+    )
+}
+
+/// Runs the tests of the server that could go on for ever: linearizability, broken requests, bad clients.
+fn wire(seconds: &str) -> Outcome {
+    must(
+        cargo()
+            .args(["test", "--release", "-p", "ordna-server", "--test", "main", "--"])
+            .args(["histories::", "hostile::", "--nocapture", "--test-threads", "1"])
+            .env("ORDNA_SECONDS", seconds),
     )
 }
 

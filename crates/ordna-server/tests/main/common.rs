@@ -226,3 +226,27 @@ pub fn is_ttl(reply: &str, other: &str, begin: Instant) -> bool {
         _ => reply == other,
     }
 }
+
+/// For how long a test goes on that could go on for ever: so long, or as `ORDNA_SECONDS` says.
+pub fn seconds(usual: u64) -> Duration {
+    let asked = std::env::var("ORDNA_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(asked.unwrap_or(usual))
+}
+
+/// Random numbers that are the same in every run (SplitMix64).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below another.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ mixed >> 31) % end as u64) as usize
+    }
+}

@@ -5,6 +5,8 @@ mod against_redis;
 mod collectors;
 mod commands;
 mod common;
+mod histories;
+mod hostile;
 mod info;
 mod operation;
 mod promises;
