@@ -155,8 +155,8 @@ impl Command {
                 None => r"-ERR no such key\r\n".to_owned(),
             },
             Self::First => entry(present().next()),
-            Self::Last => entry(present().last()),
-            Self::Floor => entry(present().filter(|key| *key < 2).last()),
+            Self::Last => entry(present().next_back()),
+            Self::Floor => entry(present().rfind(|key| *key < 2)),
             Self::Ceil => entry(present().find(|key| *key > 0)),
             Self::Range => {
                 let entries: String =

@@ -153,7 +153,11 @@ fn bad_clients_neither_fill_the_memory_nor_hold_others_up() {
             while !stop.load(Ordering::Relaxed) {
                 let mut stream = TcpStream::connect(address).unwrap();
                 let _ = stream.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$400000000\r\n");
-                while !stop.load(Ordering::Relaxed) && stream.write_all(&[b'v'; 1 << 16]).is_ok() {}
+                while stream.write_all(&[b'v'; 1 << 16]).is_ok() {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
             }
         });
         // Comes and goes.
