@@ -1,4 +1,4 @@
-//! As many threads collect as are configured, and sleep while there is nothing to do. In a process of
+//! No more threads collect than are configured, and they sleep while there is nothing to do. In a process of
 //! its own, whose threads the test looks at.
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn sleeps(server: &Child) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn as_many_collectors_run_as_are_configured_and_they_sleep() {
+fn no_more_collectors_run_than_are_configured_and_they_sleep() {
     let server = spawn("collectors=3");
     let mut client = Client::new(server.address);
     assert_eq!(client.say("CONFIG GET collectors"), r"*2\r\n$10\r\ncollectors\r\n$1\r\n3\r\n");
@@ -43,7 +43,8 @@ fn as_many_collectors_run_as_are_configured_and_they_sleep() {
         loop {
             std::thread::sleep(Duration::from_millis(300));
             let now = sleeps(&server);
-            if now.len() == 3 && now == before {
+            // They start as they are needed.
+            if (1..=3).contains(&now.len()) && now == before {
                 break;
             }
             assert!(Instant::now() < patience, "a collector wakes with nothing to do: {now:?}");

@@ -528,7 +528,6 @@ fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
         &mut client,
         &[
             ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
-            ("APPEND one x", &format!(r"-{reason}\r\n")),
             ("MULTI", r"+OK\r\n"),
             ("SET a 1", r"+QUEUED\r\n"),
             ("APPEND one x", r"+QUEUED\r\n"),
