@@ -1,6 +1,7 @@
 //! The `ordna` program: starts the server, loads files into one, and asks it for entries.
 
 mod client;
+mod durable;
 mod load;
 mod query;
 mod serve;
@@ -40,6 +41,12 @@ enum Command {
     Get(query::Get),
     /// Print entries in key order
     Scan(query::Scan),
+    /// Have a running server (`serve --dir`) back up, and wait until it has
+    Backup(durable::Backup),
+    /// Put a backup into a directory for the server
+    Restore(durable::Restore),
+    /// Read and check a backup, or the directory of a server
+    Verify(durable::Verify),
     /// Measure indexes and public peers side by side (peers: build with --features peers)
     Bench(ordna_bench::cli::Bench),
 }
@@ -51,6 +58,9 @@ fn main() -> ExitCode {
         Some(Command::Load(options)) => load::run(&options),
         Some(Command::Get(options)) => query::get(&options),
         Some(Command::Scan(options)) => query::scan(&options),
+        Some(Command::Backup(options)) => durable::run_backup(&options),
+        Some(Command::Restore(options)) => durable::run_restore(&options),
+        Some(Command::Verify(options)) => durable::run_verify(&options),
         Some(Command::Bench(bench)) => match ordna_bench::cli::main(&bench) {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(error) => Err(error.into()),

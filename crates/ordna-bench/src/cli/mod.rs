@@ -1,5 +1,6 @@
 //! The command line of `ordna bench`.
 
+mod backup;
 mod common;
 mod growth;
 mod paper;
@@ -32,6 +33,8 @@ enum Command {
     Run(Box<Run>),
     /// Measure ns per lookup and bytes per key from 10^4 keys to as many as fit.
     Growth(Box<growth::Growth>),
+    /// Measure backup, restore and the log, each beside its limit.
+    Backup(backup::Backup),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
     /// List the indexes, key sets and workloads.
@@ -128,6 +131,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
         }
         Command::Run(run) => run.run(),
         Command::Growth(growth) => growth.run(),
+        Command::Backup(backup) => backup.run(),
         Command::Paper(papers) => papers.run(),
         Command::Docs(docs) => docs.run(),
     }

@@ -1,0 +1,164 @@
+//! `ordna backup`, `ordna restore` and `ordna verify`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use clap::Parser;
+use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
+use ordna::backup::{BackupReport, Disk, LogRead, Progress, install, verify};
+
+use crate::client::{Client, Target, bytes_of};
+
+/// Between two looks at the progress.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Options of `ordna backup`.
+#[derive(Debug, Parser)]
+pub struct Backup {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Options of `ordna restore`.
+#[derive(Debug, Parser)]
+pub struct Restore {
+    /// A backup: a directory with a MANIFEST
+    backup: PathBuf,
+    /// The directory that `ordna serve --dir` is to open; it must hold no data
+    #[arg(long)]
+    dir: PathBuf,
+}
+
+/// Options of `ordna verify`.
+#[derive(Debug, Parser)]
+pub struct Verify {
+    /// A backup, or the directory of `ordna serve --dir`
+    dir: PathBuf,
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let template = "[{bar:30}] {bytes}/{total_bytes} {msg} ({elapsed}, {eta} left)";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Runs `work`, with a bar over the bytes that it counts. The bar shows on a terminal only.
+fn with_bar<R: Send>(work: impl FnOnce(&Progress) -> R + Send) -> R {
+    let (progress, bar) = (Progress::default(), bar());
+    thread::scope(|scope| {
+        let working = scope.spawn(|| work(&progress));
+        while !working.is_finished() {
+            bar.set_length(progress.expected_bytes().max(progress.bytes()));
+            bar.set_position(progress.bytes());
+            bar.set_message(format!("{} entries", HumanCount(progress.entries())));
+            thread::sleep(LOOK);
+        }
+        bar.finish_and_clear();
+        working.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn tell(report: &BackupReport) {
+    let manifest = &report.manifest;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let age = now.saturating_sub(Duration::from_millis(manifest.taken_ms));
+    println!(
+        "{}: {} entries ({} by {}), {} in {} shards and {} states beside them, taken {} ago",
+        report.path.display(),
+        HumanCount(report.entries),
+        manifest.values,
+        manifest.keys,
+        HumanBytes(report.bytes),
+        manifest.shards.len(),
+        HumanCount(manifest.deltas.iter().map(|delta| delta.entries).sum()),
+        HumanDuration(age),
+    );
+    if let Some((first, last)) = &report.keys {
+        println!("  keys from {first} to {last}");
+    }
+}
+
+fn tell_log(log: &LogRead) {
+    let end = if log.closed { "ended in order" } else { "not ended: open, or left by a crash" };
+    println!(
+        "log: {} records in {} blocks of {} segments, {} bytes since the log began; {end}",
+        HumanCount(log.records),
+        HumanCount(log.blocks),
+        log.segments,
+        HumanCount(log.position),
+    );
+    for cut in &log.cuts {
+        println!(
+            "  {}: torn at byte {}: {}; {} bytes would be cut",
+            cut.path.display(),
+            cut.offset,
+            cut.what,
+            HumanCount(cut.dropped),
+        );
+    }
+}
+
+/// Reads and checks everything in a directory.
+pub fn run_verify(options: &Verify) -> anyhow::Result<ExitCode> {
+    let report = with_bar(|progress| verify(&Disk, &options.dir, progress))?;
+    report.backups.iter().for_each(tell);
+    report.log.iter().for_each(tell_log);
+    println!("all is as it was written");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts a backup into a directory for the server.
+pub fn run_restore(options: &Restore) -> anyhow::Result<ExitCode> {
+    let report = with_bar(|progress| install(&Disk, &options.backup, &options.dir, progress))?;
+    tell(&report);
+    println!("start the server on it: ordna serve --dir {}", options.dir.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The fields of `INFO persistence`.
+fn persistence(client: &mut Client) -> anyhow::Result<Vec<(String, String)>> {
+    let info = bytes_of(client.call(&[b"INFO", b"persistence"])?)?;
+    let text = String::from_utf8_lossy(&info).into_owned();
+    let field = |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
+    Ok(text.lines().filter_map(field).collect())
+}
+
+/// Has a running server back up, and waits until it has.
+pub fn run_backup(options: &Backup) -> anyhow::Result<ExitCode> {
+    let mut client = options.target.connect()?;
+    client.call(&[b"BGSAVE"])?;
+    let bar = bar();
+    let fields = loop {
+        let fields = persistence(&mut client)?;
+        let number = |name: &str| {
+            let field = fields.iter().find(|(field, _)| field == name);
+            field.and_then(|(_, value)| value.parse::<u64>().ok()).unwrap_or(0)
+        };
+        if number("rdb_bgsave_in_progress") == 0 {
+            break fields;
+        }
+        bar.set_position(number("ordna_backup_bytes"));
+        bar.set_message(format!("{} entries", HumanCount(number("ordna_backup_entries"))));
+        thread::sleep(LOOK);
+    };
+    bar.finish_and_clear();
+    let text = |name: &str| {
+        fields.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value.as_str())
+    };
+    if text("rdb_last_bgsave_status") != "ok" {
+        bail!("the backup failed: {}", text("ordna_backup_error"));
+    }
+    let took = text("rdb_last_bgsave_time_sec").parse().context("INFO persistence")?;
+    println!(
+        "{} written in {}",
+        text("ordna_backup_path"),
+        HumanDuration(Duration::from_secs(took))
+    );
+    Ok(ExitCode::SUCCESS)
+}
