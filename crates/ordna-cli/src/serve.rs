@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use ordna_server::{Config, Server, Tls, parse_bytes};
+use ordna_server::{Config, Data, LogSync, Server, Tls, parse_bytes};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -75,6 +75,18 @@ pub struct Options {
     /// Serve the console over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
     #[arg(long)]
     console: Option<String>,
+    /// Directory in which keys and values survive a restart; without, they do not
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// When the log is synced: always (before a write is answered), everysec or no [default: everysec]
+    #[arg(long)]
+    log: Option<String>,
+    /// Time between two backups (30s, 15m, 6h); a backup begins a new log [default: none]
+    #[arg(long)]
+    backup_every: Option<String>,
+    /// Go on without what follows a damaged place in the middle of the log
+    #[arg(long)]
+    log_repair: bool,
 }
 
 impl Options {
@@ -102,6 +114,10 @@ impl Options {
             collectors: self.collectors.or(file.collectors),
             metrics: self.metrics.or(file.metrics),
             console: self.console.or(file.console),
+            dir: self.dir.or(file.dir),
+            log: self.log.or(file.log),
+            backup_every: self.backup_every.or(file.backup_every),
+            log_repair: self.log_repair || file.log_repair,
         })
     }
 
@@ -149,6 +165,23 @@ impl Options {
         }))
     }
 
+    fn data(&self) -> anyhow::Result<Option<Data>> {
+        let Some(dir) = &self.dir else {
+            if self.log.is_some() || self.backup_every.is_some() || self.log_repair {
+                bail!("--log, --backup-every and --log-repair need a directory: --dir");
+            }
+            return Ok(None);
+        };
+        let log = match self.log.as_deref() {
+            None | Some("everysec") => LogSync::EverySecond,
+            Some("always") => LogSync::Always,
+            Some("no") => LogSync::Never,
+            Some(other) => bail!("--log: {other:?} is none of always, everysec, no"),
+        };
+        let every = self.backup_every.as_deref().map(duration).transpose()?;
+        Ok(Some(Data { dir: dir.clone(), log, backup_every: every, repair: self.log_repair }))
+    }
+
     fn to_config(&self) -> anyhow::Result<Config> {
         let default = Config::default();
         let size = |flag: &str, text: &Option<String>| match text {
@@ -169,9 +202,24 @@ impl Options {
             collectors: self.collectors.or(self.threads).unwrap_or(default.collectors),
             metrics: self.metrics.as_deref().map(page_address).transpose()?,
             console: self.console.as_deref().map(page_address).transpose()?,
+            data: self.data()?,
             ..default
         })
     }
+}
+
+/// A time such as `30s`, `15m` or `6h`; a number without a unit is seconds.
+fn duration(text: &str) -> anyhow::Result<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..).unwrap_or_default() {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        other => bail!("{other:?} is none of s, m, h"),
+    };
+    let number: u64 = digits.parse().with_context(|| format!("{text:?} is no time"))?;
+    let seconds = number.checked_mul(unit).filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs).with_context(|| format!("{text:?} is no time to wait"))
 }
 
 /// `PORT` on this machine, or `ADDRESS:PORT`.
@@ -219,7 +267,7 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
                 tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
             })
-            .await;
+            .await?;
         tracing::info!("stopped");
         anyhow::Ok(())
     })?;

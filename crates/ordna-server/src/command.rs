@@ -225,6 +225,11 @@ pub fn refused(error: ordna::Error) -> String {
             "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
         }
         ordna::Error::ValueTooLong { .. } => TOO_LONG.to_owned(),
+        ordna::Error::LogFailed { reason } => {
+            format!(
+                "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
+            )
+        }
         other => format!("ERR {other}"),
     }
 }

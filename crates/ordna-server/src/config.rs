@@ -5,6 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ordna::backup::Sync;
+
 /// How to listen, and within which limits.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -38,6 +40,21 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Where the console is served over HTTP, with the same three pages.
     pub console: Option<SocketAddr>,
+    /// Where the keys and values survive a restart; without, they do not.
+    pub data: Option<Data>,
+}
+
+/// The directory in which the keys and values survive a restart.
+#[derive(Debug, Clone)]
+pub struct Data {
+    /// The directory; it is created if it is not there.
+    pub dir: PathBuf,
+    /// When the log is made durable.
+    pub log: Sync,
+    /// Time between two backups; none: only `SAVE` and `BGSAVE` back up.
+    pub backup_every: Option<Duration>,
+    /// Cuts the log at a damaged place in its middle, instead of refusing to start.
+    pub repair: bool,
 }
 
 /// The Redis protocol over TLS.
@@ -69,6 +86,7 @@ impl Default for Config {
             collectors: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             metrics: None,
             console: None,
+            data: None,
         }
     }
 }

@@ -12,8 +12,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::clients::Client;
-use crate::command::{Outcome, Table};
+use crate::command::{Outcome, Table, refused};
 use crate::dispatch;
+use crate::durable;
 use crate::lookup::Lookup;
 use crate::reply::Replies;
 use crate::request::{Arguments, Requests};
@@ -37,6 +38,8 @@ struct Connection<'a> {
     client: Arc<Client>,
     stream: Stream,
     replies: Replies,
+    /// Commands whose replies may not have been sent.
+    unsent: usize,
 }
 
 /// Serves a connection until it ends.
@@ -54,7 +57,7 @@ pub async fn serve(state: Arc<State>, table: &'static Table, stream: Stream, cli
     let mut session = Session::new(client.clone(), user, state.acl.version());
     let replies = Replies::default();
     let peer = client.peer;
-    let mut connection = Connection { state: &state, table, client, stream, replies };
+    let mut connection = Connection { state: &state, table, client, stream, replies, unsent: 0 };
     if let Err(error) = connection.converse(&mut session).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
@@ -83,6 +86,7 @@ impl Connection<'_> {
             self.state.stats.input_bytes.fetch_add(received as u64, Ordering::Relaxed);
             self.account(&requests);
             let go_on = self.execute_all(session, &mut requests).await?;
+            self.settle(session).await;
             self.send().await?;
             self.replies.bytes.shrink_to(SEND);
             self.account(&requests);
@@ -127,6 +131,7 @@ impl Connection<'_> {
                 self.wait_for_pause(arguments).await;
             }
             executed += 1;
+            self.unsent += 1;
             let before = self.replies.bytes.len();
             let outcome =
                 dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
@@ -145,8 +150,14 @@ impl Connection<'_> {
             match outcome {
                 Outcome::Done => {}
                 Outcome::Close => return Ok(false),
-                Outcome::Walk(walk) => self.walk(*walk, silent).await?,
-                Outcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
+                Outcome::Walk(walk) => {
+                    self.settle(session).await;
+                    self.walk(*walk, silent).await?;
+                }
+                Outcome::Lookup(lookup) => {
+                    self.settle(session).await;
+                    self.look_up(*lookup, silent).await?;
+                }
                 // If nobody tells, it is freed too.
                 Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 Outcome::Late(time) => tokio::time::sleep(time).await,
@@ -155,11 +166,26 @@ impl Connection<'_> {
                 self.replies.bytes.truncate(before.min(self.replies.bytes.len()));
             }
             if self.replies.bytes.len() > SEND {
+                self.settle(session).await;
                 self.send().await?;
             }
             if executed % TURN == 0 {
                 self.turn().await?;
             }
+        }
+    }
+
+    /// Waits until what the replies acknowledge is durable. If it cannot be, each reply that was not
+    /// sent becomes an error.
+    async fn settle(&mut self, session: &mut Session) {
+        let unsent = std::mem::take(&mut self.unsent);
+        if !std::mem::take(&mut session.wrote) {
+            return;
+        }
+        if let Err(error) = durable::settle(self.state).await {
+            let error = refused(error);
+            self.replies.bytes.clear();
+            (0..unsent).for_each(|_| self.replies.error(&error));
         }
     }
 

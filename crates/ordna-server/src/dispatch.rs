@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::acl::Refusal;
 use crate::command::{Context, Outcome, Table, refused, wrong_arity};
+use crate::durable;
 use crate::logs::Denial;
 use crate::reply::Replies;
 use crate::request::Arguments;
@@ -39,6 +40,13 @@ pub fn execute(
         state.stats.rejected(number);
         return fail(session, arguments, &error, out);
     }
+    if let Some(persistence) = &state.persistence
+        && persistence.is_loading()
+        && !spec.has("loading")
+    {
+        let error = "LOADING Ordna is loading the dataset in memory";
+        return fail(session, arguments, error, out);
+    }
     if session.transaction.is_some() && !spec.at_once {
         match queue(state, session, spec, arguments) {
             Ok(()) => out.simple("QUEUED"),
@@ -54,7 +62,11 @@ pub fn execute(
         Hold::AloneFor(sub) => arguments.get(1).eq_ignore_ascii_case(sub.as_bytes()),
     };
     let keys = if alone { state.keys_alone() } else { state.keys() };
-    Context { state, session, keys, table }.call(number, arguments, out)
+    let mut context = Context { state, session, keys, table };
+    match state.persistence {
+        Some(_) => durable::call(&mut context, number, alone, arguments, out),
+        None => context.call(number, arguments, out),
+    }
 }
 
 /// A browser sends these first words; Redis too takes them for an attack.

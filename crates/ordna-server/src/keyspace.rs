@@ -25,6 +25,18 @@ impl Keyspace {
         Self(Some(Arc::new(Store::with_options(options))))
     }
 
+    pub fn of(entries: Entries) -> Self {
+        Self(Some(Arc::new(entries)))
+    }
+
+    /// An empty keyspace that takes the place of this one, in its directory if it has one.
+    ///
+    /// # Errors
+    /// The log has failed.
+    pub fn successor(&self, options: Options) -> Result<Self, ordna::Error> {
+        Entries::successor(self, options).map(Self::of)
+    }
+
     /// A handle that does not keep the keys.
     pub fn downgrade(&self) -> Weak<Entries> {
         self.0.as_ref().map_or_else(Weak::new, Arc::downgrade)

@@ -25,6 +25,7 @@ mod config;
 mod connection;
 mod cursors;
 mod dispatch;
+mod durable;
 mod float;
 mod glob;
 mod http;
@@ -32,6 +33,7 @@ mod keyspace;
 mod logs;
 mod lookup;
 mod metrics;
+mod persistence;
 mod process;
 mod reply;
 #[doc(hidden)]
@@ -51,6 +53,7 @@ mod walk;
 mod walks;
 mod watches;
 
-pub use config::{Config, Tls};
+pub use config::{Config, Data, Tls};
+pub use ordna::backup::Sync as LogSync;
 pub use server::{ServeError, Server};
 pub use settings::parse_bytes;

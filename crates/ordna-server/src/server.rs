@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::commands::table;
 use crate::config::Config;
 use crate::connection;
+use crate::durable;
 use crate::http;
 use crate::logs::unix_millis;
 use crate::samples::Sample;
@@ -59,6 +61,9 @@ pub enum ServeError {
     /// The file of users is not as it should be.
     #[error("ACL file: {0}")]
     Users(String),
+    /// The data directory could not be read.
+    #[error("cannot load the data directory: {0}")]
+    Data(#[from] ordna::backup::BackupError),
 }
 
 /// A bound server that does not yet answer.
@@ -169,7 +174,10 @@ impl Server {
 
     /// Answers until `stop` resolves or a client says `SHUTDOWN`, then lets every connection finish
     /// the commands it has read.
-    pub async fn run(self, stop: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    /// The data directory could not be read.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { listeners, encrypted, acceptor, metrics, console, state, .. } = self;
         let mut tasks: Vec<JoinHandle<()>> = Vec::new();
         for listener in listeners {
@@ -185,7 +193,20 @@ impl Server {
             }
         }
         tasks.push(tokio::spawn(tick(state.clone())));
+        let (failed, mut failure) = oneshot::channel();
+        if let Some(persistence) = state.persistence.clone() {
+            let shared = state.clone();
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = durable::load(&shared, &persistence) {
+                    // The server may have stopped meanwhile.
+                    let _ = failed.send(error);
+                }
+            });
+            tasks.push(tokio::spawn(durable::back_up_regularly(state.clone())));
+        }
+        let mut done = Ok(());
         tokio::select! {
+            Ok(error) = &mut failure => done = Err(ServeError::Data(error)),
             () = stop => {}
             () = state.shutdown.notified() => {}
         }
@@ -205,6 +226,10 @@ impl Server {
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             tracing::warn!(clients = state.clients.len(), "closed connections that did not drain");
         }
+        if let Err(error) = state.keys().close_log() {
+            tracing::error!(%error, "the log could not be ended in order");
+        }
+        done
     }
 }
 

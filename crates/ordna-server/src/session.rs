@@ -57,6 +57,8 @@ pub struct Session {
     pub guesses: u32,
     /// Inside `EXEC`.
     pub executing: bool,
+    /// A command since the last replies may have written.
+    pub wrote: bool,
 }
 
 impl Session {
@@ -71,6 +73,7 @@ impl Session {
             monitor: None,
             guesses: 0,
             executing: false,
+            wrote: false,
         };
         session.become_user(user);
         session

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::cursors::Cursors;
 use crate::keyspace::{Entries, Keyspace};
 use crate::logs::{Latencies, SlowLog};
+use crate::persistence::Persistence;
 use crate::samples::Samples;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
@@ -50,6 +51,7 @@ pub struct State {
     flushed: Mutex<Vec<Weak<Entries>>>,
     /// The memory limit, for all of them together.
     memory: Option<MemoryBudget>,
+    pub persistence: Option<Arc<Persistence>>,
     pub config: Config,
     pub settings: Settings,
     pub catalog: &'static Catalog,
@@ -90,7 +92,8 @@ impl State {
         settings.output_limit.set(sized(config.max_reply));
         settings.clients_memory.set(sized(config.max_clients_memory()));
         Self {
-            keyspace: ShardedLock::new(empty(&config, memory.as_ref())),
+            keyspace: ShardedLock::new(Keyspace::with_options(options(&config, memory.as_ref()))),
+            persistence: config.data.clone().map(|data| Arc::new(Persistence::new(data))),
             flushed: Mutex::default(),
             memory,
             acl: Acl::new(config.password.as_deref(), catalog, config.acl_file.clone()),
@@ -130,6 +133,16 @@ impl State {
         Keys::Alone(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// How the keyspace works.
+    pub fn options(&self) -> Options {
+        options(&self.config, self.memory.as_ref())
+    }
+
+    /// Puts the keyspace that was read at the start in the place of the empty one.
+    pub fn install(&self, keyspace: Keyspace) {
+        *self.keyspace.write().unwrap_or_else(PoisonError::into_inner) = keyspace;
+    }
+
     /// A stable state with no command half done in it. A snapshot alone could hold a write that began
     /// first and miss one that ended first; here no write is under way at the moment it is taken.
     pub fn cut(&self) -> Snapshot {
@@ -145,12 +158,14 @@ impl State {
         let Keys::Alone(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
+        let options = options(&self.config, self.memory.as_ref());
+        let empty = keyspace.successor(options).map_err(|error| format!("MISCONF {error}"))?;
         self.cursors.end_all();
         let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
         flushed.retain(|flushed| flushed.strong_count() > 0);
         flushed.push(keyspace.downgrade());
         drop(flushed);
-        Ok(std::mem::replace(&mut **keyspace, empty(&self.config, self.memory.as_ref())))
+        Ok(std::mem::replace(&mut **keyspace, empty))
     }
 
     /// Counts of the flushed keyspaces that are not freed.
@@ -223,12 +238,13 @@ fn run_id() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn empty(config: &Config, memory: Option<&MemoryBudget>) -> Keyspace {
+/// How the keyspace works.
+fn options(config: &Config, memory: Option<&MemoryBudget>) -> Options {
     let options = Options::new().collectors(config.collectors.get());
-    Keyspace::with_options(match memory {
+    match memory {
         Some(budget) => options.memory_budget(budget),
         None => options,
-    })
+    }
 }
 
 /// The keyspace, as a command holds it.

@@ -6,6 +6,7 @@ use ordna::Statistics;
 
 use super::connection::REDIS_VERSION;
 use crate::command::{Command, Context, Outcome, Result, TELL};
+use crate::keyspace::Keyspace;
 use crate::logs::unix_millis;
 use crate::process;
 use crate::reply::Replies;
@@ -30,6 +31,7 @@ type Section = (&'static str, bool, fn(&Facts<'_>) -> String);
 /// What the sections read.
 struct Facts<'a> {
     state: &'a State,
+    keyspace: &'a Keyspace,
     counts: Statistics,
     keys: usize,
     expires: usize,
@@ -39,9 +41,7 @@ const SECTIONS: &[Section] = &[
     ("Server", true, server),
     ("Clients", true, clients),
     ("Memory", true, memory),
-    ("Persistence", true, |_| {
-        "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n".to_owned()
-    }),
+    ("Persistence", true, |facts| super::persistence::section(facts.state, facts.keyspace)),
     ("Stats", true, stats),
     ("Replication", true, |_| "role:master\r\nconnected_slaves:0\r\n".to_owned()),
     ("CPU", true, |_| {
@@ -71,7 +71,8 @@ fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     };
     let current = context.keys.statistics();
     let (keys, expires) = (current.items, current.expiring.0);
-    let facts = Facts { state, counts: state.with_flushed(current), keys, expires };
+    let keyspace = &*context.keys;
+    let facts = Facts { state, keyspace, counts: state.with_flushed(current), keys, expires };
     let texts: Vec<String> = SECTIONS
         .iter()
         .filter(is_wanted)

@@ -14,6 +14,7 @@ mod keys;
 mod logs;
 mod migration;
 mod ordered;
+mod persistence;
 mod scripting;
 mod server;
 mod snapshots;
@@ -40,6 +41,7 @@ pub fn table() -> &'static Table {
             ("server", logs::COMMANDS),
             ("generic", migration::COMMANDS),
             ("ordna", ordered::COMMANDS),
+            ("server", persistence::COMMANDS),
             ("scripting", scripting::COMMANDS),
             ("server", server::COMMANDS),
             ("ordna", snapshots::COMMANDS),

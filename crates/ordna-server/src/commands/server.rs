@@ -1,6 +1,7 @@
 //! Commands on the server: CONFIG, MEMORY, SHUTDOWN, TIME, …
 
 use ordna::OrderedIndex;
+use ordna::backup::Sync;
 
 use super::info::human;
 use crate::command::{
@@ -44,8 +45,16 @@ pub const COMMANDS: &[Command] = &[
 /// The configuration that clients ask for: each as it is, and none that has no effect here.
 fn settings(state: &State) -> Vec<(&'static str, String)> {
     let config = &state.config;
+    let data = state.persistence.as_ref().map(|persistence| &persistence.data);
+    let policy = match data.map(|data| data.log) {
+        Some(Sync::Always) => "always",
+        Some(Sync::Never) => "no",
+        _ => "everysec",
+    };
     let mut all = vec![
-        ("appendonly", "no".to_owned()),
+        ("appendonly", if data.is_some() { "yes" } else { "no" }.to_owned()),
+        ("appendfsync", policy.to_owned()),
+        ("dir", data.map_or(String::new(), |data| data.dir.display().to_string())),
         ("bind", state.address.ip().to_string()),
         ("collectors", config.collectors.to_string()),
         ("databases", "1".to_owned()),

@@ -37,7 +37,8 @@ pub fn start(config: Config) -> Running {
                     // Dropping the sender stops it too.
                     let _ = stopped.await;
                 })
-                .await;
+                .await
+                .unwrap();
         });
     });
     let told = told.recv_timeout(Duration::from_secs(60)).expect("the server starts");

@@ -9,6 +9,7 @@ mod histories;
 mod hostile;
 mod info;
 mod operation;
+mod persistence;
 mod promises;
 #[cfg(target_os = "linux")]
 mod walk_memory;

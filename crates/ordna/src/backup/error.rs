@@ -70,6 +70,9 @@ pub enum BackupError {
     /// A backup of the same store is under way.
     #[error("a backup is under way")]
     Busy,
+    /// The thread is in a [`log_group`](crate::Store::log_group), whose writes are not logged yet.
+    #[error("a backup cannot be made inside a group of the log")]
+    InGroup,
     /// The caller cancelled the backup.
     #[error("the backup was cancelled")]
     Cancelled,

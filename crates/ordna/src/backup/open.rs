@@ -125,6 +125,8 @@ pub struct Durability {
     pub synced: u64,
     /// Bytes of records since the last backup, or since the log began.
     pub since_backup: u64,
+    /// Records since the last backup, or since the opening.
+    pub records_since_backup: u64,
     /// fsyncs of the log since the opening.
     pub syncs: u64,
     /// Why writes are refused, if they are.
@@ -146,6 +148,8 @@ struct Status {
     last_error: Option<Arc<str>>,
     /// Position at the cut of the last backup.
     backed_up: u64,
+    /// Records appended up to there, since the opening.
+    records_backed_up: u64,
 }
 
 /// What a store opened in a directory has besides its memory.
@@ -204,6 +208,9 @@ impl<K: StoredKey + ?Sized> Home<K> {
         store: &Store<K, V>,
         options: &BackupOptions,
     ) -> Result<Summary, BackupError> {
+        if self.log.in_group() {
+            return Err(BackupError::InGroup);
+        }
         if self.busy.swap(true, Ordering::Acquire) {
             return Err(BackupError::Busy);
         }
@@ -217,10 +224,10 @@ impl<K: StoredKey + ?Sized> Home<K> {
         let mut status = self.status();
         status.running = None;
         match &done {
-            Ok((summary, position)) => {
+            Ok((summary, cut)) => {
                 status.last = Some((summary.clone(), unix_ms()));
                 status.last_error = None;
-                status.backed_up = *position;
+                (status.backed_up, status.records_backed_up) = (cut.log_position, cut.records);
             }
             Err(error) => status.last_error = Some(error.to_string().into()),
         }
@@ -229,13 +236,13 @@ impl<K: StoredKey + ?Sized> Home<K> {
         done.map(|(summary, _)| summary)
     }
 
-    /// A backup of everything before the segment `number`. Returns the position where that begins.
+    /// A backup of everything before the segment `number`.
     fn backup_before<V: StoredValue + ?Sized>(
         &self,
         number: u64,
         store: &Store<K, V>,
         options: &BackupOptions,
-    ) -> Result<(Summary, u64), BackupError> {
+    ) -> Result<(Summary, Cut), BackupError> {
         let options = &options.clone().storage(Arc::clone(&self.storage));
         let target = backup_path(&self.dir, number);
         let bounds = store.partition_points(Writing::<K>::ranges(options));
@@ -272,6 +279,7 @@ impl<K: StoredKey + ?Sized> Home<K> {
                 memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
                 log_segment: Some(number),
                 log_position: position,
+                records: queue.records.load(Ordering::Relaxed),
             }
         });
         let entries: &dyn Entries<K, V> = match &snapshot {
@@ -286,7 +294,7 @@ impl<K: StoredKey + ?Sized> Home<K> {
             });
         }
         drop(snapshot);
-        let (shards, position) = (shards?, cut.log_position);
+        let shards = shards?;
         let deltas = match &delta {
             Some(delta) => vec![delta.finish()?],
             None => Vec::new(),
@@ -295,14 +303,14 @@ impl<K: StoredKey + ?Sized> Home<K> {
             // The segment that the manifest names. None is there: a failed log takes no new one.
             segment = Some(new_segment::<K, V>(&*self.storage, &self.dir, number)?);
         }
-        let summary = writing.finish::<V>(cut, shards, deltas)?;
+        let summary = writing.finish::<V>(&cut, shards, deltas)?;
         // Writes were refused since before the cut if the segment was not taken over then: the backup
         // holds all that memory holds. If the log failed later, the next backup heals it.
         if let Some(segment) = segment {
             self.log.stop_writers(|_| queue.restart(segment));
         }
         self.remove_before(number, options.keep);
-        Ok((summary, position))
+        Ok((summary, cut))
     }
 
     /// Removes segments that a backup has made needless, and backups beyond those kept.
@@ -484,9 +492,10 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
             log_segment: None,
             log_position: 0,
+            records: 0,
         };
         let shards = writing.shards(snapshot, None);
-        let done = shards.and_then(|shards| writing.finish::<V>(cut, shards, Vec::new()));
+        let done = shards.and_then(|shards| writing.finish::<V>(&cut, shards, Vec::new()));
         if done.is_err() {
             Writing::<K>::discard(&*options.storage, target);
         }
@@ -528,6 +537,10 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             appended: queue.appended(),
             synced: queue.synced(),
             since_backup: queue.appended().saturating_sub(status.backed_up),
+            records_since_backup: {
+                let records = queue.records.load(Ordering::Relaxed);
+                records.saturating_sub(status.records_backed_up)
+            },
             syncs: queue.syncs.load(Ordering::Relaxed),
             failure: queue.failure(),
             running: status.running.clone(),

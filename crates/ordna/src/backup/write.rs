@@ -209,6 +209,8 @@ pub(crate) struct Cut {
     pub memory_limit: Option<u64>,
     pub log_segment: Option<u64>,
     pub log_position: u64,
+    /// Records appended to the log up to there, since the opening.
+    pub records: u64,
 }
 
 /// Milliseconds since 1970, on the system's clock.
@@ -380,7 +382,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
     /// Writes the manifest and renames the directory into place.
     pub fn finish<V: StoredValue + ?Sized>(
         self,
-        cut: Cut,
+        cut: &Cut,
         shards: Vec<FileEntry>,
         deltas: Vec<FileEntry>,
     ) -> Result<Summary, BackupError> {

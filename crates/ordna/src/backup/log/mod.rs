@@ -50,11 +50,13 @@ struct Lane<K: StoredKey + ?Sized> {
     /// Records of the write under way.
     records: Vec<u8>,
     count: u64,
+    /// Of a group: the store was replaced in it.
+    cleared: bool,
 }
 
 impl<K: StoredKey + ?Sized> Default for Lane<K> {
     fn default() -> Self {
-        Self { delta: None, recent: Vec::new(), records: Vec::new(), count: 0 }
+        Self { delta: None, recent: Vec::new(), records: Vec::new(), count: 0, cleared: false }
     }
 }
 
@@ -198,7 +200,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
     }
 
     /// Whether this thread is in a group of its own.
-    fn in_group(&self) -> bool {
+    pub fn in_group(&self) -> bool {
         // Relaxed: only this thread can have stored its own number.
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0 && owner == this_thread()
@@ -239,6 +241,14 @@ impl<K: StoredKey + ?Sized> Log<K> {
     /// Records that all keys are gone, for a store that takes the place of the journal's former one.
     /// A backup under way keeps to the former store: nothing is spilled for it any more.
     pub fn clear(&self) -> Result<(), Error> {
+        if self.in_group() {
+            let mut group = lock(&self.group);
+            encode_clear(&mut group.records);
+            group.count += 1;
+            group.delta = None;
+            group.cleared = true;
+            return Ok(());
+        }
         let position = {
             let mut held = self.hold(u64::MAX);
             self.queue.check()?;
@@ -285,6 +295,9 @@ impl<K: StoredKey + ?Sized> Group<'_, K> {
         let mut lane = lock(&self.log.group);
         self.appended = self.log.append(&mut lane);
         lane.delta = None;
+        if std::mem::take(&mut lane.cleared) {
+            self.held.iter_mut().for_each(|stripe| stripe.delta = None);
+        }
         drop(lane);
         self.held.clear();
     }

@@ -96,6 +96,8 @@ pub(crate) struct Queue {
     has_failed: AtomicBool,
     /// fsyncs so far.
     pub syncs: AtomicU64,
+    /// Records appended so far.
+    pub records: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,6 +124,7 @@ impl Queue {
             synced: AtomicU64::new(position),
             has_failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
+            records: AtomicU64::new(0),
         }
     }
 
@@ -171,6 +174,7 @@ impl Queue {
             frame.extend(records, count);
         }
         state.bytes += records.len();
+        self.records.fetch_add(count, Ordering::Relaxed);
         let position = self.appended.load(Ordering::Relaxed) + records.len() as u64;
         // Under the lock, so positions are in the order of the records.
         self.appended.store(position, Ordering::Release);

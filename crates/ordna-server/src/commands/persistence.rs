@@ -1,0 +1,143 @@
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, and the section of `INFO`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ordna::backup::Sync;
+
+use crate::command::{ADMIN, Command, Context, Outcome, Result, SYNTAX, TELL, ok};
+use crate::durable::{NO_DIRECTORY, save, save_in_background};
+use crate::keyspace::Keyspace;
+use crate::persistence::Persistence;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::spec::NO_KEY;
+use crate::state::State;
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("bgrewriteaof", 1, ADMIN, NO_KEY, "Backs up, which begins a new log.", rewrite),
+    Command::new("bgsave", -1, ADMIN, NO_KEY, "Backs up in the background.", bgsave),
+    Command::new(
+        "lastsave",
+        1,
+        TELL,
+        NO_KEY,
+        "Returns the second since 1970 of the last backup.",
+        lastsave,
+    ),
+    Command::new("save", 1, ADMIN, NO_KEY, "Backs up, and answers when it is done.", foreground),
+];
+
+fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<Persistence>> {
+    context.state.persistence.as_ref().ok_or_else(|| NO_DIRECTORY.to_owned())
+}
+
+/// As in Redis, other clients may have to wait meanwhile: those whose commands need the keyspace alone.
+fn foreground(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    let persistence = directory(context)?;
+    if context.session.executing {
+        return Err("ERR Command not allowed inside a transaction".to_owned());
+    }
+    save(&context.keys, persistence, false)?;
+    ok(out)
+}
+
+fn bgsave(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if arguments.len() > 2
+        || arguments.len() == 2 && !arguments.get(1).eq_ignore_ascii_case(b"schedule")
+    {
+        return Err(SYNTAX.to_owned());
+    }
+    save_in_background(Keyspace::clone(&context.keys), directory(context)?)?;
+    out.simple("Background saving started");
+    Ok(Outcome::Done)
+}
+
+fn rewrite(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    save_in_background(Keyspace::clone(&context.keys), directory(context)?)?;
+    out.simple("Background append only file rewriting started");
+    Ok(Outcome::Done)
+}
+
+fn lastsave(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    out.integer(last_save(context.state, &context.keys) as i64);
+    Ok(Outcome::Done)
+}
+
+/// The second of the last backup, of the one that was loaded, or of the start.
+fn last_save(state: &State, keys: &Keyspace) -> u64 {
+    let told = keys.durability();
+    let last = told.as_ref().and_then(|told| told.last.as_ref().map(|(_, ended)| *ended));
+    let loaded = told.map(|told| told.recovery.taken_ms).filter(|taken| *taken > 0);
+    let started = state.persistence.as_ref().map_or(0, |persistence| persistence.started_ms);
+    last.or(loaded).unwrap_or(started) / 1000
+}
+
+/// The section of `INFO`: Redis' fields, and those of Ordna.
+pub fn section(state: &State, keys: &Keyspace) -> String {
+    let mut lines = String::new();
+    let mut line = |name: &str, value: String| {
+        lines.push_str(&format!("{name}:{value}\r\n"));
+    };
+    let flag = |yes: bool| u8::from(yes).to_string();
+    let status = |good: bool| if good { "ok" } else { "err" }.to_owned();
+    let Some(persistence) = &state.persistence else {
+        return "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n"
+            .to_owned();
+    };
+    let loading = persistence.is_loading();
+    line("loading", flag(loading));
+    line("async_loading", flag(false));
+    if loading {
+        let progress = &persistence.progress;
+        let (done, all) = (progress.bytes(), progress.expected_bytes());
+        line("loading_start_time", (persistence.started_ms / 1000).to_string());
+        line("loading_total_bytes", all.to_string());
+        line("loading_loaded_bytes", done.to_string());
+        line("loading_loaded_perc", format!("{:.2}", done as f64 / all.max(1) as f64 * 100.0));
+    }
+    let Some(told) = keys.durability() else { return lines };
+    let running = told.running.as_ref();
+    let seconds = |since: &Instant| since.elapsed().as_secs().to_string();
+    line("rdb_changes_since_last_save", told.records_since_backup.to_string());
+    line("rdb_bgsave_in_progress", flag(persistence.saving.load(Ordering::Acquire)));
+    line("rdb_last_save_time", last_save(state, keys).to_string());
+    line("rdb_last_bgsave_status", status(told.last_error.is_none()));
+    let last = told.last.as_ref().map(|(summary, _)| summary);
+    line(
+        "rdb_last_bgsave_time_sec",
+        last.map_or("-1".to_owned(), |summary| summary.took.as_secs().to_string()),
+    );
+    line(
+        "rdb_current_bgsave_time_sec",
+        running.map_or("-1".to_owned(), |(_, since)| seconds(since)),
+    );
+    line("rdb_saves", persistence.saves.load(Ordering::Relaxed).to_string());
+    line("aof_enabled", flag(true));
+    line("aof_rewrite_in_progress", flag(false));
+    line("aof_last_write_status", status(told.failure.is_none()));
+    line("aof_current_size", told.since_backup.to_string());
+    line("aof_buffer_length", (told.appended - told.synced.min(told.appended)).to_string());
+    let policy = match told.sync {
+        Sync::Always => "always",
+        Sync::Never => "no",
+        _ => "everysec",
+    };
+    line("ordna_log", policy.to_owned());
+    line("ordna_log_position", told.appended.to_string());
+    line("ordna_log_durable_position", told.synced.to_string());
+    line("ordna_log_fsyncs", told.syncs.to_string());
+    line("ordna_log_error", told.failure.as_deref().unwrap_or_default().to_owned());
+    let progress = running.map(|(progress, _)| progress);
+    line("ordna_backup_entries", progress.map_or(0, |it| it.entries()).to_string());
+    line("ordna_backup_bytes", progress.map_or(0, |it| it.bytes()).to_string());
+    let path = last.map_or(String::new(), |summary| summary.path.display().to_string());
+    line("ordna_backup_path", path);
+    line("ordna_backup_error", told.last_error.as_deref().unwrap_or_default().to_owned());
+    let recovered = told.recovery;
+    line("ordna_loaded_entries", recovered.entries.to_string());
+    line("ordna_loaded_log_records", recovered.log.records.to_string());
+    line("ordna_loaded_log_cuts", recovered.log.cuts.len().to_string());
+    lines
+}

@@ -1,0 +1,201 @@
+//! Durability of the server: the opening of its directory, backups, and when replies may be sent.
+//!
+//! # Contract
+//! A reply of a write is sent once its record is as durable as `--log` says: under `always` on the
+//! device, otherwise with the system, so that a crash of the process loses nothing acknowledged. All
+//! writes of one command that holds the keyspace alone (`EXEC`, `MSET`, `DEL` of several keys, …) are
+//! one group of the log: after a crash they are there whole or not at all.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use ordna::backup::{BackupError, BackupOptions, Durability, OpenOptions, Summary, Sync};
+
+use crate::command::{Context, Outcome, refused};
+use crate::keyspace::{Entries, Keyspace};
+use crate::persistence::Persistence;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::spec::Spec;
+use crate::state::State;
+
+/// Between two lines about the progress of loading.
+const TELL: Duration = Duration::from_secs(2);
+/// Threads of a backup in the background: they give way to those that serve.
+const WORKERS: usize = 1;
+
+/// Whether the command may write.
+fn writes(spec: &Spec) -> bool {
+    spec.is_write() || ["exec", "eval", "evalsha"].contains(&spec.name)
+}
+
+/// Executes a command of a server with a directory.
+pub fn call(
+    context: &mut Context<'_>,
+    number: usize,
+    alone: bool,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Outcome {
+    let spec = &context.table.catalog.all()[number];
+    if !writes(spec) {
+        return context.call(number, arguments, out);
+    }
+    context.session.wrote = true;
+    if let Err(error) = context.keys.check_log() {
+        if spec.name == "exec" {
+            context.session.end_transaction();
+        }
+        out.error(&refused(error));
+        return Outcome::Done;
+    }
+    if !alone {
+        return context.call(number, arguments, out);
+    }
+    // A handle of its own: FLUSHALL replaces the one in the context.
+    let keys = Keyspace::clone(&context.keys);
+    let before = out.bytes.len();
+    keys.log_group(|| context.call(number, arguments, out)).unwrap_or_else(|error| {
+        out.bytes.truncate(before);
+        out.error(&refused(error));
+        Outcome::Done
+    })
+}
+
+/// Waits until everything written so far is as durable as it must be for its replies.
+///
+/// # Errors
+/// The log has failed.
+pub async fn settle(state: &State) -> Result<(), ordna::Error> {
+    let Some(persistence) = &state.persistence else { return Ok(()) };
+    let keys = Keyspace::clone(&state.keys());
+    if persistence.data.log != Sync::Always {
+        return keys.flush_log();
+    }
+    let position = keys.log_position();
+    poll_fn(|context| keys.poll_durable(position, context)).await
+}
+
+/// Opens the directory and installs what is in it. To be called on a thread that serves nobody.
+///
+/// # Errors
+/// [`BackupError`]; the server then holds nothing.
+pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError> {
+    let data = &persistence.data;
+    let options = OpenOptions::new()
+        .store(state.options())
+        .sync(data.log)
+        .repair(data.repair)
+        .progress(&persistence.progress)
+        .acknowledge_later();
+    tracing::info!(dir = %data.dir.display(), "loading");
+    let store = thread::scope(|scope| {
+        let opening = scope.spawn(|| Entries::open(&data.dir, options));
+        let mut quiet = Duration::ZERO;
+        while !opening.is_finished() {
+            const LOOK: Duration = Duration::from_millis(5);
+            thread::sleep(LOOK);
+            quiet += LOOK;
+            if quiet >= TELL {
+                quiet = Duration::ZERO;
+                let progress = &persistence.progress;
+                let (done, all) = (progress.entries(), progress.expected_entries());
+                tracing::info!(entries = done, expected = all, "loading");
+            }
+        }
+        opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    if let Some(Durability { recovery, .. }) = store.durability() {
+        for cut in &recovery.log.cuts {
+            tracing::warn!(
+                file = %cut.path.display(), offset = cut.offset, dropped = cut.dropped,
+                "the log was torn and is cut: {}", cut.what
+            );
+        }
+        tracing::info!(
+            entries = recovery.entries,
+            log_records = recovery.log.records,
+            seconds = recovery.took.as_secs_f64(),
+            "loaded"
+        );
+    }
+    state.install(Keyspace::of(store));
+    persistence.loaded();
+    Ok(())
+}
+
+/// Backs up now, on this thread.
+///
+/// # Errors
+/// A text for the client.
+pub fn save(
+    keys: &Keyspace,
+    persistence: &Persistence,
+    background: bool,
+) -> Result<Summary, String> {
+    if persistence.saving.swap(true, Ordering::AcqRel) {
+        return Err("ERR Background save already in progress".to_owned());
+    }
+    finish(keys, persistence, background)
+}
+
+fn finish(keys: &Keyspace, persistence: &Persistence, background: bool) -> Result<Summary, String> {
+    let options = BackupOptions::new().background(background);
+    let options = if background { options.workers(WORKERS) } else { options };
+    let done = keys.backup(&options);
+    match &done {
+        Ok(summary) => {
+            persistence.saves.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(
+                path = %summary.path.display(), entries = summary.entries, bytes = summary.bytes,
+                seconds = summary.took.as_secs_f64(), "backed up"
+            );
+        }
+        Err(error) => tracing::error!(%error, "the backup failed; the previous one is untouched"),
+    }
+    persistence.saving.store(false, Ordering::Release);
+    done.map_err(|error| format!("ERR {error}"))
+}
+
+/// Begins a backup on a thread of its own.
+///
+/// # Errors
+/// A text for the client.
+pub fn save_in_background(keys: Keyspace, persistence: &Arc<Persistence>) -> Result<(), String> {
+    if persistence.saving.swap(true, Ordering::AcqRel) {
+        return Err("ERR Background save already in progress".to_owned());
+    }
+    let shared = Arc::clone(persistence);
+    let work = move || {
+        // Kept in the store's state, and logged.
+        let _ = finish(&keys, &shared, true);
+    };
+    let started = thread::Builder::new().name("ordna bgsave".to_owned()).spawn(work);
+    started.map(drop).map_err(|error| {
+        persistence.saving.store(false, Ordering::Release);
+        format!("ERR no thread for the backup: {error}")
+    })
+}
+
+/// Answer of `SAVE` and its kin without a directory.
+pub const NO_DIRECTORY: &str =
+    "ERR this server keeps its keys in memory only; start it with --dir to save them";
+
+/// Backs up from time to time, if anything was written.
+pub async fn back_up_regularly(state: Arc<State>) {
+    let Some(persistence) = &state.persistence else { return };
+    let Some(every) = persistence.data.backup_every else { return };
+    loop {
+        tokio::time::sleep(every).await;
+        let keys = Keyspace::clone(&state.keys());
+        let told = keys.durability();
+        if told.is_some_and(|told| told.since_backup > 0)
+            && let Err(error) = save_in_background(keys, persistence)
+        {
+            tracing::warn!(error, "no backup this time");
+        }
+    }
+}

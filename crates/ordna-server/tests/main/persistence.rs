@@ -1,0 +1,178 @@
+//! The data directory over the wire: nothing acknowledged is lost, transactions are whole.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ordna_server::{Config, Data, LogSync};
+
+use crate::common::{Client, Running, request, show, start};
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("ordna-server-{name}-{}", std::process::id()));
+        // Left by a test that failed.
+        let _ = std::fs::remove_dir_all(&dir);
+        Self(dir)
+    }
+
+    fn config(&self, log: LogSync) -> Config {
+        let data = Data { dir: self.0.clone(), log, backup_every: None, repair: false };
+        Config { data: Some(data), ..Config::default() }
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A client of a server that has loaded.
+fn loaded(server: &Running) -> Client {
+    let mut client = Client::new(server.address);
+    let begin = Instant::now();
+    while client.say("DBSIZE").starts_with("-LOADING") {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it loads for too long");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    client
+}
+
+fn field(client: &mut Client, name: &str) -> String {
+    let info = client.say("INFO persistence");
+    let start = info.find(&format!("{name}:")).unwrap_or_else(|| panic!("no {name} in {info}"));
+    let rest = &info[start + name.len() + 1..];
+    rest[..rest.find(['\r', '\\', '\n']).unwrap()].to_owned()
+}
+
+fn wait_for_backup(client: &mut Client) {
+    while field(client, "rdb_bgsave_in_progress") == "1" {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    for log in [LogSync::Always, LogSync::EverySecond] {
+        let dir = Dir::new(&format!("restart-{log:?}"));
+        let mut server = start(dir.config(log));
+        let mut client = loaded(&server);
+        assert_eq!(client.say("SET a 1"), "+OK");
+        assert_eq!(client.say("SET gone 1 PX 1"), "+OK");
+        assert_eq!(client.say("SET late 1 EX 1000"), "+OK");
+        assert_eq!(client.say("PERSIST late"), ":1");
+        assert_eq!(client.say("MSET b 2 c 3"), "+OK");
+        assert_eq!(client.say("DEL b nothing"), ":1");
+        assert_eq!(client.say("SAVE"), "+OK");
+        assert_eq!(client.say("MULTI"), "+OK");
+        client.say("INCR a");
+        client.say("SET d 4 EX 1000");
+        client.say("EXEC");
+        assert_eq!(client.say("BGSAVE"), "+Background saving started");
+        wait_for_backup(&mut client);
+        assert_eq!(field(&mut client, "rdb_last_bgsave_status"), "ok");
+        assert_eq!(field(&mut client, "rdb_saves"), "2");
+        assert_eq!(client.say("APPEND a x"), ":2");
+        server.stop();
+        let server = start(dir.config(log));
+        let mut client = loaded(&server);
+        let found = ["GET a", "GET b", "GET c", "GET gone", "TTL late", "DBSIZE"];
+        let found: Vec<String> = found.iter().map(|line| client.say(line)).collect();
+        assert_eq!(
+            found,
+            ["$2x", "$-", "3", "$-", ":-1", ":4"].map(String::from).map(|s| s),
+            "{log:?}"
+        );
+        assert!(client.say("LASTSAVE").starts_with(':'));
+    }
+}
+
+#[test]
+fn a_flush_is_logged_even_inside_a_transaction() {
+    let dir = Dir::new("flush");
+    let mut server = start(dir.config(LogSync::Always));
+    let mut client = loaded(&server);
+    for line in [
+        "SET a 1", "FLUSHALL", "SET b 2", "MULTI", "SET c 3", "FLUSHALL", "SET d 4", "EXEC",
+        "SET e 5",
+    ] {
+        client.say(line);
+    }
+    server.stop();
+    let server = start(dir.config(LogSync::Always));
+    let mut client = loaded(&server);
+    assert_eq!(client.say("EXISTS a b c"), ":0");
+    assert_eq!(client.say("EXISTS d e"), ":2");
+}
+
+#[test]
+fn without_a_directory_there_is_nothing_to_save_to() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    for command in ["SAVE", "BGSAVE", "BGREWRITEAOF"] {
+        assert!(client.say(command).starts_with("-ERR this server keeps its keys in memory only"));
+    }
+    assert_eq!(field(&mut client, "aof_enabled"), "0");
+}
+
+#[test]
+fn a_pipeline_under_always_is_answered_in_order_and_durable() {
+    let dir = Dir::new("pipeline");
+    let server = start(dir.config(LogSync::Always));
+    let mut client = loaded(&server);
+    let mut batch = Vec::new();
+    for number in 0..500 {
+        let key = format!("k{number}");
+        batch.extend(request(&[b"SET", key.as_bytes(), b"v"]));
+        batch.extend(request(&[b"GET", key.as_bytes()]));
+    }
+    client.send(&batch);
+    for _ in 0..500 {
+        assert_eq!(show(&client.reply()), "+OK");
+        assert!(show(&client.reply()).contains('v'));
+    }
+    assert_eq!(
+        field(&mut client, "ordna_log_durable_position"),
+        field(&mut client, "ordna_log_position")
+    );
+}
+
+#[test]
+fn a_damaged_directory_stops_the_server_with_its_name() {
+    let dir = Dir::new("damaged");
+    let mut server = start(dir.config(LogSync::Always));
+    let mut client = loaded(&server);
+    client.say("SET a 1");
+    client.say("SAVE");
+    server.stop();
+    let shard = find(&dir.0, "shard-0000");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let failed = runtime.block_on(async {
+        let bind = vec![([127, 0, 0, 1], 0).into()];
+        let config = Config { bind, ..dir.config(LogSync::Always) };
+        let server = ordna_server::Server::bind(config).await.unwrap();
+        server.run(std::future::pending()).await.unwrap_err()
+    });
+    let text = failed.to_string();
+    assert!(text.contains("shard-0000: damaged at byte"), "{text}");
+}
+
+fn find(dir: &Path, name: &str) -> PathBuf {
+    let mut open = vec![dir.to_owned()];
+    while let Some(dir) = open.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.ends_with(name) {
+                return path;
+            }
+        }
+    }
+    panic!("no {name}");
+}
