@@ -34,7 +34,7 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start the server
-    Serve(serve::Options),
+    Serve(Box<serve::Options>),
     /// Load a file into a running server
     Load(load::Options),
     /// Print the value of a key
@@ -54,7 +54,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         None => serve::run(serve::Options::parse_from(["ordna"]), true),
-        Some(Command::Serve(options)) => serve::run(options, false),
+        Some(Command::Serve(options)) => serve::run(*options, false),
         Some(Command::Load(options)) => load::run(&options),
         Some(Command::Get(options)) => query::get(&options),
         Some(Command::Scan(options)) => query::scan(&options),

@@ -85,11 +85,7 @@ fn what_was_acknowledged_is_there_after_a_restart() {
         let mut client = loaded(&server);
         let found = ["GET a", "GET b", "GET c", "GET gone", "TTL late", "DBSIZE"];
         let found: Vec<String> = found.iter().map(|line| say(&mut client, line)).collect();
-        assert_eq!(
-            found,
-            ["$2 2x", "$-1", "$1 3", "$-1", ":-1", ":4"],
-            "{log:?}"
-        );
+        assert_eq!(found, ["$2 2x", "$-1", "$1 3", "$-1", ":-1", ":4"], "{log:?}");
         assert!(say(&mut client, "LASTSAVE").starts_with(':'));
     }
 }
@@ -137,7 +133,7 @@ fn a_pipeline_under_always_is_answered_in_order_and_durable() {
     }
     client.send(&batch);
     for _ in 0..500 {
-        assert_eq!(show(&client.reply()), "+OK");
+        assert!(show(&client.reply()).starts_with("+OK"));
         assert!(show(&client.reply()).contains('v'));
     }
     assert_eq!(
