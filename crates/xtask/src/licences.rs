@@ -10,12 +10,13 @@ const ALLOWED: [&str; 8] =
 
 /// The normal dependencies that each crate of the workspace may have on others of it. A release
 /// build takes nothing from the crates that are for development only.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("ordna-base", &[]),
     ("ordna-papers", &["ordna", "ordna-base"]),
     ("ordna", &["ordna-base", "ordna-derive"]),
     ("ordna-derive", &[]),
     ("ordna-c", &["ordna"]),
+    ("ordna-python", &["ordna"]),
     ("ordna-server", &["ordna"]),
     ("ordna-bench", &["ordna", "ordna-base", "ordna-papers"]),
     ("ordna-cli", &["ordna", "ordna-bench", "ordna-server"]),
@@ -26,16 +27,29 @@ const ARROWS: [(&str, &[&str]); 10] = [
 /// What the library must never depend on: it does no asynchronous work and no network.
 const NOT_IN_THE_LIBRARY: [&str; 3] = ["tokio", "mio", "clap"];
 
-pub fn run() -> Outcome {
+/// The packages that a manifest leads to.
+fn packages(arguments: &[&str]) -> Result<Vec<Value>, String> {
     let output = cargo()
-        .args(["metadata", "--format-version", "1", "--locked"])
+        .args(["metadata", "--format-version", "1"])
+        .args(arguments)
         .output()
         .map_err(|error| error.to_string())?;
-    let metadata: Value =
+    let mut metadata: Value =
         serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => Err("cargo metadata lists no packages".to_owned()),
+    }
+}
+
+pub fn run() -> Outcome {
+    let mut packages = packages(&["--locked"])?;
+    // It stands outside of the workspace. Packages for targets that wheels are not made for stay out.
+    let python = "crates/ordna-python/Cargo.toml";
+    let target = "x86_64-unknown-linux-gnu";
+    packages.extend(self::packages(&["--manifest-path", python, "--filter-platform", target])?);
     let mut wrong = Vec::new();
-    for package in packages {
+    for package in &packages {
         let licence = package["license"].as_str().unwrap_or("none stated");
         if !allowed(licence) {
             wrong.push(format!("{} {}: {licence}", package["name"], package["version"]));
