@@ -1,8 +1,9 @@
 //! Writes that belong together.
 
 use super::handle::Store;
+use super::payment::Payment;
 use super::raw::cost;
-use super::write::{Payment, Put};
+use super::write::Put;
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Error, Key, Value};

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::engine::Versions;
-use super::handle::{Options, Store};
+use super::handle::Store;
+use super::options::Options;
 use super::raw::{NewVersion, Version, cost};
 use crate::skiplist::raw::Segment;
 use ordna::store::budget::Budget;

@@ -29,8 +29,8 @@ use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock, Weak};
 
-use super::Options;
-use super::collect::Graves;
+use super::graves::Graves;
+use super::options::Options;
 use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
 use super::structure::Structure;
 use crate::skiplist::item::Item;

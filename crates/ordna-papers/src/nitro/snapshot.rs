@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::engine::{Engine, View};
-use super::handle::Owner;
+use super::owner::Owner;
 use super::raw::{Kept, Node};
 use ordna_base::index::{Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;

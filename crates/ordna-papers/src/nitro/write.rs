@@ -37,6 +37,7 @@
 use std::borrow::Borrow;
 
 use super::engine::{Engine, Place, Versions};
+use super::payment::Payment;
 use super::raw::{CLAIMED, Corpse, LIVE, NewVersion, Node, cost};
 use super::structure::Structure;
 use ordna_base::index::Change;
@@ -77,16 +78,6 @@ impl<T> Put<T> {
     pub fn forever(value: T) -> Self {
         Self { value, expires_at: None }
     }
-}
-
-/// Whether a write's bytes must still be reserved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Payment {
-    Due,
-    /// Beyond the limit if need be.
-    Forced,
-    /// The batch reserved them all.
-    Done,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
