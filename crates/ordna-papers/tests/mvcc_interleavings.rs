@@ -369,7 +369,7 @@ fn n7_a_later_write_does_not_overtake_one_that_is_in_the_snapshot() {
 /// 7: a writer that read the term before a snapshot and announced itself after it.
 #[test]
 fn n7_a_writer_that_comes_late_writes_in_the_new_term() {
-    for point in ["mvcc.enter.before_announcement", "mvcc.enter.before_second_look"] {
+    for point in ["store.enter.before_announcement", "mvcc.enter.before_second_look"] {
         let store = words();
         store.insert(&1, &10).unwrap();
         let schedule = Schedule::new();
@@ -378,7 +378,7 @@ fn n7_a_writer_that_comes_late_writes_in_the_new_term() {
             let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&1, &11)));
             schedule.wait_held("writer", point);
             let snapshot = store.snapshot();
-            if point == "mvcc.enter.before_announcement" {
+            if point == "store.enter.before_announcement" {
                 // Nobody is announced: the snapshot can be read, and must not change from now on.
                 assert_eq!(snapshot.get(&1), Some(10));
             }
@@ -603,14 +603,14 @@ fn a_collector_does_not_sleep_beyond_a_deadline() {
     store.insert_until(&2, &0, FAR + 20).unwrap();
     clock.store(FAR, Ordering::SeqCst);
     let schedule = Schedule::new();
-    schedule.hold("caller", "mvcc.due.looks");
+    schedule.hold("caller", "store.due.looks");
     std::thread::scope(|scope| {
         scope.spawn(|| schedule.enroll("caller", || store.collect_garbage()));
-        schedule.wait_held("caller", "mvcc.due.looks");
+        schedule.wait_held("caller", "store.due.looks");
         // It is done with its batch, and looks at the deadlines.
         drop(collector);
         a_moment();
-        schedule.release("caller", "mvcc.due.looks");
+        schedule.release("caller", "store.due.looks");
     });
     clock.store(FAR + 20, Ordering::SeqCst);
     let give_up = Instant::now() + Duration::from_secs(20);

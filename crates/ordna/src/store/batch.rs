@@ -52,7 +52,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 Write::Remove(key) => key.check()?,
             }
         }
-        let payment = if fault!("mvcc.batch.reserves_first") {
+        let payment = if fault!("store.batch.reserves_first") {
             Payment::Due
         } else {
             self.within_limit(|engine| engine.budget.reserve(bytes))?;
@@ -66,7 +66,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                     Write::Remove(key) => (key, Change::Remove),
                 };
                 engine.apply(key, turn, payment, |_| change)?;
-                point("mvcc.batch.between_writes");
+                point("store.batch.between_writes");
             }
             Ok(())
         })

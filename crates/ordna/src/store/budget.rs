@@ -141,7 +141,7 @@ impl Budget {
             return Ok(());
         }
         let shares = self.pool.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if !fault!("mvcc.budget.credits_return") {
+        if !fault!("store.budget.credits_return") {
             for share in shares.iter().filter_map(Weak::upgrade) {
                 let credits = share.end_credits();
                 share.taken.fetch_sub(credits, Ordering::Relaxed);
@@ -194,7 +194,7 @@ impl Budget {
     #[inline]
     pub fn release(&self, bytes: usize) {
         let exceeded = self.pool.taken.load(Ordering::Relaxed) > self.pool.limit;
-        if exceeded && !fault!("mvcc.budget.makes_up") {
+        if exceeded && !fault!("store.budget.makes_up") {
             self.give_back(bytes);
             return;
         }

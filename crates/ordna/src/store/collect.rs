@@ -132,13 +132,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// caller that is told of none finds those of the others gone.
     fn expire(&self) -> usize {
         let now = self.time.now();
-        let _turn = (!fault!("mvcc.expire.turn")).then(|| self.deadlines.turn());
+        let _turn = (!fault!("store.expire.turn")).then(|| self.deadlines.turn());
         let due = self.deadlines.due(now, DUE);
-        if self.deadlines.earliest() < u64::MAX && !fault!("mvcc.expire.wakes") {
+        if self.deadlines.earliest() < u64::MAX && !fault!("store.expire.wakes") {
             // The thread may have looked meanwhile, found no deadline, and gone to sleep.
             self.wake();
         }
-        point("mvcc.expire.due");
+        point("store.expire.due");
         let mut unfinished = Unfinished { deadlines: &self.deadlines, now: Some(now) };
         for key in &due {
             self.remove_expired(key.borrow());
@@ -242,7 +242,7 @@ struct Unfinished<'a, K: Key + ?Sized> {
 impl<K: Key + ?Sized> Drop for Unfinished<'_, K> {
     fn drop(&mut self) {
         if let Some(now) = self.now
-            && !fault!("mvcc.expire.panics")
+            && !fault!("store.expire.panics")
         {
             self.deadlines.schedule(now);
         }

@@ -199,7 +199,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         mut attempt: impl FnMut(&Engine<K, V>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         match attempt(self.engine()) {
-            Err(Error::MemoryLimit { .. }) if !fault!("mvcc.limit.collects") => {
+            Err(Error::MemoryLimit { .. }) if !fault!("store.limit.collects") => {
                 self.engine().collect();
                 attempt(self.engine())
             }

@@ -60,7 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.engine;
-        if !fault!("mvcc.read.settles") {
+        if !fault!("store.read.settles") {
             engine.terms.settle(self.0.term);
         }
         engine

@@ -127,14 +127,14 @@ impl<G> Terms<G> {
         loop {
             // Acquire: pairs with the store in `open`. The snapshots below the term are in `youngest`.
             let term = self.current.load(Ordering::Acquire);
-            point("mvcc.enter.before_announcement");
+            point("store.enter.before_announcement");
             let announced = &stripe.0[parity(term)];
             announced.fetch_add(1, Ordering::Relaxed);
             let writing = Writing { announced, term };
             if !fault!("mvcc_terms.enter.fence") {
                 fence(Ordering::SeqCst);
             }
-            point("mvcc.enter.before_second_look");
+            point("store.enter.before_second_look");
             if self.current.load(Ordering::Relaxed) == term
                 || fault!("mvcc_terms.enter.second_look")
             {

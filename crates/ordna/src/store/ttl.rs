@@ -45,7 +45,7 @@ impl Timekeeper {
 
     pub fn now(&self) -> u64 {
         let told = (self.clock)();
-        if fault!("mvcc.ttl.never_backwards") {
+        if fault!("store.ttl.never_backwards") {
             return told;
         }
         self.latest.fetch_max(told, Ordering::AcqRel).max(told)
@@ -57,7 +57,7 @@ impl Timekeeper {
     pub fn until(&self, deadline: u64) -> Duration {
         let told = (self.clock)();
         let now = self.latest.fetch_max(told, Ordering::AcqRel).max(told);
-        let told = if fault!("mvcc.ttl.waits_for_the_clock") { now } else { told };
+        let told = if fault!("store.ttl.waits_for_the_clock") { now } else { told };
         let left = if deadline <= now { 0 } else { deadline - told };
         Duration::from_millis(left).min(LONGEST_SLEEP)
     }
@@ -158,7 +158,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
         }
         // What is scheduled from now on counts anew; what was before is found below.
         self.earliest.store(u64::MAX, Ordering::Release);
-        point("mvcc.due.looks");
+        point("store.due.looks");
         let mut due = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);

@@ -162,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let first = Leaf::new(None, &pool);
         Self {
             search: Search::new(first.place(), sizes.fanout),
-            log: Log::new(),
+            log: Log::new(sizes.slots),
             first,
             pool,
             slots: sizes.slots.clamp(2, SLOTS),
@@ -254,7 +254,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         probe: &Probe<'_, K>,
         snapshot: Option<u64>,
     ) -> Option<Seek<K, V>> {
+        point("tree.seek.begun");
         let found = leaf.find(probe, self.simd);
+        point("tree.seek.found");
         let mut found = found.map(|slot| (leaf.word(slot), leaf.deadline(slot)));
         point("tree.seek.slot_read");
         if let Some(snapshot) = snapshot
@@ -326,6 +328,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let mut leaf = Self::leaf_at(self.search.find(probe.key, false, guard));
             // The lock's atomic operation waits for the header; the bucket comes meanwhile.
             leaf.prefetch(probe);
+            point("tree.lock.searched");
             loop {
                 let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
                 if leaf.covers(probe) {
@@ -440,6 +443,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) -> bool {
         let old = slot.map(|slot| leaf.entry(slot));
         let push = |taken: &mut usize| {
+            point("tree.write.before_push");
             let state = old.map_or(State::Absent, |old| State::Present {
                 word: old.word,
                 deadline: old.deadline,

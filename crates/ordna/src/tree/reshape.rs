@@ -255,6 +255,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let next =
                 leaf.next().and_then(|next| next.with_anchor(|at| at.map(ToOwned::to_owned)));
             drop(lock);
+            point("tree.range.leaf_done");
             if leaf.count() <= self.slots / 4 {
                 self.merge_around(leaf, turn.guard);
             }

@@ -398,6 +398,9 @@ impl<K: Key + ?Sized> Search<K> {
         let (mut node, mut version) = self.enter()?;
         loop {
             let at = node.route(key, strict, self.simd).ok_or(Obsolete)?;
+            if node.height == 0 {
+                point("search.find.routed");
+            }
             let child = node.child(at);
             if node.height == 0 {
                 return node.checked(version).map(|()| child);
@@ -445,7 +448,7 @@ impl<K: Key + ?Sized> Search<K> {
         node.checked(version)?;
         // SAFETY: a child at a moment of this guard.
         let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
-        point("search.step.before_child");
+        point(if node.height > 1 { "search.step.down" } else { "search.step.to_the_bottom" });
         let next = below.lock.read()?;
         if !fault!("search.step.second_validation") {
             node.checked(version)?;
@@ -572,11 +575,19 @@ impl<K: Key + ?Sized> Search<K> {
                 Self::retire(boundary.separator, guard);
                 break;
             }
-            // The node's lower bound rises: an ancestor holds it.
-            let above = path.iter().rev().find(|(_, at)| *at > 0);
-            if let Some((above, at)) = above {
+            // The node's lower bound rises: an ancestor holds it. The nodes between get new versions: a
+            // reader that came by the old bound must not enter the node any more.
+            let above = path.iter().rposition(|(_, at)| *at > 0);
+            if let Some(position) = above {
+                if !fault!("search.remove.between") {
+                    for (between, _) in path[position + 1..].iter().rev() {
+                        // SAFETY: as above.
+                        held.push(unsafe { &**between }.lock.enter_owned());
+                    }
+                }
+                let (above, at) = path[position];
                 // SAFETY: as above.
-                let above = unsafe { &**above };
+                let above = unsafe { &*above };
                 held.push(above.lock.enter_owned());
                 let mut contents = above.contents();
                 Self::retire(contents.separators[at - 1], guard);

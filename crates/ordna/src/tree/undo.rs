@@ -19,7 +19,8 @@
 //! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
 //!    older record, or 0. [`Log::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
 //!    a term above `settled`, and so needs no older record.
-//! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap.
+//! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless the
+//!    chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
 //! # Orders of stores
 //! A writer stores the undo record, then the leaf's `dead`, then the slot. A reader loads the slot, then
@@ -48,7 +49,7 @@ use ordna_base::{Key, Value};
 const STRIPES: usize = 32;
 /// Bytes of a chunk, and its alignment: an address leads to its chunk. Some 290 records.
 const CHUNK: usize = 16 << 10;
-/// Pushes onto a leaf between two prunes, at least.
+/// Pushes onto a leaf between two prunes, at least; fewer with tiny leaves.
 const PRUNE_AFTER: u64 = 16;
 /// The countdown's place above the address.
 const COUNTDOWN: u32 = 48;
@@ -67,16 +68,20 @@ struct Undo {
     next_dead: AtomicU64,
 }
 
+/// Used under the lock of the chunk's stripe, apart from the stripe's number.
 #[repr(C)]
 struct ChunkHeader {
+    stripe: usize,
     /// Records written.
     len: usize,
     /// Records still in a list.
-    linked: AtomicUsize,
+    linked: usize,
     /// The largest death.
     last: u64,
     /// Bytes of records that the chunk owns.
-    owned: AtomicUsize,
+    owned: usize,
+    /// Whether the chunk was taken out of its stripe: its records count no more.
+    gone: bool,
 }
 
 /// Memory of a stripe's records, filled in order.
@@ -134,6 +139,8 @@ pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
     records: AtomicUsize,
     /// Bytes of chunks and of what they own.
     bytes: AtomicUsize,
+    /// Pushes onto a leaf between two prunes, at least.
+    prune_after: u64,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
@@ -143,41 +150,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
     };
     const ROOM: usize = (CHUNK - size_of::<ChunkHeader>()) / size_of::<Undo>();
 
-    fn new() -> Self {
+    fn new(stripe: usize) -> Self {
         // SAFETY: the layout is not empty.
         let Some(memory) = NonNull::new(unsafe { alloc(Self::LAYOUT) }) else {
             handle_alloc_error(Self::LAYOUT)
         };
         let _ = memory.as_ptr().expose_provenance();
-        let header = ChunkHeader {
-            len: 0,
-            linked: AtomicUsize::new(0),
-            last: 0,
-            owned: AtomicUsize::new(0),
-        };
+        let header = ChunkHeader { stripe, len: 0, linked: 0, last: 0, owned: 0, gone: false };
         // SAFETY: new memory, large enough.
         unsafe { memory.cast::<ChunkHeader>().write(header) };
         Self { memory: memory.cast(), kinds: PhantomData }
     }
 
-    fn len(&self) -> usize {
-        // SAFETY: the stripe's lock is held; `len` and `last` are used under it only.
-        unsafe { (*self.memory.as_ptr()).len }
-    }
-
-    fn last(&self) -> u64 {
-        // SAFETY: as above.
-        unsafe { (*self.memory.as_ptr()).last }
-    }
-
-    fn linked(&self) -> usize {
-        // SAFETY: an atomic of a chunk that is there.
-        unsafe { (*self.memory.as_ptr()).linked.load(Ordering::Acquire) }
-    }
-
-    fn owned(&self) -> usize {
-        // SAFETY: as above.
-        unsafe { (*self.memory.as_ptr()).owned.load(Ordering::Relaxed) }
+    /// The header of a chunk whose stripe's lock is held, or that left its stripe.
+    fn header(&self) -> &ChunkHeader {
+        // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is gone.
+        unsafe { self.memory.as_ref() }
     }
 
     fn record(&self, at: usize) -> NonNull<Undo> {
@@ -186,22 +174,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
     }
 
     /// Appends a record; the caller holds the stripe's lock, and there is room.
-    fn push(&mut self, record: Undo, dead: u64) -> NonNull<Undo> {
-        let at = self.record(self.len());
+    fn push(&mut self, record: Undo, dead: u64, owned: usize) -> NonNull<Undo> {
+        let at = self.record(self.header().len);
+        debug_assert!(self.header().last <= dead, "deaths ascend within a stripe");
+        let header = self.memory.as_ptr();
         // SAFETY: memory that no record was written to; the stripe's lock is held.
         unsafe {
             at.write(record);
-            let header = self.memory.as_ptr();
             (*header).len += 1;
             (*header).last = dead;
-            (*header).linked.fetch_add(1, Ordering::Relaxed);
+            (*header).linked += 1;
+            (*header).owned += owned;
         }
         at
     }
 
     /// Tells `spill` of all records with a death above `snapshot`.
     fn spill(&self, snapshot: u64, spill: Spill<'_, K, V>) {
-        for at in 0..self.len() {
+        for at in 0..self.header().len {
             let record = Linked(self.record(at));
             if record.dead() > snapshot {
                 record.spill::<K, V>(spill);
@@ -214,7 +204,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Chunk<K, V> {
     unsafe fn free(memory: *mut Self) {
         let Some(memory) = NonNull::new(memory.cast::<ChunkHeader>()) else { return };
         let chunk = Self { memory, kinds: PhantomData };
-        for at in 0..chunk.len() {
+        for at in 0..chunk.header().len {
             // SAFETY: written records; exclusively the caller's, as is what they own.
             unsafe {
                 let old = chunk.record(at).as_ref().old.load(Ordering::Relaxed);
@@ -257,10 +247,10 @@ impl Linked {
         State::Present { word, deadline: self.get().deadline.load(Ordering::Relaxed) }
     }
 
-    fn chunk(self) -> &'static ChunkHeader {
+    /// The header of the record's chunk.
+    fn chunk(self) -> *mut ChunkHeader {
         let start = self.0.as_ptr().addr() & !(CHUNK - 1);
-        // SAFETY: chunks are aligned to their size; used only while the record may be followed.
-        unsafe { &*ptr::with_exposed_provenance::<ChunkHeader>(start) }
+        ptr::with_exposed_provenance_mut(start)
     }
 
     /// Whether the record is of this key; `None` if its record was taken out.
@@ -302,8 +292,10 @@ impl Linked {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
-    pub fn new() -> Self {
+    /// An empty log of leaves with so many slots.
+    pub fn new(slots: usize) -> Self {
         Self {
+            prune_after: PRUNE_AFTER.min(slots as u64),
             stripes: (0..STRIPES).map(|_| Mutex::new(VecDeque::new())).collect(),
             horizon: AtomicU64::new(0),
             chunks: AtomicUsize::new(0),
@@ -395,21 +387,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         };
         let owned = Self::owned_bytes(old);
         let address = {
-            let mut stripe = self.stripe(stripe_of_this_thread());
-            if stripe.back().is_none_or(|chunk| chunk.len() == Chunk::<K, V>::ROOM) {
-                stripe.push_back(Chunk::new());
+            let number = stripe_of_this_thread() % STRIPES;
+            let mut stripe = self.stripe(number);
+            if stripe.back().is_none_or(|chunk| chunk.header().len == Chunk::<K, V>::ROOM) {
+                stripe.push_back(Chunk::new(number));
                 self.chunks.fetch_add(1, Ordering::Release);
                 self.bytes.fetch_add(CHUNK, Ordering::Relaxed);
             }
             let chunk = stripe.back_mut().expect("just pushed");
-            let record = Linked(chunk.push(record, dead));
-            record.chunk().owned.fetch_add(owned, Ordering::Relaxed);
-            record.address()
+            Linked(chunk.push(record, dead, owned)).address()
         };
         self.records.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(owned, Ordering::Relaxed);
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
-        let countdown = if head == 0 { PRUNE_AFTER } else { countdown };
+        let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
         header.undo.store(address | countdown << COUNTDOWN, Ordering::Release);
         point("undo.push.before_dead");
@@ -435,28 +426,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         guard: &Guard<'_>,
     ) -> usize {
         let all = self.collect(leaf);
-        let mut kept = Vec::with_capacity(all.len());
-        let mut freed = 0;
+        let mut kept: Vec<Linked> = Vec::with_capacity(all.len());
+        let mut dropped = Vec::new();
         for (at, record) in all.iter().enumerate() {
             let dead = record.dead();
             let same = |other: &&Linked| Self::same_key(**other, *record);
             let before = all[at + 1..].iter().find(same).map_or(0, |older| older.dead());
             let needed = dead > live.settled + 1
                 || live.terms.iter().any(|term| before <= *term && *term < dead);
-            // "Absent" below an absent state says nothing new.
+            // "Absent" below an absent state that stays says nothing new.
             let redundant = record.state() == State::Absent
-                && match all[..at].iter().rev().find(same) {
+                && match kept.iter().rev().find(same) {
                     Some(younger) => younger.state() == State::Absent,
                     None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
                 };
             if (needed && !redundant) || fault!("undo.prune.keeps_all") {
                 kept.push(*record);
             } else {
-                freed += self.unlinked(*record, guard);
+                dropped.push(*record);
             }
         }
+        // A record leaves its list before its chunk may go.
         self.relink(leaf, &kept);
-        freed
+        point("undo.prune.relinked");
+        dropped.into_iter().map(|record| self.unlinked(record, guard)).sum()
     }
 
     /// Moves the records of keys from `boundary` on to the leaf on the right.
@@ -513,25 +506,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             let mut gone = VecDeque::new();
             {
                 let mut stripe = self.stripe(at);
-                while stripe.front().is_some_and(|chunk| chunk.last() <= horizon) {
+                while stripe.front().is_some_and(|chunk| chunk.header().last <= horizon) {
                     gone.extend(stripe.pop_front());
                 }
                 // Prunes may have emptied later ones, apart from the one that is being filled.
                 let full = stripe.len().saturating_sub(1);
                 for at in (0..full).rev() {
-                    if stripe[at].linked() == 0 {
+                    if stripe[at].header().linked == 0 {
                         gone.extend(stripe.remove(at));
                     }
                 }
+                for chunk in &mut gone {
+                    // SAFETY: the stripe's lock is held.
+                    unsafe { (*chunk.memory.as_ptr()).gone = true };
+                }
             }
             for chunk in gone {
+                let (linked, owned) = (chunk.header().linked, chunk.header().owned);
                 if let Some((snapshot, spill)) = &mut spill {
                     chunk.spill(*snapshot, *spill);
                 }
-                let bytes = CHUNK + chunk.owned();
-                freed += chunk.owned() + chunk.linked() * Self::RECORD;
-                self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-                self.records.fetch_sub(chunk.linked(), Ordering::Relaxed);
+                freed += owned + linked * Self::RECORD;
+                self.bytes.fetch_sub(CHUNK + owned, Ordering::Relaxed);
+                self.records.fetch_sub(linked, Ordering::Relaxed);
                 self.chunks.fetch_sub(1, Ordering::Release);
                 // SAFETY: no link to it is followed from now on (invariant 2), and guards of before keep it.
                 unsafe { guard.retire(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
@@ -577,16 +574,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             record.get().next.store(address, Ordering::Release);
             record.get().next_dead.store(dead, Ordering::Release);
         }
-        let countdown = (records.len() as u64).clamp(PRUNE_AFTER, u64::from(u16::MAX));
+        let countdown = (records.len() as u64).clamp(self.prune_after, u64::from(u16::MAX));
         let first = records.first().map_or(0, |first| first.address());
         let dead = records.first().map_or(0, |first| first.dead());
         leaf.header().undo.store(first | countdown << COUNTDOWN, Ordering::Release);
         leaf.header().dead.store(dead, Ordering::Release);
     }
 
-    /// A record left its list: gives back what it kept.
+    /// A record left its list: gives back what it kept, unless its chunk is gone with all that it kept.
     fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
         let chunk = record.chunk();
+        // SAFETY: the caller's guard keeps the chunk; its stripe's number never changes.
+        let _stripe = self.stripe(unsafe { (*chunk).stripe });
+        // SAFETY: as above; the stripe's lock is held.
+        if unsafe { (*chunk).gone } {
+            return 0;
+        }
         let mut owned = 0;
         if !is_inline::<K, V>() {
             let old = record.get().old.swap(0, Ordering::AcqRel);
@@ -596,11 +599,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 unsafe { old.retire(guard) };
             }
         }
-        chunk.owned.fetch_sub(owned, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe {
+            (*chunk).owned -= owned;
+            (*chunk).linked -= 1;
+        }
         self.bytes.fetch_sub(owned, Ordering::Relaxed);
         self.records.fetch_sub(1, Ordering::Relaxed);
-        // Release: what was done with the record comes before its chunk's end.
-        chunk.linked.fetch_sub(1, Ordering::Release);
         Self::RECORD + owned
     }
 }

@@ -1,7 +1,5 @@
 //! The store as an index: its latest state, with nodes of the usual sizes and with tiny ones.
 
-ordna_testkit::count_memory!();
-
 use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

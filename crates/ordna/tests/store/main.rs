@@ -1,0 +1,10 @@
+//! The store and its tree: the contract of an index, state machines, cuts, forced interleavings.
+
+ordna_testkit::count_memory!();
+
+mod store_cuts;
+mod store_expiry;
+mod store_index;
+mod store_interleavings;
+mod store_limit;
+mod store_states;

@@ -1,0 +1,213 @@
+//! Expiry, and the thread that removes expired keys and frees undo records.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ordna::{Options, Store};
+use ordna_base::OrderedIndex;
+
+/// Expired keys go by themselves, at their time.
+#[test]
+fn expired_keys_are_collected_in_the_background() {
+    let store: Store<[u8], u64> = Store::new();
+    let (soon, later) = (store.now() + 30, store.now() + 60_000);
+    for n in 0..1000_u32 {
+        let deadline = if n < 2 { later } else { soon + u64::from(n % 20) };
+        store.insert_until(&n.to_be_bytes(), &1, deadline).unwrap();
+        store.insert(&(n + 5000).to_be_bytes(), &2).unwrap();
+    }
+    // Overwritten for good; and a deadline far away.
+    store.insert(&0_u32.to_be_bytes(), &3).unwrap();
+    assert!(store.set_expiry(&1_u32.to_be_bytes(), Some(later + 1_000_000)).unwrap());
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while store.statistics().items > 1002 {
+        assert!(Instant::now() < give_up, "{:?}", store.statistics());
+        std::thread::yield_now();
+    }
+    // The collector has counted the last item, and may have to forget its deadline yet.
+    store.collect_garbage();
+    assert_eq!(store.get(&0_u32.to_be_bytes()), Some(3));
+    assert_eq!(store.get(&1_u32.to_be_bytes()), Some(1));
+    assert_eq!(store.statistics().expiring.0, 1);
+    store.validate().unwrap();
+}
+
+/// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for the
+/// clock, and do not look again each millisecond.
+#[test]
+fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let (time, looks) = (Arc::new(AtomicU64::new(1_000_000)), Arc::new(AtomicU64::new(0)));
+    let (clock, looked) = (Arc::clone(&time), Arc::clone(&looks));
+    let options = Options::new().collectors(1).clock(move || {
+        if std::thread::current().name() == Some("ordna collector") {
+            looked.fetch_add(1, Ordering::SeqCst);
+        }
+        clock.load(Ordering::SeqCst)
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    assert_eq!(store.now(), 1_000_000);
+    time.store(400_000, Ordering::SeqCst);
+    store.insert_until(&1, &1, 1_000_001).unwrap();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while looks.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < give_up, "the collector never looked at the clock");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let looks = looks.load(Ordering::SeqCst);
+    assert!(looks < 20, "{looks} looks at the clock in 300 ms");
+    time.store(1_000_001, Ordering::SeqCst);
+    store.collect_garbage();
+    assert_eq!(store.validate().unwrap().entries, 0);
+}
+
+/// A clock that panics in the collector ends that thread. Callers take its place.
+#[test]
+fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
+    let panicked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let panics = std::sync::Arc::clone(&panicked);
+    let options = Options::new().collectors(1).clock(move || {
+        if std::thread::current().name() == Some("ordna collector") {
+            panics.store(true, std::sync::atomic::Ordering::SeqCst);
+            std::panic::resume_unwind(Box::new("in a clock"));
+        }
+        0
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    store.insert_until(&1, &1, 1_000_000).unwrap();
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while !panicked.load(std::sync::atomic::Ordering::SeqCst) {
+        assert!(Instant::now() < give_up, "the collector never looked at the clock");
+        std::thread::yield_now();
+    }
+    // It may take its last steps yet, so more than once.
+    while store.statistics().collected == 0 {
+        assert!(Instant::now() < give_up, "{:?}", store.statistics());
+        store.insert(&2, &2).unwrap();
+        let snapshot = store.snapshot();
+        store.remove(&2);
+        drop(snapshot);
+        // Slow enough for the queue not to grow so long that writers would help in any case.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    store.collect_garbage();
+    assert_eq!(store.validate().unwrap().entries, 1);
+}
+
+/// One collector watches the next deadline, the others sleep until they are woken; and if there is no
+/// other, the one that watches collects.
+#[test]
+fn one_collector_watches_the_deadlines_and_all_collect() {
+    use std::collections::BTreeSet;
+    use std::sync::{Arc, Mutex};
+    const FAR: u64 = 1 << 50;
+    for collectors in [1, 2, 4] {
+        let time = Arc::new(AtomicU64::new(1000));
+        let lookers: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (clock, looked) = (Arc::clone(&time), Arc::clone(&lookers));
+        let options = Options::new().collectors(collectors).clock(move || {
+            let thread = std::thread::current();
+            if thread.name() == Some("ordna collector") {
+                looked.lock().unwrap().insert(format!("{:?}", thread.id()));
+            }
+            clock.load(Ordering::SeqCst)
+        });
+        let store: Store<u64, u64> = Store::with_options(options);
+        let patience = Instant::now() + Duration::from_secs(20);
+        let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+            while !done() {
+                assert!(Instant::now() < patience, "{collectors} collectors: not {what}");
+                std::thread::yield_now();
+            }
+        };
+        store.insert_until(&0, &0, FAR).unwrap();
+        wait_until("watched", &|| !lookers.lock().unwrap().is_empty());
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(lookers.lock().unwrap().len(), 1, "of {collectors} collectors look");
+        for round in 0..50 {
+            (1..100).for_each(|key| drop(store.insert(&key, &round)));
+            let snapshot = store.snapshot();
+            (1..100).for_each(|key| drop(store.insert(&key, &round)));
+            drop(snapshot);
+            wait_until("collected", &|| store.statistics().dead == 0);
+            if round % 10 == 0 {
+                // Nearer than the one that is watched.
+                store.insert_until(&500, &1, 1010 + round).unwrap();
+                time.store(1010 + round, Ordering::SeqCst);
+                wait_until("expired", &|| store.statistics().items == 100);
+            }
+        }
+        drop(store);
+    }
+}
+
+/// A clock that panics while expired keys are removed loses none of them.
+#[test]
+fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
+    use std::sync::Arc;
+    /// Looks at the clock after which it panics once.
+    const PANICS: u64 = 7;
+    let time = Arc::new(AtomicU64::new(0));
+    let left = Arc::new(AtomicU64::new(u64::MAX));
+    let (hands, looks) = (Arc::clone(&time), Arc::clone(&left));
+    let options = Options::new().collectors(0).clock(move || {
+        if looks.fetch_sub(1, Ordering::SeqCst) == 1 {
+            std::panic::resume_unwind(Box::new("the clock"));
+        }
+        hands.load(Ordering::SeqCst)
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    (0..100).for_each(|key| store.insert_until(&key, &key, 10).unwrap());
+    time.store(20, Ordering::SeqCst);
+    left.store(PANICS, Ordering::SeqCst);
+    let collect = std::panic::AssertUnwindSafe(|| store.collect_garbage());
+    assert!(std::panic::catch_unwind(collect).is_err());
+    let items = store.statistics().items;
+    assert!((1..100).contains(&items), "{items} are left");
+    left.store(u64::MAX, Ordering::SeqCst);
+    store.collect_garbage();
+    assert_eq!(store.statistics().items, 0);
+    assert_eq!(store.validate().unwrap().entries, 0);
+}
+
+/// Nanoseconds that this thread has run, by the clock that every POSIX system has.
+#[cfg(unix)]
+#[expect(unsafe_code, reason = "a call of the system")]
+fn processor_time() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to `time`.
+    let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(told, 0, "{}", std::io::Error::last_os_error());
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The thread that ends a snapshot leaves what it kept to the collector.
+#[cfg(unix)]
+#[test]
+fn the_end_of_a_snapshot_is_no_work_for_who_ends_it() {
+    const KEYS: u64 = 200_000;
+    fn cost(work: impl FnOnce()) -> u64 {
+        let before = processor_time();
+        work();
+        processor_time() - before
+    }
+    let key = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(1));
+    let costs = (0..3).map(|round| {
+        (0..KEYS).for_each(|n| drop(store.insert(&key(n), &round)));
+        let snapshot = store.snapshot();
+        (0..KEYS).for_each(|n| drop(store.insert(&key(n), &round)));
+        store.collect_garbage();
+        assert_eq!(store.statistics().dead as u64, KEYS);
+        let cost = cost(|| drop(snapshot));
+        store.collect_garbage();
+        cost
+    });
+    let least = costs.min().unwrap();
+    assert_eq!(store.validate().unwrap().entries as u64, KEYS);
+    let mut sorted: Vec<u64> = (0..KEYS).map(key).collect();
+    let sorting = cost(|| sorted.sort_unstable());
+    assert!(least < sorting / 4, "{least} ns, where putting that in order takes {sorting} ns");
+}

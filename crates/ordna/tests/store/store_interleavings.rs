@@ -1,0 +1,421 @@
+//! Rare interleavings of the tree and the store, forced.
+#![cfg(debug_assertions)]
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use ordna::{Options, Snapshot, Store, Write};
+use ordna_base::OrderedIndex;
+use ordna_base::sync::schedule::{Schedule, while_held};
+use ordna_testkit::kinds::{TestKey, TestValue};
+
+type Words = Store<u64, u64>;
+
+fn tiny(slots: usize) -> Options {
+    Options::new().collectors(0).sizes(slots, 3)
+}
+
+/// Holds the values `of(n)` under the keys `from..to`.
+fn filled(slots: usize, from: u64, to: u64, of: impl Fn(u64) -> u64) -> Words {
+    let store = Words::with_options(tiny(slots));
+    (from..to).for_each(|n| drop(store.insert(&n, &of(n)).unwrap()));
+    store
+}
+
+fn content(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
+    snapshot.iter().collect()
+}
+
+/// Long enough for a thread that is not held back to do its part.
+fn a_moment() {
+    std::thread::sleep(Duration::from_millis(30));
+}
+
+/// What may happen to a leaf and its neighbours while a reader stands in it.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Split,
+    Merge,
+    Clear,
+    Rewrite,
+    ComeAndGo,
+}
+
+const CHANGES: [Change; 5] =
+    [Change::Split, Change::Merge, Change::Clear, Change::Rewrite, Change::ComeAndGo];
+
+impl Change {
+    /// Leaves the key's value as it is, unless `fully`.
+    fn run<K: TestKey + ?Sized>(self, store: &Store<K, u64>, keys: &[u64], own: u64, fully: bool) {
+        let put = |n: u64, value: u64| drop(store.insert(as_key::<K>(n).as_ref(), &value).unwrap());
+        let remove = |n: u64| drop(store.remove(as_key::<K>(n).as_ref()));
+        let others = || keys.iter().copied().filter(|n| fully || *n != own);
+        match self {
+            Self::Split => (1000..1060).for_each(|n| put(n, n)),
+            Self::Merge => others().for_each(remove),
+            Self::Clear if fully => {
+                drop(store.remove_range(Bound::Unbounded, Bound::Unbounded));
+            }
+            Self::Clear | Self::Rewrite => others().for_each(|n| put(n, n + 500)),
+            Self::ComeAndGo => {
+                (1000..1060).for_each(|n| put(n, n));
+                others().for_each(remove);
+                (1000..1060).for_each(remove);
+                others().for_each(|n| put(n, n + 600));
+            }
+        }
+    }
+}
+
+struct Owned<K: ToOwned + ?Sized>(K::Owned);
+
+impl<K: TestKey + ?Sized> AsRef<K> for Owned<K> {
+    fn as_ref(&self) -> &K {
+        std::borrow::Borrow::borrow(&self.0)
+    }
+}
+
+fn as_key<K: TestKey + ?Sized>(n: u64) -> Owned<K> {
+    Owned(K::number(n))
+}
+
+/// A reader that stands in a leaf finds the key there, or follows it to where it went.
+fn readers_stand_while_leaves_change<K: TestKey + ?Sized>() {
+    let points = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
+    let keys: Vec<u64> = (10..22).collect();
+    for (change, point) in CHANGES.iter().flat_map(|change| points.map(|point| (change, point))) {
+        for at_snapshot in [false, true] {
+            for own in [10, 13, 17, 21] {
+                let store = Store::<K, u64>::with_options(tiny(4));
+                for n in &keys {
+                    store.insert(as_key::<K>(*n).as_ref(), n).unwrap();
+                }
+                let snapshot = at_snapshot.then(|| store.snapshot());
+                let found = while_held(
+                    point,
+                    || match &snapshot {
+                        Some(snapshot) => snapshot.get(as_key::<K>(own).as_ref()),
+                        None => store.get(as_key::<K>(own).as_ref()),
+                    },
+                    || change.run(&store, &keys, own, at_snapshot),
+                );
+                assert_eq!(found, Some(own), "{change:?} at {point}, snapshot {at_snapshot}");
+                store.validate().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn readers_of_words_stand_while_leaves_change() {
+    readers_stand_while_leaves_change::<u64>();
+}
+
+#[test]
+fn readers_of_bytes_stand_while_leaves_change() {
+    readers_stand_while_leaves_change::<[u8]>();
+}
+
+/// A walk at a snapshot that stands in a leaf, or between two, returns what the snapshot holds.
+#[test]
+fn walks_at_a_snapshot_stand_while_leaves_change() {
+    let keys: Vec<u64> = (10..40).collect();
+    let places = ["tree.walk.before_validate", "tree.walk.read"];
+    for (change, point) in CHANGES.iter().flat_map(|change| places.map(|point| (change, point))) {
+        for upwards in [true, false] {
+            let store = filled(3, 10, 40, |n| n);
+            let snapshot = store.snapshot();
+            let walk = || match upwards {
+                true => snapshot.iter().map(|(key, _)| key).collect::<Vec<u64>>(),
+                false => {
+                    let mut down: Vec<u64> = snapshot.iter().rev().map(|(key, _)| key).collect();
+                    down.reverse();
+                    down
+                }
+            };
+            let walked = while_held(point, walk, || change.run::<u64>(&store, &keys, 0, true));
+            assert_eq!(walked, keys, "{change:?} at {point}, upwards {upwards}");
+        }
+    }
+}
+
+/// A slot that another key takes while a reader stands there is not that reader's answer.
+#[test]
+fn a_slot_taken_by_another_key_is_not_the_answer() {
+    fn check<K: TestKey + ?Sized, V: TestValue + ?Sized>() {
+        for other in 100..160 {
+            let store = Store::<K, V>::with_options(Options::new().collectors(0));
+            let (key, value) = (as_key::<K>(7), V::dress(7));
+            store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
+            let found = while_held(
+                "tree.seek.found",
+                || store.get_with(key.as_ref(), |value| value.word()),
+                || {
+                    store.remove(key.as_ref());
+                    let value = V::dress(other);
+                    let key = as_key::<K>(other);
+                    store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
+                },
+            );
+            assert!(found.is_none_or(|found| found == 7), "key 7 had {found:?}");
+        }
+    }
+    check::<u64, u64>();
+    check::<[u8], [u8]>();
+}
+
+/// An overwrite in place changes no version: its undo record comes before its slot.
+#[test]
+fn an_overwrite_under_a_reader_at_a_snapshot() {
+    for stop in ["tree.write.before_push", "undo.push.before_dead", "tree.write.pushed"] {
+        let store = filled(4, 1, 4, |n| n * 10);
+        let snapshot = store.snapshot();
+        let schedule = Schedule::new();
+        schedule.hold("reader", "tree.seek.begun");
+        schedule.hold("reader", "tree.read.before_validate");
+        schedule.hold("writer", stop);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| schedule.enroll("reader", || snapshot.get(&2)));
+            schedule.wait_held("reader", "tree.seek.begun");
+            let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&2, &99)));
+            schedule.wait_held("writer", stop);
+            schedule.release("reader", "tree.seek.begun");
+            schedule.wait_held("reader", "tree.read.before_validate");
+            schedule.release("writer", stop);
+            assert_eq!(writer.join().unwrap(), Ok(Some(20)));
+            schedule.release("reader", "tree.read.before_validate");
+            assert_eq!(reader.join().unwrap(), Some(20), "the writer stood at {stop}");
+        });
+    }
+}
+
+/// A writer that was led to a leaf that is merged away meanwhile writes elsewhere.
+#[test]
+fn a_writer_finds_its_leaf_merged_away() {
+    for own in 0..24 {
+        let store = filled(4, 0, 24, |n| n);
+        let done = while_held(
+            "tree.lock.searched",
+            || store.insert(&own, &777),
+            || (0..24).filter(|n| n % 7 != 3).for_each(|n| drop(store.remove(&n))),
+        );
+        done.unwrap();
+        assert_eq!(store.get(&own), Some(777), "key {own}");
+        store.validate().unwrap();
+    }
+}
+
+/// A search stands on its way down while leaves to its left, and its own, are merged away.
+#[test]
+fn searches_stand_while_the_search_layer_shrinks() {
+    const KEYS: u64 = 120;
+    for point in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
+        for own in (0..KEYS).step_by(3) {
+            // How far below and above the key the others go.
+            for (below, above) in [(3, 0), (6, 3), (0, 3), (12, 3), (3, 12), (KEYS, KEYS)] {
+                let store = filled(4, 0, KEYS, |n| n);
+                let around = own.saturating_sub(below)..(own + above + 1).min(KEYS);
+                let found = while_held(
+                    point,
+                    || store.get(&own),
+                    || around.filter(|n| *n != own).for_each(|n| drop(store.remove(&n))),
+                );
+                assert_eq!(found, Some(own), "at {point}, {below} below and {above} above gone");
+            }
+        }
+    }
+}
+
+/// The same while it grows.
+#[test]
+fn searches_stand_while_the_search_layer_grows() {
+    for point in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
+        for own in (0..60).step_by(7) {
+            let store = filled(2, 0, 60, |n| n);
+            let get = || store.get(&own);
+            let found = while_held(point, get, || {
+                (60..200).for_each(|n| drop(store.insert(&n, &n).unwrap()));
+            });
+            assert_eq!(found, Some(own), "at {point}");
+        }
+    }
+}
+
+/// A snapshot taken while a batch is under way and leaves split beside it: all of the batch or nothing.
+#[test]
+fn a_batch_is_whole_while_its_leaves_split() {
+    let store = filled(3, 0, 30, |n| n * 10);
+    let keys: Vec<u64> = (0..30).step_by(4).collect();
+    let writes: Vec<_> = keys.iter().map(|key| Write::put(key, &7)).collect();
+    let before = store.snapshot();
+    let mut during = None;
+    while_held(
+        "store.batch.between_writes",
+        || store.write_batch(&writes).unwrap(),
+        || during = Some(store.snapshot()),
+    );
+    (100..160).for_each(|n| drop(store.insert(&n, &n).unwrap()));
+    keys.iter().for_each(|key| drop(store.remove(key)));
+    let during = during.unwrap();
+    let values: Vec<_> = keys.iter().map(|key| during.get(key)).collect();
+    assert!(values.iter().all(|value| *value == Some(7)), "{values:?}");
+    assert!(content(&before).into_iter().eq((0..30).map(|n| (n, n * 10))));
+    store.validate().unwrap();
+}
+
+/// A write beside a batch that is under way, in the same term, splits the leaves of both.
+#[test]
+fn a_batch_and_a_split_of_one_term() {
+    let store = filled(3, 0, 30, |n| n * 10);
+    let before = store.snapshot();
+    let keys: Vec<u64> = (0..30).step_by(4).collect();
+    let writes: Vec<_> = keys.iter().map(|key| Write::put(key, &7)).collect();
+    while_held(
+        "store.batch.between_writes",
+        || store.write_batch(&writes).unwrap(),
+        || {
+            (100..160).for_each(|n| drop(store.insert(&n, &n).unwrap()));
+            (0..30).for_each(|n| drop(store.insert(&n, &8).unwrap()));
+        },
+    );
+    assert!(content(&before).into_iter().eq((0..30).map(|n| (n, n * 10))));
+    store.validate().unwrap();
+}
+
+/// The removal of a range stands between two leaves while a snapshot is taken: all of it or nothing.
+#[test]
+fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
+    let store = filled(3, 0, 40, |n| n);
+    let before = store.snapshot();
+    let mut during = None;
+    let removed = while_held(
+        "tree.range.leaf_done",
+        || store.remove_range(Bound::Included(&5), Bound::Excluded(&35)),
+        || {
+            during = Some(store.snapshot());
+            assert_eq!(store.get(&39), Some(39));
+        },
+    );
+    assert_eq!(removed, 30);
+    let during = during.unwrap();
+    assert!(content(&during).into_iter().map(|(key, _)| key).eq((0..5).chain(35..40)));
+    assert!(content(&before).into_iter().map(|(key, _)| key).eq(0..40));
+    drop((before, during));
+    store.collect_garbage();
+    assert_eq!(store.statistics().dead, 0);
+    store.validate().unwrap();
+}
+
+/// A writer that read the term before a snapshot and announced itself after it.
+#[test]
+fn a_writer_that_comes_late_writes_in_the_new_term() {
+    for point in ["store.enter.before_announcement", "store.enter.before_second_look"] {
+        let store = filled(4, 1, 2, |_| 10);
+        let schedule = Schedule::new();
+        schedule.hold("writer", point);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&1, &11)));
+            schedule.wait_held("writer", point);
+            let snapshot = store.snapshot();
+            if point == "store.enter.before_announcement" {
+                // Nobody is announced: the snapshot can be read, and must not change from now on.
+                assert_eq!(snapshot.get(&1), Some(10));
+            }
+            schedule.release("writer", point);
+            writer.join().unwrap().unwrap();
+            assert_eq!((snapshot.get(&1), store.get(&1)), (Some(10), Some(11)));
+        });
+    }
+}
+
+/// A snapshot taken between a writer's announcement and its write holds that write; its readers wait.
+#[test]
+fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
+    for stop in ["tree.lock.searched", "store.apply.prepared"] {
+        let store = filled(4, 1, 2, |_| 10);
+        let schedule = Schedule::new();
+        schedule.hold("writer", stop);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&1, &11)));
+            schedule.wait_held("writer", stop);
+            let snapshot = store.snapshot();
+            let again = store.snapshot();
+            assert_eq!(snapshot.term(), again.term(), "nothing can be written between them");
+            let reader = scope.spawn(|| snapshot.get(&1));
+            a_moment();
+            assert!(!reader.is_finished(), "it did not wait");
+            schedule.release("writer", stop);
+            writer.join().unwrap().unwrap();
+            assert_eq!((reader.join().unwrap(), again.get(&1)), (Some(11), Some(11)));
+        });
+    }
+}
+
+/// Chunks are freed while a writer pushes onto a list that leads into them.
+#[test]
+fn undo_records_are_freed_beside_a_push_and_a_prune() {
+    for stop in ["undo.push.before_dead", "tree.write.before_push", "undo.prune.relinked"] {
+        let store = Store::<[u8], [u8]>::with_options(tiny(4));
+        let key = |n: u64| n.to_be_bytes();
+        let write = |n: u64, round: u64| {
+            store.insert(&key(n), &[round as u8; 100]).unwrap();
+        };
+        let mut live = Vec::new();
+        // Many chunks of records.
+        for round in 0..300 {
+            (0..4).for_each(|n| write(n, round));
+            if round % 2 == 0 {
+                live.push(store.snapshot());
+            }
+        }
+        let last = store.snapshot();
+        let schedule = Schedule::new();
+        schedule.hold("writer", stop);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                schedule.enroll("writer", || {
+                    for round in 0..1000 {
+                        drop(store.snapshot());
+                        write(round % 4, 200);
+                    }
+                });
+            });
+            schedule.wait_held("writer", stop);
+            // Frees all that only these saw.
+            let frees = scope.spawn(|| live.clear());
+            a_moment();
+            schedule.release("writer", stop);
+            writer.join().unwrap();
+            frees.join().unwrap();
+        });
+        assert!(last.iter().all(|(_, value)| value == [299_u64 as u8; 100]));
+        assert_eq!(last.len(), 4);
+        drop(last);
+        store.collect_garbage();
+        let told = store.statistics();
+        assert_eq!((told.dead, told.items), (0, 4), "{stop}");
+        store.validate().unwrap();
+        (0..4).for_each(|n| drop(store.remove(&key(n))));
+        assert_eq!(store.statistics().bytes, 0, "{stop}: bytes are given back once");
+    }
+}
+
+/// Undo records are freed while a reader at an older snapshot stands in their list.
+#[test]
+fn undo_records_are_freed_beside_a_reader() {
+    let store = filled(4, 0, 4, |n| n);
+    let old = store.snapshot();
+    (0..4).for_each(|n| drop(store.insert(&n, &(n + 10)).unwrap()));
+    let young = store.snapshot();
+    (0..4).for_each(|n| drop(store.insert(&n, &(n + 20)).unwrap()));
+    let found = while_held(
+        "tree.seek.slot_read",
+        || young.get(&2),
+        || {
+            drop(old);
+            store.collect_garbage();
+            (0..40).for_each(|n| drop(store.insert(&(n % 4), &n).unwrap()));
+        },
+    );
+    assert_eq!(found, Some(12));
+}

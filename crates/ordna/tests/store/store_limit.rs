@@ -1,0 +1,112 @@
+//! The memory limit: what it counts, what it refuses, and what lifts it.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ordna::{Options, Store, Write};
+use ordna_base::{Error, OrderedIndex};
+
+/// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
+#[test]
+fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
+    let store: Store<[u8], [u8]> =
+        Store::with_options(Options::new().memory_limit(1 << 20).collectors(0));
+    let value = [7; 1000];
+    let key = |n: u32| n.to_be_bytes();
+    let filled = (0..).find(|n| store.insert(&key(*n), &value).is_err()).unwrap();
+    let limit = Err(Error::MemoryLimit { limit: 1 << 20 });
+    assert!((900..1050).contains(&filled), "{filled} values of 1,000 bytes in 1 MiB");
+    assert!(store.statistics().bytes <= 1 << 20);
+    assert_eq!(store.insert(&key(filled), &value), limit);
+    // The credit of this thread is no more than another may have.
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(store.insert(&key(filled), &value).is_err()));
+    });
+    assert_eq!(store.get(&key(3)), Some(value.to_vec()));
+    // Half of a batch fits: nothing of it is applied.
+    assert_eq!(store.remove(&key(0)), Some(value.to_vec()));
+    let keys = [key(0), key(filled)];
+    let batch = keys.each_ref().map(|key| Write::put(&key[..], &value[..]));
+    assert_eq!(store.write_batch(&batch), Err(Error::MemoryLimit { limit: 1 << 20 }));
+    assert_eq!((store.get(&key(0)), store.get(&key(filled))), (None, None));
+    store.write_batch(&batch[..1]).unwrap();
+    // What a snapshot keeps is not freed by removals; reads and removals go on.
+    let snapshot = store.snapshot();
+    assert_eq!(store.remove_range(Bound::Unbounded, Bound::Excluded(&key(100))), 100);
+    assert!(store.insert(&key(0), &value).is_err());
+    assert_eq!(snapshot.len(), filled as usize);
+    drop(snapshot);
+    store.insert(&key(0), &value).unwrap();
+    store.validate().unwrap();
+    // Another thread frees and keeps the credit: it is not lost to this one.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(
+                store.remove_range(Bound::Unbounded, Bound::Unbounded),
+                filled as usize - 99
+            );
+        });
+    });
+    assert_eq!(
+        (0..filled).filter(|n| store.insert(&key(*n), &value).is_ok()).count(),
+        filled as usize
+    );
+    store.validate().unwrap();
+}
+
+/// What replaces a version needs only the bytes beyond its; a deadline is set whatever the limit
+/// says, and what that takes beyond it is made up for first.
+#[test]
+fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
+    let limit = 100 << 10;
+    let store: Store<[u8], [u8]> =
+        Store::with_options(Options::new().memory_limit(limit).collectors(0).clock(|| 5));
+    let value = [7; 1000];
+    let key = |n: u32| n.to_be_bytes();
+    let filled = (0..).find(|n| store.insert(&key(*n), &value).is_err()).unwrap();
+    for n in 0..filled {
+        store.insert(&key(n), &[8; 1000]).unwrap();
+    }
+    let longer = [7; 2100];
+    assert_eq!(store.insert(&key(0), &longer), Err(Error::MemoryLimit { limit }));
+    store.insert(&key(0), b"short").unwrap();
+    store.insert(&key(0), &value).unwrap();
+    store.validate().unwrap();
+    let snapshot = store.snapshot();
+    for n in 0..filled {
+        assert_eq!(store.set_expiry(&key(n), Some(10 + u64::from(n))), Ok(true));
+        assert_eq!(store.expiry(&key(n)), Some(Some(10 + u64::from(n))));
+    }
+    assert_eq!(store.set_expiry(b"absent", None), Ok(false));
+    assert!(store.statistics().bytes > 2 * (limit - 2000));
+    // Another thread removes: still far too much is held.
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..9).for_each(|n| drop(store.remove(&key(n)))));
+    });
+    assert_eq!(store.insert(b"more", b""), Err(Error::MemoryLimit { limit }));
+    store.validate().unwrap();
+    drop(snapshot);
+    while store.insert(&store.statistics().bytes.to_be_bytes(), &value).is_ok() {}
+    assert!(store.statistics().bytes <= limit);
+    store.validate().unwrap();
+}
+
+/// Values that wait for a collection do not make the limit refuse what will fit after it.
+#[test]
+fn the_limit_collects_before_it_refuses() {
+    let clock = std::sync::Arc::new(AtomicU64::new(0));
+    let hands = clock.clone();
+    let options = Options::new().memory_limit(100 << 10).collectors(0);
+    let store: Store<[u8], [u8]> =
+        Store::with_options(options.clock(move || hands.load(Ordering::Relaxed)));
+    let value = [7; 1000];
+    let filled =
+        (0_u32..).find(|n| store.insert_until(&n.to_be_bytes(), &value, 10).is_err()).unwrap();
+    assert!(store.insert(b"more", &value).is_err());
+    clock.store(10, Ordering::Relaxed);
+    for n in 0..filled {
+        store.insert(&(1000 + n).to_be_bytes(), &value).unwrap();
+    }
+    assert_eq!(store.statistics().expiring.0, 0);
+    store.validate().unwrap();
+}
