@@ -18,7 +18,7 @@ fn tiny(slots: usize) -> Options {
 /// Holds the values `of(n)` under the keys `from..to`.
 fn filled(slots: usize, from: u64, to: u64, of: impl Fn(u64) -> u64) -> Words {
     let store = Words::with_options(tiny(slots));
-    (from..to).for_each(|n| drop(store.insert(&n, &of(n)).unwrap()));
+    (from..to).for_each(|n| _ = store.insert(&n, &of(n)).unwrap());
     store
 }
 
@@ -47,14 +47,14 @@ const CHANGES: [Change; 5] =
 impl Change {
     /// Leaves the key's value as it is, unless `fully`.
     fn run<K: TestKey + ?Sized>(self, store: &Store<K, u64>, keys: &[u64], own: u64, fully: bool) {
-        let put = |n: u64, value: u64| drop(store.insert(as_key::<K>(n).as_ref(), &value).unwrap());
-        let remove = |n: u64| drop(store.remove(as_key::<K>(n).as_ref()));
+        let put = |n: u64, value: u64| _ = store.insert(as_key::<K>(n).as_ref(), &value).unwrap();
+        let remove = |n: u64| _ = store.remove(as_key::<K>(n).as_ref());
         let others = || keys.iter().copied().filter(|n| fully || *n != own);
         match self {
             Self::Split => (1000..1060).for_each(|n| put(n, n)),
             Self::Merge => others().for_each(remove),
             Self::Clear if fully => {
-                drop(store.remove_range(Bound::Unbounded, Bound::Unbounded));
+                _ = store.remove_range(Bound::Unbounded, Bound::Unbounded);
             }
             Self::Clear | Self::Rewrite => others().for_each(|n| put(n, n + 500)),
             Self::ComeAndGo => {
@@ -197,7 +197,7 @@ fn a_writer_finds_its_leaf_merged_away() {
         let done = while_held(
             "tree.lock.searched",
             || store.insert(&own, &777),
-            || (0..24).filter(|n| n % 7 != 3).for_each(|n| drop(store.remove(&n))),
+            || (0..24).filter(|n| n % 7 != 3).for_each(|n| _ = store.remove(&n)),
         );
         done.unwrap();
         assert_eq!(store.get(&own), Some(777), "key {own}");
@@ -218,7 +218,7 @@ fn searches_stand_while_the_search_layer_shrinks() {
                 let found = while_held(
                     point,
                     || store.get(&own),
-                    || around.filter(|n| *n != own).for_each(|n| drop(store.remove(&n))),
+                    || around.filter(|n| *n != own).for_each(|n| _ = store.remove(&n)),
                 );
                 assert_eq!(found, Some(own), "at {point}, {below} below and {above} above gone");
             }
@@ -234,7 +234,7 @@ fn searches_stand_while_the_search_layer_grows() {
             let store = filled(2, 0, 60, |n| n);
             let get = || store.get(&own);
             let found = while_held(point, get, || {
-                (60..200).for_each(|n| drop(store.insert(&n, &n).unwrap()));
+                (60..200).for_each(|n| _ = store.insert(&n, &n).unwrap());
             });
             assert_eq!(found, Some(own), "at {point}");
         }
@@ -254,8 +254,8 @@ fn a_batch_is_whole_while_its_leaves_split() {
         || store.write_batch(&writes).unwrap(),
         || during = Some(store.snapshot()),
     );
-    (100..160).for_each(|n| drop(store.insert(&n, &n).unwrap()));
-    keys.iter().for_each(|key| drop(store.remove(key)));
+    (100..160).for_each(|n| _ = store.insert(&n, &n).unwrap());
+    keys.iter().for_each(|key| _ = store.remove(key));
     let during = during.unwrap();
     let values: Vec<_> = keys.iter().map(|key| during.get(key)).collect();
     assert!(values.iter().all(|value| *value == Some(7)), "{values:?}");
@@ -274,8 +274,8 @@ fn a_batch_and_a_split_of_one_term() {
         "store.batch.between_writes",
         || store.write_batch(&writes).unwrap(),
         || {
-            (100..160).for_each(|n| drop(store.insert(&n, &n).unwrap()));
-            (0..30).for_each(|n| drop(store.insert(&n, &8).unwrap()));
+            (100..160).for_each(|n| _ = store.insert(&n, &n).unwrap());
+            (0..30).for_each(|n| _ = store.insert(&n, &8).unwrap());
         },
     );
     assert!(content(&before).into_iter().eq((0..30).map(|n| (n, n * 10))));
@@ -341,12 +341,13 @@ fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
             let snapshot = store.snapshot();
             let again = store.snapshot();
             assert_eq!(snapshot.term(), again.term(), "nothing can be written between them");
-            let reader = scope.spawn(|| snapshot.get(&1));
+            let read = snapshot.clone();
+            let reader = scope.spawn(move || read.get(&1));
             a_moment();
             assert!(!reader.is_finished(), "it did not wait");
             schedule.release("writer", stop);
             writer.join().unwrap().unwrap();
-            assert_eq!((reader.join().unwrap(), again.get(&1)), (Some(11), Some(11)));
+            assert_eq!((reader.join().unwrap(), snapshot.get(&1)), (Some(11), Some(11)));
         });
     }
 }
@@ -375,7 +376,7 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
             let writer = scope.spawn(|| {
                 schedule.enroll("writer", || {
                     for round in 0..1000 {
-                        drop(store.snapshot());
+                        let _young = store.snapshot();
                         write(round % 4, 200);
                     }
                 });
@@ -395,7 +396,7 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
         let told = store.statistics();
         assert_eq!((told.dead, told.items), (0, 4), "{stop}");
         store.validate().unwrap();
-        (0..4).for_each(|n| drop(store.remove(&key(n))));
+        (0..4).for_each(|n| _ = store.remove(&key(n)));
         assert_eq!(store.statistics().bytes, 0, "{stop}: bytes are given back once");
     }
 }
@@ -405,16 +406,16 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
 fn undo_records_are_freed_beside_a_reader() {
     let store = filled(4, 0, 4, |n| n);
     let old = store.snapshot();
-    (0..4).for_each(|n| drop(store.insert(&n, &(n + 10)).unwrap()));
+    (0..4).for_each(|n| _ = store.insert(&n, &(n + 10)).unwrap());
     let young = store.snapshot();
-    (0..4).for_each(|n| drop(store.insert(&n, &(n + 20)).unwrap()));
+    (0..4).for_each(|n| _ = store.insert(&n, &(n + 20)).unwrap());
     let found = while_held(
         "tree.seek.slot_read",
         || young.get(&2),
         || {
             drop(old);
             store.collect_garbage();
-            (0..40).for_each(|n| drop(store.insert(&(n % 4), &n).unwrap()));
+            (0..40).for_each(|n| _ = store.insert(&(n % 4), &n).unwrap());
         },
     );
     assert_eq!(found, Some(12));
