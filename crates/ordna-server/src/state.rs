@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::Deref;
+use std::ops::{Bound, Deref};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -30,6 +30,9 @@ use crate::watches::Watches;
 
 /// Lines that a monitor may lag behind before it loses some.
 const MONITOR_LAG: usize = 4096;
+
+/// Flushed keyspaces that snapshots may keep; few, as each has threads.
+const MOST_KEPT: usize = 8;
 
 /// Until when clients pause.
 #[derive(Debug, Default)]
@@ -149,23 +152,29 @@ impl State {
         Snapshot::of(&self.keys_alone())
     }
 
-    /// Puts an empty keyspace in the place of this one, and returns this one. Scans end; snapshots
-    /// stay.
+    /// Removes all keys, and ends scans; snapshots stay. Puts an empty keyspace in the place of this one
+    /// and returns this one. If snapshots keep [`MOST_KEPT`] keyspaces already, it removes the keys
+    /// instead, in O(n): each keyspace has collectors of its own.
     ///
     /// # Errors
-    /// Other commands are inside.
-    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
+    /// Other commands are inside, or the log refuses a new keyspace.
+    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Option<Keyspace>, String> {
         let Keys::Alone(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
+        let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        flushed.retain(|flushed| flushed.strong_count() > 0);
+        if flushed.len() >= MOST_KEPT {
+            self.cursors.end_all();
+            keyspace.remove_range(Bound::Unbounded, Bound::Unbounded);
+            return Ok(None);
+        }
         let options = options(&self.config, self.memory.as_ref());
         let empty = keyspace.successor(options).map_err(|error| format!("MISCONF {error}"))?;
         self.cursors.end_all();
-        let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
-        flushed.retain(|flushed| flushed.strong_count() > 0);
         flushed.push(keyspace.downgrade());
         drop(flushed);
-        Ok(std::mem::replace(&mut **keyspace, empty))
+        Ok(Some(std::mem::replace(&mut **keyspace, empty)))
     }
 
     /// Counts of the flushed keyspaces that are not freed.

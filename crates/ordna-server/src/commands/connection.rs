@@ -441,6 +441,7 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let address =
         |text: &[u8]| -> Option<SocketAddr> { std::str::from_utf8(text).ok()?.parse().ok() };
     let mut clients = context.state.clients.all();
+    clients.retain(|client| !client.is_ended());
     if arguments.len() == 3 {
         let address = address(arguments.get(2));
         let client = clients.iter().find(|client| Some(client.peer) == address);
