@@ -24,6 +24,9 @@ const MODELLED: [(&str, &str, &str, &str); 6] = [
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
 ];
 
+/// Parts of the store, whose tests look for their faults.
+const OF_THE_STORE: [&str; 3] = ["search", "tree", "undo"];
+
 /// With so many commits in a row, the shares of all of them are all faults.
 const SHARES: usize = 7;
 
@@ -201,6 +204,7 @@ fn area_of(name: &str) -> &str {
 
 /// Whether a test file is one of those named after `area`.
 fn is_of(stem: &str, area: &str) -> bool {
+    let area = if OF_THE_STORE.contains(&area) { "store" } else { area };
     stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 

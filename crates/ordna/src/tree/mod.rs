@@ -460,7 +460,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if !undo {
                 Self::retire(old.word, turn.guard);
             }
-            return false;
+            return fault!("tree.remove.new_version");
         };
         let value = value.borrow();
         // A word in a record is overwritten in place unless the record goes to the undo list.

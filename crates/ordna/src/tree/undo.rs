@@ -434,9 +434,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             let before = all[at + 1..].iter().find(same).map_or(0, |older| older.dead());
             let needed = dead > live.settled + 1
                 || live.terms.iter().any(|term| before <= *term && *term < dead);
+            let above = if fault!("undo.prune.above_stays") { &all[..at] } else { &kept[..] };
             // "Absent" below an absent state that stays says nothing new.
             let redundant = record.state() == State::Absent
-                && match kept.iter().rev().find(same) {
+                && match above.iter().rev().find(same) {
                     Some(younger) => younger.state() == State::Absent,
                     None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
                 };
