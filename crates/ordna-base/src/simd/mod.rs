@@ -146,6 +146,25 @@ impl InstructionSet {
         }
     }
 
+    /// How many words of ascending lines are at most `word`: with vectors of all lines at once, else
+    /// line by line up to the first larger word.
+    #[inline]
+    pub fn rank(self, lines: &[Line; LANES], word: u64) -> usize {
+        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+        if self.0 == Kind::Avx512 {
+            return avx512::rank(lines, word);
+        }
+        let mut count = 0;
+        for line in lines {
+            let below = self.at_most(line, word).trailing_ones() as usize;
+            count += below;
+            if below < LANES {
+                break;
+            }
+        }
+        count
+    }
+
     /// Which words equal `word` where `mask` has ones: bit i stands for lane i. Sets without masks
     /// use the scalar twin: eight words take it about as long.
     #[inline]
@@ -249,6 +268,30 @@ mod tests {
                         let expected = mask(&mut equal);
                         assert_eq!(set.matching(&line, word, bits), expected, "{set:?} {word}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_ranks_in_eight_lines_as_a_search_does() {
+        let mut state = 11_u64;
+        for round in 0..500_u32 {
+            let mut words: Vec<u64> = (0..64)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    state >> (round % 60)
+                })
+                .collect();
+            words[63] = u64::MAX;
+            words.sort_unstable();
+            let lines: [Line; LANES] = std::array::from_fn(|line| {
+                Line(std::array::from_fn(|lane| AtomicU64::new(words[line * LANES + lane])))
+            });
+            for word in words.iter().copied().chain([0, 1, u64::MAX - 1, u64::MAX]) {
+                let expected = words.partition_point(|other| *other <= word);
+                for set in InstructionSet::available() {
+                    assert_eq!(set.rank(&lines, word), expected, "{set:?} {word}");
                 }
             }
         }

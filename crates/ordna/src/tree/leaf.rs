@@ -161,6 +161,11 @@ pub struct Image<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
+    pub fn empty() -> Self {
+        let (keys, words) = ([0; SLOTS], [0; SLOTS]);
+        Self { keys, words, count: 0, deadlines: None, next: None, high: u64::MAX }
+    }
+
     pub fn entry(&self, at: usize) -> Entry {
         let deadline = self.deadlines.as_ref().map_or(FOREVER, |deadlines| deadlines[at]);
         Entry { key: self.keys[at], word: self.words[at], deadline }
@@ -546,11 +551,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         unsafe { record.with_value(f) }
     }
 
-    /// Copies the entries; to be validated before anything is made of it.
+    /// A copy of the entries; to be validated before anything is made of it.
     pub fn image(self) -> Image<K, V> {
-        let (mut keys, mut words) = ([0; SLOTS], [0; SLOTS]);
+        let mut image = Image::empty();
+        self.copy_to(&mut image);
+        image
+    }
+
+    /// Copies the entries; to be validated before anything is made of them.
+    pub fn copy_to(self, image: &mut Image<K, V>) {
+        let Image { keys, words, deadlines, .. } = image;
         let used = self.used();
-        let mut deadlines = self.has_deadlines().then(|| Box::new([FOREVER; SLOTS]));
+        *deadlines = self.has_deadlines().then(|| Box::new([FOREVER; SLOTS]));
         let mut count = 0;
         for bucket in 0..BUCKETS {
             let mut here = (used >> (bucket * LANES)) as u32 & 0xFF;
@@ -561,13 +573,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
                     keys[count] = self.keys(bucket).get(lane);
                 }
                 words[count] = self.words(bucket).0[lane].load(Ordering::Acquire);
-                if let Some(deadlines) = &mut deadlines {
+                if let Some(deadlines) = deadlines {
                     deadlines[count] = self.deadline(bucket * LANES + lane);
                 }
                 count += 1;
             }
         }
-        Image { keys, words, count, deadlines, next: self.next(), high: self.high() }
+        (image.count, image.next, image.high) = (count, self.next(), self.high());
     }
 
     /// The order of an image that was read at `version`: as published, or computed and published.

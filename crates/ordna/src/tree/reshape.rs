@@ -59,7 +59,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     unreachable!("a leaf is unlinked under the lock of the leaf on its left")
                 };
                 let total = entries.len() + right.count();
-                if total / 2 + self.slots / 8 < self.slots && total / 2 < entries.len() {
+                if total / 2 + self.slots / 16 < self.slots && total / 2 < entries.len() {
                     self.shift(left, right, &entries, entries.len() - total / 2, guard);
                     drop(right_lock);
                 } else {

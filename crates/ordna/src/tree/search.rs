@@ -213,7 +213,7 @@ impl<K: Key + ?Sized> Node<K> {
 
     #[inline]
     fn at_most(&self, head: u64, simd: InstructionSet) -> usize {
-        self.heads.iter().map(|line| simd.at_most(line, head).count_ones() as usize).sum()
+        simd.rank(&self.heads, head)
     }
 
     #[inline]
@@ -462,15 +462,24 @@ impl<K: Key + ?Sized> Search<K> {
             return self.find_each(keys, places, guard);
         };
         let mut at = [(root, version); GROUP];
+        let mut below = [0; GROUP];
         for _ in 0..root.height {
-            for (key, (node, version)) in keys.iter().zip(&mut at) {
-                let Some(child) = node.route(key, false, self.simd).map(|at| node.child(at)) else {
+            for ((key, child), (node, version)) in keys.iter().zip(&mut below).zip(&at) {
+                let Some(next) = node.route(key, false, self.simd) else {
                     return self.find_each(keys, places, guard);
                 };
-                let Ok(next) = self.step(node, *version, child) else {
+                *child = node.child(next);
+                // An address of a torn read is not followed.
+                if node.checked(*version).is_err() {
+                    return self.find_each(keys, places, guard);
+                }
+                // SAFETY: a child at a moment of this guard.
+                unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*child) }.prefetch();
+            }
+            for (child, (node, version)) in below.iter().zip(&mut at).take(keys.len()) {
+                let Ok(next) = self.step(node, *version, *child) else {
                     return self.find_each(keys, places, guard);
                 };
-                next.0.prefetch();
                 (*node, *version) = next;
             }
         }

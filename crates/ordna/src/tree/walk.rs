@@ -26,6 +26,9 @@ use super::{RETRIES, Tree};
 /// Leaves that a walk reads in one reading section: some 500 entries.
 pub const SECTION: usize = 12;
 
+/// Walks that want more entries than this fetch the next leaf ahead: they mostly reach it.
+const AHEAD: usize = 24;
+
 /// The entries of one leaf, in order, as of a view.
 struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
     image: Image<K, V>,
@@ -37,6 +40,11 @@ struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
+    fn empty() -> Self {
+        let order = [0; super::order::MOST];
+        Self { image: Image::empty(), order, at_snapshot: None, anchor: None }
+    }
+
     fn len(&self) -> usize {
         self.at_snapshot.as_ref().map_or(self.image.count, Vec::len)
     }
@@ -92,6 +100,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let (mut lower, mut upper) = (owned(span.lower), owned(span.upper));
         let ascending = span.direction == Direction::Ascending;
         let mut left = span.limit;
+        let mut stretch = Stretch::empty();
         loop {
             let guard = collector.pin();
             section();
@@ -101,7 +110,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
             };
             for _ in 0..SECTION {
-                let Ok(stretch) = self.stretch(leaf, snapshot, ascending, left) else { break };
+                if self.read(leaf, snapshot, ascending, left, &mut stretch).is_err() {
+                    break;
+                }
                 point("tree.walk.read");
                 if !ascending && !Self::reaches(&stretch, upper.as_ref().map(Borrow::borrow)) {
                     // Keys below the bound went to the right before the leaf was read.
@@ -113,12 +124,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     stretch.partition(|key| !is_below(key, lower.as_ref().map(Borrow::borrow)));
                 let end =
                     stretch.partition(|key| is_above(key, upper.as_ref().map(Borrow::borrow)));
-                if let Some(next) = stretch.image.next
-                    && ascending
-                    && end - begin.min(end) < left
-                {
-                    next.prefetch_whole();
-                }
                 let mut range = begin..end.max(begin);
                 let mut last = None;
                 while let Some(at) = if ascending { range.next() } else { range.next_back() } {
@@ -220,20 +225,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Reads a leaf at one moment.
-    fn stretch(
+    fn read(
         &self,
         leaf: Leaf<K, V>,
         snapshot: Option<u64>,
         ascending: bool,
         wanted: usize,
-    ) -> Result<Stretch<K, V>, Obsolete> {
+        stretch: &mut Stretch<K, V>,
+    ) -> Result<(), Obsolete> {
         let lock = &leaf.header().lock;
         for round in 0.. {
             // A reader that loses too often reads under the lock.
             let held = if round < RETRIES { None } else { Some(lock.lock()?) };
             let version = if held.is_none() { Some(lock.read()?) } else { None };
-            let image = leaf.image();
-            let anchor = (!ascending)
+            if ascending
+                && wanted > AHEAD
+                && let Some(next) = leaf.next()
+            {
+                // Its misses overlap with those of this leaf.
+                next.prefetch_whole();
+            }
+            leaf.copy_to(&mut stretch.image);
+            stretch.anchor = (!ascending)
                 .then(|| leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned)))
                 .flatten();
             let mut old = Vec::new();
@@ -255,18 +268,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if !valid || !whole {
                 continue;
             }
-            let order = match version {
-                Some(version) => leaf.order(&image, version.number(), self.simd),
-                None => image.sorted(self.simd),
-            };
-            let mut stretch = Stretch { image, order, at_snapshot: None, anchor };
             if wanted > 1 {
                 stretch.image.prefetch_records();
             }
+            stretch.order = match version {
+                Some(version) => leaf.order(&stretch.image, version.number(), self.simd),
+                None => stretch.image.sorted(self.simd),
+            };
+            stretch.at_snapshot = None;
             if !old.is_empty() {
-                stretch.at_snapshot = Some(Self::merge(&stretch, old));
+                stretch.at_snapshot = Some(Self::merge(stretch, old));
             }
-            return Ok(stretch);
+            return Ok(());
         }
         unreachable!("rounds do not end")
     }
