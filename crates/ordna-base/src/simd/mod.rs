@@ -239,6 +239,7 @@ pub fn prefetch<T>(address: *const T) {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::sync::atomic::AtomicU64;
 
     #[test]
     fn every_set_compares_as_the_scalar_twin_does() {
