@@ -8,7 +8,8 @@
 //! # Policy
 //! A full leaf first shifts entries to its right neighbour if that has room: leaves stay fuller than
 //! by splits alone. The last leaf stays full when a key above all others arrives. A leaf that falls
-//! below a quarter merges with a neighbour if both fit into three quarters.
+//! below a quarter merges with a neighbour if both fit into three quarters and their undo records are
+//! not too many.
 
 use std::borrow::Borrow;
 use std::ops::Bound;
@@ -25,6 +26,9 @@ use super::{Held, Outcome, State, Tree, Turn};
 
 /// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
 const FLUSH: usize = 16;
+
+/// Undo records of a merged leaf at most, for each slot: reads at snapshots pass them all.
+const UNDO: usize = 4;
 
 /// The shortest anchor above `below` and not above `above`.
 pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
@@ -175,7 +179,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             unreachable!("a leaf is unlinked under the lock of the leaf on its left")
         };
         let (own, other) = (left.count(), right.count());
-        if own + other > self.slots * 3 / 4 && own > 0 && other > 0 {
+        let full = own + other > self.slots * 3 / 4 && own > 0 && other > 0;
+        if full || self.log.are_beyond([left, right], UNDO * self.slots) {
             right_lock.unlock_unchanged();
             lock.unlock_unchanged();
             return false;

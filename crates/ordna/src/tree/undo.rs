@@ -122,6 +122,14 @@ pub struct LiveTerms {
     pub settled: u64,
 }
 
+impl LiveTerms {
+    /// Whether a snapshot in [from, to) lives.
+    fn has_within(&self, from: u64, to: u64) -> bool {
+        let at = self.terms.partition_point(|term| *term < from);
+        self.terms.get(at).is_some_and(|term| *term < to)
+    }
+}
+
 /// A record in a list, as prunes and splits handle it.
 #[derive(Clone, Copy)]
 struct Linked(NonNull<Undo>);
@@ -426,27 +434,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         guard: &Guard<'_>,
     ) -> usize {
         let all = self.collect(leaf);
-        let mut kept: Vec<Linked> = Vec::with_capacity(all.len());
-        let mut dropped = Vec::new();
-        for (at, record) in all.iter().enumerate() {
-            let dead = record.dead();
-            let same = |other: &&Linked| Self::same_key(**other, *record);
-            let before = all[at + 1..].iter().find(same).map_or(0, |older| older.dead());
-            let needed = dead > live.settled + 1
-                || live.terms.iter().any(|term| before <= *term && *term < dead);
-            let above = if fault!("undo.prune.above_stays") { &all[..at] } else { &kept[..] };
-            // "Absent" below an absent state that stays says nothing new.
-            let redundant = record.state() == State::Absent
-                && match above.iter().rev().find(same) {
-                    Some(younger) => younger.state() == State::Absent,
-                    None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
-                };
-            if (needed && !redundant) || fault!("undo.prune.keeps_all") {
-                kept.push(*record);
-            } else {
-                dropped.push(*record);
+        let key = |at: &usize| all[*at].get().key.load(Ordering::Relaxed);
+        let mut by_key: Vec<usize> = (0..all.len()).collect();
+        // Stable: the youngest record of a key comes first.
+        by_key.sort_by_key(key);
+        let mut keeps = vec![false; all.len()];
+        for group in by_key.chunk_by(|one, other| key(one) == key(other)) {
+            let mut above: Vec<Linked> = Vec::new();
+            for (nth, at) in group.iter().enumerate() {
+                let record = all[*at];
+                let older = |other: &&usize| Self::same_key(all[**other], record);
+                let before = group[nth + 1..].iter().find(older).map_or(0, |at| all[*at].dead());
+                let dead = record.dead();
+                let needed = dead > live.settled + 1 || live.has_within(before, dead);
+                // "Absent" below an absent state that stays says nothing new.
+                let redundant = record.state() == State::Absent
+                    && match above.iter().rev().find(|other| Self::same_key(**other, record)) {
+                        Some(younger) => younger.state() == State::Absent,
+                        None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
+                    };
+                keeps[*at] = (needed && !redundant) || fault!("undo.prune.keeps_all");
+                if keeps[*at] || fault!("undo.prune.above_stays") {
+                    above.push(record);
+                }
             }
         }
+        let mut judged = keeps.into_iter();
+        let (kept, dropped): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|_| judged.next() == Some(true));
         // A record leaves its list before its chunk may go.
         self.relink(leaf, &kept);
         point("undo.prune.relinked");
@@ -464,6 +479,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             high.sort_by_key(|record| std::cmp::Reverse(record.dead()));
             self.relink(right, &high);
         }
+    }
+
+    /// Whether the two leaves have more than so many records together. O(`limit`).
+    pub fn are_beyond(&self, leaves: [Leaf<K, V>; 2], limit: usize) -> bool {
+        let horizon = self.horizon();
+        let mut left = limit + 1;
+        for leaf in leaves {
+            let mut rest = Walk::of(leaf);
+            while left > 0 && rest.next_above(horizon).is_some() {
+                left -= 1;
+            }
+        }
+        left == 0
     }
 
     /// Moves all records of `from` to `to`, in order of death.
