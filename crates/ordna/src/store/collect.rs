@@ -112,7 +112,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
         let horizon = self.terms.horizon();
         let guard = self.collector.pin();
-        let freed = self.tree.log().free(horizon, None, &guard);
+        let freed = self.tree.log().free(horizon, &guard);
         self.collectors.freed.fetch_add(freed, Ordering::Relaxed);
         self.budget.release(freed);
         // What is left of a closed term waits for its writers.

@@ -316,7 +316,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Reserved<'_, K, V> {
         let grows = needs.saturating_sub(step.shrinks);
         match payment {
             Payment::Forced => self.engine.budget.reserve_forced(grows),
-            Payment::Due | Payment::Done => self.engine.budget.reserve(grows)?,
+            Payment::Due | Payment::Done => {
+                // Room for the undo record, too: it is taken when it is pushed.
+                self.engine.budget.reserve(grows + step.undo)?;
+                self.engine.budget.release(step.undo);
+            }
         }
         (self.grows, self.shrinks) = (grows, step.shrinks.saturating_sub(needs));
         if step.deadline != FOREVER {

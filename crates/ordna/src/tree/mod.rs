@@ -124,6 +124,8 @@ pub struct Step {
     pub grows: usize,
     /// Bytes of the entry that it replaces.
     pub shrinks: usize,
+    /// Bytes of the undo record that keeps the entry replaced; 0 if no snapshot needs it.
+    pub undo: usize,
     /// The deadline of the new entry; [`FOREVER`] if it has none.
     pub deadline: u64,
 }
@@ -390,16 +392,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 (Change::Remove, slot) => (None, slot),
             };
             let shrinks = old.map_or(0, |old| Self::cost_of(old.word, old.deadline));
+            let undo = self.needs_undo(leaf, probe, turn);
             if let Some((value, deadline)) = &put {
                 let value = value.borrow();
                 let grows = Self::cost(probe.key, value, *deadline != FOREVER);
-                let step = Step { grows, shrinks, deadline: *deadline };
+                let undo = if undo { Log::<K, V>::RECORD + shrinks } else { 0 };
+                let step = Step { grows, shrinks, undo, deadline: *deadline };
                 if let Err(refused) = value.check().and_then(|()| prepare(step)) {
                     lock.unlock_unchanged();
                     return Err(refused);
                 }
             }
-            let undo = self.needs_undo(leaf, probe, turn);
             let mut outcome = Outcome {
                 before: old.map(|old| old.deadline),
                 after: put.as_ref().map(|(_, deadline)| *deadline),

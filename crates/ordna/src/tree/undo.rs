@@ -113,9 +113,6 @@ pub enum Lookup {
     Torn,
 }
 
-/// What a snapshot that holds no memory is told of a record that is dropped: key, death and old state.
-pub type Spill<'a, K, V> = &'a mut dyn FnMut(&K, u64, Option<(&V, Option<u64>)>);
-
 /// The live snapshots, oldest first, and the settled term of the same moment.
 pub struct LiveTerms {
     pub terms: Vec<u64>,
@@ -196,16 +193,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         }
         at
     }
-
-    /// Tells `spill` of all records with a death above `snapshot`.
-    fn spill(&self, snapshot: u64, spill: Spill<'_, K, V>) {
-        for at in 0..self.header().len {
-            let record = Linked(self.record(at));
-            if record.dead() > snapshot {
-                record.spill::<K, V>(spill);
-            }
-        }
-    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Chunk<K, V> {
@@ -284,18 +271,6 @@ impl Linked {
         let record = Leaf::<K, V>::record(self.get().old.load(Ordering::Acquire))?;
         // SAFETY: under the caller's guard.
         Some(f(unsafe { record.key() }))
-    }
-
-    fn spill<K: Key + ?Sized, V: Value + ?Sized>(self, spill: Spill<'_, K, V>) {
-        let dead = self.dead();
-        let state = self.state();
-        self.with_key::<K, V, _>(|key| match state {
-            State::Absent => spill(key, dead, None),
-            State::Present { word, deadline } => Leaf::<K, V>::with_value(word, |value| {
-                let deadline = (deadline != FOREVER).then_some(deadline);
-                spill(key, dead, Some((value, deadline)));
-            }),
-        });
     }
 }
 
@@ -516,14 +491,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     }
 
     /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives, none will,
-    /// and no writer is in a term up to it. Tells `spill` of each record that a snapshot without memory
-    /// needs. Returns the bytes given back.
-    pub fn free(
-        &self,
-        horizon: u64,
-        mut spill: Option<(u64, Spill<'_, K, V>)>,
-        guard: &Guard<'_>,
-    ) -> usize {
+    /// and no writer is in a term up to it. Returns the bytes given back.
+    pub fn free(&self, horizon: u64, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == 0 {
             return 0;
         }
@@ -552,15 +521,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             }
             for chunk in gone {
                 let (linked, owned) = (chunk.header().linked, chunk.header().owned);
-                if let Some((snapshot, spill)) = &mut spill {
-                    chunk.spill(*snapshot, *spill);
-                }
                 freed += owned + linked * Self::RECORD;
                 self.bytes.fetch_sub(CHUNK + owned, Ordering::Relaxed);
                 self.records.fetch_sub(linked, Ordering::Relaxed);
                 self.chunks.fetch_sub(1, Ordering::Release);
+                // At once: the batch that a chunk would wait for takes megabytes.
                 // SAFETY: no link to it is followed from now on (invariant 2), and guards of before keep it.
-                unsafe { guard.retire(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
+                unsafe { guard.retire_at_once(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
             }
         }
         freed
@@ -576,7 +543,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     }
 
     fn stripe(&self, at: usize) -> MutexGuard<'_, Stripe<K, V>> {
-        // A spill that panics leaves whole chunks.
+        // A chunk is pushed to and taken out whole.
         self.stripes[at % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
