@@ -52,6 +52,8 @@ pub struct Collectors {
     pending: AtomicBool,
     /// Bytes of undo records freed.
     freed: AtomicUsize,
+    /// Held by the thread that frees: another one that looks later finds its work done.
+    turn: Mutex<()>,
 }
 
 impl Shared {
@@ -67,6 +69,7 @@ impl Collectors {
             unattended: AtomicBool::new(threads == 0),
             pending: AtomicBool::new(false),
             freed: AtomicUsize::new(0),
+            turn: Mutex::new(()),
         }
     }
 
@@ -102,6 +105,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Frees the undo records that no snapshot needs. If `wait`, waits for the writers of their term.
     fn free_undo(&self, wait: bool) {
+        if self.tree.log().is_empty() && !wait {
+            return;
+        }
+        let _turn = self.collectors.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.tree.log().is_empty() {
             return;
         }

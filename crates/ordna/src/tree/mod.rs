@@ -62,7 +62,7 @@ use leaf::{Header, Leaf, is_inline};
 pub use search::FANOUT;
 use search::Search;
 pub use undo::LiveTerms;
-use undo::{Log, Lookup, State};
+use undo::{Log, Lookup, Reading, State};
 pub use walk::Span;
 
 /// Failed validations of a read before it takes the leaf's lock.
@@ -226,12 +226,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     fn consistent<R>(
         &self,
         leaf: &Leaf<K, V>,
-        mut read: impl FnMut() -> Option<R>,
+        mut read: impl FnMut(Reading<'_>) -> Option<R>,
     ) -> Result<R, Obsolete> {
         let lock = &leaf.header().lock;
         for _ in 0..RETRIES {
             let version = lock.read()?;
-            let done = read();
+            let done = read(Reading(Some((lock, version))));
             point("tree.read.before_validate");
             let valid = lock.validate(version) || fault!("tree.read.validate");
             if let (true, Some(done)) = (valid, done) {
@@ -240,7 +240,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         loop {
             let held = lock.lock()?;
-            let done = read();
+            let done = read(Reading(None));
             held.unlock_unchanged();
             if let Some(done) = done {
                 return Ok(done);
@@ -255,6 +255,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
         snapshot: Option<u64>,
+        reading: Reading<'_>,
     ) -> Option<Seek<K, V>> {
         point("tree.seek.begun");
         let found = leaf.find(probe, self.simd);
@@ -264,7 +265,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if let Some(snapshot) = snapshot
             && leaf.header().dead.load(Ordering::Acquire) > snapshot
         {
-            match self.log.lookup(leaf, probe, snapshot) {
+            match self.log.lookup(leaf, probe, snapshot, reading) {
                 Lookup::Slot => {}
                 Lookup::Old(State::Present { word, deadline }) => found = Some((word, deadline)),
                 Lookup::Old(State::Absent) => return Some(Seek::Absent),
@@ -301,7 +302,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         guard: &Guard<'_>,
     ) -> Option<(u64, u64)> {
         loop {
-            match self.consistent(&leaf, || self.seek(leaf, probe, snapshot)) {
+            match self.consistent(&leaf, |reading| self.seek(leaf, probe, snapshot, reading)) {
                 Ok(Seek::Found { word, deadline }) => return Some((word, deadline)),
                 Ok(Seek::Absent) => return None,
                 Ok(Seek::Right(next)) => leaf = next,

@@ -14,6 +14,7 @@
 //!
 //! # Invariants
 //! 1. Deaths do not rise along a list. The leaf's `dead` is the death of its first record.
+//!    A reader follows a link only if the leaf still has the version that it reads at.
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk that
 //!    is retired later outlives what the thread does with them.
 //! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
@@ -42,7 +43,7 @@ use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
-use ordna_base::sync::{fault, point, stripe_of_this_thread};
+use ordna_base::sync::{Version, VersionLock, fault, point, stripe_of_this_thread};
 use ordna_base::{Key, Value};
 
 /// Threads that push at once without waiting for each other.
@@ -124,6 +125,19 @@ impl LiveTerms {
     fn has_within(&self, from: u64, to: u64) -> bool {
         let at = self.terms.partition_point(|term| *term < from);
         self.terms.get(at).is_some_and(|term| *term < to)
+    }
+}
+
+/// A reader's hold on a leaf: the version that it reads at, or `None` under the lock.
+#[derive(Clone, Copy)]
+pub struct Reading<'a>(pub Option<(&'a VersionLock, Version)>);
+
+impl Reading<'_> {
+    /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a link
+    /// and a death of two moments may lead to a chunk that is gone.
+    fn holds(self) -> bool {
+        self.0.is_none_or(|(lock, version)| lock.validate(version))
+            || fault!("undo.walk.follows_torn_links")
     }
 }
 
@@ -316,9 +330,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
 
     /// What the leaf's list says about the key at a snapshot that lives. To be called after the slot was
     /// read, and to be validated.
-    pub fn lookup(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, snapshot: u64) -> Lookup {
+    pub fn lookup(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        snapshot: u64,
+        reading: Reading<'_>,
+    ) -> Lookup {
         let (mut rest, mut found) = (Walk::of(leaf), Lookup::Slot);
-        while let Some(record) = rest.next_above(snapshot) {
+        while rest.dead > snapshot {
+            if !reading.holds() {
+                return Lookup::Torn;
+            }
+            let Some(record) = rest.next_above(snapshot) else { break };
             match record.is_of::<K, V>(probe) {
                 Some(true) => found = Lookup::Old(record.state()),
                 Some(false) => {}
@@ -334,10 +358,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         &self,
         leaf: Leaf<K, V>,
         snapshot: u64,
+        reading: Reading<'_>,
         mut each: impl FnMut(Entry, State),
     ) -> bool {
         let mut rest = Walk::of(leaf);
-        while let Some(record) = rest.next_above(snapshot) {
+        while rest.dead > snapshot {
+            if !reading.holds() {
+                return false;
+            }
+            let Some(record) = rest.next_above(snapshot) else { break };
             let old = record.get().old.load(Ordering::Acquire);
             if !K::HEAD_IS_KEY && old & ADDRESS == 0 {
                 return false;

@@ -20,7 +20,7 @@ use ordna_base::sync::{Obsolete, fault, point};
 use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Image, Leaf};
-use super::undo::State;
+use super::undo::{Reading, State};
 use super::{RETRIES, Tree};
 
 /// Leaves that a walk reads in one reading section: some 500 entries.
@@ -249,13 +249,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             stretch.anchor = (!ascending)
                 .then(|| leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned)))
                 .flatten();
+            let reading = Reading(version.map(|version| (lock, version)));
             let mut old = Vec::new();
             let mut whole = true;
             if let Some(snapshot) = snapshot
                 && leaf.header().dead.load(Ordering::Acquire) > snapshot
             {
-                whole =
-                    self.log.for_each_above(leaf, snapshot, |key, state| old.push((key, state)));
+                whole = self.log.for_each_above(leaf, snapshot, reading, |key, state| {
+                    old.push((key, state));
+                });
             }
             point("tree.walk.before_validate");
             let valid = match version {
