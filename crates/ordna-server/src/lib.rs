@@ -13,9 +13,9 @@
 //! there throughout.
 //!
 //! # The way of a request
-//! [`connection`] reads bytes, [`request`] cuts them into arguments, [`dispatch`] finds the command and
-//! asks whether the client may call it, and a function in [`commands`] executes it on the
-//! [`keyspace`] and writes to [`reply`].
+//! `connection` reads bytes, `request` cuts them into arguments, `dispatch` finds the command and
+//! asks whether the client may call it, and a function in `commands` executes it on the
+//! `keyspace` and writes to `reply`.
 
 mod acl;
 mod clients;

@@ -72,7 +72,7 @@ pub struct Statistics {
 
 /// An ordered store with snapshots; see the [module](super).
 ///
-/// Point operations, walks and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
+/// Point operations, walks and batches are those of [`OrderedIndex`](ordna_base::OrderedIndex). The
 /// store may be dropped while snapshots live: they keep what they need.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) owner: Arc<Owner<K, V>>,
@@ -157,13 +157,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Lifts the memory limit; see [`MemoryBudget::lift`].
+    /// Lifts the memory limit; see [`MemoryBudget::lift`](ordna::MemoryBudget::lift).
     pub fn lift_limit(&self) -> Lifted {
         self.engine().budget.shared().lift()
     }
 
     /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
-    /// one step. As [`OrderedIndex::modify`](crate::OrderedIndex::modify), which puts values that
+    /// one step. As [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values that
     /// do not expire, and under the same rules. O(log n).
     ///
     /// # Errors

@@ -17,7 +17,7 @@
 //!
 //! # Consistency
 //! Writes of single keys and reads of the latest state are linearizable: a [`Store`] is an
-//! [`OrderedIndex`](crate::OrderedIndex), with its live walks. A [`Snapshot`] is a *cut*: it holds
+//! [`OrderedIndex`](ordna_base::OrderedIndex), with its live walks. A [`Snapshot`] is a *cut*: it holds
 //! every write that ended before it was taken and none that began after, all of a batch or nothing
 //! of it, and if it holds a write it holds all that came before that one. It never changes. A write
 //! that was under way when the snapshot was taken may be in it and yet be done a moment after.

@@ -47,7 +47,7 @@ impl Options {
     /// Refuses writes that would make the versions hold more than so many bytes. Counts key, value
     /// and overhead of each version that is linked, dead ones included; not what waits to be freed.
     /// A write that replaces a version of its own term needs only what it takes beyond that one.
-    /// [`Store::modify_expiry`] is not refused, nor is anything under [`Store::lift_limit`].
+    /// `Store::modify_expiry` is not refused, nor is anything under `Store::lift_limit`.
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
     }
