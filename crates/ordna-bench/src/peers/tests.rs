@@ -2,10 +2,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::check::ranks;
+use crate::entry::Switches;
 use crate::figures::Problem;
 use crate::job::{Job, Phase};
 use crate::keys::KeySet;
-use crate::registry::Switches;
 use crate::run::{Built, measure};
 use crate::target::Session;
 use crate::workload::Workload;

@@ -15,7 +15,7 @@
 //! a global, elided lock.
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::protocol::Unsynchronized;
