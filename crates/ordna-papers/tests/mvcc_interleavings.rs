@@ -369,7 +369,7 @@ fn n7_a_later_write_does_not_overtake_one_that_is_in_the_snapshot() {
 /// 7: a writer that read the term before a snapshot and announced itself after it.
 #[test]
 fn n7_a_writer_that_comes_late_writes_in_the_new_term() {
-    for point in ["store.enter.before_announcement", "mvcc.enter.before_second_look"] {
+    for point in ["store.enter.before_announcement", "store.enter.before_second_look"] {
         let store = words();
         store.insert(&1, &10).unwrap();
         let schedule = Schedule::new();
