@@ -42,7 +42,6 @@ fn garbage_is_bounded_in_bytes() {
 }
 
 #[test]
-#[ignore = "the store does not refuse an overwrite whose old value a snapshot keeps beyond the limit"]
 fn what_a_snapshot_keeps_counts_against_the_limit() {
     let server = start(Config { max_memory: Some(100_000), ..Config::default() });
     let mut client = Client::new(server.address);
