@@ -1,9 +1,9 @@
 //! Planted faults: each fence, validation and recheck is taken out, and a test must notice.
 //!
-//! The names stand in the sources, in `fault!("area.what")`. One build with `--cfg faults` holds
-//! them all, and `ORDNA_FAULT=name` plants one when a test starts: a build for each would take two
-//! cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on x86-64, whose hardware
-//! orders more than the language does; a loom model has to notice them.
+//! The names stand in the sources, in `fault!("area.what")` and its kin. One build with `--cfg
+//! faults` holds them all, and `ORDNA_FAULT=name` plants one when a test starts: a build for each
+//! would take two cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on x86-64,
+//! whose hardware orders more than the language does; a loom model has to notice them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ const MODELLED: [(&str, &str, &str, &str); 6] = [
     ("version_lock", "ordna-base", "loom_version_lock", ""),
     ("twin", "ordna-papers", "models", "loom_twin::"),
     ("mvcc_terms", "ordna", "loom_mvcc_terms", ""),
-    ("mvcc_barrier", "ordna-papers", "models", "loom_mvcc_barrier::"),
+    ("nitro_barrier", "ordna-papers", "models", "loom_nitro_barrier::"),
     ("art_prefix", "ordna-papers", "models", "loom_art_prefix::"),
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
 ];
@@ -27,7 +27,7 @@ const MODELLED: [(&str, &str, &str, &str); 6] = [
 /// Parts of the store, whose tests look for their faults.
 const OF_THE_STORE: [&str; 3] = ["search", "tree", "undo"];
 
-/// With so many commits in a row, the shares of all of them are all faults.
+/// The shares of this many commits in a row hold all faults.
 const SHARES: usize = 7;
 
 /// How long a suite without a fault may take.
@@ -50,7 +50,7 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// What noticed, if anything did.
+    /// The test that noticed, if one did.
     fn name(self) -> Option<String> {
         match self {
             Self::Test(test) => Some(test),
@@ -208,9 +208,11 @@ fn is_of(stem: &str, area: &str) -> bool {
     stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// The names in `fault!("…")` of a source text.
+/// The names in `fault!("…")`, `check!("…", …)` and `notice!("…", …)` of a source text.
 fn named(text: &str) -> impl Iterator<Item = &str> {
-    let named = text.split("fault!(\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let calls = ["fault!(", "check!(", "notice!("].into_iter();
+    let after = calls.flat_map(|call| text.split(call).skip(1));
+    let named = after.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
     named.filter(|name| name.contains('.'))
 }
 

@@ -11,6 +11,28 @@ macro_rules! fault {
     };
 }
 
+/// A check on which a protocol rests: whether it holds. The planted fault of this name makes it
+/// hold.
+///
+/// `check!("area.what", condition)`
+#[macro_export]
+macro_rules! check {
+    ($name:literal, $holds:expr $(,)?) => {
+        $crate::fault!($name) || $holds
+    };
+}
+
+/// A condition that a protocol must notice. Under the planted fault of this name it is never
+/// noticed.
+///
+/// `notice!("area.what", condition)`
+#[macro_export]
+macro_rules! notice {
+    ($name:literal, $seen:expr $(,)?) => {
+        !$crate::fault!($name) && $seen
+    };
+}
+
 /// Whether `ORDNA_FAULT` names this fault. Only called in builds with `--cfg faults`.
 pub fn is_planted(name: &str) -> bool {
     static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();

@@ -12,7 +12,7 @@ mod timestamp;
 mod version_lock;
 
 #[doc(hidden)]
-pub use crate::fault;
+pub use crate::{check, fault, notice};
 pub use backoff::Backoff;
 pub use counter::StripedCounter;
 #[doc(hidden)]

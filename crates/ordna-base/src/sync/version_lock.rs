@@ -22,7 +22,7 @@
 //! are ours: the paper's pseudo-code assumes sequential consistency.
 
 use super::atomic::{AtomicU64, Ordering, fence};
-use super::{Backoff, fault};
+use super::{Backoff, check, fault, notice};
 
 const OBSOLETE: u64 = 1;
 const LOCKED: u64 = 2;
@@ -95,7 +95,7 @@ impl VersionLock {
         if !fault!("version_lock.validate.fence") {
             fence(Ordering::Acquire);
         }
-        fault!("version_lock.validate") || self.0.load(Ordering::Relaxed) == version.0
+        check!("version_lock.validate", self.0.load(Ordering::Relaxed) == version.0)
     }
 
     /// Takes the lock if nothing was written since `version` was taken.
@@ -189,7 +189,7 @@ impl Drop for WriteGuard<'_> {
         // Only the holder writes the word while it is locked, so a plain load is current.
         let locked = self.lock.0.load(Ordering::Relaxed);
         let step = version_step();
-        let obsolete = self.obsolete && !fault!("version_lock.unlock.obsolete");
+        let obsolete = notice!("version_lock.unlock.obsolete", self.obsolete);
         let next = (locked & !LOCKED).wrapping_add(step) | (u64::from(obsolete) * OBSOLETE);
         // Release: a reader of the new version sees the data.
         self.lock.0.store(next, Ordering::Release);

@@ -49,7 +49,9 @@ use ordna_base::index::Change;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicPtr, Ordering};
-use ordna_base::sync::{Backoff, Clock, StripedCounter, WriteGuard, fault, point, spin_hint};
+use ordna_base::sync::{
+    Backoff, Clock, StripedCounter, WriteGuard, check, notice, point, spin_hint,
+};
 use ordna_base::topology::Topology;
 use ordna_base::{Error, Key, Value};
 
@@ -234,7 +236,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         loop {
             let next = node.next.load(Ordering::Acquire);
             // Looked at after the pointer was read. No thread stays at a dead node.
-            let is_dead = !fault!("hydralist.walk.dead") && node.is_dead();
+            let is_dead = notice!("hydralist.walk.dead", node.is_dead());
             let step_back = is_dead || Self::lies_before(goal, node);
             if step_back {
                 // SAFETY: a live node's `prev` points to its predecessor, a dead one's has a
@@ -305,12 +307,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 // A node that died meanwhile: the walk goes on from there.
                 let Some(token) = self.read(node) else { continue };
                 let next = Self::next(node, guard);
-                if !fault!("hydralist.read.range") && !Self::is_in(goal, node, next) {
+                if !check!("hydralist.read.range", Self::is_in(goal, node, next)) {
                     continue;
                 }
                 let found = read(node, next, token);
                 if let Ok(found) = found
-                    && (fault!("hydralist.read.validate") || token.holds())
+                    && check!("hydralist.read.validate", token.holds())
                 {
                     return found;
                 }
@@ -416,9 +418,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 node = self.walk(node, goal, &mut steps, &guard);
                 point("hydralist.write.before_lock");
                 let Some(lock) = self.lock(node) else { continue };
-                if fault!("hydralist.write.range")
-                    || Self::is_in(goal, node, Self::next(node, &guard))
-                {
+                let is_in = || Self::is_in(goal, node, Self::next(node, &guard));
+                if check!("hydralist.write.range", is_in()) {
                     break lock;
                 }
             };
@@ -533,11 +534,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let Some(left_lock) = self.lock(left) else { return false };
         let are_neighbours =
             std::ptr::eq(left.next.load(Ordering::Acquire), std::ptr::from_ref(right));
-        if !are_neighbours && !fault!("hydralist.merge.neighbours") {
+        if !check!("hydralist.merge.neighbours", are_neighbours) {
             return false;
         }
         let Some(right_lock) = self.lock(right) else { return false };
-        if !fit() && !fault!("hydralist.merge.fit") {
+        if !check!("hydralist.merge.fit", fit()) {
             return false;
         }
         let time = left.stamp.load(Ordering::Relaxed).max(right.stamp.load(Ordering::Relaxed));

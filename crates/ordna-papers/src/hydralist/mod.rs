@@ -62,30 +62,7 @@ where
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<K, V, L, const N: usize> std::fmt::Debug for HydraList<K, V, L, N>
-where
-    K: Key + ?Sized,
-    V: Value + ?Sized,
-    L: SearchLayer<K>,
-{
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HydraList")
-            .field("approximate_len", &self.approximate_len())
-            .field("statistics", &self.statistics())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K, V, L, const N: usize> Default for HydraList<K, V, L, N>
-where
-    K: Key + ?Sized,
-    V: Value + ?Sized,
-    L: SearchLayer<K>,
-{
-    fn default() -> Self {
-        Self::new()
-    }
-}
+crate::shell!("HydraList" [K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize] HydraList<K, V, L, N>);
 
 impl<K, V, L, const N: usize> HydraList<K, V, L, N>
 where

@@ -63,7 +63,7 @@ use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::{Bytes, InstructionSet};
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
-use ordna_base::sync::{Obsolete, Version, VersionLock, fault, point};
+use ordna_base::sync::{Obsolete, Version, VersionLock, fault, notice, point};
 use ordna_base::{Key, Value};
 
 /// The sorted order is being written.
@@ -475,9 +475,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             Token::Version(_, version) => Some(version.number()),
             Token::Lock => None,
         };
-        if version == Some(kept)
-            || fault!("hydralist.order.version") && version.is_some() && kept & 3 == 0
-        {
+        if is_of_version(kept, version) {
             let order = self.order.load();
             // A byte of a later order may name a slot that was filled since: with the fence what is
             // in it is seen to be that record, or a later one, and not one freed before this guard.
@@ -597,7 +595,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             // Release and acquire: what others did with the node before is behind its end.
             let before = node.references.fetch_sub(times, Ordering::AcqRel);
             debug_assert!(before >= times, "a reference was given up twice");
-            if before != times && !fault!("hydralist.retire.count") {
+            if notice!("hydralist.retire.count", before != times) {
                 return;
             }
             // Only dead nodes get here: a live one has the list's reference.
@@ -657,4 +655,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Retire for Node<K, V, N
         // SAFETY: the caller's promise. A dead node's entries are in its heir.
         unsafe { Self::free(memory) }
     }
+}
+
+/// Whether the kept order is that of the version which the reader holds.
+fn is_of_version(kept: u64, version: Option<u64>) -> bool {
+    if fault!("hydralist.order.version") {
+        return version.is_some() && kept & 3 == 0 || version == Some(kept);
+    }
+    version == Some(kept)
 }

@@ -54,7 +54,9 @@ use ordna_base::Key;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Condvar, Mutex, MutexGuard};
-use ordna_base::sync::{StripedCounter, THREAD_STRIPES, fault, point, stripe_of_this_thread};
+use ordna_base::sync::{
+    StripedCounter, THREAD_STRIPES, fault, notice, point, stripe_of_this_thread,
+};
 
 /// How long the combiner gathers before it merges again (§4.4.1).
 const INTERVAL: Duration = Duration::from_micros(200);
@@ -177,9 +179,12 @@ impl<T: Anchored, L> Drop for Turn<'_, T, L> {
     fn drop(&mut self) {
         let rest = self.merged.get(self.done..).unwrap_or_default();
         let ends_run = rest.is_empty();
-        if !ends_run && !fault!("hydralist.apply.rest")
-            || ends_run && self.in_step && !fault!("hydralist.apply.end")
-        {
+        let is_left = if ends_run {
+            notice!("hydralist.apply.end", self.in_step)
+        } else {
+            !fault!("hydralist.apply.rest")
+        };
+        if is_left {
             lock(&self.replica.merged).push_front(rest.into());
         }
         let mut done = self.done;
@@ -354,7 +359,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         // one.
         let apply = |step| unsafe { layer.apply(node.anchor(), step) };
         let (left, references) = match line.event {
-            Event::Made if node.is_dead() && !fault!("hydralist_updates.dead") => (None, 1),
+            Event::Made if notice!("hydralist_updates.dead", node.is_dead()) => (None, 1),
             // The line's reference becomes the layer's.
             Event::Made => (apply(Step::Insert(place)), 0),
             Event::Died if fault!("hydralist_updates.pointer") => {
@@ -413,7 +418,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// Waits until the lag is within the limit. A caller that holds a guard, as a batch does, holds
     /// up the freeing of memory meanwhile, but not the updater.
     pub fn wait_for_limit(&self) {
-        if self.lag() > self.limit && !fault!("hydralist.log.pressure") {
+        if notice!("hydralist.log.pressure", self.lag() > self.limit) {
             self.stalls.add(1);
             self.wait_for(|| self.lag() <= self.limit);
         }

@@ -125,8 +125,8 @@ impl Shared {
 }
 
 impl Crew {
-    /// A crew with so many worker threads, dealt out among the NUMA nodes in turn. Threads that the
-    /// system refuses are missing, and their work is done by the callers.
+    /// A crew with this many worker threads, dealt out among the NUMA nodes in turn. Threads that
+    /// the system refuses are missing, and their work is done by the callers.
     pub fn new(workers: usize, topology: Topology) -> Self {
         let shared = Arc::<Shared>::default();
         let spawn = |number: usize| {

@@ -116,19 +116,7 @@ pub struct Pi<K: Key + ?Sized, V: Value + ?Sized> {
     gatherer: Option<Gatherer<K, V>>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Pi<K, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pi")
-            .field("approximate_len", &self.approximate_len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Default for Pi<K, V> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+crate::shell!("Pi" [K: Key + ?Sized, V: Value + ?Sized] Pi<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Pi<K, V> {
     fn drop(&mut self) {

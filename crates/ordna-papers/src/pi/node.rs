@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
-    /// Fetches what a walk over about so many entries reads.
+    /// Fetches the lines that a walk over about this many entries reads.
     #[inline]
     pub fn prefetch_all(self, entries: usize) {
         self.prefetch();

@@ -19,7 +19,7 @@ pub enum Query<'a, K: Key + ?Sized, V: Value + ?Sized> {
         lower: Bound<&'a K>,
         /// Where it ends.
         upper: Bound<&'a K>,
-        /// At most so many entries.
+        /// At most this many entries.
         limit: usize,
     },
 }

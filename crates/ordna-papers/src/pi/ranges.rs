@@ -21,7 +21,7 @@ use super::query::{Query, key_of};
 use super::sort::Item;
 use super::storage::Owner;
 use ordna_base::index::{bounds_cross, is_above, is_below};
-use ordna_base::sync::fault;
+use ordna_base::sync::check;
 use ordna_base::{Entries, Key, Value};
 
 /// Entries that room is made for before any is found.
@@ -226,7 +226,7 @@ impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
     #[inline]
     fn point(&self, at: usize) -> Option<(&'q K, Option<Option<&'q V>>)> {
         let item = self.items.get(at)?;
-        let counts = item.at < self.query || fault!("pi.range.sees_later_writes");
+        let counts = check!("pi.range.sees_later_writes", item.at < self.query);
         match &self.batch[item.at as usize] {
             Query::Insert(key, value) => Some((*key, counts.then_some(Some(*value)))),
             Query::Delete(key) => Some((*key, counts.then_some(None))),

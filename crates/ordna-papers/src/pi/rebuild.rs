@@ -33,7 +33,7 @@ use super::storage::Storage;
 use ordna_base::reclaim::Retire;
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::lock::{Condvar, Mutex, MutexGuard};
-use ordna_base::sync::{Shared as Watched, fault, handed_on, point};
+use ordna_base::sync::{Shared as Watched, fault, handed_on, notice, point};
 use ordna_base::{Key, Value};
 
 /// Fewest changed nodes that are worth a rebuild.
@@ -233,7 +233,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
                 // Acquire: the changes of a thread that asked in vain meanwhile are seen.
                 due.swap(false, Ordering::AcqRel);
                 // It may have been the last write for long.
-                if self.is_due() && !fault!("pi.due.asks_again") {
+                if notice!("pi.due.asks_again", self.is_due()) {
                     due.store(true, Ordering::Release);
                 }
             }

@@ -38,7 +38,7 @@ use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::simd::InstructionSet;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::lock::Mutex;
-use ordna_base::sync::{Backoff, StripedCounter, Version, fault, point};
+use ordna_base::sync::{Backoff, StripedCounter, Version, check, point};
 use ordna_base::{Error, Key, Value, Violation};
 
 /// Failed validations after which a reader takes a turn. Going back over dead places is none.
@@ -153,7 +153,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             let version = loop {
                 let (here, version) = at;
                 let Some(next) = here.beyond(key, shared) else { break Some(version) };
-                if !here.lock.validate(version) && !fault!("pi.walk_on.unvalidated") {
+                if !check!("pi.walk_on.unvalidated", here.lock.validate(version)) {
                     break None;
                 }
                 (node, shared) = (next, 0);
@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             let found = node.find(key, self.set).ok();
             point("pi.get.before_entry");
             let found = found.map(|at| node.entry(at));
-            (fault!("pi.get.unvalidated") || node.lock.validate(version)).then_some(found)
+            check!("pi.get.unvalidated", node.lock.validate(version)).then_some(found)
         })
     }
 }
@@ -397,7 +397,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         };
         if let Some(next) = node.next() {
             let is_own = self.end.is_none_or(|end| next.anchor() < end);
-            if (is_own || fault!("pi.tidy.foreign_node")) && fit(len, next.len()) {
+            if check!("pi.tidy.foreign_node", is_own) && fit(len, next.len()) {
                 return self.absorb(node, next);
             }
         }

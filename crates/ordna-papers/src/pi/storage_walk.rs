@@ -14,7 +14,7 @@ use super::node::{CAPACITY, Entry, NodeRef};
 use super::storage::{Contended, Storage};
 use ordna_base::index::{is_above, is_below};
 use ordna_base::reclaim::Guard;
-use ordna_base::sync::{Backoff, fault, point, yield_now};
+use ordna_base::sync::{Backoff, check, notice, point, yield_now};
 use ordna_base::{Key, Value};
 
 /// The entries of a node at one moment, and its successor then.
@@ -40,7 +40,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Section<K, V> {
                     self.entries.extend((0..node.len()).map(|at| node.entry(at)));
                     point("pi.walk.before_link");
                     self.next = node.next();
-                    if fault!("pi.walk.unvalidated") || node.lock.validate(version) {
+                    if check!("pi.walk.unvalidated", node.lock.validate(version)) {
                         return true;
                     }
                     backoff.wait();
@@ -78,7 +78,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 let flow = unsafe {
                     entry.with_key(|key| {
                         let done = from.is_some_and(|from| key < from.anchor());
-                        if is_below(key, lower) || (done && !fault!("pi.walk.repeats")) {
+                        if is_below(key, lower) || notice!("pi.walk.repeats", done) {
                             return ControlFlow::Continue(());
                         }
                         if is_above(key, upper) {
@@ -143,8 +143,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 continue;
             }
             if let Some(next) = section.next
-                && is_left(next.anchor())
-                && !fault!("pi.walk.skips_split")
+                && notice!("pi.walk.skips_split", is_left(next.anchor()))
             {
                 chain.push(next);
                 continue;

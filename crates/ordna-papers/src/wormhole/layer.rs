@@ -36,7 +36,7 @@ use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
 use ordna_base::reclaim::{Collector, Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, point};
 
 /// Looks at a busy standby before it is given up: a copy costs as much as there are anchors.
 const PATIENCE: usize = 1000;
@@ -357,7 +357,7 @@ impl<K: Key + ?Sized> TableLayer<K> {
         bytes: &[u8],
     ) -> Option<AnchorAddress> {
         let agrees =
-            |found: &Found<Post<K>>| fault!("wormhole.layer.uncompared") || found.agrees(bytes);
+            |found: &Found<Post<K>>| check!("wormhole.layer.uncompared", found.agrees(bytes));
         let found = found.filter(agrees).or_else(|| table.search_by_comparing(bytes))?;
         found.place.place()
     }
@@ -412,7 +412,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
     fn publish(&self, mut left: impl FnMut(AnchorAddress)) {
         let mut state = self.state();
         let state = &mut *state;
-        if !state.ahead.is_empty() && !fault!("wormhole.layer.unpublished") {
+        if !check!("wormhole.layer.unpublished", state.ahead.is_empty()) {
             self.twin.publish(&mut state.standby, &self.collector.pin());
             std::mem::swap(&mut state.ahead, &mut state.behind);
         }

@@ -20,10 +20,10 @@ use super::list::{LeafList, RETRIES, Side};
 use super::mode::Mode;
 use super::section::Section;
 use ordna_base::index::{Direction, is_above, is_below};
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
-/// So many records ahead of the visitor are asked for.
+/// Records that a walk fetches ahead of the visitor.
 const RECORDS_AHEAD: usize = 16;
 /// Walks to fewer entries do not ask for all lines of a leaf.
 const FEW: usize = 8;
@@ -197,7 +197,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
         run.len = len;
         let beside = if up { leaf.next() } else { leaf.prev() };
-        let counts = fault!("wormhole.walk.unvalidated") || right.is_valid();
+        let counts = check!("wormhole.walk.unvalidated", right.is_valid());
         if counts { Ok(beside) } else { Err(Stale) }
     }
 

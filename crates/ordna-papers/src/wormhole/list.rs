@@ -33,7 +33,7 @@ use super::switches::Switches;
 use super::table::{Found, Step, Table, common_length};
 use super::upkeep::Tables;
 use ordna_base::reclaim::Collector;
-use ordna_base::sync::{Obsolete, fault, point};
+use ordna_base::sync::{Obsolete, check, fault, point};
 use ordna_base::{Key, Value, Violation};
 
 /// How often a reader tries before it takes the leaf's lock.
@@ -157,9 +157,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     /// the heads, or because the table was right and the leaf has not been split since.
     #[inline]
     fn is_right(&self, target: &Target<K, V, S, LEAF>, key: &K, bytes: &[u8]) -> bool {
-        let current =
-            || fault!("wormhole.any_version") || target.leaf.last_split() <= target.version;
-        let agrees = || fault!("wormhole.search.uncompared") || target.found.agrees(bytes);
+        let current = || check!("wormhole.any_version", target.leaf.last_split() <= target.version);
+        let agrees = || check!("wormhole.search.uncompared", target.found.agrees(bytes));
         target.leaf.heads_cover(key) || (current() && agrees())
     }
 
@@ -295,7 +294,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         for _ in 0..RETRIES {
             let (leaf, ticket) = self.cover(target, key, bytes, section);
             point("wormhole.get.covered");
-            let valid = || fault!("wormhole.get.unvalidated") || S::is_valid(&ticket);
+            let valid = || check!("wormhole.get.unvalidated", S::is_valid(&ticket));
             match self.find(leaf, key, target.tag, valid) {
                 Ok(found) if valid() => return found.map(|(_, words)| words),
                 _ => {}
@@ -400,7 +399,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         if let Some(right) = leaf.next().filter(|right| fits(*right)) {
             // Our lock keeps it the next, and alive.
             point("wormhole.merge.before_right");
-            let still = || fault!("wormhole.merge.unrechecked") || fits(right);
+            let still = || check!("wormhole.merge.unrechecked", fits(right));
             if let Some(right_held) = S::try_lock(right.lock()).filter(|_| still()) {
                 self.absorb((leaf, right), right_held, ended);
                 drop(held);
@@ -409,7 +408,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
         // A guess until it is locked: only then is it sure to be the one before, and not obsolete.
         if let Some(left) = leaf.prev().filter(|left| fits(*left)) {
-            let adjacent = || fault!("wormhole.merge.any_left") || left.next() == Some(leaf);
+            let adjacent = || check!("wormhole.merge.any_left", left.next() == Some(leaf));
             point("wormhole.merge.before_left");
             let left_held = S::try_lock(left.lock());
             if let Some(left_held) = left_held.filter(|_| fits(left) && adjacent()) {

@@ -8,7 +8,7 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, fault};
+use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, check};
 
 /// How the leaves of an index are shared. Sealed.
 pub trait Mode: sealed::Sealed + Send + Sync + Sized + 'static {
@@ -62,7 +62,7 @@ impl Mode for Optimistic {
     }
     #[inline]
     fn is_valid((lock, version): &Self::Ticket<'_>) -> bool {
-        fault!("wormhole.leaf.validate") || lock.validate(*version)
+        check!("wormhole.leaf.validate", lock.validate(*version))
     }
     #[inline]
     fn lock(lock: &VersionLock) -> Result<WriteGuard<'_>, Obsolete> {

@@ -23,7 +23,7 @@
 
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use ordna_base::sync::{Shared, fault};
+use ordna_base::sync::{Shared, check};
 
 /// Becomes true when every guard of the moment at which it was handed over is gone.
 pub type Watch = Shared<AtomicBool>;
@@ -122,7 +122,7 @@ impl<T> Standby<T> {
     /// Whether no reader is left in it.
     pub fn is_quiet(&self) -> bool {
         // Acquire: what readers did there happened before what we do to it.
-        fault!("twin.quiet.unchecked") || self.quiet.load(Ordering::Acquire)
+        check!("twin.quiet.unchecked", self.quiet.load(Ordering::Acquire))
     }
 
     /// The table, to be changed.

@@ -23,7 +23,7 @@ use super::switches::Switches;
 use super::table::{Step, Table, TableLeaf};
 use super::twin::{Grace, Standby, Twin};
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, fault, point};
 
 /// Steps that may wait before a thread takes them in: one for so many leaves, and no more than…
 const LEAVES_PER_STEP: usize = 64;
@@ -133,7 +133,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         };
         if !keeper.standby.is_quiet() {
             let overdue = (leaves / LEAVES_PER_OVERDUE).max(LEAST_OVERDUE);
-            if fault!("wormhole.renew.never") || keeper.fetched - published < overdue as u64 {
+            if check!("wormhole.renew.never", keeper.fetched - published < overdue as u64) {
                 return;
             }
             self.twin.renew(&mut keeper.standby, grace);
@@ -142,7 +142,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         let before = keeper.standby.peek().version();
         for step in &keeper.steps {
             version += 1;
-            if version > before || fault!("wormhole.apply.twice") {
+            if check!("wormhole.apply.twice", version > before) {
                 #[expect(unsafe_code, reason = "changes the standby")]
                 // SAFETY: it was quiet, or is a fresh copy.
                 unsafe { keeper.standby.table() }.apply(step, version);

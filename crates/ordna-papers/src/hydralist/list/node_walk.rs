@@ -11,7 +11,7 @@ use crate::hydralist::node::{CHUNK, Node, Run, Token};
 use crate::search_layer::SearchLayer;
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
@@ -71,7 +71,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 // A node that begins where the last one ended is copied from its start.
                 let from = match (direction, from) {
                     (Direction::Ascending, Bound::Included(key))
-                        if std::ptr::eq(key, node.anchor()) || fault!("hydralist.visit.resume") =>
+                        if check!("hydralist.visit.resume", std::ptr::eq(key, node.anchor())) =>
                     {
                         Bound::Unbounded
                     }
@@ -122,8 +122,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 last = run.entries()[run.entries().len() - 1];
                 let copied = read.copy_on(want, &mut run);
                 // What is copied later is of the same moment, or the walk comes back by key.
-                let goes_on = matches!(token, Token::Version(..)) && token.holds()
-                    || fault!("hydralist.visit.validate");
+                let holds = matches!(token, Token::Version(..)) && token.holds();
+                let goes_on = check!("hydralist.visit.validate", holds);
                 if copied.is_err() || !goes_on {
                     // SAFETY: the entry was in the list during the guard.
                     (from, node) = (Bound::Excluded(unsafe { last.key() }), read);

@@ -86,7 +86,7 @@ struct Header<S: Mode> {
 pub struct Pools {
     /// Bytes of the smallest leaf, in whole lines.
     least: usize,
-    /// For leaves of so many lines more.
+    /// For leaves of this many lines more.
     pools: [Pool; 4],
 }
 

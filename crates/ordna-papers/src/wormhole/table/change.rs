@@ -8,7 +8,7 @@
 use super::{
     Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, common_length, hash,
 };
-use ordna_base::sync::fault;
+use ordna_base::sync::notice;
 
 impl<P: TableLeaf> Table<P> {
     /// Takes a change of the list into the table: step number `version`.
@@ -56,7 +56,7 @@ impl<P: TableLeaf> Table<P> {
             if length >= from {
                 item.last = last;
             }
-            if length < to && !fault!("wormhole.table.parent_unaware") {
+            if notice!("wormhole.table.parent_unaware", length < to) {
                 item.set_child(anchor[length], Child::new(last, false));
             }
         });

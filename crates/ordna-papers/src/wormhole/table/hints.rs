@@ -19,7 +19,7 @@ const SHORT: usize = 8;
 /// Where searches ended of late.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    /// So many bytes of a key select its length; 0: none, the mean serves all.
+    /// This many bytes of a key select its length; 0: none, the mean serves all.
     pub depth: usize,
     /// By the hash of these bytes; 0: not known.
     lengths: Vec<u16>,

@@ -31,7 +31,7 @@ pub struct Item<P> {
 
 const ENDS: u32 = 1 << 31;
 
-/// So many children have their last leaf in the item: ten digits and one more that is the last.
+/// Children that have their last leaf in the item: ten digits and one more that is the last.
 const ROOM: usize = 10;
 
 /// Words of leaves, six bytes each, in the order of the children: no item is longer than two lines.
