@@ -16,9 +16,6 @@
 //! | next, no padding | bytes of a byte-string key, then bytes of a byte-string value | the same |
 //!
 //! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
-//!
-//! A record with a value of the kind `Lent` is a key in the memory of another structure. This
-//! module does not allocate, free or count it.
 
 #![expect(unsafe_code, reason = "the one place that lays out records of variable length")]
 
@@ -61,7 +58,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     const TAIL: usize = offset_of!(Header<K, V>, key) + size_of::<K::Cell>();
 
-    /// Bytes of a record whose key has a tail of so many, up to the end of the key.
+    /// Bytes of a record up to the end of its key, whose tail has `tail` bytes.
     #[inline]
     pub fn size_with_key(tail: usize) -> usize {
         Self::TAIL + tail
@@ -74,9 +71,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     /// A new record with copies of `key` and `value`, which must have passed their `check`.
     pub fn new(key: &K, value: &V) -> Self {
-        if let Some(header) = value.home() {
-            return Self { header, kinds: PhantomData };
-        }
         let (key_tail, value_tail) = (key.tail(), value.tail());
         let layout = Self::layout(key_tail.len() + value_tail.len());
         // SAFETY: the layout has the size of a header at least, so it is not zero. The header is
@@ -114,17 +108,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         NonNull::new(header).map(|header| Self { header, kinds: PhantomData })
     }
 
-    /// Asks for the record, and for what its owner reads next if it is lent.
+    /// Fetches the first cache line of the record.
     #[inline]
     pub fn prefetch(self) {
-        let start = self.header.as_ptr().cast_const();
-        crate::simd::prefetch(start);
-        if V::LENT {
-            crate::simd::prefetch(start.wrapping_sub(64));
-            if !K::HEAD_IS_KEY {
-                crate::simd::prefetch(start.wrapping_sub(128));
-            }
-        }
+        crate::simd::prefetch(self.header.as_ptr().cast_const());
     }
 
     #[inline]
@@ -177,7 +164,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// The record is not freed during the call.
     pub unsafe fn size(self) -> usize {
         // SAFETY: alive by the caller.
-        if V::LENT { 0 } else { unsafe { self.stored_layout() }.size() }
+        unsafe { self.stored_layout() }.size()
     }
 
     /// # Safety
@@ -195,9 +182,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// # Safety
     /// No other thread can reach the record, and no thread uses it afterwards.
     pub unsafe fn free(self) {
-        if V::LENT {
-            return;
-        }
         // SAFETY: exclusively the caller's; allocated by `new` with this same layout. Cells are
         // plain data and atomics, which need no drop.
         unsafe { alloc::dealloc(self.header.as_ptr(), self.stored_layout()) }
@@ -208,9 +192,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// # Safety
     /// As for [`Guard::retire`].
     pub unsafe fn retire(self, guard: &Guard<'_>) {
-        if V::LENT {
-            return;
-        }
         let memory = self.header.as_ptr().cast::<Retired<K, V>>();
         // SAFETY: handed on from the caller.
         unsafe {
@@ -219,8 +200,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     }
 }
 
-/// Records of at least this many bytes are handed to the collector at once: one of them outweighs the
-/// batch that it would wait for.
+/// The collector gets records of at least this many bytes at once: one of them outweighs the batch
+/// that it would wait for.
 pub const LARGE: usize = 64 << 10;
 
 /// Stands for the record's memory once it is retired; never read as such.

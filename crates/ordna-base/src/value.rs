@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
-use std::ptr::{self, NonNull};
 
 use crate::Error;
 use crate::sequence::{FlatBytes, Sequence};
@@ -30,17 +29,6 @@ pub trait Value:
     /// The part of the value that every stored copy holds at a fixed size: the word, or the length.
     #[doc(hidden)]
     type Cell: Send + Sync + 'static;
-
-    /// The address of the stored key, if another structure owns the record ([`Lent`]).
-    #[doc(hidden)]
-    #[inline]
-    fn home(&self) -> Option<NonNull<u8>> {
-        None
-    }
-
-    /// Whether another structure owns the records of this kind.
-    #[doc(hidden)]
-    const LENT: bool = false;
 
     /// The value as a word, if values of this kind are words.
     #[doc(hidden)]
@@ -96,75 +84,6 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for u64 {}
     impl Sealed for [u8] {}
-    impl Sealed for super::Lent {}
-}
-
-/// The address of a key that another structure stores and keeps as long as an index refers to it.
-/// Such a record is the key alone; the index neither copies nor frees it. The cache lines before
-/// the key are fetched with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[doc(hidden)]
-pub struct Lent(usize);
-
-impl Lent {
-    /// # Safety
-    /// There is a [`Key::cell`] with its [`Key::tail`] behind it at the address, whose provenance
-    /// was exposed. They never change, and are not freed before each index that was given this
-    /// value for that key has lost it, and the calls on the index have returned that were under way
-    /// then. The key given with it is that key.
-    ///
-    /// [`Key::cell`]: crate::Key::cell
-    /// [`Key::tail`]: crate::Key::tail
-    #[expect(unsafe_code, reason = "the address is followed")]
-    pub unsafe fn new(address: usize) -> Self {
-        Self(address)
-    }
-
-    /// The address.
-    #[inline]
-    pub fn address(self) -> usize {
-        self.0
-    }
-}
-
-impl Value for Lent {
-    const IN_PLACE: bool = false;
-    const LENT: bool = true;
-    type Sequence = Vec<Self>;
-    type Cell = ();
-
-    fn placeholder() -> &'static Self {
-        &Self(0)
-    }
-
-    #[inline]
-    fn home(&self) -> Option<NonNull<u8>> {
-        NonNull::new(ptr::with_exposed_provenance_mut(self.0))
-    }
-    #[inline]
-    fn check(&self) -> Result<(), Error> {
-        Ok(())
-    }
-    #[inline]
-    fn cell(&self) {}
-    #[inline]
-    fn tail(&self) -> &[u8] {
-        &[]
-    }
-    #[inline]
-    fn tail_len((): &()) -> usize {
-        0
-    }
-    #[inline]
-    fn overwrite(&self, (): &()) -> bool {
-        false
-    }
-    #[inline]
-    #[expect(unsafe_code, reason = "raw view, see the trait")]
-    unsafe fn with<R>(cell: &(), _: *const u8, f: impl FnOnce(&Self) -> R) -> R {
-        // The cell is the record's start, and takes no room.
-        f(&Self(ptr::from_ref(cell).addr()))
-    }
 }
 
 impl Value for u64 {

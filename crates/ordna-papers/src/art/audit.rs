@@ -31,8 +31,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             by_kind[node.kind() as usize].1 += node.size();
             node.each(|_, word| {
                 if let Child::Record(leaf) = word.child() {
-                    // SAFETY: alive for as long as the leaf is.
-                    records += unsafe { Self::record(leaf).size() };
+                    records += Self::size(leaf);
                 }
             });
         });
@@ -135,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Drop for Tree<K, V, P> {
             node.each(|_, word| match word.child() {
                 Child::Node(child) => left.push(child),
                 // SAFETY: `&mut self`: no other thread can reach the record, which is met once.
-                Child::Record(leaf) => unsafe { Self::record(leaf).free() },
+                Child::Record(leaf) => unsafe { Self::free(leaf) },
                 Child::Empty => {}
             });
             // SAFETY: as above; its children are noted.

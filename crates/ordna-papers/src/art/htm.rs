@@ -43,19 +43,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for ArtHtm<K, V> {}
 // SAFETY: every operation runs in a section of the lock, so they are as if one after the other.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for ArtHtm<K, V> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for ArtHtm<K, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ArtHtm")
-            .field("approximate_len", &self.approximate_len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Default for ArtHtm<K, V> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+crate::shell!("ArtHtm" [K: Key + ?Sized, V: Value + ?Sized] ArtHtm<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> ArtHtm<K, V> {
     /// An empty index.

@@ -20,7 +20,7 @@ use super::tree_walk::side_of_stored;
 use super::word::{Child, RecordRef, Word};
 use ordna_base::index::Direction;
 use ordna_base::simd::prefetch;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{fault, notice, point};
 use ordna_base::{Key, Value};
 
 /// How many searches of a batch are under way at once.
@@ -37,7 +37,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         let mut jump = Jump::new(root);
         loop {
             if let Jump::Done(leaf) = jump {
-                leaf.inspect(|leaf| Self::record(*leaf).prefetch());
+                leaf.inspect(|leaf| Self::prefetch(*leaf));
                 return leaf;
             }
             jump = Self::step(root, jump, key, bytes.as_ref());
@@ -65,7 +65,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                     let key: &K = key.borrow();
                     *lane = Self::step(root, *lane, key, key.radix().as_ref());
                     if let Jump::Done(leaf) = lane {
-                        leaf.inspect(|leaf| Self::record(*leaf).prefetch());
+                        leaf.inspect(|leaf| Self::prefetch(*leaf));
                         running -= 1;
                     }
                 }
@@ -103,7 +103,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                 return match word {
                     Some(word) => Jump::aside(word, direction),
                     // Only the root may be without entries.
-                    None if node == root && !fault!("art.jump.empty_root") => Jump::Done(None),
+                    None if notice!("art.jump.empty_root", node == root) => Jump::Done(None),
                     None => Jump::again(node, direction),
                 };
             }
@@ -124,10 +124,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         }
         match next {
             Child::Record(leaf) => {
-                Self::record(leaf).prefetch();
+                Self::prefetch(leaf);
                 // As often as not it is above the key, and the record below it is the answer.
                 if let Some(Child::Record(other)) = below(node, at).map(Word::child) {
-                    Self::record(other).prefetch();
+                    Self::prefetch(other);
                 }
                 Jump::Found { leaf, node, at, above, unproven }
             }

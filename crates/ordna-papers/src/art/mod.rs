@@ -32,6 +32,7 @@ mod audit;
 #[cfg(feature = "htm")]
 mod htm;
 mod jump;
+mod leaf;
 mod node;
 mod none;
 mod prefix;
@@ -56,6 +57,7 @@ pub use self::prefix::{AtomicPrefix, Prefix};
 #[doc(hidden)]
 pub use self::probes::{restarts, steps};
 use self::protocol::Free;
+pub(crate) use self::protocol::Lent;
 pub use self::protocol::{Concurrent, Coupling, Minimal, Olc, Protocol, Rowex, Unsynchronized};
 use self::tree::Tree;
 use self::write::Effect;
@@ -86,19 +88,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Send for Art<K, V
 // SAFETY: shared access follows a protocol that is `Concurrent`, under guards of the collector.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Sync for Art<K, V, P> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> std::fmt::Debug for Art<K, V, P> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct(P::NAME)
-            .field("approximate_len", &self.approximate_len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Default for Art<K, V, P> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+crate::shell!("Art" [K: Key + ?Sized, V: Value + ?Sized, P: Concurrent] Art<K, V, P>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Art<K, V, P> {
     /// An empty index.

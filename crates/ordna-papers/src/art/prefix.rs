@@ -4,7 +4,7 @@
 //! paper keeps 4 bytes beside a 4-byte length (§4.2, note 3); 16 bits hold any length here.
 
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
-use ordna_base::sync::fault;
+use ordna_base::sync::{check, fault};
 
 /// How many bytes of a prefix are stored. The rest is read from a record below the node.
 pub const STORED: usize = 6;
@@ -46,7 +46,7 @@ impl Prefix {
     /// prefix is being cut or joined: then they are those from another depth on.
     #[inline]
     pub fn fits(self, depth: usize, level: usize) -> bool {
-        depth + self.len() == level || fault!("art_prefix.fits")
+        check!("art_prefix.fits", depth + self.len() == level)
     }
 
     /// What is left when `count` bytes are cut off the front of a whole prefix.

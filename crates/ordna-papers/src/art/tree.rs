@@ -33,7 +33,7 @@ use super::word::{Child, RecordRef};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
 use ordna_base::simd::prefetch;
-use ordna_base::sync::{Backoff, fault, point};
+use ordna_base::sync::{Backoff, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
 /// How often an operation restarts before it takes exclusive locks.
@@ -64,13 +64,12 @@ impl Dispose for Guard<'_> {
 // SAFETY: that is what a guard is.
 unsafe impl Keep for Guard<'_> {
     unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
-        // SAFETY: the caller's promise, handed on; the planted fault breaks it.
-        unsafe {
-            if fault!("art.retire.at_once") {
-                record.free();
-            } else {
-                record.retire(self);
-            }
+        if fault!("art.retire.at_once") {
+            // SAFETY: none: the planted fault frees what readers may hold.
+            unsafe { record.free() }
+        } else {
+            // SAFETY: the caller's promise, handed on.
+            unsafe { record.retire(self) }
         }
     }
 }
@@ -108,25 +107,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     #[inline]
     pub fn root<'g>(&'g self, _keep: &'g impl Keep) -> NodeRef<'g, P> {
         self.root
-    }
-
-    #[inline]
-    pub fn record(leaf: RecordRef<'_>) -> Record<K, V> {
-        // SAFETY: the leaves of this tree are records of its kinds.
-        let record = unsafe { Record::from_ptr(leaf.as_ptr()) };
-        record.expect("a leaf is not null")
-    }
-
-    #[inline]
-    pub fn key(leaf: RecordRef<'_>) -> &K {
-        // SAFETY: alive for as long as the leaf is.
-        unsafe { Self::record(leaf).key() }
-    }
-
-    #[inline]
-    pub fn with_value<R>(leaf: RecordRef<'_>, read: impl FnOnce(&V) -> R) -> R {
-        // SAFETY: alive for as long as the leaf is.
-        unsafe { Self::record(leaf).with_value(read) }
     }
 
     /// The record of `key`. O(length of the key).
@@ -255,8 +235,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
         // After the child's version was sampled: at this moment the child was linked here, so its
         // prefix starts at our depth. What is read of it from now on is checked by its own version.
         if let Some(above) = self.above.take()
-            && !fault!("art.descend.validate_parent")
-            && !M::holds(&above)
+            && !check!("art.descend.validate_parent", M::holds(&above))
         {
             return Err(Restart);
         }
@@ -279,7 +258,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
             Child::Record(leaf) => Some(leaf),
             Child::Empty => None,
         };
-        if !fault!("art.descend.validate_end") && !M::holds(&token) {
+        if !check!("art.descend.validate_end", M::holds(&token)) {
             return Err(Restart);
         }
         Ok(Step::End(leaf))
@@ -304,6 +283,6 @@ impl Attempts {
     }
 
     pub fn are_too_many(&self) -> bool {
-        self.restarts >= LIMIT && !fault!("art.attempts.limit")
+        notice!("art.attempts.limit", self.restarts >= LIMIT)
     }
 }

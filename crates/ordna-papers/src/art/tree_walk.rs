@@ -40,7 +40,7 @@ use super::word::{Child, RecordRef, Word};
 use super::write::{first_difference, leaf_of};
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::simd::prefetch;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
 /// The most records that a walk fetches ahead of the caller, so that they are there when it comes
@@ -97,7 +97,7 @@ impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
             && let Some(from) = frame.next
         {
             frame.next = frame.node.collect(from, self.direction, self.step, &mut frame.chunk);
-            if !fault!("art.walk.validate_chunk") && !M::holds(&frame.token) {
+            if !check!("art.walk.validate_chunk", M::holds(&frame.token)) {
                 return Err(Restart);
             }
         }
@@ -235,8 +235,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             // An entry that was taken unseen may stand before the start; others may by now stand
             // between.
             if let (Some(last), Some((key, inclusive))) = (run.last(), start)
-                && !is_ahead(Self::key(*last), key, inclusive, cursor.direction)
-                && !fault!("art.walk.seek_behind_start")
+                && !check!(
+                    "art.walk.seek_behind_start",
+                    is_ahead(Self::key(*last), key, inclusive, cursor.direction)
+                )
             {
                 run.clear();
             }
@@ -252,7 +254,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     continue;
                 };
                 top.next = top.node.collect(from, cursor.direction, cursor.step, &mut top.chunk);
-                if !fault!("art.walk.validate_chunk") && !M::holds(&top.token) {
+                if !check!("art.walk.validate_chunk", M::holds(&top.token)) {
                     return Err(Restart);
                 }
                 top.chunk.words().iter().for_each(|word| word.prefetch_small());
@@ -276,7 +278,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     let start = NodeRef::<P>::start(cursor.direction);
                     let mut chunk = Chunk::new();
                     let next = child.collect(start, cursor.direction, cursor.step, &mut chunk);
-                    if !fault!("art.walk.validate_chunk") && !M::holds(&token) {
+                    if !check!("art.walk.validate_chunk", M::holds(&token)) {
                         return Err(Restart);
                     }
                     let words = chunk.words();
@@ -360,7 +362,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     }
                     point("art.walk.before_child");
                     token = M::enter(child.lock())?;
-                    if !fault!("art.walk.validate_parent") && !M::holds(&frame.token) {
+                    if !check!("art.walk.validate_parent", M::holds(&frame.token)) {
                         return Err(Restart);
                     }
                     point("art.walk.entered_child");
@@ -378,7 +380,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 }
                 Child::Empty => {}
             }
-            if !fault!("art.walk.validate_slot") && !M::holds(&frame.token) {
+            if !check!("art.walk.validate_slot", M::holds(&frame.token)) {
                 return Err(Restart);
             }
             cursor.stack.push(frame);

@@ -20,6 +20,7 @@
 #![expect(unsafe_code, reason = "retires what left the tree")]
 
 use std::borrow::Borrow;
+use std::marker::PhantomData;
 
 use super::node::{Kind, NodeRef, Position, TERMINAL, position};
 use super::prefix::{Prefix, STORED};
@@ -27,8 +28,7 @@ use super::protocol::{Exclusive, Latch, Mode, Protocol, Restart, WriteMode};
 use super::tree::{Attempts, Keep, Tree};
 use super::word::{Child, RecordRef, Word};
 use ordna_base::index::Change;
-use ordna_base::record::Record;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, fault, point};
 use ordna_base::{Error, Key, Value};
 
 /// What a change did to the number of entries.
@@ -75,26 +75,27 @@ enum Spot<'g> {
     Slot(Position, Option<RecordRef<'g>>),
 }
 
-/// A record that is not in the tree yet.
-struct Prepared<K: Key + ?Sized, V: Value + ?Sized>(Record<K, V>);
+/// A leaf that is not in the tree yet: freed on drop, unless it was linked.
+struct Prepared<'g, K: Key + ?Sized, V: Value + ?Sized, P: Protocol> {
+    leaf: RecordRef<'g>,
+    tree: PhantomData<Tree<K, V, P>>,
+}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Prepared<K, V> {
-    fn leaf<'g>(&self) -> RecordRef<'g> {
-        let address = std::ptr::NonNull::new(self.0.as_ptr()).expect("a record is not null");
-        // SAFETY: a slot that gets this leaf is that of a node that is alive for 'g; see `linked`.
-        unsafe { RecordRef::new(address) }
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Prepared<'_, K, V, P> {
+    fn new(key: &K, value: &V) -> Self {
+        Self { leaf: Tree::<K, V, P>::leaf(key, value), tree: PhantomData }
     }
 
-    /// The record is the tree's from now on.
+    /// The leaf is the tree's from now on.
     fn linked(self) {
         std::mem::forget(self);
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Prepared<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Drop for Prepared<'_, K, V, P> {
     fn drop(&mut self) {
         // SAFETY: it was not linked, so no other thread knows it.
-        unsafe { self.0.free() }
+        unsafe { Tree::<K, V, P>::free(self.leaf) }
     }
 }
 
@@ -166,7 +167,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let effect = match (change, present) {
             (Change::Keep, Some(_)) => {
                 // The value may have been overwritten after the slot was validated.
-                if !fault!("art.modify.validate_keep") && !M::holds(&place.inner.token) {
+                if !check!("art.modify.validate_keep", M::holds(&place.inner.token)) {
                     return Err(Restart);
                 }
                 Effect::Same
@@ -177,15 +178,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 Effect::Same
             }
             (Change::Put(value), None) => {
-                let record = Prepared(Record::new(key, value));
-                self.link::<M>(place, bytes, &record, keep)?;
+                let record = Prepared::<K, V, P>::new(key, value);
+                self.link::<M>(place, bytes, record.leaf, keep)?;
                 record.linked();
                 Effect::Inserted
             }
             (Change::Remove, Some((at, leaf))) => {
                 self.unlink::<M>(place, at, keep)?;
                 // SAFETY: unlinked by this thread, once.
-                unsafe { keep.retire_record(Self::record(leaf)) };
+                unsafe { Self::retire(leaf, keep) };
                 Effect::Removed
             }
         };
@@ -233,7 +234,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     point("art.locate.before_child");
                     let token = M::enter(child.lock())?;
                     // As in a lookup: after the child's version was sampled.
-                    if !fault!("art.locate.validate_parent") && !M::holds(&place.inner.token) {
+                    if !check!("art.locate.validate_parent", M::holds(&place.inner.token)) {
                         return Err(Restart);
                     }
                     point("art.locate.entered_child");
@@ -247,7 +248,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 }
                 place.spot = Spot::Slot(position(byte), leaf_of(word));
             }
-            if !fault!("art.locate.validate_end") && !M::holds(&place.inner.token) {
+            if !check!("art.locate.validate_end", M::holds(&place.inner.token)) {
                 return Err(Restart);
             }
             return Ok(place);
@@ -267,7 +268,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             Spot::Diverges(at) => (at, true),
             Spot::Slot(..) => (place.depth + place.inner.node.prefix().len(), false),
         };
-        if fault!("art.locate.complete_prefix") || place.compared >= shared {
+        if check!("art.locate.complete_prefix", place.compared >= shared) {
             return Ok(None);
         }
         let leaf = match place.spot {
@@ -290,20 +291,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         value: &V,
         keep: &impl Keep,
     ) -> Result<(), Restart> {
-        if V::IN_PLACE {
+        if V::IN_PLACE && !P::LENT {
             let _held = inner.upgrade(fault!("art.upgrade.set"))?;
-            // SAFETY: alive, and the lock of its node is held.
-            unsafe { Self::record(leaf).overwrite(value) };
+            // SAFETY: the lock of the leaf's node is held.
+            unsafe { Self::overwrite(leaf, value) };
             return Ok(());
         }
-        let record = Prepared(Record::<K, V>::new(key, value));
+        let record = Prepared::<K, V, P>::new(key, value);
         let node = inner.node;
         let held = inner.upgrade(fault!("art.upgrade.set"))?;
-        node.replace(at, Word::leaf(record.leaf()));
+        node.replace(at, Word::leaf(record.leaf));
         drop(held);
         record.linked();
         // SAFETY: the slot held the record when the lock was taken, and no longer does.
-        unsafe { keep.retire_record(Self::record(leaf)) };
+        unsafe { Self::retire(leaf, keep) };
         Ok(())
     }
 
@@ -312,12 +313,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         &'g self,
         place: WritePath<'g, P, M>,
         bytes: &[u8],
-        record: &Prepared<K, V>,
+        new: RecordRef<'g>,
         keep: &impl Keep,
     ) -> Result<(), Restart> {
         let WritePath { above, inner, depth, spot, .. } = place;
         let node = inner.node;
-        let new = Word::leaf(record.leaf());
+        let new = Word::leaf(new);
         match spot {
             Spot::Slot(TERMINAL, _) => {
                 let _held = inner.upgrade(fault!("art.upgrade.add"))?;

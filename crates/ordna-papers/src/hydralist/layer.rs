@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{PoisonError, RwLock};
 
-use crate::art::ArtRowex;
+use crate::art::{Art, Lent, Rowex};
 use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
 use ordna_base::index::{Direction, OrderedIndex};
-use ordna_base::value::Lent;
 
 /// A B-tree under a reader-writer lock: the layer that others are compared with.
 #[derive(Debug)]
@@ -58,15 +57,15 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     }
 }
 
-/// The adaptive radix tree under ROWEX: jumps look at no lock. Its records are the anchors in the
-/// nodes, so that a jump that has compared an anchor has fetched what a lookup reads of the node
+/// The adaptive radix tree under ROWEX: jumps look at no lock. Its leaves are the anchors in the
+/// nodes. A jump that has compared an anchor has fetched the part of the node that a lookup reads
 /// first.
 #[derive(Debug)]
-pub struct ArtLayer<K: Key + ?Sized>(ArtRowex<K, Lent>);
+pub struct ArtLayer<K: Key + ?Sized>(Art<K, u64, Lent<Rowex>>);
 
 impl<K: Key + ?Sized> Default for ArtLayer<K> {
     fn default() -> Self {
-        Self(ArtRowex::new())
+        Self(Art::new())
     }
 }
 
@@ -75,21 +74,22 @@ impl<K: Key + ?Sized> Default for ArtLayer<K> {
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
     #[inline]
     fn jump(&self, key: &K) -> Option<AnchorAddress> {
-        self.0.jump(key, |_, place| place.address())
+        self.0.jump(key, |_, place| *place as usize)
     }
 
     fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<AnchorAddress>]) {
         self.0.jump_many(keys, |at, found| {
             if let Some(place) = places.get_mut(at) {
-                *place = found.map(|(_, place)| place.address());
+                *place = found.map(|(_, place)| *place as usize);
             }
         });
     }
 
     unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
         let (Step::Insert(place) | Step::Remove(place)) = step;
-        // SAFETY: the caller's promise. What is to be removed is compared by its address.
-        let place = unsafe { Lent::new(place) };
+        // The caller promises that an inserted address holds the anchor. A removal compares
+        // addresses.
+        let place = place as u64;
         let outcome = match step {
             Step::Insert(_) => self.0.insert(anchor, &place),
             Step::Remove(_) => {
@@ -98,12 +98,12 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
             }
         };
         // An anchor is a key that was stored, so its length has passed.
-        outcome.unwrap_or_default().map(Lent::address)
+        outcome.unwrap_or_default().map(|place| place as usize)
     }
 
     fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
         self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, place| {
-            each(anchor, place.address());
+            each(anchor, *place as usize);
             ControlFlow::Continue(())
         });
     }

@@ -39,7 +39,7 @@ use ordna_base::index::Direction;
 use ordna_base::reclaim::Retire;
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, fault, point};
 
 #[derive(Debug)]
 #[repr(C)]
@@ -341,7 +341,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     /// What a descent that came to the node with `depth` bytes behind it takes for the level.
     #[inline]
     pub fn level_from(self, depth: usize) -> usize {
-        if P::READERS_NOTICE || fault!("art.rowex.level") {
+        if check!("art.rowex.level", P::READERS_NOTICE) {
             depth + self.prefix().len()
         } else {
             self.level()
@@ -390,7 +390,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     /// used have byte 0, and may be filled for another one after the search.
     #[inline]
     fn is_sure_of(byte: u8, word: Word<'g, P>) -> bool {
-        P::READERS_NOTICE || byte != 0 || word.is_empty() || fault!("art.child.zero_byte")
+        check!("art.child.zero_byte", P::READERS_NOTICE || byte != 0 || word.is_empty())
     }
 
     /// What stands at a position.

@@ -91,6 +91,9 @@ pub trait Protocol: 'static {
 
     /// How many children Node4, Node16 and Node48 take.
     const CAPACITY: [usize; 3] = [4, 16, 48];
+
+    /// Whether the leaves are keys in the memory of another structure; see `leaf.rs`.
+    const LENT: bool = false;
 }
 
 /// A protocol that serves many threads.
@@ -159,5 +162,24 @@ impl<P: Protocol> Protocol for Minimal<P> {
 // SAFETY: capacities are no matter of synchronization; the rest is the other protocol's.
 #[expect(unsafe_code, reason = "see the trait")]
 unsafe impl<P: Concurrent> Concurrent for Minimal<P> {
+    const NAME: &'static str = P::NAME;
+}
+
+/// The same protocol over leaves that another structure owns; see `leaf.rs`. Only for callers
+/// in this crate: each value that they insert must be the address of its key.
+#[derive(Debug)]
+pub struct Lent<P>(P);
+
+impl<P: Protocol> Protocol for Lent<P> {
+    type Lock = P::Lock;
+    type Read = P::Read;
+    type Write = P::Write;
+    const READERS_NOTICE: bool = P::READERS_NOTICE;
+    const LENT: bool = true;
+}
+
+// SAFETY: the owner of leaves is no matter of synchronization; the rest is the other protocol's.
+#[expect(unsafe_code, reason = "see the trait")]
+unsafe impl<P: Concurrent> Concurrent for Lent<P> {
     const NAME: &'static str = P::NAME;
 }
