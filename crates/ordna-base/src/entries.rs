@@ -17,7 +17,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
         Self { keys: Default::default(), values: Default::default() }
     }
 
-    /// An empty buffer with room for the words of so many pairs.
+    /// An empty buffer with room for the words of `pairs` pairs.
     pub fn with_room(pairs: usize) -> Self {
         let mut room = Self::new();
         room.keys.reserve(pairs);

@@ -8,7 +8,7 @@ pub trait Sequence<T: ?Sized>: Default + Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Makes room for so many more, as far as their size is known.
+    /// Makes room for `more` elements, as far as their size is known.
     fn reserve(&mut self, more: usize);
     /// Appends a copy.
     fn push(&mut self, item: &T);

@@ -31,7 +31,7 @@ use crate::sync::lock::{Mutex, MutexGuard};
 /// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
 const SLAB: usize = 2 << 20;
 
-/// So many bytes of nodes that are there at once are allocated one by one. The second-level TLBs of
+/// Up to this many bytes of live nodes are allocated one by one. The second-level TLBs of
 /// current processors reach as far with small pages.
 const PLAIN: usize = 8 << 20;
 

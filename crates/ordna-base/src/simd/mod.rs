@@ -146,8 +146,8 @@ impl InstructionSet {
         }
     }
 
-    /// How many words of ascending lines are at most `word`: with vectors of all lines at once, else
-    /// line by line up to the first larger word.
+    /// How many words of ascending lines are at most `word`: with vectors of all lines at once,
+    /// else line by line up to the first larger word.
     #[inline]
     pub fn rank(self, lines: &[Line; LANES], word: u64) -> usize {
         #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]

@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         matches!(self.peek(), None | Some(code::END))
     }
 
-    /// Takes so many bytes.
+    /// Takes `N` bytes.
     ///
     /// # Errors
     /// There are fewer.

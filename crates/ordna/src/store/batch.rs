@@ -1,6 +1,7 @@
 //! Writes that belong together.
 
-use super::engine::{Payment, Put};
+use super::engine::Payment;
+use super::entry::Put;
 use super::handle::Store;
 use crate::tree::Tree;
 use ordna_base::index::Change;

@@ -1,25 +1,25 @@
 //! The memory limit.
 //!
 //! # Contract
-//! The bytes reserved never exceed the limit, whoever reserves at once, but by what was forced. A
-//! reservation is refused only if the limit has no room for it beside what is reserved and what
-//! other threads are just taking in advance.
+//! The bytes reserved never exceed the limit, but by forced reservations. A reservation is refused
+//! only if the limit has no room for it beside the reserved bytes and those that other threads are
+//! taking in advance.
 //!
 //! # Protocol
-//! One counter holds what was taken from the limit; threads take a chunk in advance each and keep
-//! the rest as their stripe's credit, so that the shared counter is touched once per chunk. When
-//! the limit has no room, all credits, of all stores that share it, are returned to it, under a
-//! lock, before anybody is refused.
-//! While more is taken than the limit, what is given back is nobody's credit: it makes up for that.
+//! One counter holds the bytes taken from the limit. Each thread takes a chunk in advance and keeps
+//! the rest as its stripe's credit, so that it changes the shared counter once per chunk. When the
+//! limit has no room, a thread returns the credits of all stores that share it, under a lock,
+//! before it is refused. While more is taken than the limit, released bytes first repay that; only
+//! the rest becomes credit.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ordna_base::Error;
 use ordna_base::sync::atomic::{AtomicUsize, Ordering};
-use ordna_base::sync::{fault, stripe_of_this_thread};
+use ordna_base::sync::{fault, notice, stripe_of_this_thread};
 
 const STRIPES: usize = 64;
-/// What a thread takes in advance.
+/// Bytes that a thread takes in advance.
 const CHUNK: usize = 64 << 10;
 
 #[derive(Debug, Default)]
@@ -34,15 +34,15 @@ pub struct MemoryBudget(Arc<Pool>);
 #[derive(Debug)]
 struct Pool {
     limit: usize,
-    /// The sum of what all shares have taken.
+    /// The sum of the bytes that all shares have taken.
     taken: AtomicUsize,
-    /// Those who lift the limit.
+    /// Number of guards that lift the limit.
     lifting: AtomicUsize,
-    /// Those of the stores that live. Whoever holds this lock may return the credits of all.
+    /// The shares of the stores that live. The lock's holder may return the credits of all.
     shares: Mutex<Vec<Weak<Share>>>,
 }
 
-/// What one store has taken.
+/// The bytes that one store has taken.
 #[derive(Debug)]
 struct Share {
     taken: AtomicUsize,
@@ -50,7 +50,7 @@ struct Share {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes.
+    /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Pool {
             limit: bytes,
@@ -61,8 +61,8 @@ impl MemoryBudget {
     }
 
     /// Lifts the limit, for writers of all threads, until what this returns is dropped: for writes
-    /// of which either all are to be done or none. What they take beyond the limit is made up for by
-    /// what is freed, before anything else is written.
+    /// of which either all are to be done or none. What they take beyond the limit is made up for
+    /// by what is freed, before anything else is written.
     pub fn lift(&self) -> Lifted {
         self.0.lifting.fetch_add(1, Ordering::Relaxed);
         Lifted(Arc::clone(&self.0))
@@ -96,7 +96,7 @@ pub struct Budget {
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        // Under the lock: nobody returns this share's credits meanwhile.
+        // Under the lock: no thread returns this share's credits meanwhile.
         let mut shares = self.pool.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|share| !std::ptr::eq(share.as_ptr(), &*self.share));
         self.pool.taken.fetch_sub(self.share.taken.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -190,11 +190,11 @@ impl Budget {
         self.pool.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Gives back what was reserved.
+    /// Gives back reserved bytes.
     #[inline]
     pub fn release(&self, bytes: usize) {
         let exceeded = self.pool.taken.load(Ordering::Relaxed) > self.pool.limit;
-        if exceeded && !fault!("store.budget.makes_up") {
+        if notice!("store.budget.makes_up", exceeded) {
             self.give_back(bytes);
             return;
         }
@@ -205,7 +205,7 @@ impl Budget {
         }
     }
 
-    /// Bytes reserved by the store; exact while nobody writes.
+    /// Bytes reserved by the store; exact while no thread writes.
     pub fn used(&self) -> usize {
         let credits = self.share.credits.iter().map(|credit| credit.0.load(Ordering::Relaxed));
         let credits: usize = credits.sum();
@@ -269,7 +269,7 @@ mod tests {
         });
         assert!(granted * 100 <= 10 * CHUNK, "{granted} grants");
         assert_eq!(budget.used(), granted * 100);
-        // Whoever is last is not refused while a whole reservation fits.
+        // The last thread is not refused while a whole reservation fits.
         let fits = (10 * CHUNK - granted * 100) / 100;
         assert_eq!((0..10).filter(|_| budget.reserve(100).is_ok()).count(), fits.min(10));
     }

@@ -1,4 +1,4 @@
-//! A store from what is sorted already: recovery from a backup, loading in bulk.
+//! A store from sorted entries: recovery from a backup, loading in bulk.
 //!
 //! Each part becomes a run of leaves, built bottom-up by one thread with no synchronization but the
 //! memory limit's; then the runs are stitched together (the Nitro paper, §5.2). O(n).
@@ -10,8 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::budget::Budget;
-use super::engine::{Put, sizes};
-use super::handle::{Options, Store};
+use super::entry::Put;
+use super::handle::Store;
+use super::options::Options;
 use crate::tree::{FOREVER, Run, Sizes, Tree};
 use ordna_base::{Error, Key, Value};
 
@@ -32,8 +33,8 @@ type Built<K, V> = (Run<K, V>, Vec<(<K as ToOwned>::Owned, u64)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// A store of the items of all parts, each part and all of them together in ascending order of
-    /// distinct keys. As many parts at once as the machine runs threads, so a part must not wait for
-    /// another.
+    /// distinct keys. As many parts at once as the machine runs threads, so a part must not wait
+    /// for another.
     ///
     /// # Errors
     /// A key or value is too long, an item is not above the one before, or all of them together
@@ -66,7 +67,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
                 let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((number, part)) = next else { break };
-                runs.push((number, run(number, part, sizes(&options), &budget)));
+                runs.push((number, run(number, part, options.sizes, &budget)));
             }
             runs
         };
@@ -85,7 +86,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let runs = runs.into_iter().map(|(_, run)| run).collect::<Result<Vec<Built<K, V>>, _>>()?;
         let (runs, deadlines): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
         let items: usize = runs.iter().map(Run::len).sum();
-        let tree = Tree::from_runs(sizes(&options), runs)
+        let tree = Tree::from_runs(options.sizes, runs)
             .map_err(|part| Error::NotSorted { part, at: 0 })?;
         let store = Self::of(options, budget, tree);
         let engine = store.engine();

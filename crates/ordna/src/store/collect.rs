@@ -1,87 +1,33 @@
 //! Collection: the end of undo records that no snapshot needs, and of expired keys.
 //!
 //! # Contract
-//! Undo records are freed once no live snapshot is older than their deaths (`tree::undo`). Everything
-//! here may run at once.
+//! Undo records are freed once no live snapshot is older than their deaths (`tree::undo`).
+//! Everything here may run at once.
 //!
 //! # Protocol
-//! The end of a snapshot may leave records without a reader. Records of the current term cannot go, as
-//! its writers still push; so when no snapshot is left the term is closed, and its records go once its
-//! writers are done. A thread of the store's own does this and removes expired keys; it is started when
-//! there is something to do. Without it, the thread that ends a snapshot frees, or, if writers are under
-//! way, the next thread that writes.
+//! The end of a snapshot may leave records without a reader. Records of the current term cannot go,
+//! as its writers still push; so when no snapshot is left the term is closed, and its records go
+//! once its writers are done. A thread of the store's own does this and removes expired keys; it is
+//! started when there is something to do. Without it, the thread that ends a snapshot frees, or, if
+//! writers are under way, the next thread that writes.
 //!
-//! The thread holds the store weakly: the store ends with its last handle and snapshot, and then stops
-//! the thread.
+//! The thread holds the store weakly: the store ends with its last handle and snapshot, and then
+//! stops the thread.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::thread;
 use std::time::Duration;
 
+use super::collectors::Shared;
 use super::engine::Engine;
 use super::ttl::Deadlines;
-use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::atomic::{AtomicBool, Ordering};
+use ordna_base::sync::{fault, notice, point};
 use ordna_base::{Key, Value};
 
 /// Expired keys removed between two looks at the clock.
 const DUE: usize = 256;
-
-#[derive(Default)]
-struct State {
-    /// Records may be free, or a deadline came nearer.
-    work: bool,
-    stop: bool,
-    started: bool,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
-/// The thread of a store, and what is left to callers.
-pub struct Collectors {
-    shared: Arc<Shared>,
-    /// Callers collect: no thread is wanted, the system gave none, or it has panicked.
-    unattended: AtomicBool,
-    /// Records of an ended term wait for its writers.
-    pending: AtomicBool,
-    /// Bytes of undo records freed.
-    freed: AtomicUsize,
-    /// Held by the thread that frees: another one that looks later finds its work done.
-    turn: Mutex<()>,
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Collectors {
-    pub fn new(threads: usize) -> Self {
-        Self {
-            shared: Arc::default(),
-            unattended: AtomicBool::new(threads == 0),
-            pending: AtomicBool::new(false),
-            freed: AtomicUsize::new(0),
-            turn: Mutex::new(()),
-        }
-    }
-
-    /// Bytes of undo records freed so far.
-    pub fn freed(&self) -> usize {
-        self.freed.load(Ordering::Relaxed)
-    }
-
-    fn is_unattended(&self) -> bool {
-        self.unattended.load(Ordering::Relaxed)
-    }
-}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// A snapshot has ended.
@@ -95,7 +41,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.free_undo(false);
     }
 
-    /// After a write: frees what waited for the writers of its term.
+    /// After a write: frees records that waited for the writers of its term.
     #[inline]
     pub fn help(&self) {
         if self.collectors.pending.load(Ordering::Relaxed) && self.collectors.is_unattended() {
@@ -103,7 +49,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Frees the undo records that no snapshot needs. If `wait`, waits for the writers of their term.
+    /// Frees the undo records that no snapshot needs. If `wait`, waits for the writers of their
+    /// term.
     fn free_undo(&self, wait: bool) {
         if self.tree.log().is_empty() && !wait {
             return;
@@ -122,7 +69,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let freed = self.tree.log().free(horizon, &guard);
         self.collectors.freed.fetch_add(freed, Ordering::Relaxed);
         self.budget.release(freed);
-        // What is left of a closed term waits for its writers.
+        // The other records of a closed term wait for its writers.
         let pending = closed.is_some_and(|term| term > horizon);
         self.collectors.pending.store(pending, Ordering::Relaxed);
         drop(guard);
@@ -135,16 +82,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.collector.pin().flush();
     }
 
-    /// Removes expired keys, up to a number. Returns how many were looked at. One caller at a time: a
-    /// caller that is told of none finds those of the others gone.
+    /// Removes expired keys, up to a number. Returns how many were looked at. One caller at a time:
+    /// a caller that is told of none finds those of the others gone.
     fn expire(&self) -> usize {
         let now = self.time.now();
-        let _turn = (!fault!("store.expire.turn")).then(|| self.deadlines.turn());
+        let _turn = turn(&self.deadlines);
         let due = self.deadlines.due(now, DUE);
-        if self.deadlines.earliest() < u64::MAX && !fault!("store.expire.wakes") {
-            // The thread may have looked meanwhile, found no deadline, and gone to sleep.
-            self.wake();
-        }
+        self.wake_again();
         point("store.expire.due");
         let mut unfinished = Unfinished { deadlines: &self.deadlines, now: Some(now) };
         for key in &due {
@@ -152,6 +96,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
         unfinished.now = None;
         due.len()
+    }
+
+    /// Wakes the thread: while [`Deadlines::due`] ran it may have found no deadline and gone to
+    /// sleep.
+    fn wake_again(&self) {
+        if notice!("store.expire.wakes", self.deadlines.earliest() < u64::MAX) {
+            self.wake();
+        }
     }
 
     /// A deadline came nearer.
@@ -182,7 +134,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         true
     }
 
-    /// Removes what has expired and frees what no snapshot needs. Returns how long the thread may sleep.
+    /// Removes expired keys and frees undo records that no snapshot needs. Returns how long the
+    /// thread may sleep.
     fn tend(&self) -> Option<Duration> {
         let _attendance = Attendance(&self.collectors.unattended);
         self.free_undo(true);
@@ -196,6 +149,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
         Some(left)
     }
+}
+
+/// Excludes other threads that remove expired keys.
+fn turn<K: Key + ?Sized>(deadlines: &Deadlines<K>) -> Option<MutexGuard<'_, ()>> {
+    if fault!("store.expire.turn") { None } else { Some(deadlines.turn()) }
 }
 
 /// The thread's life: it tends the store while that lives.
@@ -239,8 +197,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Engine<K, V> {
     }
 }
 
-/// Keeps the time whose expired keys a thread removes. If the thread panics, in the caller's clock, the
-/// next one looks again.
+/// Keeps the time whose expired keys a thread removes. If the thread panics, in the caller's clock,
+/// the next one looks again.
 struct Unfinished<'a, K: Key + ?Sized> {
     deadlines: &'a Deadlines<K>,
     now: Option<u64>,
@@ -248,11 +206,15 @@ struct Unfinished<'a, K: Key + ?Sized> {
 
 impl<K: Key + ?Sized> Drop for Unfinished<'_, K> {
     fn drop(&mut self) {
-        if let Some(now) = self.now
-            && !fault!("store.expire.panics")
-        {
-            self.deadlines.schedule(now);
+        if let Some(now) = self.now {
+            look_again(self.deadlines, now);
         }
+    }
+}
+
+fn look_again<K: Key + ?Sized>(deadlines: &Deadlines<K>, now: u64) {
+    if !fault!("store.expire.panics") {
+        deadlines.schedule(now);
     }
 }
 

@@ -1,25 +1,26 @@
-//! What a store and its snapshots share.
+//! The engine that a store and its snapshots share.
 //!
 //! # Contract
 //! All methods may run at once. A write announces its term, pins, and changes the tree under one
-//! leaf's lock; what it takes of the memory limit is reserved before the change, and given back after.
-//! Undo records may exceed the limit: removals and expiry are never refused.
+//! leaf's lock; what it takes of the memory limit is reserved before the change, and given back
+//! after. Undo records may exceed the limit: removals and expiry are never refused.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::budget::Budget;
-use super::collect::Collectors;
-use super::handle::Options;
+use super::collectors::Collectors;
+use super::entry::{Found, Put};
 use super::journal::Journal;
+use super::options::Options;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
 use super::walks::Walks;
-use crate::tree::{FOREVER, LiveTerms, Outcome, Probe, Sizes, Span, Step, Tree, Turn};
+use crate::tree::{FOREVER, LiveTerms, Outcome, Probe, Span, Step, Tree, Turn};
 use ordna_base::index::{Change, Direction};
 use ordna_base::reclaim::Collector;
-use ordna_base::sync::{fault, point, stripe_of_this_thread};
+use ordna_base::sync::{notice, point, stripe_of_this_thread};
 use ordna_base::{Error, Key, Value};
 
 /// Announcements of writers are spread over this many cache lines.
@@ -28,39 +29,6 @@ const WRITER_STRIPES: usize = 32;
 const RETIRED: usize = 256;
 /// A walk that enters this many reading sections is a long one: some 1,000 entries.
 const LONG_WALK: usize = 3;
-
-/// A key's present entry, as a conditional write sees it.
-#[derive(Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Found<'a, V: ?Sized> {
-    /// The value.
-    pub value: &'a V,
-    /// When it expires, in milliseconds on the store's clock.
-    pub expires_at: Option<u64>,
-}
-
-impl<V: ?Sized> Clone for Found<'_, V> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<V: ?Sized> Copy for Found<'_, V> {}
-
-/// What a conditional write puts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Put<T> {
-    /// The value.
-    pub value: T,
-    /// When it expires, in milliseconds on the store's clock.
-    pub expires_at: Option<u64>,
-}
-
-impl<T> Put<T> {
-    /// A value that does not expire.
-    pub fn forever(value: T) -> Self {
-        Self { value, expires_at: None }
-    }
-}
 
 /// Whether a write's bytes must still be reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +67,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub time: Timekeeper,
     pub deadlines: Deadlines<K>,
     pub walks: Walks,
-    /// What records all writes, if anything does.
+    /// The log of all writes, if the store has one.
     pub journal: OnceLock<Arc<dyn Journal<K, V>>>,
     pub me: Weak<Self>,
 }
@@ -159,8 +127,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         });
     }
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller wants at
-    /// most `limit` of them.
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller
+    /// wants at most `limit` of them.
     pub fn visit(
         &self,
         view: View,
@@ -196,7 +164,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Runs `write` in an announced term.
     #[inline]
     pub fn writing<R>(&self, write: impl FnOnce(&Turn<'_>) -> R) -> R {
-        // Pinned first: an undo record that the youngest snapshot needs is not freed under the writer.
+        // Pinned first: an undo record that the youngest snapshot needs is not freed under the
+        // writer.
         let guard = self.collector.pin();
         let done = {
             let writing = self.terms.enter(stripe_of_this_thread());
@@ -214,7 +183,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Some(LiveTerms { terms, settled })
     }
 
-    /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as absent.
+    /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as
+    /// absent.
     #[inline]
     pub fn apply<T, F>(
         &self,
@@ -244,7 +214,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Ok(())
     }
 
-    /// Counts what a write has done, and gives back what it no longer needs.
+    /// Counts the effect of a write, and gives back the bytes that it no longer needs.
     pub fn count(&self, key: &K, outcome: &Outcome) {
         let (before, after) = (outcome.before.is_some(), outcome.after.is_some());
         if before != after {
@@ -293,12 +263,7 @@ pub fn expiry(deadline: u64) -> Option<u64> {
     (deadline != FOREVER).then_some(deadline)
 }
 
-/// Sizes of the tree's nodes for a store.
-pub fn sizes(options: &Options) -> Sizes {
-    options.sizes
-}
-
-/// What a write took before its change. Undone unless the change is made.
+/// Bytes and deadline that a write took before its change. Undone unless the change is made.
 struct Reserved<'a, K: Key + ?Sized, V: Value + ?Sized> {
     engine: &'a Engine<K, V>,
     key: &'a K,
@@ -342,11 +307,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Reserved<'_, K, V> {
         }
         self.engine.count(self.key, outcome);
         let deadline = std::mem::replace(&mut self.deadline, FOREVER);
-        if deadline != FOREVER
-            && self.engine.deadlines.schedule(deadline)
-            && !fault!("store.apply.schedules")
-        {
-            self.engine.wake_for_deadline();
+        if deadline != FOREVER {
+            let is_next = self.engine.deadlines.schedule(deadline);
+            if notice!("store.apply.schedules", is_next) {
+                self.engine.wake_for_deadline();
+            }
         }
     }
 }

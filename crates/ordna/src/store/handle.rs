@@ -1,105 +1,21 @@
-//! The store itself: options, writes, snapshots, counts.
+//! The store itself: writes, snapshots, counts.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::{Budget, Lifted, MemoryBudget};
-use super::engine::{Engine, Found, Payment, Put, View, sizes};
+use super::budget::{Budget, Lifted};
+use super::engine::{Engine, Payment, View};
+use super::entry::{Found, Put};
 use super::journal::Journal;
+use super::options::Options;
 use super::snapshot::Snapshot;
-use super::ttl::{Clock, system_clock};
-use crate::tree::{FANOUT, SLOTS, Sizes, Tree};
+use crate::tree::Tree;
 use ordna_base::index::{Change, Direction, bounds_cross};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::fault;
+use ordna_base::sync::notice;
 use ordna_base::{Error, Key, Value};
-
-/// How a store is to work.
-#[derive(Clone)]
-pub struct Options {
-    pub(super) memory_limit: Option<usize>,
-    pub(super) memory_budget: Option<MemoryBudget>,
-    pub(super) collectors: usize,
-    pub(super) sizes: Sizes,
-    pub(super) clock: Clock,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            memory_limit: None,
-            memory_budget: None,
-            collectors: 1,
-            sizes: Sizes::default(),
-            clock: Arc::new(system_clock),
-        }
-    }
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
-            .field("memory_limit", &self.memory_limit)
-            .field("memory_budget", &self.memory_budget)
-            .field("collectors", &self.collectors)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Options {
-    /// No memory limit, a collector thread, the system's clock.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Refuses writes that would make entries and undo records hold more than this many bytes. Counts
-    /// key, value and a share of the leaf for each entry; not what waits to be freed. A write that
-    /// replaces an entry needs only what it takes beyond that one. Removals are never refused.
-    /// [`Store::modify_expiry`] is not refused, nor is anything under [`Store::lift_limit`].
-    pub fn memory_limit(self, bytes: usize) -> Self {
-        Self { memory_limit: Some(bytes), memory_budget: None, ..self }
-    }
-
-    /// The same for all stores that share the budget: what they hold together counts, until a store
-    /// and its snapshots are dropped and freed.
-    pub fn memory_budget(self, budget: &MemoryBudget) -> Self {
-        Self { memory_budget: Some(budget.clone()), ..self }
-    }
-
-    /// Whether a thread in the background frees undo records and removes expired keys: any number but
-    /// 0 stands for one thread, which is started when there is something to do. With 0, the thread that
-    /// ends a snapshot frees, and [`Store::collect_garbage`] alone removes expired keys.
-    pub fn collectors(self, threads: usize) -> Self {
-        Self { collectors: threads, ..self }
-    }
-
-    pub(super) fn budget(&self) -> Budget {
-        match &self.memory_budget {
-            Some(shared) => Budget::within(shared),
-            None => Budget::new(self.memory_limit.unwrap_or(usize::MAX)),
-        }
-    }
-
-    /// Sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an inner node (3 to
-    /// 64).
-    #[doc(hidden)]
-    pub fn sizes(self, slots: usize, fanout: usize) -> Self {
-        let sizes = Sizes { slots: slots.clamp(2, SLOTS), fanout: fanout.clamp(3, FANOUT) };
-        Self { sizes, ..self }
-    }
-
-    /// Has another clock stand before the present one.
-    pub(crate) fn wrap_clock(self, wrap: impl FnOnce(Clock) -> Clock) -> Self {
-        Self { clock: wrap(Arc::clone(&self.clock)), ..self }
-    }
-
-    /// The clock by which keys expire, in milliseconds. The system's tells Unix time.
-    pub fn clock(self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self { clock: Arc::new(clock), ..self }
-    }
-}
 
 /// A live snapshot, as [`Statistics`] tell of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +27,7 @@ pub struct LiveSnapshot {
     pub age: Duration,
 }
 
-/// What a store counts. Exact while nothing else runs.
+/// Counts of a store. Exact while no other thread uses it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -131,13 +47,13 @@ pub struct Statistics {
     pub expiring: (usize, usize),
     /// The live snapshots, oldest first.
     pub snapshots: Vec<LiveSnapshot>,
-    /// Walks under way: calls of `visit` of the store and its snapshots, and what their ranges just
-    /// read ahead. Each holds back the freeing of what is unlinked for a short stretch only, unless
-    /// its caller stands still in it. (The Nitro paper counts sessions of its access barrier, which
+    /// Walks under way: calls of `visit` of the store and its snapshots, and reads ahead of their
+    /// ranges. Each delays the freeing of memory for a short stretch only, unless its caller stands
+    /// still in it. (The Nitro paper counts sessions of its access barrier, which
     /// the store does not run on.) Reads of single keys and of groups of keys are not counted.
     pub walks: usize,
-    /// Of these the long ones, which have passed some 1,000 entries: for how long each has been one,
-    /// longest first.
+    /// Of these the long ones, which have passed some 1,000 entries: for how long each has been
+    /// one, longest first.
     pub long_walks: Vec<Duration>,
     /// Times a write or a read waited for the writers of an ended term.
     pub waits: usize,
@@ -146,7 +62,7 @@ pub struct Statistics {
 /// An ordered store with snapshots; see the [module](super).
 ///
 /// Point operations, walks and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
-/// store may be dropped while snapshots live: they keep what they need.
+/// store may be dropped while snapshots live.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
 }
@@ -172,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// An empty store.
     pub fn with_options(options: Options) -> Self {
         let budget = options.budget();
-        let tree = Tree::new(sizes(&options));
+        let tree = Tree::new(options.sizes);
         Self::of(options, budget, tree)
     }
 
@@ -186,7 +102,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         &self.engine
     }
 
-    /// What records all writes, if anything does.
+    /// The log of all writes, if the store has one.
     #[inline]
     pub(crate) fn journal(&self) -> Option<&Arc<dyn Journal<K, V>>> {
         self.engine().journal.get()
@@ -199,7 +115,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         mut attempt: impl FnMut(&Engine<K, V>) -> Result<R, Error>,
     ) -> Result<R, Error> {
         match attempt(self.engine()) {
-            Err(Error::MemoryLimit { .. }) if !fault!("store.limit.collects") => {
+            Err(error) if notice!("store.limit.collects", is_limit(&error)) => {
                 self.engine().collect();
                 attempt(self.engine())
             }
@@ -207,7 +123,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
-    /// Whether the memory limit has room for so many bytes more. To be asked before
+    /// Whether the memory limit has room for `bytes` more. Callers ask before
     /// [`lift_limit`](Self::lift_limit). Collects if it has not. O(1) if it has.
     ///
     /// # Errors
@@ -325,14 +241,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Snapshot::take(Arc::clone(&self.engine), metadata.into())
     }
 
-    /// Removes expired keys and frees the undo records that no snapshot needs, and waits for the writes
-    /// under way. Collection runs by itself; this is for a moment of quiet.
+    /// Removes expired keys and frees the undo records that no snapshot needs, and waits for the
+    /// writes under way. Collection runs by itself; this is for a moment of quiet.
     pub fn collect_garbage(&self) {
         self.engine().collect();
     }
 
-    /// At most `parts - 1` keys, in order, that divide the store into parts of about the same number
-    /// of entries. O(parts), and no more than O(n).
+    /// At most `parts - 1` keys, in order, that divide the store into parts of about the same
+    /// number of entries. O(parts), and no more than O(n).
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
         let wanted = parts.saturating_mul(8);
         let mut sample = self.engine().tree.sample(wanted);
@@ -380,4 +296,8 @@ impl Statistics {
             waits: engine.terms.waits.load(Ordering::Relaxed),
         }
     }
+}
+
+fn is_limit(error: &Error) -> bool {
+    matches!(error, Error::MemoryLimit { .. })
 }

@@ -3,7 +3,8 @@
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
-use super::engine::{Put, View};
+use super::engine::View;
+use super::entry::Put;
 use super::handle::Store;
 use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;

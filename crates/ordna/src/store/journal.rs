@@ -1,10 +1,11 @@
 //! The seam between the writes of a store and a journal of them.
 //!
 //! # Contract
-//! Every public write of the store passes here once. A store without a journal pays one load and one
-//! branch. With a journal, [`Journal::write`] runs the write in memory inside the journal's critical
-//! section of the keys, so that a key's records have the order of its writes. Removals of expired keys
-//! by collectors do not pass: deadlines are absolute, and a reader of the journal applies them itself.
+//! Every public write of the store passes here once. A store without a journal pays one load and
+//! one branch. With a journal, [`Journal::write`] runs the write in memory inside the journal's
+//! critical section of the keys, so that a key's records have the order of its writes. Removals of
+//! expired keys by collectors do not pass: deadlines are absolute, and a reader of the journal
+//! applies them itself.
 //!
 //! # Failure
 //! A journal that cannot record refuses a write before the memory changes, or, if it learns of the
@@ -13,7 +14,7 @@
 use std::any::Any;
 use std::ops::{Bound, ControlFlow};
 
-use super::engine::Put;
+use super::entry::Put;
 use ordna_base::Error;
 
 /// The keys that a write may change.
@@ -37,9 +38,9 @@ pub(crate) trait Entries<K: ?Sized, V: ?Sized>: Sync {
     );
 }
 
-/// What a write tells its journal: the state in which it leaves its keys.
+/// The notes of a write for its journal: the state in which it leaves its keys.
 pub(crate) trait Notes<K: ?Sized, V: ?Sized> {
-    /// Drops what this write has told so far.
+    /// Drops the notes of this write.
     fn start_over(&mut self);
     fn put(&mut self, key: &K, put: Put<&V>);
     fn expire(&mut self, key: &K, expires_at: Option<u64>);
@@ -52,7 +53,8 @@ pub(crate) type Run<'a, K, V> = dyn FnMut(&mut dyn Notes<K, V>) -> Result<(), Er
 
 /// A record of all writes.
 pub(crate) trait Journal<K: ?Sized, V: ?Sized>: Send + Sync {
-    /// Runs `write` while no other write of the scope's keys runs, and records what it notes, as one.
+    /// Runs `write` while no other write of the scope's keys runs, and records what it notes, as
+    /// one.
     fn write(
         &self,
         scope: Scope<'_, K>,
@@ -60,7 +62,8 @@ pub(crate) trait Journal<K: ?Sized, V: ?Sized>: Send + Sync {
         write: &mut Run<'_, K, V>,
     ) -> Result<(), Error>;
 
-    /// Runs `work` while no other thread writes, and records all that this thread writes in it as one.
+    /// Runs `work` while no other thread writes, and records all that this thread writes in it as
+    /// one.
     fn group(&self, work: &mut dyn FnMut()) -> Result<(), Error>;
 
     fn as_any(&self) -> &dyn Any;

@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::batch::Write;
-use super::engine::{Found, Put};
+use super::entry::{Found, Put};
 use super::handle::Store;
 use super::journal::{Entries, Journal, Scope};
 use super::snapshot::Snapshot;
@@ -20,8 +20,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
-    /// one step. As [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values that
-    /// do not expire, and under the same rules. O(log n).
+    /// one step. As [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values
+    /// that do not expire, and under the same rules. O(log n).
     ///
     /// # Errors
     /// Key or value too long, or the memory limit is reached: nothing is changed. Or
@@ -53,8 +53,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value
     /// as it is (`None`: it does not expire). Of an absent key there is none to be put.
     ///
-    /// The memory limit does not refuse this, and may be exceeded by it: by a deadline's eight bytes,
-    /// or, if a snapshot keeps the version that had the former one, by a version as large as that.
+    /// The memory limit does not refuse this, and may be exceeded by it: by a deadline's eight
+    /// bytes, or, if a snapshot keeps the version that had the former one, by a version as large as
+    /// that.
     ///
     /// # Errors
     /// Key too long, or [`Error::LogFailed`].
@@ -101,8 +102,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or
-    /// none; keys inserted meanwhile may stay. O(log n) each; snapshots taken meanwhile are readable
-    /// when it is done. With a log that has failed: 0, and nothing is removed.
+    /// none; keys inserted meanwhile may stay. O(log n) each; snapshots taken meanwhile are
+    /// readable when it is done. With a log that has failed: 0, and nothing is removed.
     pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         let Some(journal) = self.journal() else { return self.remove_range_unlogged(lower, upper) };
         if bounds_cross(lower, upper) {
@@ -120,8 +121,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Runs `work`; after a crash, a store that was opened in a directory holds all writes of this
-    /// thread in it, or none. No other thread writes meanwhile. Without a directory: only runs `work`.
-    /// For readers and snapshots the writes stay single; [`write_batch`](Self::write_batch) joins them.
+    /// thread in it, or none. No other thread writes meanwhile. Without a directory: only runs
+    /// `work`. For readers and snapshots the writes stay single; [`write_batch`](Self::write_batch)
+    /// joins them.
     ///
     /// # Errors
     /// [`Error::LogFailed`], before `work` ran or after.

@@ -1,4 +1,5 @@
-//! The store: latest state at the speed of its tree, snapshots in O(1), batches, expiry, a memory limit.
+//! The store: latest state at the speed of its tree, snapshots in O(1), batches, expiry, a memory
+//! limit.
 //!
 //! ```
 //! use ordna::{OrderedIndex, Store};
@@ -22,15 +23,15 @@
 //! that was under way when the snapshot was taken may be in it and yet be done a moment after.
 //!
 //! # How it works
-//! The tree holds the latest state. The term is a number that each snapshot increments. A write that
-//! changes what a live snapshot sees first pushes an undo record onto its leaf. Undo records are freed
-//! in bulk once no snapshot older than them lives.
+//! The tree holds the latest state. The term is a number that each snapshot increments. A write
+//! that changes what a live snapshot sees first pushes an undo record onto its leaf. Undo records
+//! are freed in bulk once no snapshot older than them lives.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `terms` | the announcement of writers, the cut, the live snapshots |
-//! | `engine` | what a store and its snapshots share: tree, terms, budget, clock |
-//! | `collect` | the end of undo records and of expired keys |
+//! | `engine` | tree, terms, budget and clock, which a store and its snapshots share |
+//! | `collect`, `collectors` | the end of undo records and of expired keys |
 //! | `build` | a store from sorted items, in parallel |
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
@@ -44,11 +45,14 @@ mod batch;
 pub mod budget;
 mod build;
 mod collect;
+mod collectors;
 mod engine;
+mod entry;
 mod handle;
 mod index;
 pub(crate) mod journal;
 mod logged;
+mod options;
 mod snapshot;
 #[doc(hidden)]
 pub mod terms;
@@ -59,7 +63,8 @@ pub mod walks;
 
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
-pub use engine::{Found, Put};
-pub use handle::{LiveSnapshot, Options, Statistics, Store};
+pub use entry::{Found, Put};
+pub use handle::{LiveSnapshot, Statistics, Store};
+pub use options::Options;
 pub use snapshot::Snapshot;
 pub use ttl::Clock;

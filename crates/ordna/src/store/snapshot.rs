@@ -6,7 +6,8 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::engine::{Engine, Found, Put, View};
+use super::engine::{Engine, View};
+use super::entry::{Found, Put};
 use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value, key};
@@ -17,7 +18,7 @@ struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     time: u64,
     metadata: Vec<u8>,
     taken: Instant,
-    /// The number of items, once somebody had to count them.
+    /// The number of items, once a caller had them counted.
     counted: OnceLock<usize>,
 }
 
@@ -30,11 +31,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
 
 /// A stable state of a [`Store`](super::Store), as of the moment it was taken.
 ///
-/// Clones share it; it ends with the last of them. Nothing can bring it back: only who holds one
-/// can clone it. It keeps the versions that it sees, and what they need: the store may go first.
+/// Clones share it; it ends with the last of them. It keeps the versions that it sees. The store
+/// may be dropped first.
 ///
-/// What expires (on the store's clock) after the snapshot was taken stays in it, what had expired
-/// is not in it.
+/// A key that expires (on the store's clock) after the snapshot was taken stays in it. A key that
+/// had expired is not in it.
 pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<Held<K, V>>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
@@ -76,7 +77,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.0.term
     }
 
-    /// What the caller gave it to carry.
+    /// The caller's bytes that it carries.
     pub fn metadata(&self) -> &[u8] {
         &self.0.metadata
     }
@@ -86,8 +87,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.0.taken
     }
 
-    /// Number of items, exact. O(1) if nothing in the store ever had a deadline; otherwise the first
-    /// call counts them.
+    /// Number of items, exact. O(1) if nothing in the store ever had a deadline; otherwise the
+    /// first call counts them.
     pub fn len(&self) -> usize {
         let engine = self.engine();
         if !engine.deadlines.are_used() {

@@ -1,4 +1,4 @@
-//! Terms: who writes in which, which snapshots live, and when a term is settled.
+//! Terms: the announcements of writers, the live snapshots, and settled terms.
 //!
 //! # Contract
 //! Any number of threads enter as writers, take and release snapshots at once. A snapshot of term
@@ -18,26 +18,26 @@
 //! key, and the snapshot lies between two writes. Taking one waits for no writer.
 //!
 //! # Invariants
-//! 1. *The second look.* Between announcement and second look stands a sequentially consistent fence,
-//!    and another one in the settler between learning that *t* is over and reading the announcements.
-//!    If the writer's second look still returns *t*, it precedes the store of *t* + 1, so the
-//!    writer's fence precedes the settler's, who sees the announcement and waits. If not, the
-//!    writer withdraws and has written nothing. So one look at each stripe is enough: who announces
-//!    himself after it withdraws.
+//! 1. *The second look.* Between announcement and second look stands a sequentially consistent
+//!    fence, and another one in the settler between learning that *t* is over and reading the
+//!    announcements. If the writer's second look still returns *t*, it precedes the store of *t* +
+//!    1, so the writer's fence precedes the settler's; the settler sees the announcement and waits.
+//!    If not, the writer withdraws and has written nothing. So one look at each stripe is enough: a
+//!    writer that announces itself after it withdraws.
 //! 2. *Two announcement counters per stripe*, by the parity of the term, are enough: *t* + 2 begins
 //!    only after *t* is settled. A late announcement of *t* that is about to be withdrawn may stand
 //!    in the counter of *t* + 2 for a moment; that delays a settling and harms nothing.
 //! 3. *A snapshot while the term before the current one is not settled* is that of the term before
 //!    once more. The gate is closed, so nothing was written in the current term, and both cuts are
-//!    the same. The gate opens under the lock of the live set, so whoever registers under that lock
-//!    and finds it closed is seen by all writers of the current term.
+//!    the same. The gate opens under the lock of the live set, so all writers of the current
+//!    term see a snapshot that was registered under that lock while the gate was closed.
 //! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of term *t* sees
-//!    all snapshots below *t* in it: they were registered under the lock, under which later the gate
-//!    of *t* opened.
+//!    all snapshots below *t* in it: they were registered under the lock, under which later the
+//!    gate of *t* opened.
 //!
 //! # Progress
 //! Blocking, briefly: after a snapshot, writers and its readers wait for the writes that were under
-//! way, of which a batch is one. Snapshots wait for nobody but each other.
+//! way, of which a batch is one. Snapshots wait for each other only.
 //!
 //! Source: the Nitro paper, §3.1, where writers must stand still while a snapshot is taken. The
 //! announcement is ours. `tests/loom_mvcc_terms.rs` is its model.
@@ -48,13 +48,13 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use ordna_base::sync::{Backoff, Mutex, MutexGuard, StripedCounter, fault, point};
+use ordna_base::sync::{Backoff, Mutex, MutexGuard, StripedCounter, check, fault, point};
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe([AtomicUsize; 2]);
 
-/// A snapshot that somebody holds.
+/// A snapshot that a caller holds.
 #[derive(Debug)]
 pub struct Live<G> {
     /// When the first of its holders took it.
@@ -63,14 +63,14 @@ pub struct Live<G> {
     holders: usize,
     /// Items in it, once the term is settled.
     len: Option<usize>,
-    /// What awaits its end.
+    /// Garbage that waits for its end.
     pub keeps: Vec<G>,
 }
 
 /// The live snapshots by term.
 pub type Lives<G> = BTreeMap<u64, Live<G>>;
 
-/// Terms of one store. `G` is what a snapshot keeps from being collected.
+/// Terms of one store. `G` is the garbage that a snapshot keeps from collection.
 #[derive(Debug)]
 pub struct Terms<G> {
     current: AtomicU64,
@@ -94,15 +94,12 @@ pub struct Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let relaxed = fault!("mvcc_terms.leave.release");
-        // Pairs with the loads in `is_quiet`: who sees the term settled sees what was written in it.
-        let order = if relaxed { Ordering::Relaxed } else { Ordering::Release };
-        self.announced.fetch_sub(1, order);
+        self.announced.fetch_sub(1, order_of_leaving());
     }
 }
 
 impl<G> Terms<G> {
-    /// Term 1, no snapshots, announcements on so many stripes.
+    /// Term 1, no snapshots, announcements on `stripes` cache lines.
     pub fn new(stripes: usize) -> Self {
         Self {
             current: AtomicU64::new(1),
@@ -125,7 +122,8 @@ impl<G> Terms<G> {
     pub fn enter(&self, stripe: usize) -> Writing<'_> {
         let stripe = &self.announced[stripe % self.announced.len()];
         loop {
-            // Acquire: pairs with the store in `open`. The snapshots below the term are in `youngest`.
+            // Acquire: pairs with the store in `open`. The snapshots below the term are in
+            // `youngest`.
             let term = self.current.load(Ordering::Acquire);
             point("store.enter.before_announcement");
             let announced = &stripe.0[parity(term)];
@@ -135,9 +133,8 @@ impl<G> Terms<G> {
                 fence(Ordering::SeqCst);
             }
             point("store.enter.before_second_look");
-            if self.current.load(Ordering::Relaxed) == term
-                || fault!("mvcc_terms.enter.second_look")
-            {
+            let is_current = self.current.load(Ordering::Relaxed) == term;
+            if check!("mvcc_terms.enter.second_look", is_current) {
                 if !fault!("mvcc_terms.enter.gate") {
                     self.settle(term - 1);
                 }
@@ -151,9 +148,9 @@ impl<G> Terms<G> {
     pub fn snapshot(&self) -> u64 {
         let mut live = self.live();
         let current = self.current.load(Ordering::Relaxed);
-        let gate_open = self.settled.load(Ordering::Relaxed) + 1 == current
-            || (self.is_quiet(current - 1) && self.finish_settling(&mut live, current - 1))
-            || fault!("mvcc_terms.snapshot.shares_the_unsettled");
+        let settled = self.settled.load(Ordering::Relaxed) + 1 == current
+            || (self.is_quiet(current - 1) && self.finish_settling(&mut live, current - 1));
+        let gate_open = check!("mvcc_terms.snapshot.shares_the_unsettled", settled);
         let term = if gate_open { current } else { current - 1 };
         live.entry(term)
             .or_insert_with(|| Live {
@@ -172,14 +169,6 @@ impl<G> Terms<G> {
         term
     }
 
-    /// Makes sure that no write from now on is of `term`, in which something was written.
-    pub fn advance_past(&self, term: u64) {
-        let _live = self.live();
-        if self.current.load(Ordering::Relaxed) == term {
-            self.open(term + 1);
-        }
-    }
-
     fn open(&self, term: u64) {
         // Release: pairs with the load in `enter`.
         self.current.store(term, Ordering::Release);
@@ -188,7 +177,7 @@ impl<G> Terms<G> {
     /// Waits until no writer of `term`, which is over, is left.
     #[inline]
     pub fn settle(&self, term: u64) {
-        // Acquire: what was written up to that term is ours to see.
+        // Acquire: pairs with the release that settled the term; its writes are visible.
         if self.settled.load(Ordering::Acquire) < term {
             self.settle_slowly(term);
         }
@@ -216,7 +205,7 @@ impl<G> Terms<G> {
         let stripes = self.announced.iter();
         // Acquire: pairs with the end of each announcement.
         let mut counts = stripes.map(|stripe| stripe.0[parity(term)].load(Ordering::Acquire));
-        counts.all(|count| count == 0) || fault!("mvcc_terms.settle.waits")
+        check!("mvcc_terms.settle.waits", counts.all(|count| count == 0))
     }
 
     fn finish_settling(&self, live: &mut Lives<G>, term: u64) -> bool {
@@ -224,7 +213,7 @@ impl<G> Terms<G> {
             // Exact: the writers of the term are gone, and those of the next await the store below.
             live.len = Some(self.items.sum());
         }
-        // Release: hands on what the term's writers wrote, which `is_quiet` acquired.
+        // Release: publishes the writes of the term, which `is_quiet` acquired.
         self.settled.store(term, Ordering::Release);
         true
     }
@@ -235,19 +224,14 @@ impl<G> Terms<G> {
         self.live().get(&term).and_then(|live| live.len).unwrap_or(0)
     }
 
-    /// Whether every term up to this one is settled.
-    pub fn is_settled(&self, term: u64) -> bool {
-        self.settled.load(Ordering::Acquire) >= term
-    }
-
     /// Whether no live snapshot, and none to come, has a term of at least `born`; asked by a writer
     /// for what it ended itself in its own term. `false` may be overcautious.
     pub fn is_unseen(&self, born: u64) -> bool {
         self.youngest.load(Ordering::Acquire) < born
     }
 
-    /// The youngest live snapshot; 0 if there is none. For a writer behind its gate: it sees all snapshots
-    /// below its term.
+    /// The youngest live snapshot; 0 if there is none. For a writer behind its gate: it sees all
+    /// snapshots below its term.
     #[inline]
     pub fn youngest(&self) -> u64 {
         self.youngest.load(Ordering::Acquire)
@@ -259,16 +243,16 @@ impl<G> Terms<G> {
         (live.keys().copied().collect(), self.settled.load(Ordering::Acquire))
     }
 
-    /// The largest term *t* such that no snapshot below *t* lives or will live, and no writer is in a
-    /// term up to *t*.
+    /// The largest term *t* such that no snapshot below *t* lives or will live, and no writer is in
+    /// a term up to *t*.
     pub fn horizon(&self) -> u64 {
         let live = self.live();
         let settled = self.settled.load(Ordering::Acquire);
         live.first_key_value().map_or(settled, |(oldest, _)| settled.min(*oldest))
     }
 
-    /// Ends the current term if no snapshot lives, so that what was written in it can be settled. Returns
-    /// the term that ended last, unless a snapshot lives.
+    /// Ends the current term if no snapshot lives, so that what was written in it can be settled.
+    /// Returns the term that ended last, unless a snapshot lives.
     pub fn close_if_unseen(&self) -> Option<u64> {
         let live = self.live();
         if !live.is_empty() {
@@ -295,7 +279,8 @@ impl<G> Terms<G> {
         }
     }
 
-    /// Undoes one [`snapshot`](Self::snapshot). Returns what it kept if it was the last of its term.
+    /// Undoes one [`snapshot`](Self::snapshot). Returns what it kept if it was the last of its
+    /// term.
     pub fn release(&self, term: u64) -> Vec<G> {
         let mut live = self.live();
         let Entry::Occupied(mut entry) = live.entry(term) else { return Vec::new() };
@@ -308,6 +293,12 @@ impl<G> Terms<G> {
         self.youngest.store(youngest, Ordering::Release);
         released.keeps
     }
+}
+
+/// Release: pairs with the loads in `is_quiet`. A thread that sees the term settled sees its
+/// writes.
+fn order_of_leaving() -> Ordering {
+    if fault!("mvcc_terms.leave.release") { Ordering::Relaxed } else { Ordering::Release }
 }
 
 fn parity(term: u64) -> usize {

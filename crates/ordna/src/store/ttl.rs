@@ -1,14 +1,15 @@
 //! Time: the store's clock, and when keys expire.
 //!
 //! # Contract
-//! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was given.
-//! The store's time never runs backwards: it is the latest that the clock has ever told, so what has
-//! expired stays expired when the clock is set back. A version is expired at and after its deadline.
+//! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was
+//! given. The store's time never runs backwards: it is the latest that the clock has ever told. So
+//! an expired key stays expired when the clock is set back. A version is expired at and after its
+//! deadline.
 //!
 //! # The background
 //! Every version with a deadline stands in an ordered list, by shard of its key, from before it can
-//! be found in the store until it is replaced, removed or expired. Collectors sleep until the earliest
-//! of them, but look at the clock once a minute: who sets it tells nobody.
+//! be found in the store until it is replaced, removed or expired. Collectors sleep until the
+//! earliest of them, but look at the clock once a minute: a change of the clock wakes no thread.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -51,9 +52,9 @@ impl Timekeeper {
         self.latest.fetch_max(told, Ordering::AcqRel).max(told)
     }
 
-    /// How long to sleep until the store's time comes to `deadline`, if the clock runs on as it does.
-    /// While it is behind the store's time, because it was set back, that stands still. At most
-    /// [`LONGEST_SLEEP`].
+    /// How long to sleep until the store's time comes to `deadline`, if the clock runs on as it
+    /// does. While it is behind the store's time, because it was set back, that stands still. At
+    /// most [`LONGEST_SLEEP`].
     pub fn until(&self, deadline: u64) -> Duration {
         let told = (self.clock)();
         let now = self.latest.fetch_max(told, Ordering::AcqRel).max(told);
@@ -69,10 +70,11 @@ type Shard<K> = BTreeMap<(u64, <K as ToOwned>::Owned), u32>;
 /// The keys that will expire, by deadline.
 pub struct Deadlines<K: Key + ?Sized> {
     shards: [Mutex<Shard<K>>; SHARDS],
-    /// No deadline is earlier. May be too early; too late only while somebody looks for what is due.
+    /// No deadline is earlier. May be too early; too late only while a thread looks for expired
+    /// keys.
     earliest: AtomicU64,
     used: AtomicBool,
-    /// Held by who removes expired keys.
+    /// Held by the thread that removes expired keys.
     turn: Mutex<()>,
     noted: StripedCounter,
     bytes: StripedCounter,
@@ -144,19 +146,19 @@ impl<K: Key + ?Sized> Deadlines<K> {
         self.earliest.load(Ordering::Acquire)
     }
 
-    /// Waits until nobody else removes expired keys, and keeps others waiting.
+    /// Waits until no other thread removes expired keys, and keeps others waiting.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         lock(&self.turn)
     }
 
     /// Keys with a deadline at or before `now`, at most `limit`. They stay noted until they are
-    /// forgotten. Meanwhile [`earliest`](Self::earliest) may tell of none or too late a deadline: who
-    /// sleeps by it is to be woken.
+    /// forgotten. Meanwhile [`earliest`](Self::earliest) may tell of none or too late a deadline:
+    /// the caller wakes threads that sleep by it.
     pub fn due(&self, now: u64, limit: usize) -> Vec<K::Owned> {
         if self.earliest() > now {
             return Vec::new();
         }
-        // What is scheduled from now on counts anew; what was before is found below.
+        // Deadlines scheduled from now on count anew; the loop below finds the earlier ones.
         self.earliest.store(u64::MAX, Ordering::Release);
         point("store.due.looks");
         let mut due = Vec::new();
@@ -178,7 +180,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
         (size_of::<(u64, K::Owned, u32)>() + key.tail().len()) as i64
     }
 
-    /// Number of versions noted, and about the bytes that takes. Exact while nobody writes.
+    /// Number of versions noted, and their bytes, estimated. Exact while no thread writes.
     pub fn size(&self) -> (usize, usize) {
         (self.noted.sum(), self.bytes.sum())
     }

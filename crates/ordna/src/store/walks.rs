@@ -1,9 +1,10 @@
-//! Walks that are under way: who reads for long.
+//! Walks that are under way, and the long ones among them.
 //!
 //! # Contract
-//! A walk is one call that visits entries. It is counted from its beginning to its end, however it ends,
-//! on its thread's stripe: two changes of a word that other threads do not touch. One that has come far
-//! is noted, once, with the time, under a lock of the stripe. Reads of single keys are no walks.
+//! A walk is one call that visits entries. It is counted from its beginning to its end, however it
+//! ends, on its thread's stripe: two changes of a word that other threads do not touch. One that
+//! has come far is noted, once, with the time, under a lock of the stripe. Reads of single keys are
+//! no walks.
 //!
 //! Statistics only: no protocol rests on it.
 

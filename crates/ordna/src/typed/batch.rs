@@ -31,6 +31,13 @@ pub struct Batch {
     writes: Vec<(Range<usize>, Option<Range<usize>>)>,
 }
 
+impl<K: Decode, V: Stored> Map<K, V> {
+    /// An empty batch of writes to this map and others of its store.
+    pub fn batch(&self) -> Batch {
+        Batch::new(&self.store)
+    }
+}
+
 impl Batch {
     /// An empty batch for maps of this store.
     pub fn new(store: &Arc<Store<[u8], [u8]>>) -> Self {

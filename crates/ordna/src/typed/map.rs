@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::iter::{Span, by_ref, key_of, reads, span, whole};
-use super::{Batch, Iter, MapError, MapSnapshot, StoreAs, Stored, with_scratch};
+use super::{Iter, MapError, MapSnapshot, StoreAs, Stored, with_scratch};
 use crate::tuple::{Decode, Like, Prefix, encode};
 use crate::{Change, Direction, Options, OrderedIndex, Snapshot, Store};
 
@@ -103,7 +103,7 @@ impl<K: Decode, V: Stored> Map<K, V> {
 
     reads!(store: Store<[u8], [u8]>);
 
-    /// Number of entries: O(1) and exact while nobody writes, if the map is all of its store;
+    /// Number of entries: O(1) and exact while no thread writes, if the map is all of its store;
     /// otherwise they are counted, O(n).
     pub fn len(&self) -> usize {
         if self.lead.is_empty() {
@@ -337,11 +337,6 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// This map as a snapshot of its store has it. The snapshot must be of the same store.
     pub fn at(&self, snapshot: impl Borrow<Snapshot<[u8], [u8]>>) -> MapSnapshot<K, V> {
         MapSnapshot::new(snapshot.borrow().clone(), &self.lead)
-    }
-
-    /// An empty batch of writes to this map and others of its store.
-    pub fn batch(&self) -> Batch {
-        Batch::new(&self.store)
     }
 }
 

@@ -1,0 +1,34 @@
+//! Entries as conditional writes see and put them.
+
+/// A key's present entry, as a conditional write sees it.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found<'a, V: ?Sized> {
+    /// The value.
+    pub value: &'a V,
+    /// When it expires, in milliseconds on the store's clock.
+    pub expires_at: Option<u64>,
+}
+
+impl<V: ?Sized> Clone for Found<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<V: ?Sized> Copy for Found<'_, V> {}
+
+/// The value and deadline that a conditional write puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put<T> {
+    /// The value.
+    pub value: T,
+    /// When it expires, in milliseconds on the store's clock.
+    pub expires_at: Option<u64>,
+}
+
+impl<T> Put<T> {
+    /// A value that does not expire.
+    pub fn forever(value: T) -> Self {
+        Self { value, expires_at: None }
+    }
+}

@@ -1,0 +1,94 @@
+//! The settings of a store.
+
+use std::sync::Arc;
+
+use super::budget::{Budget, MemoryBudget};
+use super::ttl::{Clock, system_clock};
+use crate::tree::{FANOUT, SLOTS, Sizes};
+
+/// The settings of a store.
+#[derive(Clone)]
+pub struct Options {
+    pub(super) memory_limit: Option<usize>,
+    pub(super) memory_budget: Option<MemoryBudget>,
+    pub(super) collectors: usize,
+    pub(super) sizes: Sizes,
+    pub(super) clock: Clock,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            memory_limit: None,
+            memory_budget: None,
+            collectors: 1,
+            sizes: Sizes::default(),
+            clock: Arc::new(system_clock),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("memory_limit", &self.memory_limit)
+            .field("memory_budget", &self.memory_budget)
+            .field("collectors", &self.collectors)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// No memory limit, a collector thread, the system's clock.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Refuses writes after which entries and undo records would hold more than this many bytes.
+    /// Counts key, value and a share of the leaf for each entry, but no memory that waits to be
+    /// freed. A write that replaces an entry needs only the bytes beyond that one's. Removals are
+    /// never refused, nor are [`Store::modify_expiry`](super::Store::modify_expiry) and writes
+    /// under [`Store::lift_limit`](super::Store::lift_limit).
+    pub fn memory_limit(self, bytes: usize) -> Self {
+        Self { memory_limit: Some(bytes), memory_budget: None, ..self }
+    }
+
+    /// The same limit for all stores that share the budget: their bytes count together, until a
+    /// store and its snapshots are dropped and freed.
+    pub fn memory_budget(self, budget: &MemoryBudget) -> Self {
+        Self { memory_budget: Some(budget.clone()), ..self }
+    }
+
+    /// Whether a thread in the background frees undo records and removes expired keys. Any number
+    /// but 0 stands for one thread, which the first work starts. With 0, the thread that ends a
+    /// snapshot frees, and [`Store::collect_garbage`](super::Store::collect_garbage) alone removes
+    /// expired keys.
+    pub fn collectors(self, threads: usize) -> Self {
+        Self { collectors: threads, ..self }
+    }
+
+    pub(super) fn budget(&self) -> Budget {
+        match &self.memory_budget {
+            Some(shared) => Budget::within(shared),
+            None => Budget::new(self.memory_limit.unwrap_or(usize::MAX)),
+        }
+    }
+
+    /// Sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an inner node
+    /// (3 to 64).
+    #[doc(hidden)]
+    pub fn sizes(self, slots: usize, fanout: usize) -> Self {
+        let sizes = Sizes { slots: slots.clamp(2, SLOTS), fanout: fanout.clamp(3, FANOUT) };
+        Self { sizes, ..self }
+    }
+
+    /// Puts another clock in front of the present one.
+    pub(crate) fn wrap_clock(self, wrap: impl FnOnce(Clock) -> Clock) -> Self {
+        Self { clock: wrap(Arc::clone(&self.clock)), ..self }
+    }
+
+    /// The clock by which keys expire, in milliseconds. The system's tells Unix time.
+    pub fn clock(self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self { clock: Arc::new(clock), ..self }
+    }
+}
