@@ -31,13 +31,12 @@ use ordna_base::topology::Topology;
 use ordna_papers::SkipList;
 use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::hydralist::{Options as HydraOptions, Update};
-use ordna_papers::nitro::Store as Nitro;
 use ordna_papers::pi::Options as PiOptions;
 use ordna_papers::search_layer::SearchLayer;
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_papers::{
-    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Locked, Pi, Wormhole, WormholeFaithful,
-    WormholeUnsafe,
+    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Locked, Nitro, Pi, Wormhole,
+    WormholeFaithful, WormholeUnsafe,
 };
 
 use crate::entry::{Entry, Maker, Switch, Switches};

@@ -7,15 +7,32 @@
 //! | [`art`] | [`ArtNone`], [`ArtCoupling`], [`ArtOlc`], [`ArtRowex`] | none, lock coupling, optimistic lock coupling, ROWEX | The ART of Practical Synchronization |
 //! | [`hydralist`] | [`HydraList`] | optimistic slotted list under a search layer that is updated later | HydraList |
 //! | [`skiplist`] | [`SkipList`] | lock-free linked lists in levels | Nitro, §2 |
-//! | [`nitro`] | [`nitro::Store`] | versions in the skip list, snapshots | Nitro, §3, §4 |
+//! | [`nitro`] | [`Nitro`] | versions in the skip list, snapshots; access barrier | Nitro, §3, §4, §6 |
 //! | [`pi`] | [`Pi`] | owners by key range for writers, versions for readers; batches | PI |
 //! | [`wormhole`] | [`Wormhole`], [`WormholeFaithful`], [`WormholeUnsafe`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 //!
-//! [`search_layer`] is the contract of the search layers of HydraList. [`barrier`] is the access
-//! barrier of Nitro (§6), for comparison with [`ordna_base::reclaim`].
+//! [`search_layer`] is the contract of the search layers of HydraList.
+
+/// `Default` and `Debug` of an index.
+macro_rules! shell {
+    ($name:literal [$($generics:tt)*] $index:ty) => {
+        impl<$($generics)*> Default for $index {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+
+        impl<$($generics)*> std::fmt::Debug for $index {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let len = ordna_base::OrderedIndex::approximate_len(self);
+                f.debug_struct($name).field("approximate_len", &len).finish_non_exhaustive()
+            }
+        }
+    };
+}
+use shell;
 
 pub mod art;
-pub mod barrier;
 pub mod hydralist;
 pub mod locked;
 pub mod nitro;
@@ -27,6 +44,7 @@ pub mod wormhole;
 pub use art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
 pub use hydralist::HydraList;
 pub use locked::Locked;
+pub use nitro::Nitro;
 pub use pi::Pi;
 pub use skiplist::SkipList;
 pub use wormhole::{Wormhole, WormholeFaithful, WormholeUnsafe};

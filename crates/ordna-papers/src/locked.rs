@@ -16,16 +16,11 @@ use ordna_base::{Error, Key, Value, Violation};
 type Map<K, V> = BTreeMap<<K as ToOwned>::Owned, <V as ToOwned>::Owned>;
 
 /// `RwLock<BTreeMap>` behind the contract.
-#[derive(Debug)]
 pub struct Locked<K: Key + ?Sized, V: Value + ?Sized> {
     map: RwLock<Map<K, V>>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Default for Locked<K, V> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+crate::shell!("Locked" [K: Key + ?Sized, V: Value + ?Sized] Locked<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Locked<K, V> {
     /// An empty index.

@@ -1,128 +1,84 @@
-//! What a store and its snapshots share: the versions, and how one is found.
+//! Versions and how a read finds one.
 //!
 //! # Contract
-//! All methods may run at once. What is found is alive as long as the guard it was found under.
+//! All methods may run at once. A version that was found stays in memory as long as the guard under
+//! which it was found.
 //!
 //! # Invariants
 //! 1. The versions of a key stand from the oldest to the youngest. At most one was born in the
 //!    current term. All but the last are dead, or claimed by the writer of the last.
-//! 2. A version whose death is [`LIVE`] and that is linked is the last one of its key: the next one
-//!    is inserted only after a claim. So who sees a version linked, and then live, saw the latest
-//!    state of the key, at whatever level of the structure it was met.
+//! 2. A linked version whose death is [`LIVE`] is the last one of its key: the next one is inserted
+//!    only after a claim. A reader that observes a version first as linked and then as live has
+//!    observed the key's latest state, at whatever level of the list it met the version.
 //! 3. Younger versions are inserted behind older ones, and an older one is unlinked only after
-//!    that. So who walks on from a version that is no longer current comes to the current one.
+//!    that. A reader that walks on from a version that is no longer current comes to the current
+//!    one.
 //!
 //! # Reading the latest state
-//! A search returns any version of the key. If it is live, that is the one (invariant 2). If not,
-//! the last one is looked for, and from there the walk goes on to the end of the key's versions
-//! (invariant 3). A claimed version is the latest state if nothing of the key stands behind it and
-//! it is claimed even then: a successor that was removed has had it ended before. At the end of the
-//! walk the last version passed was dead or unlinked and had none behind it: a moment within the call
-//! at which the key was absent.
+//! A search returns any version of the key. A live one is the answer (invariant 2). Otherwise the
+//! reader looks for the last one and walks from there to the end of the key's versions (invariant
+//! 3). A claimed version is the latest state if no version of the key stands behind it and it is
+//! still claimed afterwards: the remover of a successor ends it first. At the end of the walk the
+//! last version passed was dead or unlinked and had no successor: at that moment the key was
+//! absent.
 //!
 //! # Reading at a term
-//! At most one version of a key was alive at the end of a settled term, and while a snapshot of the
-//! term lives it stays linked. It is the last one born up to the term, if it did not die by then.
+//! At most one version of a key was alive at the end of a settled term, and it stays linked while a
+//! snapshot of the term lives. It is the last one born up to the term, unless it died by then.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{PoisonError, RwLock, Weak};
+use std::sync::Weak;
 
-use super::graves::Graves;
-use super::options::Options;
-use super::raw::{BEHIND, CLAIMED, Corpse, LIVE, Node, Rank, Version};
-use super::structure::Structure;
+use super::garbage::{Garbage, Order};
+use super::version::{ANY, BEHIND, CLAIMED, DeadVersion, LIVE, Node, Rank, Version};
 use crate::skiplist::item::Item;
-use crate::skiplist::raw::{LANES, List};
-use ordna::store::budget::Budget;
+use crate::skiplist::raw::{LANES, List, Place};
 use ordna::store::terms::Terms;
-use ordna::store::ttl::{Deadlines, Timekeeper};
-use ordna::store::walks::{Walk, Walks};
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
-use ordna_base::sync::{StripedCounter, fault, point};
+use ordna_base::sync::{check, fault, notice, point};
 use ordna_base::{Key, Value, Violation};
 
-/// Walks leave and enter their reading section again after so many versions.
+/// A walk leaves and enters its reading section again after this many versions.
 const REFRESH: usize = 512;
-/// The first section of a walk: many end in it.
+/// Versions in the first section of a walk: many walks end in it.
 const FIRST_SECTION: usize = 64;
-/// A walk upwards that goes on after so many sections is a long one: some 600 versions.
-const SHORT_ASCENT: usize = 2;
-/// The same downwards, where the first sections are shorter.
-const SHORT_DESCENT: usize = LANES.len();
-/// A thread hands over so many unlinked versions at once for freeing.
+/// A thread passes its retired versions to the collector once it has this many.
 const RETIRED: usize = 256;
-/// Announcements of writers are spread over so many cache lines.
+/// Cache lines over which the announcements of writers are spread.
 const WRITER_STRIPES: usize = 32;
 
-/// The structure that the engine runs on.
-pub(super) type Versions<K, V> = List<Version<K, V>>;
-pub(super) type Place<K, V> = <Versions<K, V> as Structure<K, V>>::Place;
+pub type Versions<K, V> = List<Version<K, V>>;
+pub type VersionPlace<K, V> = Place<Version<K, V>>;
 
-/// A removed version, as [`super::Store::on_removal`] hands it over.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Removed<'a, K: ?Sized, V: ?Sized> {
-    /// The key.
-    pub key: &'a K,
-    /// Its value.
-    pub value: &'a V,
-    /// The first term that saw it.
-    pub born: u64,
-    /// The first term that saw it no more.
-    pub dead: u64,
-    /// When it would expire, or has.
-    pub expires_at: Option<u64>,
-}
-
-pub(super) type Hook<K, V> = Box<dyn Fn(&Removed<'_, K, V>) + Send + Sync>;
-
-pub(super) struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
-    // Before the collector: dropping the structure frees what is linked, the collector the rest.
+pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
+    // Before the collector: dropping the list frees linked versions, the collector the others.
     pub versions: Versions<K, V>,
     pub collector: Collector,
-    pub terms: Terms<Vec<Corpse<K, V>>>,
-    pub graves: Graves<K, V>,
-    pub budget: Budget,
-    pub time: Timekeeper,
-    pub deadlines: Deadlines<K>,
-    pub hook: RwLock<Option<Hook<K, V>>>,
-    /// Rounds of writes beyond the first.
-    pub retries: StripedCounter,
-    pub walks: Walks,
+    pub terms: Terms<Vec<DeadVersion<K, V>>>,
+    pub garbage: Garbage<K, V>,
     pub me: Weak<Self>,
 }
 
-/// Which state a reader sees.
+/// The state that a reader sees.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum View {
+pub enum View {
     /// The latest.
     Latest,
-    /// That at the end of a settled term, of which the reader holds a snapshot, and at a time.
-    At { term: u64, time: u64 },
+    /// The end of a settled term, of which the reader holds a snapshot.
+    At(u64),
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    pub fn new(options: Options, budget: Budget, versions: Versions<K, V>, me: Weak<Self>) -> Self {
+    pub fn new(collectors: usize, order: Order, me: Weak<Self>) -> Self {
         Self {
-            versions,
+            versions: Versions::new(),
             collector: Collector::with_batches_of(RETIRED),
             terms: Terms::new(WRITER_STRIPES),
-            graves: Graves::new(options.collectors, options.order),
-            budget,
-            time: Timekeeper::new(options.clock),
-            deadlines: Deadlines::new(),
-            hook: RwLock::new(None),
-            retries: StripedCounter::new(),
-            walks: Walks::default(),
+            garbage: Garbage::new(collectors, order),
             me,
         }
-    }
-
-    pub fn is_expired(&self, node: Node<K, V>) -> bool {
-        node.expires_at().is_some_and(|deadline| deadline <= self.time.now())
     }
 
     /// Whether the view shows this version.
@@ -133,74 +89,72 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             return false;
         }
         match view {
-            View::At { term, time } => {
-                node.born() <= term
-                    && node.dead() > term
-                    && node.expires_at().is_none_or(|deadline| deadline > time)
-            }
-            View::Latest => {
-                let dead = node.dead();
-                (dead == LIVE || (dead == CLAIMED && self.is_unsucceeded(node, guard)))
-                    && !self.is_expired(node)
-            }
+            View::At(term) => node.born() <= term && node.dead() > term,
+            View::Latest => match node.dead() {
+                LIVE => true,
+                CLAIMED => self.is_unsucceeded(node, guard),
+                _ => false,
+            },
         }
     }
 
-    /// Whether the next version of the key was not there yet, at some moment of this call, given that
-    /// this one was claimed when it began.
+    fn walk_shows(&self, view: View, node: Node<K, V>, guard: &Guard<'_>) -> bool {
+        check!("nitro.walk.filters", self.shows(view, node, guard))
+    }
+
+    /// Whether the key had no later version yet at some moment of this call. The version was
+    /// claimed when the call began.
     fn is_unsucceeded(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        point("mvcc.read.claimed");
-        // The next one may have come and gone. Who removes it ends this one first.
-        self.is_last(node, guard) && (node.dead() == CLAIMED || fault!("mvcc.read.still_claimed"))
+        point("nitro.read.claimed");
+        self.is_last(node, guard) && is_still_claimed(node)
     }
 
     /// Whether no version of the key stands behind this one.
     fn is_last(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        fault!("mvcc.read.claimed_is_last")
-            || self
-                .versions
-                .behind(node, guard)
-                .is_none_or(|next| next.key(guard) != node.key(guard))
+        if fault!("nitro.read.claimed_is_last") {
+            return true;
+        }
+        let next = self.versions.next(node, guard);
+        next.is_none_or(|next| next.key(guard) != node.key(guard))
     }
 
     /// The version of `key` that the view shows. O(log n).
     #[inline]
     pub fn get(&self, view: View, key: &K, guard: &Guard<'_>) -> Option<Node<K, V>> {
-        let met = self.versions.any(key, guard)?;
+        let met = self.versions.get(Rank { key, born: ANY }, guard)?;
         self.resolve(view, key, met, guard)
     }
 
     /// The version of `key` that the view shows, given some version of it.
     #[inline]
-    pub fn resolve(
+    fn resolve(
         &self,
         view: View,
         key: &K,
         met: Node<K, V>,
         guard: &Guard<'_>,
     ) -> Option<Node<K, V>> {
-        let sure = match view {
+        let is_shown = match view {
             View::Latest => met.dead() == LIVE,
-            View::At { .. } => self.shows(view, met, guard),
+            View::At(_) => self.shows(view, met, guard),
         };
-        if sure {
-            return Some(met).filter(|met| self.has_not_expired(view, *met));
+        if is_shown {
+            return Some(met);
         }
-        point("mvcc.get.met_another");
         let born = match view {
             View::Latest => BEHIND,
-            View::At { term, .. } => term + 1,
+            View::At(term) => term + 1,
         };
-        let mut at = self.versions.last_before(Rank { key, born }, guard);
-        point("mvcc.get.found_last");
+        let mut at = self.versions.stretch_before(Some(Rank { key, born }), 0, guard);
+        point("nitro.get.found_last");
         while let Some(node) = at.filter(|node| node.key(guard) == key) {
             if self.shows(view, node, guard) {
                 return Some(node);
             }
-            if matches!(view, View::At { .. }) || fault!("mvcc.get.walks_on") {
+            if !walks_on(view) {
                 return None;
             }
-            at = self.versions.behind(node, guard);
+            at = self.versions.next(node, guard);
         }
         None
     }
@@ -213,17 +167,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         mut each: impl FnMut(usize, Option<&V>),
     ) {
         let guard = self.collector.pin();
-        self.versions.any_of_many(keys.iter().map(Borrow::borrow), &guard, |at, met| {
+        let ranks = keys.iter().map(|key| Rank { key: key.borrow(), born: ANY });
+        self.versions.get_many(ranks, &guard, |at, met| {
             let found = met.and_then(|met| self.resolve(view, keys[at].borrow(), met, &guard));
             match found {
                 Some(node) => node.with_value(|value| each(at, Some(value))),
                 None => each(at, None),
             }
         });
-    }
-
-    fn has_not_expired(&self, view: View, node: Node<K, V>) -> bool {
-        matches!(view, View::At { .. }) || !self.is_expired(node)
     }
 
     /// Calls `visit` with the entries within the bounds that the view shows, in order, until it
@@ -236,11 +187,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         direction: Direction,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        let mut walk = self.walks.begin();
         let mut each = |node: Node<K, V>, key: &K| node.with_value(|value| visit(key, value));
         match direction {
-            Direction::Ascending => self.ascend(view, lower, upper, &mut walk, &mut each),
-            Direction::Descending => self.descend(view, lower, upper, &mut walk, &mut each),
+            Direction::Ascending => self.ascend(view, lower, upper, &mut each),
+            Direction::Descending => self.descend(view, lower, upper, &mut each),
         }
     }
 
@@ -249,37 +199,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         view: View,
         lower: Bound<&K>,
         upper: Bound<&K>,
-        walk: &mut Walk<'_>,
         each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
     ) {
-        // Where to go on, and whether that key was visited.
-        let mut resume: Option<(K::Owned, u64, bool)> = None;
+        let mut resume: Option<Resume<K>> = None;
         let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
-        let mut sections = 0;
-        loop {
+        for section in 0.. {
             let guard = self.collector.pin();
-            let from = match (&resume, lower) {
-                (Some((key, born, _)), _) => {
-                    let born = if fault!("mvcc.refresh.by_key_and_birth") { 0 } else { *born };
-                    Some(Rank { key: key.borrow(), born })
-                }
+            let resumed = resume.as_ref().map(Resume::rank);
+            let from = match (resumed, lower) {
+                (Some((rank, _)), _) => Some(rank),
                 (None, Bound::Unbounded) => None,
                 (None, Bound::Included(key)) => Some(Rank { key, born: 0 }),
                 (None, Bound::Excluded(key)) => Some(Rank { key, born: BEHIND }),
             };
-            let mut visited = match &resume {
-                Some((key, _, true)) if !fault!("mvcc.refresh.by_key_and_birth") => {
-                    Some(key.borrow())
-                }
-                _ => None,
-            };
-            let Some(first) = self.versions.first_from(from, &guard) else { return };
+            let mut visited = resumed.and_then(|(_, visited)| visited);
+            let from = from.map(|rank| (rank, true));
+            let Some(first) = self.versions.locate(from, &guard) else { return };
             let mut pass = |node: Node<K, V>, shown: bool| {
                 let key = node.key(&guard);
                 if is_above(key, upper) {
                     return ControlFlow::Break(());
                 }
-                // In the latest state a version may be inserted behind one that was just visited.
+                // In the latest state a writer may insert a version behind one that was just
+                // visited.
                 let repeated = matches!(view, View::Latest) && visited == Some(key);
                 if shown && !repeated && !is_below(key, lower) {
                     each(node, key)?;
@@ -287,25 +229,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
                 ControlFlow::Continue(())
             };
-            let next = match sections {
+            let next = match section {
                 0 => self.pass_section(view, first, FIRST_SECTION, &guard, &mut pass),
                 _ => self.pass_lanes(view, first, upper, &mut lanes, &guard, &mut pass),
             };
-            sections += 1;
-            if sections == SHORT_ASCENT {
-                walk.note_as_long();
-            }
             let Some((next, behind)) = next else { return };
             let key = next.key(&guard);
-            let key_visited = visited == Some(key);
-            resume = Some((key.to_owned(), next.born() + behind, key_visited));
+            let born = next.born() + behind;
+            resume = Some(Resume { key: key.to_owned(), born, visited: visited == Some(key) });
             drop(guard);
-            point("mvcc.walk.refreshes");
+            point("nitro.walk.refreshes");
         }
     }
 
-    /// Passes so many versions one after the other. Returns where to go on: at a version, or (1)
-    /// behind it.
+    /// Passes `length` versions one after the other. Returns the version at which the next section
+    /// begins, or (1) behind which it does.
     fn pass_section(
         &self,
         view: View,
@@ -316,23 +254,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     ) -> Option<(Node<K, V>, u64)> {
         let mut node = first;
         for left in (0..length).rev() {
-            let shown = self.shows(view, node, guard) || fault!("mvcc.walk.filters");
+            let shown = self.walk_shows(view, node, guard);
             if pass(node, shown).is_break() {
                 return None;
             }
             if left == 0 {
-                // Not behind a version that was not shown: it may have been exchanged, and what
-                // came in its place has the same rank and stands behind it.
-                return Some((node, u64::from(shown || fault!("mvcc.refresh.meets_exchanged"))));
+                return Some((node, behind_if(shown)));
             }
-            node = self.versions.behind(node, guard)?;
+            node = self.versions.next(node, guard)?;
         }
         None
     }
 
-    /// Passes some [`REFRESH`] versions, walking them in several lanes at once, each from one of a
-    /// row of versions to the next, so that their cache misses overlap. What a lane shows it decides
-    /// as it comes by; the caller sees it in order.
+    /// Passes about [`REFRESH`] versions in several lanes at once, each from one version of a row
+    /// to the next, so that their cache misses overlap. A lane decides whether a version is shown
+    /// when it comes by. The caller sees the versions in order.
     fn pass_lanes(
         &self,
         view: View,
@@ -343,36 +279,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         pass: &mut impl FnMut(Node<K, V>, bool) -> ControlFlow<()>,
     ) -> Option<(Node<K, V>, u64)> {
         let (count, spacing) = LANES[LANES.len() - 1];
-        let mut row = self.versions.row_behind(first.rank_under(guard), spacing, count, guard);
+        let mut row = self.versions.tall_behind(first.rank_under(guard), spacing, count, guard);
         row.truncate(row.iter().take_while(|next| !is_above(next.key(guard), upper)).count());
         let Some(last) = row.pop() else {
             return self.pass_section(view, first, REFRESH, guard, pass);
         };
         row.insert(0, first);
-        let shows = |node| self.shows(view, node, guard) || fault!("mvcc.walk.filters");
+        let shows = |node| self.walk_shows(view, node, guard);
         let beyond = |node: Node<K, V>| Version::<K, V>::compare(node.rank(), last.rank()).is_ge();
-        self.versions.gather(&row, beyond, lanes, guard, shows);
+        self.versions.walk_lanes(&row, beyond, lanes, guard, shows);
         let ended = lanes.iter().flatten().any(|node| pass(*node, true).is_break());
         (!ended).then_some((last, 0))
     }
 
-    /// Goes back by sections, each walked forwards in lanes. A section begins behind the versions of
-    /// a key, which are the last ones of the next section.
+    /// Goes back by sections, and walks each forwards in lanes. A section begins behind the
+    /// versions of a key; they are the last ones of the next section.
     fn descend(
         &self,
         view: View,
         lower: Bound<&K>,
         upper: Bound<&K>,
-        walk: &mut Walk<'_>,
         each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
     ) {
         let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
-        // Behind which key the last section began: all keys above it were visited.
+        // The last section began behind this key: all keys above it were visited.
         let mut resume: Option<K::Owned> = None;
         for section in 0.. {
-            if section == SHORT_DESCENT {
-                walk.note_as_long();
-            }
             let guard = self.collector.pin();
             let upper = resume.as_ref().map_or(upper, |key| Bound::Included(key.borrow()));
             let to = match upper {
@@ -380,25 +312,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 Bound::Included(key) | Bound::Excluded(key) => Some(Rank { key, born: 0 }),
             };
             let (count, spacing) = LANES[section.min(LANES.len() - 1)];
-            let mut row = self.versions.row_before(to, spacing, count, &guard);
-            // All of the row but the first that are below the bound are of no use.
+            let mut row = self.versions.tall_before(to, spacing, count, &guard);
+            // Of the nodes below the bound the row needs the last one only.
             let below = row.iter().take_while(|node| is_below(node.key(&guard), lower)).count();
             row.drain(..below.saturating_sub(1));
             let start = row.first().copied();
             if start.is_none() {
-                row.extend(self.versions.first_from(None, &guard));
+                row.extend(self.versions.locate(None, &guard));
             }
             let begins_behind = start.map(|start| start.key(&guard));
             let beyond = |node: Node<K, V>| is_above(node.key(&guard), upper);
-            let shows = |node| self.shows(view, node, &guard) || fault!("mvcc.walk.filters");
-            self.versions.gather(&row, beyond, &mut lanes, &guard, shows);
+            let shows = |node| self.walk_shows(view, node, &guard);
+            self.versions.walk_lanes(&row, beyond, &mut lanes, &guard, shows);
             let mut last: Option<&K> = None;
             for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
                 let key = node.key(&guard);
                 if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
                     break;
                 }
-                // Of a key that was overwritten meanwhile two versions may have been met.
+                // The lanes may have met two versions of a key that was overwritten meanwhile.
                 if last != Some(key) && each(*node, key).is_break() {
                     return;
                 }
@@ -409,46 +341,38 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 _ => return,
             }
             drop(guard);
-            point("mvcc.walk.refreshes");
+            point("nitro.walk.refreshes");
         }
     }
 
-    /// Bytes held by the structure: live versions, and dead ones. O(n).
+    /// Bytes of the list: live versions, and dead ones. O(n).
     pub fn bytes(&self) -> (usize, usize) {
         let mut bytes = (0, 0);
         let guard = self.collector.pin();
-        let mut at = self.versions.first_from(None, &guard);
+        let mut at = self.versions.locate(None, &guard);
         while let Some(node) = at {
             let part = if node.dead() >= CLAIMED { &mut bytes.0 } else { &mut bytes.1 };
             *part += node.size();
-            at = self.versions.behind(node, &guard);
+            at = self.versions.next(node, &guard);
         }
         bytes
     }
 
-    /// [`Structure::overhead`].
-    pub fn overhead(&self) -> (usize, usize) {
-        Structure::overhead(&self.versions, &self.collector.pin())
-    }
-
-    /// Audits structure and counts; returns live versions and all. Nobody else may use the store; its
-    /// own collectors wait.
+    /// Audits list and counts; returns live versions and all. No other thread may use the index.
+    /// Its collectors wait.
     pub fn validate(&self) -> Result<(usize, usize), Violation> {
-        self.while_at_rest(|| self.audit())
-    }
-
-    fn audit(&self) -> Result<(usize, usize), Violation> {
-        let broken = |what: String| Err(Violation(format!("store: {what}")));
-        let all = Structure::validate(&self.versions)?;
+        let _queue = self.garbage.at_rest();
+        let broken = |what: String| Err(Violation(format!("nitro: {what}")));
+        let (all, _) = self.versions.validate()?;
         let guard = self.collector.pin();
-        let (mut live, mut bytes) = (0, 0);
+        let mut live = 0;
         let mut last: Option<Node<K, V>> = None;
-        let mut at = self.versions.first_from(None, &guard);
+        let mut at = self.versions.locate(None, &guard);
         while let Some(node) = at {
             let of_last = last.is_some_and(|last| last.key(&guard) == node.key(&guard));
             let overlaps = last.is_some_and(|last| last.dead() > node.born());
             if of_last && overlaps {
-                return broken(format!("{:?} lived while the next version did", node.rank()));
+                return broken(format!("the version before {:?} outlives its birth", node.rank()));
             }
             match node.dead() {
                 LIVE => live += 1,
@@ -458,45 +382,58 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
                 _ => {}
             }
-            bytes += node.cost();
             last = Some(node);
-            at = self.versions.behind(node, &guard);
+            at = self.versions.next(node, &guard);
         }
-        let counted = (self.terms.items.sum(), self.corpses(), self.budget.used());
-        if (live, all - live, bytes) != counted {
-            let found = (live, all - live, bytes);
-            return broken(format!("live, dead, bytes: {found:?}, counted {counted:?}"));
+        let (found, counted) = ((live, all - live), (self.terms.items.sum(), self.dead()));
+        if found != counted {
+            return broken(format!("live and dead versions: {found:?}, counted {counted:?}"));
         }
         Ok((live, all))
     }
 
-    /// Dead versions that await a collection, wherever they stand.
-    pub fn corpses(&self) -> usize {
-        let kept: usize = self
-            .terms
-            .live()
-            .values()
-            .map(|live| live.keeps.iter().map(Vec::len).sum::<usize>())
-            .sum();
-        kept + self.graves.waiting()
+    /// Dead versions that wait for collection: in lists, in the queue and at snapshots.
+    pub fn dead(&self) -> usize {
+        let live = self.terms.live();
+        let kept = live.values().flat_map(|live| &live.keeps).map(Vec::len).sum::<usize>();
+        drop(live);
+        kept + self.garbage.waiting()
     }
+}
 
-    /// Calls the hook, if there is one. A panic in it ends here: whoever removes a version, a
-    /// collector or a writer, has more to do, and others wait for that.
-    pub fn announce_removal(&self, node: Node<K, V>, dead: u64, guard: &Guard<'_>) {
-        let hook = self.hook.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hook) = &*hook {
-            let (key, born, expires_at) = (node.key(guard), node.born(), node.expires_at());
-            // Nothing of ours is changed while the hook runs, so nothing is seen half done.
-            let called = catch_unwind(AssertUnwindSafe(|| {
-                node.with_value(|value| hook(&Removed { key, value, born, dead, expires_at }));
-            }));
-            // What a hook panics with may panic itself when it is dropped, and so on.
-            if let Err(panic) = called
-                && let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic)))
-            {
-                std::mem::forget(again);
-            }
+/// Whether a claimed version stayed claimed while a reader looked for the next one, which another
+/// writer may have removed: that writer ends the claimed version first.
+fn is_still_claimed<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>) -> bool {
+    check!("nitro.read.still_claimed", node.dead() == CLAIMED)
+}
+
+/// Whether a version that the view does not show leads to one that it may show (invariant 3).
+fn walks_on(view: View) -> bool {
+    notice!("nitro.get.walks_on", matches!(view, View::Latest))
+}
+
+/// Where a walk enters its next section.
+struct Resume<K: Key + ?Sized> {
+    key: K::Owned,
+    born: u64,
+    /// The walk has returned this key.
+    visited: bool,
+}
+
+impl<K: Key + ?Sized> Resume<K> {
+    /// The rank, and the key if it was visited.
+    fn rank(&self) -> (Rank<'_, K>, Option<&K>) {
+        let key = self.key.borrow();
+        if fault!("nitro.refresh.by_key_and_birth") {
+            return (Rank { key, born: 0 }, None);
         }
+        (Rank { key, born: self.born }, self.visited.then_some(key))
     }
+}
+
+/// The offset in births at which a section goes on: behind a version that was shown, at one that
+/// was not. The latter may have been exchanged, and its replacement, of the same rank, stands
+/// behind it.
+fn behind_if(shown: bool) -> u64 {
+    u64::from(check!("nitro.refresh.meets_exchanged", shown))
 }

@@ -1,16 +1,81 @@
-//! The store as an [`OrderedIndex`]: its latest state.
+//! Nitro as an [`OrderedIndex`]: its latest state.
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use super::engine::View;
-use super::handle::Store;
-use super::write::Put;
+use super::engine::{Engine, View};
+use super::garbage::Order;
+use super::snapshot::{Owner, Snapshot};
 use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
+use ordna_base::sync::stripe_of_this_thread;
 use ordna_base::{Audit, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
-impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
+/// Counts of an index. Exact while no thread writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Keys of the latest state.
+    pub items: usize,
+    /// Dead versions that live snapshots keep, or that wait for their examination.
+    pub dead: usize,
+    /// Versions unlinked because no snapshot saw them any more.
+    pub collected: usize,
+}
+
+/// An ordered index with snapshots; see the [module](super).
+pub struct Nitro<K: Key + ?Sized, V: Value + ?Sized> {
+    owner: Arc<Owner<K, V>>,
+}
+
+crate::shell!("Nitro" [K: Key + ?Sized, V: Value + ?Sized] Nitro<K, V>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
+    /// An empty index with one collector, and collection by the live set.
+    pub fn new() -> Self {
+        Self::with(1, Order::LiveSet)
+    }
+
+    /// An empty index with `collectors` threads that collect dead versions. With 0, the threads
+    /// that end snapshots collect, and so do writers after their writes.
+    pub fn with(collectors: usize, order: Order) -> Self {
+        let engine = Arc::new_cyclic(|me| Engine::new(collectors, order, me.clone()));
+        Self { owner: Arc::new(Owner(engine)) }
+    }
+
+    fn engine(&self) -> &Engine<K, V> {
+        &self.owner.0
+    }
+
+    /// A snapshot: every write that ended before this call, no write that begins after it. O(log s)
+    /// with s live snapshots. The call waits for no writer. The first read of the snapshot waits
+    /// for the writes that were under way.
+    pub fn snapshot(&self) -> Snapshot<K, V> {
+        Snapshot::take(Arc::clone(&self.owner))
+    }
+
+    /// Collects all garbage that can be, and waits for the collectors at work. Gives back the
+    /// removed versions that shortcuts hold, in O(n).
+    pub fn collect_garbage(&self) {
+        let engine = self.engine();
+        engine.collect();
+        let guard = engine.collector.pin();
+        if engine.versions.overhead(&guard).1 > 0 {
+            engine.versions.renew_shortcuts(&guard);
+        }
+        guard.flush();
+    }
+
+    /// Counts. O(live snapshots).
+    pub fn statistics(&self) -> Statistics {
+        let engine = self.engine();
+        let (items, dead) = (engine.terms.items.sum(), engine.dead());
+        Statistics { items, dead, collected: engine.garbage.collected() }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Nitro<K, V> {
     type Key = K;
     type Value = V;
 
@@ -20,16 +85,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         engine.get(View::Latest, key, &guard).map(|node| node.with_value(read))
     }
 
-    fn modify<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
     {
-        self.modify_entry(key, |found| match change(found.map(|found| found.value)) {
-            Change::Keep => Change::Keep,
-            Change::Put(value) => Change::Put(Put::forever(value)),
-            Change::Remove => Change::Remove,
-        })
+        key.check()?;
+        let engine = self.engine();
+        let done = {
+            let writing = engine.terms.enter(stripe_of_this_thread());
+            let guard = engine.collector.pin();
+            engine.apply(key, writing.term, &guard, change)
+        };
+        engine.help();
+        done
     }
 
     fn walk(
@@ -51,16 +120,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     }
 
     fn memory_usage(&self) -> MemoryUsage {
-        let (live, dead) = self.engine().bytes();
-        let (shortcuts, held) = self.engine().overhead();
-        let parts = vec![
+        let engine = self.engine();
+        let (live, dead) = engine.bytes();
+        let (shortcuts, held) = engine.versions.overhead(&engine.collector.pin());
+        let parts = [
             ("versions", live),
             ("dead versions", dead),
             ("held versions", held),
             ("shortcuts", shortcuts),
-            ("deadlines", self.engine().deadlines.size().1),
         ];
-        MemoryUsage { parts }
+        MemoryUsage { parts: parts.into() }
     }
 
     fn validate(&self) -> Result<Audit, Violation> {

@@ -1,26 +1,26 @@
-//! A stable state of the store.
+//! A stable state of the index.
 
 use std::borrow::Borrow;
-use std::fmt;
 use std::ops::{Bound, ControlFlow, RangeBounds};
-use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::sync::Arc;
 
 use super::engine::{Engine, View};
-use super::owner::Owner;
-use super::raw::{Kept, Node};
 use ordna_base::index::{Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
-use ordna_base::{Entries, Key, Value, key};
+use ordna_base::{Entries, Key, Value};
+
+/// Ends the collectors when the index and all its snapshots are dropped.
+pub struct Owner<K: Key + ?Sized, V: Value + ?Sized>(pub Arc<Engine<K, V>>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<K, V> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
 
 struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     owner: Arc<Owner<K, V>>,
     term: u64,
-    time: u64,
-    metadata: Vec<u8>,
-    taken: Instant,
-    /// The number of items, once somebody had to count them.
-    counted: OnceLock<usize>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
@@ -30,13 +30,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
     }
 }
 
-/// A stable state of a [`Store`](super::Store), as of the moment it was taken.
+/// A stable state of a [`Nitro`](super::Nitro), as of the moment it was taken.
 ///
-/// Clones share it; it ends with the last of them. Nothing can bring it back: only who holds one
-/// can clone it. It keeps the versions that it sees, and what they need: the store may go first.
-///
-/// What expires (on the store's clock) after the snapshot was taken stays in it, what had expired
-/// is not in it.
+/// Clones share it; it ends with the last of them. It keeps the versions that it sees. The index
+/// may be dropped first.
 pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<Held<K, V>>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
@@ -45,64 +42,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Snapshot<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("term", &self.term()).finish_non_exhaustive()
-    }
-}
-
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
-    pub(super) fn take(owner: Arc<Owner<K, V>>, metadata: Vec<u8>) -> Self {
-        let time = owner.0.time.now();
+    pub(super) fn take(owner: Arc<Owner<K, V>>) -> Self {
         let term = owner.0.terms.snapshot();
-        let (taken, counted) = (Instant::now(), OnceLock::new());
-        Self(Arc::new(Held { owner, term, time, metadata, taken, counted }))
+        Self(Arc::new(Held { owner, term }))
     }
 
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.owner.0;
-        if !fault!("mvcc.read.settles") {
+        if !fault!("nitro.read.settles") {
             engine.terms.settle(self.0.term);
         }
         engine
     }
 
     fn view(&self) -> View {
-        View::At { term: self.0.term, time: self.0.time }
+        View::At(self.0.term)
     }
 
-    /// The last term whose writes are in it. Grows from one snapshot to the next, but two with no
-    /// write begun and completed between them may share it; then they hold the same versions.
+    /// The last term whose writes the snapshot holds. Two snapshots with no write begun and
+    /// completed between them may share it; then they hold the same versions.
     pub fn term(&self) -> u64 {
         self.0.term
     }
 
-    /// What the caller gave it to carry.
-    pub fn metadata(&self) -> &[u8] {
-        &self.0.metadata
-    }
-
-    /// When it was taken.
-    pub fn taken(&self) -> Instant {
-        self.0.taken
-    }
-
-    /// Number of items, exact. O(1) if nothing in the store ever had a deadline; otherwise the first
-    /// call counts them.
+    /// Number of items, exact. O(1).
     pub fn len(&self) -> usize {
-        let engine = self.engine();
-        if !engine.deadlines.are_used() {
-            return engine.terms.len_at(self.0.term);
-        }
-        *self.0.counted.get_or_init(|| {
-            let mut count = 0;
-            self.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |_, _| {
-                count += 1;
-                ControlFlow::Continue(())
-            });
-            count
-        })
+        self.engine().terms.len_at(self.0.term)
     }
 
     /// Whether there are no items.
@@ -110,38 +77,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.len() == 0
     }
 
-    /// Calls `read` with the value of `key`, without copying it. O(log n).
-    pub fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        engine.get(self.view(), key, &guard).map(|node| node.with_value(read))
-    }
-
     /// The value of `key`, copied. O(log n).
     pub fn get(&self, key: &K) -> Option<V::Owned> {
-        self.get_with(key, ToOwned::to_owned)
+        let engine = self.engine();
+        let guard = engine.collector.pin();
+        engine.get(self.view(), key, &guard).map(|node| node.with_value(ToOwned::to_owned))
     }
 
-    /// Whether `key` is present.
-    pub fn contains(&self, key: &K) -> bool {
-        self.get_with(key, |_| ()).is_some()
-    }
-
-    /// Calls `each` with the position and value of every key, in the order of `keys`, overlapping
-    /// their memory accesses.
-    pub fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
+    /// Appends the value of every key to `out`, in the order of `keys`, overlapping the memory
+    /// accesses of the searches.
+    pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        out.reserve(keys.len());
+        let each = |_, value: Option<&V>| out.push(value.map(ToOwned::to_owned));
         self.engine().get_many(self.view(), keys, each);
     }
 
-    /// Appends the value of every key to `out`, in the order of `keys`.
-    pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
-        out.reserve(keys.len());
-        self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
-    }
-
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. O(log n), and
-    /// O(1) amortized for each version passed. Memory freed by others is held back for short
-    /// stretches only, however long the walk.
+    /// O(1) amortized for each version passed. However long the walk, it delays the freeing of
+    /// memory for short stretches only.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -160,70 +113,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         Range::new(self, owned(bounds.start_bound()), owned(bounds.end_bound()))
     }
 
-    /// A handle of the entry of `key`: reads it, and removes it, without a search. O(log n).
-    pub fn handle(&self, key: &K) -> Option<Handle<K, V>> {
-        let engine = self.engine();
-        let guard = engine.collector.pin();
-        let node = engine.get(self.view(), key, &guard)?;
-        Some(Handle { snapshot: self.clone(), kept: Kept(node) })
-    }
-
     /// All entries, from both ends.
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
-    }
-}
-
-/// An entry of a snapshot, found once and for all: for maps that lead back from something else to
-/// the entry (the Nitro paper, §9). Keeps the snapshot alive.
-pub struct Handle<K: Key + ?Sized, V: Value + ?Sized> {
-    snapshot: Snapshot<K, V>,
-    /// Visible to the snapshot, and so linked for as long as that lives.
-    kept: Kept<K, V>,
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Handle<K, V> {
-    fn clone(&self) -> Self {
-        Self { snapshot: self.snapshot.clone(), kept: Kept(self.kept.0) }
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Handle<K, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("key", &self.key()).finish_non_exhaustive()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Handle<K, V> {
-    /// The key. O(1).
-    pub fn key(&self) -> &K {
-        self.kept.0.rank().key
-    }
-
-    /// Calls `read` with the value that the snapshot holds. O(1).
-    pub fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
-        self.kept.0.with_value(read)
-    }
-
-    /// The snapshot it is of.
-    pub fn snapshot(&self) -> &Snapshot<K, V> {
-        &self.snapshot
-    }
-
-    pub(super) fn is_of(&self, owner: &Arc<Owner<K, V>>) -> bool {
-        Arc::ptr_eq(&self.snapshot.0.owner, owner)
-    }
-
-    pub(super) fn node(&self) -> Node<K, V> {
-        self.kept.0
-    }
-}
-
-impl<V: Value + ?Sized> Snapshot<[u8], V> {
-    /// The entries whose key starts with `prefix`, from both ends.
-    pub fn prefix(&self, prefix: &[u8]) -> Range<'_, Self> {
-        let end = key::prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-        Range::new(self, Bound::Included(prefix.to_vec()), end)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the nodes of the list hold.
+//! The items that the nodes of a list hold.
 
 #![expect(unsafe_code, reason = "the raw view of a node's bytes")]
 
@@ -8,9 +8,10 @@ use std::marker::PhantomData;
 
 use ordna_base::{Key, Value};
 
-/// What the nodes of a list hold, and by what they are ordered.
+/// The content of a list's nodes, and their order.
 ///
-/// The map's items are a key with its value. An engine with versions orders by key and birth.
+/// The items of [`SkipList`](super::SkipList) are pairs of key and value, those of Nitro are
+/// versions.
 ///
 /// # Safety
 /// [`Item::rank`] and [`Item::tail_len`] give the same answers for the life of a node: they read
@@ -20,13 +21,13 @@ pub unsafe trait Item: Sized + 'static {
     type First: Send + Sync;
     /// The fixed part that they do.
     type Second: Send + Sync;
-    /// What orders the nodes: unique among those in the list.
+    /// The order of the nodes: unique among those in the list.
     type Rank<'a>: Copy + Debug;
-    /// What a node is made from. It has passed its checks.
+    /// The parts of a new node. They have passed their checks.
     type New<'a>;
 
     /// The cells and the stretches of bytes that follow each other behind the tower.
-    fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 3]);
+    fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 2]);
 
     /// The order of two ranks, which live for different times.
     fn compare(one: Self::Rank<'_>, other: Self::Rank<'_>) -> Order;
@@ -56,8 +57,8 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Pair<K, V> {
     type Rank<'a> = &'a K;
     type New<'a> = (&'a K, &'a V);
 
-    fn parts<'a>((key, value): &'a (&K, &V)) -> (V::Cell, K::Cell, [&'a [u8]; 3]) {
-        (value.cell(), key.cell(), [key.tail(), value.tail(), &[]])
+    fn parts<'a>((key, value): &'a (&K, &V)) -> (V::Cell, K::Cell, [&'a [u8]; 2]) {
+        (value.cell(), key.cell(), [key.tail(), value.tail()])
     }
 
     #[inline]

@@ -2,14 +2,15 @@
 //!
 //! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Walks
 //! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
-//! some five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a new
-//! node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
+//! some five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a
+//! new node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
 //! allocator's rounding, and one for the table at which searches begin (`raw::shortcuts`).
 //!
-//! Removed nodes of that table, a fiftieth of the list's at most, are freed when the next table is made:
-//! after a quarter of its nodes have come or gone.
+//! Removed nodes of that table, a fiftieth of the list's at most, are freed when the next table is
+//! made: after a quarter of its nodes have come or gone.
 //!
-//! Source: the Nitro paper (VLDB 2016), §2; the table is the index layer of the PI paper (2016), §3.1.
+//! Source: the Nitro paper (VLDB 2016), §2; the table is the index layer of the PI paper (2016),
+//! §3.1.
 
 pub(crate) mod item;
 pub(crate) mod raw;
@@ -18,7 +19,7 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 use self::item::Pair;
-use self::raw::{LANES, List, NodeRef};
+use self::raw::{LANES, List, MAX_HEIGHT, NodeRef};
 use ordna_base::index::{
     Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex, is_above, is_below,
 };
@@ -31,25 +32,13 @@ const SECTION: usize = 64;
 
 /// A lock-free ordered map; see the [module](self).
 pub struct SkipList<K: Key + ?Sized, V: Value + ?Sized> {
-    // Before the collector: dropping the list frees what is linked, the collector the rest.
+    // Before the collector: dropping the list frees linked nodes, the collector the others.
     list: List<Pair<K, V>>,
     collector: Collector,
     len: StripedCounter,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for SkipList<K, V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SkipList")
-            .field("approximate_len", &self.approximate_len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Default for SkipList<K, V> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+crate::shell!("SkipList" [K: Key + ?Sized, V: Value + ?Sized] SkipList<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
     /// An empty index.
@@ -75,8 +64,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
             if is_above(node.key(), upper) {
                 return ControlFlow::Break(());
             }
-            // A removed node hands on to its successor, which after a replacement has the same
-            // key. If that comes after the old node was already visited, the key has been returned.
+            // A removed node leads to its successor, which has the same key after a replacement. If
+            // the walk has visited the old node, it has returned the key.
             let repeated = last.is_some_and(|last| last.key() == node.key());
             if is_live && !repeated && !is_below(node.key(), lower) {
                 last = Some(node);
@@ -125,7 +114,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
             };
             let (count, level) = LANES[section.min(LANES.len() - 1)];
             let mut row = self.list.tall_before(to, level, count, guard);
-            // All of the row but the first that are below the bound are of no use.
+            // Of the nodes below the bound the row needs the last one only.
             let below = row.iter().take_while(|node| is_below(node.key(), lower)).count();
             row.drain(..below.saturating_sub(1));
             let start = row.first().copied();
@@ -141,7 +130,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
                 if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
                     break;
                 }
-                // Of a node that was replaced meanwhile both may have been met.
+                // The lanes may have met both nodes of a replacement.
                 let repeated = last.is_some_and(|last| last.key() == key);
                 if !repeated && node.with_value(|value| visit(key, value)).is_break() {
                     return;
@@ -233,7 +222,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
             nodes += node.size();
             at = self.list.next(node, &guard);
         }
-        let head = raw::MAX_HEIGHT * size_of::<usize>();
+        let head = MAX_HEIGHT * size_of::<usize>();
         let (shortcuts, held) = self.list.overhead(&guard);
         let parts =
             [("nodes", nodes), ("head", head), ("shortcuts", shortcuts), ("held nodes", held)];

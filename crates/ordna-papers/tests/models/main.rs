@@ -6,7 +6,7 @@ mod loom_art_prefix;
 #[cfg(loom)]
 mod loom_hydralist_updates;
 #[cfg(loom)]
-mod loom_mvcc_barrier;
+mod loom_nitro_barrier;
 #[cfg(loom)]
 mod loom_twin;
 #[cfg(shuttle)]

@@ -1,6 +1,9 @@
 //! Nodes and their links; the top of [`super`] has the layout and the protocol.
 
+#![expect(unsafe_code, reason = "nodes of variable height in one allocation")]
+
 use std::alloc::{self, Layout};
+use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
@@ -8,6 +11,9 @@ use crate::skiplist::item::{Item, Pair};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, Ordering};
 use ordna_base::{Key, Value};
+
+/// Highest tower: levels for 2^24 entries, beyond which searches grow slowly.
+pub const MAX_HEIGHT: usize = 24;
 
 /// The link is frozen: its node is removed at this level.
 pub(super) const MARK: usize = 1;
@@ -34,8 +40,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
     }
 }
 
-/// Stands for a node in pointers, and for its cells in offsets. Never read as a whole: a node may be
-/// shorter than this type with its padding.
+/// Stands for a node in pointers, and for its cells in offsets. Never read as a whole: a node may
+/// be shorter than this type with its padding.
 #[repr(C)]
 pub struct Node<I: Item> {
     first: I::First,
@@ -85,7 +91,7 @@ impl<I: Item> NodeRef<I> {
             .expect("checked lengths stay far below isize")
     }
 
-    /// A node that nobody else knows yet. Key and value have passed their `check`.
+    /// A node that is not published. Key and value have passed their `check`.
     pub(super) fn new(item: &I::New<'_>, height: usize) -> Self {
         let (first, second, tails) = I::parts(item);
         let layout = Self::layout(height, tails.iter().map(|tail| tail.len()).sum());
@@ -132,7 +138,7 @@ impl<I: Item> NodeRef<I> {
         self.0.as_ptr().cast::<u8>().wrapping_add(Self::TAIL)
     }
 
-    /// What the list orders its nodes by.
+    /// The rank, by which the list orders its nodes.
     #[inline]
     pub fn rank(&self) -> I::Rank<'_> {
         // SAFETY: the cells and the tail were written by `new` from one item; what a rank reads of
@@ -173,11 +179,6 @@ impl<I: Item> NodeRef<I> {
         Self::layout(self.height(), self.tail_len()).size()
     }
 
-    /// Size of a node with a tower of the mean height, two links.
-    pub fn mean_size(tail: usize) -> usize {
-        2 * size_of::<Link<I>>() + Self::TAIL + tail
-    }
-
     /// Whether the node is in the list: its level-0 link is not marked.
     #[inline]
     pub fn is_live(&self) -> bool {
@@ -185,7 +186,7 @@ impl<I: Item> NodeRef<I> {
     }
 
     /// # Safety
-    /// Nobody else can reach the node, and nobody uses it afterwards.
+    /// No other thread can reach the node, and no thread uses it afterwards.
     pub(super) unsafe fn free(self) {
         let height = self.height();
         let layout = Self::layout(height, self.tail_len());
@@ -232,8 +233,8 @@ impl<I: Item> Tower<I> {
         unsafe { self.0.sub(level + 1).as_ref() }
     }
 
-    /// The link with its mark. Pairs with the release half of every CAS below: who sees a node sees
-    /// its contents.
+    /// The link with its mark. Pairs with the release half of every CAS below: a thread that
+    /// sees a node sees its contents.
     #[inline]
     pub(super) fn load(&self, level: usize) -> *mut Node<I> {
         self.link(level).load(Ordering::Acquire).map_addr(|address| address & !KEPT)
@@ -262,7 +263,7 @@ impl<I: Item> Tower<I> {
             return None;
         }
         let to = to.map_addr(|address| address | kept);
-        // Release: publishes what `to` points to. Acquire: the tags say what others have done.
+        // Release: publishes what `to` points to. Acquire: the tags tell of other threads' changes.
         link.compare_exchange(word, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         Some(Word(word.addr()))
     }
@@ -290,7 +291,7 @@ impl<I: Item> Tower<I> {
     }
 }
 
-/// What a link held before it was changed.
+/// The word of a link before a change.
 #[derive(Clone, Copy)]
 pub(super) struct Word(usize);
 
@@ -298,4 +299,30 @@ impl Word {
     pub(super) fn has(self, tag: usize) -> bool {
         self.0 & tag != 0
     }
+}
+
+/// 1 with probability 1/2, 2 with 1/4, and so on.
+pub(super) fn random_height() -> usize {
+    thread_local! {
+        static STATE: Cell<u64> = const { Cell::new(0) };
+    }
+    let random = STATE.with(|state| {
+        let mut x = state.get();
+        if x == 0 {
+            // The address of the thread's own cell differs between threads.
+            x = (ptr::from_ref(state).addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        }
+        // Marsaglia's xorshift64.
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    });
+    (random.leading_zeros() as usize + 1).min(MAX_HEIGHT)
+}
+
+/// Fetches the cells that searches read.
+pub(super) fn prefetch<I: Item>(node: *mut Node<I>) {
+    ordna_base::simd::prefetch(node.cast::<u8>().wrapping_add(NodeRef::<I>::SECOND));
 }

@@ -6,26 +6,23 @@
 use std::cmp::Ordering as Order;
 use std::ptr::{self, NonNull};
 
-use super::node::{Tower, is_marked, unmarked};
+use super::list::List;
+use super::node::{MAX_HEIGHT, Node, NodeRef, Tower, is_marked, prefetch, random_height, unmarked};
 use super::shortcuts::{FAR, LEVEL, Start};
-use super::{List, MAX_HEIGHT, Node, NodeRef, random_height};
 use crate::skiplist::item::Item;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::{fault, point};
 
-/// How many searches of a group take turns.
+/// Searches of a group that take turns.
 const GROUP: usize = 16;
 
-/// How many levels down a search fetches ahead.
+/// Levels down that a search fetches ahead.
 const FETCHED_LEVELS: usize = 3;
-
-pub(super) fn prefetch<I: Item>(link: *mut Node<I>) {
-    ordna_base::simd::prefetch(link.cast::<u8>().wrapping_add(NodeRef::<I>::SECOND));
-}
 
 /// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
 /// All are known before the key of the present node, which is on its way, has been compared; a
-/// search that goes down and not on finds them there, where one after the other would be a miss each.
+/// search that goes down and not on finds them there, where one after the other would be a miss
+/// each.
 #[inline]
 fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) {
     prefetch(behind);
@@ -38,9 +35,9 @@ fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) 
 
 /// Where a key belongs: its predecessor and successor at the lowest levels, or at all of them.
 pub struct Place<I: Item> {
-    /// How many levels are known.
+    /// Number of known levels.
     pub(super) levels: usize,
-    /// How high a node will be that is put here: not above the known levels.
+    /// Height of the node that is to be put here: not above the known levels.
     pub(super) height: usize,
     pub(super) before: [Tower<I>; MAX_HEIGHT],
     pub(super) after: [*mut Node<I>; MAX_HEIGHT],
@@ -70,8 +67,8 @@ impl<I: Item> Place<I> {
 }
 
 impl<I: Item> List<I> {
-    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n). One of many begins at the
-    /// head, so that a tall node can be put there.
+    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n). One of many begins at
+    /// the head, so that a tall node can be put there.
     #[inline]
     pub fn find(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
         let mut place = Place::new(self);
@@ -84,10 +81,17 @@ impl<I: Item> List<I> {
     /// The same at all levels.
     pub(super) fn find_all(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
         let mut place = Place::new(self);
-        let start =
-            fault!("skiplist.find_all.begins_low").then(|| self.shortcuts.start(rank, guard));
-        self.follow(Descent::new(self, rank, start.flatten()), &mut place);
+        self.follow(Descent::new(self, rank, self.start_at_head(rank, guard)), &mut place);
         place
+    }
+
+    /// The start of a search at all levels: the head.
+    fn start_at_head(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<Start<I>> {
+        if fault!("skiplist.find_all.begins_low") {
+            self.shortcuts.start(rank, guard)
+        } else {
+            None
+        }
     }
 
     #[inline]
@@ -101,9 +105,9 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// The same for each rank, in their order, and what `visit` does there. The searches of a group overlap,
-    /// and are over before its first visit: places may have changed since. Not for putting nodes there, as
-    /// they would all be low.
+    /// Visits the place of each rank, in order. The searches of a group overlap, and are over
+    /// before its first visit: places may have changed since. Not for inserts: all new nodes would
+    /// be low.
     pub fn find_many<'k>(
         &self,
         mut ranks: impl Iterator<Item = I::Rank<'k>>,
@@ -146,8 +150,8 @@ impl<I: Item> List<I> {
 
     /// The live node with `key`. Writes nothing; begins again at most once, at the head. O(log n).
     ///
-    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at the
-    /// moment at which the last link followed was current.
+    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at
+    /// the moment at which the last link followed was current.
     pub fn get(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<NodeRef<I>> {
         let mut search = Search::new(self, self.shortcuts.start(rank, guard));
         loop {
@@ -269,7 +273,7 @@ impl<'k, I: Item> Descent<'k, I> {
 enum Way {
     On,
     Over,
-    /// From the head: the list has changed on the way, or what is sought is too [`FAR`] from the start.
+    /// From the head: the list has changed on the way, or the rank is too [`FAR`] from the start.
     Restart,
 }
 
@@ -278,13 +282,13 @@ struct Search<I: Item> {
     before: Tower<I>,
     level: usize,
     at: *mut Node<I>,
-    /// After how many more nodes at [`LEVEL`] it begins again at the head.
+    /// Nodes at [`LEVEL`] after which it begins again at the head.
     left: usize,
 }
 
 enum Step<I: Item> {
     On,
-    /// From the head: what is sought is too [`FAR`] from the start.
+    /// From the head: the rank is too [`FAR`] from the start.
     Restart,
     Found(NodeRef<I>),
     Absent,

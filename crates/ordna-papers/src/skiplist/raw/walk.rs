@@ -1,16 +1,15 @@
 //! Walks: where they begin, and how they go on.
 //!
-//! Walks write nothing. What they come to may have been removed; its frozen links lead on to all that
-//! stood behind it, and to what replaced it.
+//! Walks write nothing. They may come to a removed node; its frozen links lead on to all nodes that
+//! stood behind it, and to the node that replaced it.
 
 use std::cmp::Ordering as Order;
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
-use super::node::{is_marked, unmarked};
+use super::list::List;
+use super::node::{MAX_HEIGHT, Node, NodeRef, is_marked, prefetch, unmarked};
 use super::shortcuts::{FAR, LEVEL, Start};
-use super::{List, MAX_HEIGHT, Node, NodeRef, prefetch};
 use crate::skiplist::item::Item;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::{fault, point};
@@ -38,10 +37,8 @@ impl<I: Item> List<I> {
         }
         point("skiplist.locate.found_before");
         let mut at = NonNull::new(unmarked(before.load(0))).map(NodeRef);
-        // Others that are before the bound may have come behind `before` meanwhile.
-        while let Some(node) = at.filter(is_before)
-            && !fault!("mvcc.locate.passes_inserted")
-        {
+        // Other nodes before the bound may have come behind `before` meanwhile.
+        while let Some(node) = at.filter(|node| passes_inserted() && is_before(node)) {
             at = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
         }
         at
@@ -87,7 +84,8 @@ impl<I: Item> List<I> {
         found.or_else(|| self.last_behind(level, None, &is_before))
     }
 
-    /// The same, from the start or the head. `None`: there is none, or the start is too [`FAR`] away.
+    /// The same, from the start or the head. `None`: there is none, or the start is too [`FAR`]
+    /// away.
     fn last_behind(
         &self,
         level: usize,
@@ -122,22 +120,6 @@ impl<I: Item> List<I> {
             }
         }
         last
-    }
-
-    /// Visits the live nodes with towers above `level`, in order, until `visit` breaks.
-    pub fn visit_level(
-        &self,
-        level: usize,
-        _guard: &Guard<'_>,
-        mut visit: impl FnMut(NodeRef<I>) -> ControlFlow<()>,
-    ) {
-        let mut at = self.head().load(level);
-        while let Some(node) = NonNull::new(unmarked(at)).map(NodeRef) {
-            at = node.tower().load(level);
-            if !is_marked(at) && visit(node).is_break() {
-                return;
-            }
-        }
     }
 
     /// The node behind at level 0, removed or not.
@@ -183,7 +165,7 @@ impl<I: Item> List<I> {
         guard: &Guard<'_>,
     ) -> Vec<NodeRef<I>> {
         let is_before = |node: &NodeRef<I>| to.is_none_or(|to| I::compare(node.rank(), to).is_lt());
-        // So many levels higher stands one node for twice as many as are wanted: the row begins there.
+        // At this level stands one node for twice as many as are wanted: the row begins there.
         let higher = level + limit.next_power_of_two().trailing_zeros() as usize + 1;
         let higher = if limit == 1 { level } else { higher.min(MAX_HEIGHT - 1) };
         let first = self.last_before(higher, to, guard, is_before);
@@ -202,9 +184,9 @@ impl<I: Item> List<I> {
         row.into()
     }
 
-    /// Walks from each of the nodes `starts`, which are in order, to the next of them, and from the last
-    /// one to the first node that is `beyond`. Each lane gets its nodes for which `keep` held when they
-    /// were passed.
+    /// Walks from each of the nodes `starts`, in order, to the next of them, and from the last one
+    /// to the first node that is `beyond`. A lane gets its nodes for which `keep` held when it
+    /// passed them.
     ///
     /// The lanes take a step in turns, so that their cache misses overlap.
     pub fn walk_lanes(
@@ -241,4 +223,9 @@ impl<I: Item> List<I> {
             });
         }
     }
+}
+
+/// Whether a walk passes nodes before its bound that were inserted during the search.
+fn passes_inserted() -> bool {
+    !fault!("nitro.locate.passes_inserted")
 }

@@ -2,9 +2,9 @@
 //! freed.
 //!
 //! # Contract
-//! A thread that reads holds a [`Token`] of the barrier. What it unlinks it *retires*. Retired
-//! memory is freed once every token that was held at that moment is gone. Dropping the barrier,
-//! which no token outlives, frees everything.
+//! A reader holds a [`Token`] of the barrier. A remover *retires* the memory that it unlinked.
+//! Retired memory is freed once every token held at that moment is dropped. Dropping the barrier,
+//! which no token outlives, frees all of it.
 //!
 //! # Protocol
 //! Threads enter the current *session* by counting themselves in one of its shards, and leave it by
@@ -33,19 +33,18 @@
 //! wait-free but for the last thread of a session, which takes a lock to free.
 //!
 //! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice,
-//! which does not scale; the shards are ours. `tests/loom_mvcc_barrier.rs` is its model;
+//! which does not scale; the shards are ours. `tests/models/loom_nitro_barrier.rs` is its model;
 //! `docs/benchmarks/nitro.md` compares it with the collector that the indexes use.
 
 #![expect(unsafe_code, reason = "manual reclamation")]
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
-use std::sync::{PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::PoisonError;
 
 use ordna_base::reclaim::Retire;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use ordna_base::sync::{Mutex, MutexGuard, fault, stripe_of_this_thread};
+use ordna_base::sync::{Mutex, MutexGuard, check, fault, notice, stripe_of_this_thread};
 
 /// Added to each shard of a session that is closed.
 const CLOSED: usize = 1 << 40;
@@ -53,7 +52,7 @@ const CLOSED: usize = 1 << 40;
 const DRAINED: usize = 2 * CLOSED;
 
 const SHARDS: usize = 16;
-/// So much is retired before a session is closed.
+/// Pieces of memory in a full bag, which closes the session.
 const BAG: usize = 128;
 
 #[repr(align(128))]
@@ -76,7 +75,7 @@ unsafe impl Send for Retired {}
 
 type Bag = Vec<Retired>;
 
-/// Frees all that is in it when dropped.
+/// A bag that frees its contents when dropped.
 struct Freeing(Bag);
 
 impl Drop for Freeing {
@@ -127,13 +126,6 @@ pub struct AccessBarrier {
     current: AtomicPtr<Session>,
     sessions: Mutex<Sessions>,
     bags: Box<[Mutex<Bag>]>,
-    workers: Option<(mpsc::Sender<Freeing>, Vec<JoinHandle<()>>)>,
-}
-
-impl std::fmt::Debug for AccessBarrier {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AccessBarrier").field("sessions", &self.sessions()).finish_non_exhaustive()
-    }
 }
 
 impl Default for AccessBarrier {
@@ -148,12 +140,12 @@ unsafe impl Sync for AccessBarrier {}
 unsafe impl Send for AccessBarrier {}
 
 impl AccessBarrier {
-    /// A barrier whose accessors free what they are the last to leave.
+    /// A barrier: the last thread that leaves a session frees its bag.
     pub fn new() -> Self {
         Self::with_shards(SHARDS)
     }
 
-    /// A barrier with so many counters in each session.
+    /// A barrier with `shards` counters in each session.
     pub fn with_shards(shards: usize) -> Self {
         let first = SessionRef::new(shards.max(1));
         open(first);
@@ -162,36 +154,10 @@ impl AccessBarrier {
             current: AtomicPtr::new(first.0.as_ptr()),
             sessions: Mutex::new(sessions),
             bags: (0..shards.max(1)).map(|_| Mutex::new(Vec::new())).collect(),
-            workers: None,
         }
     }
 
-    /// A barrier whose bags are freed by threads of its own. If the system gives none, accessors do
-    /// it.
-    pub fn with_workers(threads: usize) -> Self {
-        let (sender, receiver) = mpsc::channel::<Freeing>();
-        let receiver = std::sync::Arc::new(std::sync::Mutex::new(receiver));
-        let workers = (0..threads).filter_map(|_| {
-            let receiver = receiver.clone();
-            let run = move || {
-                loop {
-                    let next = receiver.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    match next {
-                        Ok(bag) => drop(bag),
-                        Err(mpsc::RecvError) => return,
-                    }
-                }
-            };
-            std::thread::Builder::new().name("ordna free worker".to_owned()).spawn(run).ok()
-        });
-        let workers: Vec<_> = workers.collect();
-        let workers = (!workers.is_empty()).then_some((sender, workers));
-        let mut barrier = Self::new();
-        barrier.workers = workers;
-        barrier
-    }
-
-    /// Enters: what is retired from now on is not freed before the token is dropped.
+    /// Enters: memory retired from now on is not freed before the token is dropped.
     #[inline]
     pub fn enter(&self) -> Token<'_> {
         self.enter_shard(stripe_of_this_thread())
@@ -205,17 +171,17 @@ impl AccessBarrier {
             let session = SessionRef(NonNull::new(current).expect("a session is always current"));
             let shards = &session.get().shards;
             let shard = shard % shards.len();
-            // Acquire: pairs with `open`; what was unlinked before is out of reach (invariant 3).
+            // Acquire: pairs with `open`; memory unlinked before is out of reach (invariant 3).
             let inside = shards[shard].0.fetch_add(1, Ordering::Acquire);
             let token = Token { barrier: self, session, shard };
-            if inside < CLOSED || fault!("mvcc_barrier.enter.late") {
+            if is_open(inside) {
                 return token;
             }
             // Late: the token counts itself down again.
         }
     }
 
-    /// Closes the current session, and with it frees, once that is safe, what is in the bags.
+    /// Closes the current session; the contents of all bags are freed once that is safe.
     pub fn close(&self) {
         let bag = self.bags.iter().flat_map(|bag| std::mem::take(&mut *lock(bag))).collect();
         self.close_with(bag);
@@ -237,7 +203,7 @@ impl AccessBarrier {
             session
         };
         for shard in &old.get().shards {
-            // AcqRel: what those inside did before they left is done before the bag is freed.
+            // AcqRel: the reads of threads inside happen before the bag is freed.
             if shard.0.fetch_add(CLOSED, Ordering::AcqRel) == 0 {
                 self.drain(old, shard);
             }
@@ -257,7 +223,7 @@ impl AccessBarrier {
         let mut freed = Vec::new();
         {
             let mut sessions = lock(&self.sessions);
-            let any_order = fault!("mvcc_barrier.terminate.in_order");
+            let any_order = fault!("nitro_barrier.terminate.in_order");
             for waiting in &mut sessions.closed {
                 if waiting.session == session && !waiting.terminated {
                     waiting.terminated = true;
@@ -273,16 +239,11 @@ impl AccessBarrier {
                 }
             }
         }
-        for bag in freed {
-            match &self.workers {
-                // A failed send returns the bag, which is freed here.
-                Some((sender, _)) => drop(sender.send(bag)),
-                None => drop(bag),
-            }
-        }
+        // Outside of the lock: freeing may take long.
+        drop(freed);
     }
 
-    /// Sessions that exist, closed ones that are not terminated in order, and what awaits that.
+    /// Counts: sessions, closed sessions that wait for an earlier one, and retired memory of those.
     pub fn sessions(&self) -> (usize, usize, usize) {
         let sessions = lock(&self.sessions);
         let held = sessions.closed.iter().map(|waiting| waiting.bag.0.len()).sum();
@@ -303,13 +264,6 @@ fn open(session: SessionRef) {
 
 impl Drop for AccessBarrier {
     fn drop(&mut self) {
-        if let Some((sender, workers)) = self.workers.take() {
-            drop(sender);
-            for worker in workers {
-                // What a worker did not free stays unfreed only if freeing panicked.
-                let _ = worker.join();
-            }
-        }
         for bag in &self.bags {
             drop(Freeing(std::mem::take(&mut *lock(bag))));
         }
@@ -331,7 +285,7 @@ pub struct Token<'a> {
 }
 
 impl Token<'_> {
-    /// Hands over memory that no new reader can reach.
+    /// Passes memory that no new reader can reach to the barrier.
     ///
     /// # Safety
     /// `memory` is unlinked: no thread that enters after this call can reach it. It is retired
@@ -357,13 +311,25 @@ impl Drop for Token<'_> {
     #[inline]
     fn drop(&mut self) {
         let shard = &self.session.get().shards[self.shard];
-        let relaxed = fault!("mvcc_barrier.leave.release");
-        // Release: what we read is read before it is freed. Acquire: if we are to free.
-        let order = if relaxed { Ordering::Relaxed } else { Ordering::AcqRel };
-        if shard.0.fetch_sub(1, order) == CLOSED + 1 && !fault!("mvcc_barrier.leave.drains") {
+        if was_last(shard.0.fetch_sub(1, order_of_leaving())) {
             self.barrier.drain(self.session, shard);
         }
     }
+}
+
+/// Whether a shard that counted `inside` was open.
+fn is_open(inside: usize) -> bool {
+    check!("nitro_barrier.enter.late", inside < CLOSED)
+}
+
+/// Whether the thread that left was the last one of a closed shard.
+fn was_last(inside: usize) -> bool {
+    notice!("nitro_barrier.leave.drains", inside == CLOSED + 1)
+}
+
+/// Release: the thread's reads happen before the memory is freed. Acquire: it may have to free.
+fn order_of_leaving() -> Ordering {
+    if fault!("nitro_barrier.leave.release") { Ordering::Relaxed } else { Ordering::AcqRel }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

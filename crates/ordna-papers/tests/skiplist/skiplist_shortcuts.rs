@@ -1,5 +1,4 @@
 //! The skip list's shortcuts: nodes that searches begin at, some of which have been removed.
-#![cfg(debug_assertions)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,7 +48,8 @@ fn searches_come_past_many_removed_nodes() {
     }
 }
 
-/// The audit looks for each node of the table among those that are linked and those that are held back.
+/// The audit looks for each node of the table among those that are linked and those that are held
+/// back.
 #[test]
 fn removed_nodes_stay_in_memory_as_long_as_in_the_table() {
     let index = filled();

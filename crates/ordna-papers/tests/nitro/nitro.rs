@@ -1,4 +1,4 @@
-//! The store with versions, as an index: its latest state.
+//! Nitro as an index: its latest state.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
@@ -10,24 +10,23 @@ use ordna_base::reclaim::Guard;
 use ordna_base::{
     Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
-use ordna_papers::nitro::{Options, Order, Snapshot, Store};
-
-ordna_testkit::count_memory!();
+use ordna_papers::Nitro;
+use ordna_papers::nitro::{Order, Snapshot};
 
 ordna_testkit::conformance! {
-    mod u64_words: Store<u64, u64> = Store::new();
-    mod u64_bytes: Store<u64, [u8]> = Store::new();
-    mod bytes_words: Store<[u8], u64> = Store::new();
-    mod bytes_bytes: Store<[u8], [u8]> = Store::new();
+    mod u64_words: Nitro<u64, u64> = Nitro::new();
+    mod u64_bytes: Nitro<u64, [u8]> = Nitro::new();
+    mod bytes_words: Nitro<[u8], u64> = Nitro::new();
+    mod bytes_bytes: Nitro<[u8], [u8]> = Nitro::new();
     mod snapped_u64_words: Snapped<u64, u64> = Snapped::new(Order::LiveSet);
     mod snapped_bytes_bytes: Snapped<[u8], [u8]> = Snapped::new(Order::LiveSet);
     mod snapped_by_terms: Snapped<u64, u64> = Snapped::new(Order::Terms);
 }
 
-/// A store whose every third write is followed by a snapshot. A few are kept, and dropped out of
+/// An index whose every third write is followed by a snapshot. A few are kept, and dropped out of
 /// order, so that keys have several versions and the term changes all the time.
 struct Snapped<K: Key + ?Sized, V: Value + ?Sized> {
-    store: Store<K, V>,
+    index: Nitro<K, V>,
     live: Mutex<VecDeque<Snapshot<K, V>>>,
     writes: AtomicUsize,
 }
@@ -35,13 +34,13 @@ struct Snapped<K: Key + ?Sized, V: Value + ?Sized> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapped<K, V> {
     fn new(order: Order) -> Self {
         // Collection on the calling thread: `memory_returns` counts what that frees.
-        let store = Store::with_options(Options::new().collectors(0).order(order));
-        Self { store, live: Mutex::default(), writes: AtomicUsize::new(0) }
+        let index = Nitro::with(0, order);
+        Self { index, live: Mutex::default(), writes: AtomicUsize::new(0) }
     }
 
     fn settle_snapshots(&self) {
         self.live.lock().unwrap().clear();
-        self.store.collect_garbage();
+        self.index.collect_garbage();
     }
 }
 
@@ -50,7 +49,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Snapped<K, V> {
     type Value = V;
 
     fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
-        self.store.get_with(key, read)
+        self.index.get_with(key, read)
     }
 
     fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
@@ -58,10 +57,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Snapped<K, V> {
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
     {
-        self.store.modify(key, change)?;
+        self.index.modify(key, change)?;
         let writes = self.writes.fetch_add(1, Ordering::Relaxed);
         if writes.is_multiple_of(3) {
-            let snapshot = self.store.snapshot();
+            let snapshot = self.index.snapshot();
             let mut live = self.live.lock().unwrap();
             live.push_back(snapshot);
             let dropped = if live.len() > 4 { live.remove(writes % 5) } else { None };
@@ -78,25 +77,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Snapped<K, V> {
         limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.store.walk(bounds, direction, limit, visit);
+        self.index.walk(bounds, direction, limit, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
-        self.store.pin()
+        self.index.pin()
     }
 
     fn approximate_len(&self) -> usize {
-        self.store.approximate_len()
+        self.index.approximate_len()
     }
 
     fn memory_usage(&self) -> MemoryUsage {
-        self.store.memory_usage()
+        self.index.memory_usage()
     }
 
     fn validate(&self) -> Result<Audit, Violation> {
-        self.store.validate()?;
+        self.index.validate()?;
         self.settle_snapshots();
-        let audit = self.store.validate()?;
+        let audit = self.index.validate()?;
         if audit.nodes != audit.entries {
             return Err(Violation(format!("no snapshot lives, and {audit:?}")));
         }
@@ -104,6 +103,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Snapped<K, V> {
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
-        self.store.get_many_with(keys, each);
+        self.index.get_many_with(keys, each);
     }
 }

@@ -1,6 +1,6 @@
 //! Models of the access barrier: what is freed, no thread reads; and everything is freed.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_barrier` shows that each notices what it
+//! `cargo xtask loom` runs them; `cargo xtask faults nitro_barrier` shows that each notices what it
 //! is there for.
 #![allow(unsafe_code, reason = "retiring is unsafe by nature")]
 
@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use ordna_base::reclaim::Retire;
-use ordna_papers::barrier::AccessBarrier;
+use ordna_papers::nitro::barrier::AccessBarrier;
 
 /// What readers read. Loom notices if it is freed without all reads having happened before.
 struct Data {

@@ -1,0 +1,195 @@
+//! Dead versions on their way to collection: the garbage lists of writers, the queue of batches,
+//! the state of the collectors. [`super::collect`] has the protocol.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::version::DeadVersion;
+use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use ordna_base::sync::{StripedCounter, notice, stripe_of_this_thread};
+use ordna_base::{Key, Value};
+
+/// The condition under which a dead version is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Order {
+    /// A live snapshot sees it.
+    #[default]
+    LiveSet,
+    /// A live snapshot is older than its death, as in the paper (§4).
+    Terms,
+}
+
+const STRIPES: usize = 64;
+/// A writer passes its garbage list to the queue once the list has this many versions.
+const LIST: usize = 512;
+/// A collector takes small batches together, up to this many versions.
+const BATCH: usize = 2048;
+
+pub type Batch<K, V> = Vec<DeadVersion<K, V>>;
+
+#[repr(align(128))]
+struct List<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
+
+pub struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
+    pub batches: VecDeque<Batch<K, V>>,
+    /// Threads that have taken batches and have not finished them.
+    at_work: usize,
+    pub threads: Vec<JoinHandle<()>>,
+    /// Threads are running, or the system gave none.
+    pub started: bool,
+    pub stop: bool,
+}
+
+/// Dead versions on their way to collection.
+pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
+    lists: Box<[List<K, V>]>,
+    queue: Mutex<Queue<K, V>>,
+    /// Versions in the queue.
+    queued: AtomicUsize,
+    /// A batch was queued, or the collectors must stop.
+    pub wake: Condvar,
+    /// No thread is at work.
+    calm: Condvar,
+    pub collectors: usize,
+    /// Callers collect: no threads are wanted, or the system gave none.
+    pub unattended: AtomicBool,
+    order: Order,
+    collected: StripedCounter,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
+    pub fn new(collectors: usize, order: Order) -> Self {
+        Self {
+            lists: (0..STRIPES).map(|_| List(Mutex::new(Vec::new()))).collect(),
+            queue: Mutex::new(Queue {
+                batches: VecDeque::new(),
+                at_work: 0,
+                threads: Vec::new(),
+                started: false,
+                stop: false,
+            }),
+            queued: AtomicUsize::new(0),
+            wake: Condvar::new(),
+            calm: Condvar::new(),
+            collectors,
+            unattended: AtomicBool::new(collectors == 0),
+            order,
+            collected: StripedCounter::new(),
+        }
+    }
+
+    pub fn queue(&self) -> MutexGuard<'_, Queue<K, V>> {
+        lock(&self.queue)
+    }
+
+    /// The oldest snapshot that would keep the version.
+    pub fn first_that_keeps(&self, dead: &DeadVersion<K, V>) -> u64 {
+        match self.order {
+            Order::LiveSet => dead.born,
+            Order::Terms => 1,
+        }
+    }
+
+    /// Puts a dead version into the calling thread's list. Returns whether that is full.
+    pub fn list(&self, dead: DeadVersion<K, V>) -> bool {
+        let mut list = lock(&self.lists[stripe_of_this_thread() % STRIPES].0);
+        list.push(dead);
+        list.len() >= LIST
+    }
+
+    /// Moves all lists into the queue.
+    pub fn queue_lists(&self) {
+        for list in &self.lists {
+            let batch = std::mem::take(&mut *lock(&list.0));
+            if !batch.is_empty() {
+                self.enqueue(vec![batch]);
+            }
+        }
+    }
+
+    /// Puts batches into the queue as they are: the end of a snapshot costs no more than that.
+    pub fn enqueue(&self, batches: Vec<Batch<K, V>>) {
+        if !batches.is_empty() {
+            let versions = batches.iter().map(Vec::len).sum();
+            self.queued.fetch_add(versions, Ordering::Relaxed);
+            self.queue().batches.extend(batches);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Takes a batch from the queue, or several small ones.
+    pub fn take(&self, queue: &mut Queue<K, V>) -> Option<Taken<'_, K, V>> {
+        let first = queue.batches.pop_front()?;
+        let mut versions = first.len();
+        let mut batches = vec![first];
+        while let Some(next) = queue.batches.front().map(Vec::len)
+            && versions + next <= BATCH
+        {
+            versions += next;
+            batches.extend(queue.batches.pop_front());
+        }
+        self.queued.fetch_sub(versions, Ordering::Relaxed);
+        queue.at_work += 1;
+        Some(Taken { garbage: self, batches })
+    }
+
+    /// The queue, once no thread is at work. No batch is taken while it is locked.
+    pub fn at_rest(&self) -> MutexGuard<'_, Queue<K, V>> {
+        let mut queue = self.queue();
+        while is_busy(&queue) {
+            queue = self.calm.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        queue
+    }
+
+    pub fn count_collected(&self) {
+        self.collected.add(1);
+    }
+
+    /// Versions unlinked because no snapshot saw them.
+    pub fn collected(&self) -> usize {
+        self.collected.sum()
+    }
+
+    /// Versions in the queue: the lag of collection.
+    pub fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    pub fn is_unattended(&self) -> bool {
+        self.unattended.load(Ordering::Relaxed)
+    }
+
+    /// Versions in lists and queue.
+    pub fn waiting(&self) -> usize {
+        let listed: usize = self.lists.iter().map(|list| lock(&list.0).len()).sum();
+        listed + self.queued()
+    }
+}
+
+fn is_busy<K: Key + ?Sized, V: Value + ?Sized>(queue: &Queue<K, V>) -> bool {
+    notice!("nitro.collect.at_rest", queue.at_work > 0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Batches that a thread works on until it drops this, a panic included: other threads wait for
+/// that.
+pub struct Taken<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    garbage: &'a Garbage<K, V>,
+    pub batches: Vec<Batch<K, V>>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Taken<'_, K, V> {
+    fn drop(&mut self) {
+        let mut queue = self.garbage.queue();
+        queue.at_work -= 1;
+        if queue.at_work == 0 {
+            self.garbage.calm.notify_all();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The list itself, its audit and its end. The top of [`super`] has the protocol.
+
+#![expect(unsafe_code, reason = "the list owns its nodes")]
+
+use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+
+use super::node::{LINKED, Link, MAX_HEIGHT, NodeRef, Tower, is_marked, unmarked};
+use super::shortcuts::{LEVEL, Shortcuts};
+use crate::skiplist::item::Item;
+use ordna_base::Violation;
+use ordna_base::reclaim::Guard;
+use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// The steps in which a walk goes on: how many lanes, and that their starts have towers above which
+/// level, so that they are about 2^level nodes apart. Short walks are over before many lanes run;
+/// in long ones the misses of sixteen lanes overlap.
+pub const LANES: [(usize, usize); 4] = [(1, 3), (1, 5), (4, 5), (16, 5)];
+
+/// The list itself. Knows nothing of collectors: each call takes a guard of the one that the list
+/// is used with.
+pub struct List<I: Item> {
+    head: Box<[Link<I>; MAX_HEIGHT]>,
+    /// No node is higher. Raised before such a node is published.
+    pub(super) height: AtomicUsize,
+    pub(super) shortcuts: Shortcuts<I>,
+    kinds: PhantomData<I>,
+}
+
+// SAFETY: nodes hold plain data and atomics of Send + Sync kinds.
+unsafe impl<I: Item> Send for List<I> {}
+// SAFETY: as above; shared access follows the protocol at the top of this file.
+unsafe impl<I: Item> Sync for List<I> {}
+
+impl<I: Item> List<I> {
+    pub fn new() -> Self {
+        Self {
+            head: Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut()))),
+            height: AtomicUsize::new(1),
+            shortcuts: Shortcuts::new(),
+            kinds: PhantomData,
+        }
+    }
+
+    pub(super) fn head(&self) -> Tower<I> {
+        // SAFETY: the pointer is to the array's end, and of its provenance.
+        Tower(unsafe { NonNull::from(&*self.head).cast::<Link<I>>().add(MAX_HEIGHT) })
+    }
+
+    pub(super) fn height(&self) -> usize {
+        // A thread that reaches a node through its links sees the height that its inserter
+        // published before it (the CAS that linked it releases).
+        self.height.load(Ordering::Relaxed)
+    }
+
+    /// Bytes beside the linked nodes: of the shortcuts, and of removed nodes that they hold back.
+    pub fn overhead(&self, guard: &Guard<'_>) -> (usize, usize) {
+        self.shortcuts.bytes(guard)
+    }
+
+    /// Audits order and links; returns entries and nodes. No other thread may use the list.
+    pub fn validate(&self) -> Result<(usize, usize), Violation> {
+        let broken = |what: String| Err(Violation(format!("skip list: {what}")));
+        let mut below: HashSet<usize> = HashSet::new();
+        let mut counts = (0, 0);
+        for level in 0..MAX_HEIGHT {
+            let mut here = HashSet::new();
+            let mut last: Option<NodeRef<I>> = None;
+            let mut at = self.head().load(level);
+            while let Some(node) = NonNull::new(at).map(NodeRef) {
+                if is_marked(node.tower().load(level)) {
+                    return broken(format!("a removed node is linked at level {level}"));
+                }
+                if last.is_some_and(|last| I::compare(last.rank(), node.rank()).is_ge()) {
+                    return broken(format!("level {level} is out of order at {:?}", node.rank()));
+                }
+                if node.height() <= level {
+                    return broken(format!("a node of height {} at level {level}", node.height()));
+                }
+                if level > 0 && !below.contains(&node.0.as_ptr().addr()) {
+                    return broken(format!("a node of level {level} is not at the level below"));
+                }
+                if !node.tower().has(0, LINKED) {
+                    return broken("a live node's inserter has not ended".to_owned());
+                }
+                here.insert(node.0.as_ptr().addr());
+                last = Some(node);
+                at = unmarked(node.tower().load(level));
+            }
+            if level == 0 {
+                counts = (here.len(), here.len());
+            }
+            if level == LEVEL {
+                let is_linked = |node: NodeRef<I>| here.contains(&node.0.as_ptr().addr());
+                self.shortcuts.validate(is_linked)?;
+            }
+            below = here;
+        }
+        Ok(counts)
+    }
+}
+
+impl<I: Item> Drop for List<I> {
+    fn drop(&mut self) {
+        let mut at = unmarked(self.head().load(0));
+        while let Some(node) = NonNull::new(at).map(NodeRef) {
+            at = unmarked(node.tower().load(0));
+            // A removed node that is still linked was not retired: no call is under way, so the
+            // later of its inserter and remover, which unlinks before it retires, never existed.
+            // SAFETY: `&mut self`: no other thread can reach the nodes, and each is met once.
+            unsafe { node.free() };
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! Rare interleavings of Nitro, forced. A number is that of a known defect of published
+//! implementations.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use ordna_base::sync::schedule::Schedule;
+use ordna_base::{Direction, OrderedIndex};
+use ordna_papers::Nitro;
+use ordna_papers::nitro::{Order, Snapshot};
+
+type Words = Nitro<u64, u64>;
+
+/// An index on which the calling threads collect.
+fn words() -> Words {
+    Nitro::with(0, Order::LiveSet)
+}
+
+fn fill(index: &Words, keys: impl Iterator<Item = u64>, value: u64) {
+    for key in keys {
+        index.insert(&key, &value).unwrap();
+    }
+}
+
+fn clear(index: &Words, keys: impl Iterator<Item = u64>) {
+    for key in keys {
+        index.remove(&key);
+    }
+}
+
+fn walked(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
+    walked_in(snapshot, Direction::Ascending)
+}
+
+/// In ascending order, whichever way it was walked.
+fn walked_in(snapshot: &Snapshot<u64, u64>, direction: Direction) -> Vec<(u64, u64)> {
+    let mut walked = Vec::new();
+    snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
+        walked.push((*key, *value));
+        ControlFlow::Continue(())
+    });
+    if matches!(direction, Direction::Descending) {
+        walked.reverse();
+    }
+    walked
+}
+
+/// Long enough for a thread that is not held back to do its part; a test that waits so long in vain
+/// has shown that it is.
+fn a_moment() {
+    std::thread::sleep(Duration::from_millis(60));
+}
+
+/// 1: a walk that leaves and enters its reading section goes on behind the version it passed last,
+/// whatever became of that meanwhile.
+#[test]
+fn n1_a_refreshed_walk_neither_repeats_nor_loses_nor_shows_what_is_dead() {
+    refreshed_walk(Direction::Ascending);
+    refreshed_walk(Direction::Descending);
+}
+
+fn refreshed_walk(direction: Direction) {
+    const KEYS: u64 = 1500;
+    let index = words();
+    fill(&index, 0..KEYS, 0);
+    let old = index.snapshot();
+    // Several versions per key, so that a section ends between two versions of one.
+    for round in 1..4 {
+        fill(&index, (0..KEYS).filter(|key| key % 3 != 0), round);
+        if round < 3 {
+            clear(&index, (0..KEYS).step_by(7));
+        }
+    }
+    let now = index.snapshot();
+    let right: Vec<_> = index.range(..).collect();
+    let schedule = Schedule::new();
+    schedule.hold("walker", "nitro.walk.refreshes");
+    std::thread::scope(|scope| {
+        let walker = scope.spawn(|| {
+            schedule.enroll("walker", || [&now, &old, &now].map(|of| walked_in(of, direction)))
+        });
+        schedule.wait_held("walker", "nitro.walk.refreshes");
+        // Everything around the place changes, and what only the present state needs is collected.
+        for key in 0..KEYS {
+            index.insert(&key, &9).unwrap();
+            index.remove(&key);
+        }
+        index.collect_garbage();
+        schedule.release("walker", "nitro.walk.refreshes");
+        let [first, oldest, second] = walker.join().unwrap();
+        assert!(first == right, "{} entries, not {}", first.len(), right.len());
+        assert!(second == right);
+        assert_eq!(oldest, (0..KEYS).map(|key| (key, 0)).collect::<Vec<_>>());
+    });
+    index.validate().unwrap();
+}
+
+/// 1: the version passed last was just exchanged for one of the same rank, which stands behind it.
+#[test]
+fn n1_a_refreshed_walk_meets_what_was_exchanged_where_it_left() {
+    const LAST_OF_SECTION: u64 = 63;
+    let index = words();
+    fill(&index, 0..1000, 0);
+    let schedule = Schedule::new();
+    // The old version is unlinked logically, and still stands there.
+    schedule.hold("writer", "skiplist.replace.after_swap");
+    std::thread::scope(|scope| {
+        scope.spawn(|| schedule.enroll("writer", || index.insert(&LAST_OF_SECTION, &1).unwrap()));
+        schedule.wait_held("writer", "skiplist.replace.after_swap");
+        let keys: Vec<u64> = live_walk(&index).into_iter().map(|(key, _)| key).collect();
+        schedule.release("writer", "skiplist.replace.after_swap");
+        assert_eq!(keys, (0..1000).collect::<Vec<_>>());
+    });
+}
+
+/// 1: keys are inserted behind the place that the walk has found to go on from, and in front of the
+/// key that it goes on with.
+#[test]
+fn n1_a_refreshed_walk_does_not_go_back_to_what_was_inserted_before_its_place() {
+    const SECTION: u64 = 64;
+    let index = words();
+    fill(&index, 0..1000, 0);
+    // The last ones of the first section, but for the very last.
+    let gap = SECTION - 4..SECTION - 1;
+    let schedule = Schedule::new();
+    schedule.hold("walker", "nitro.walk.refreshes");
+    std::thread::scope(|scope| {
+        let walker = scope.spawn(|| schedule.enroll("walker", || live_walk(&index)));
+        schedule.wait_held("walker", "nitro.walk.refreshes");
+        clear(&index, gap.start..SECTION);
+        schedule.hold("walker", "skiplist.locate.found_before");
+        schedule.release("walker", "nitro.walk.refreshes");
+        schedule.wait_held("walker", "skiplist.locate.found_before");
+        fill(&index, gap.clone(), 1);
+        schedule.release("walker", "skiplist.locate.found_before");
+        let walked = walker.join().unwrap();
+        assert_eq!(walked, (0..1000).map(|key| (key, 0)).collect::<Vec<_>>());
+    });
+}
+
+fn live_walk(index: &Words) -> Vec<(u64, u64)> {
+    let mut walked = Vec::new();
+    index.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
+        walked.push((*key, *value));
+        ControlFlow::Continue(())
+    });
+    walked
+}
+
+/// 2: a version that is removed, and one whose snapshot goes, while its upper levels are linked.
+#[test]
+fn n2_a_version_is_removed_while_its_tower_is_being_linked() {
+    for round in 0..20_u64 {
+        let index = words();
+        let schedule = Schedule::new();
+        schedule.hold("inserter", "skiplist.link_upper.before_link");
+        std::thread::scope(|scope| {
+            let inserter = scope.spawn(|| {
+                schedule.enroll("inserter", || {
+                    fill(&index, (0..400).step_by(2), round);
+                });
+            });
+            schedule.wait_held("inserter", "skiplist.link_upper.before_link");
+            let half_linked = index.last().unwrap().0;
+            assert_eq!(index.remove(&half_linked), Some(round));
+            index.insert(&half_linked, &7).unwrap();
+            schedule.release("inserter", "skiplist.link_upper.before_link");
+            inserter.join().unwrap();
+            assert_eq!(index.get(&half_linked), Some(7));
+        });
+        index.validate().unwrap();
+        clear(&index, (0..400).step_by(2));
+        assert_eq!(index.validate().unwrap().nodes, 0);
+    }
+}
+
+/// 3: of two removers of an item that a snapshot sees, one wins, and it is collected once.
+#[test]
+fn n3_of_two_racing_removers_exactly_one_wins() {
+    let index = words();
+    index.insert(&5, &50).unwrap();
+    let snapshot = index.snapshot();
+    let schedule = Schedule::new();
+    for role in ["a", "b"] {
+        schedule.hold(role, "nitro.remove.before_death");
+    }
+    let wins: Vec<Option<u64>> = std::thread::scope(|scope| {
+        let removers = ["a", "b"].map(|role| {
+            let (schedule, index) = (&schedule, &index);
+            scope.spawn(move || schedule.enroll(role, || index.remove(&5)))
+        });
+        for role in ["a", "b"] {
+            schedule.wait_held(role, "nitro.remove.before_death");
+        }
+        for role in ["a", "b"] {
+            schedule.release(role, "nitro.remove.before_death");
+        }
+        removers.into_iter().map(|remover| remover.join().unwrap()).collect()
+    });
+    assert_eq!(wins.iter().flatten().count(), 1, "{wins:?}");
+    let statistics = index.statistics();
+    assert_eq!((statistics.items, statistics.dead), (0, 1));
+    assert_eq!(snapshot.get(&5), Some(50));
+    drop(snapshot);
+    assert_eq!(index.validate().unwrap().nodes, 0);
+}
+
+/// 4: two snapshots of one term. The end of one is not the end of the other.
+#[test]
+fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
+    let index = words();
+    fill(&index, 1..3, 10);
+    let older = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "nitro.put.before_claim");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&2, &20).unwrap()));
+        schedule.wait_held("writer", "nitro.put.before_claim");
+        let one = index.snapshot();
+        let other = index.snapshot();
+        assert_eq!(one.term(), other.term(), "no write can have ended between them");
+        drop(one);
+        schedule.release("writer", "nitro.put.before_claim");
+        writer.join().unwrap();
+        clear(&index, 1..3);
+        index.collect_garbage();
+        assert_eq!(walked(&other), [(1, 10), (2, 20)]);
+        assert_eq!(other.len(), 2);
+        // Clones share it too.
+        let clone = other.clone();
+        drop(other);
+        index.collect_garbage();
+        assert_eq!(walked(&clone), [(1, 10), (2, 20)]);
+    });
+    drop(older);
+    index.collect_garbage();
+    assert_eq!(index.validate().unwrap().nodes, 0);
+}
+
+/// 5: a collector finishes while another snapshot ends.
+#[test]
+fn n5_a_trigger_that_meets_a_finishing_collector_is_not_lost() {
+    let index = words();
+    let schedule = Schedule::new();
+    fill(&index, 0..2, 0);
+    let [first, second] = [0, 1].map(|key| {
+        let snapshot = index.snapshot();
+        index.remove(&key);
+        snapshot
+    });
+    schedule.hold("first", "nitro.collect.examined");
+    std::thread::scope(|scope| {
+        let dropper = scope.spawn(|| schedule.enroll("first", || drop(first)));
+        schedule.wait_held("first", "nitro.collect.examined");
+        // It has looked at the live set, and believes that key 1 is kept by the second snapshot.
+        drop(second);
+        schedule.release("first", "nitro.collect.examined");
+        dropper.join().unwrap();
+    });
+    assert_eq!(index.statistics().dead, 0);
+    assert_eq!(index.validate().unwrap().nodes, 0);
+}
+
+/// 5: the same with the index's own threads: nobody else triggers anything.
+#[test]
+fn n5_background_collectors_lose_nothing() {
+    let index: Words = Nitro::with(2, Order::LiveSet);
+    for round in 0..200 {
+        index.insert(&round, &0).unwrap();
+        let snapshots = [index.snapshot(), index.snapshot()];
+        index.remove(&round);
+        std::thread::scope(|scope| {
+            snapshots.into_iter().for_each(|snapshot| drop(scope.spawn(|| drop(snapshot))));
+        });
+    }
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while index.statistics().dead > 0 {
+        assert!(Instant::now() < give_up, "{:?}", index.statistics());
+        std::thread::yield_now();
+    }
+    index.collect_garbage();
+    assert_eq!(index.validate().unwrap().nodes, 0);
+}
+
+/// 5: the last snapshot that sees a version ends between the remover's look and its list.
+#[test]
+fn n5_a_snapshot_ends_while_a_version_it_sees_is_being_buried() {
+    let index = words();
+    index.insert(&1, &0).unwrap();
+    let snapshot = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("remover", "nitro.dispose.seen");
+    std::thread::scope(|scope| {
+        let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&1)));
+        schedule.wait_held("remover", "nitro.dispose.seen");
+        drop(snapshot);
+        schedule.release("remover", "nitro.dispose.seen");
+        remover.join().unwrap();
+    });
+    assert_eq!(index.statistics().dead, 0, "nobody is left to trigger a collection");
+    assert_eq!(index.validate().unwrap().nodes, 0);
+}
+
+/// A put and a removal of one version: one of them, not both, got its value.
+#[test]
+fn a_removal_waits_for_a_put_that_has_claimed_its_version() {
+    let index = words();
+    index.insert(&1, &10).unwrap();
+    let _snapshot = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("putter", "nitro.put.claimed");
+    std::thread::scope(|scope| {
+        let putter = scope.spawn(|| schedule.enroll("putter", || index.insert(&1, &11).unwrap()));
+        schedule.wait_held("putter", "nitro.put.claimed");
+        assert_eq!(index.get(&1), Some(10), "claimed, not ended");
+        assert_eq!(live_walk(&index), [(1, 10)]);
+        let remover = scope.spawn(|| index.remove(&1));
+        a_moment();
+        schedule.release("putter", "nitro.put.claimed");
+        assert_eq!((putter.join().unwrap(), remover.join().unwrap()), (Some(10), Some(11)));
+    });
+    index.validate().unwrap();
+}
+
+/// While both stand there, the claimed version is the latest no more.
+#[test]
+fn a_claimed_version_with_one_behind_it_is_not_shown() {
+    // Heights are random, and with them which version a search meets first.
+    for _ in 0..20 {
+        let index = words();
+        index.insert(&1, &10).unwrap();
+        let _snapshot = index.snapshot();
+        let schedule = Schedule::new();
+        schedule.hold("putter", "nitro.put.inserted");
+        std::thread::scope(|scope| {
+            let putter = scope.spawn(|| schedule.enroll("putter", || index.insert(&1, &11)));
+            schedule.wait_held("putter", "nitro.put.inserted");
+            assert_eq!(index.get(&1), Some(11));
+            assert_eq!(live_walk(&index), [(1, 11)]);
+            assert_eq!(index.last(), Some((1, 11)));
+            // Removed in the same term: the claimed one must not rise again.
+            assert_eq!(index.remove(&1), Some(11));
+            assert_eq!(index.get(&1), None);
+            assert_eq!(live_walk(&index), []);
+            schedule.release("putter", "nitro.put.inserted");
+            assert_eq!(putter.join().unwrap(), Ok(Some(10)));
+        });
+        assert_eq!(index.get(&1), None);
+        index.validate().unwrap();
+    }
+}
+
+/// The version behind a claimed one comes before the walk, and goes before the walk looks there.
+#[test]
+fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
+    let index = words();
+    index.insert(&5, &0).unwrap();
+    let _snapshot = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "nitro.put.inserted");
+    schedule.hold("walker", "nitro.read.claimed");
+    std::thread::scope(|scope| {
+        scope.spawn(|| schedule.enroll("writer", || index.insert(&5, &1).unwrap()));
+        schedule.wait_held("writer", "nitro.put.inserted");
+        assert_eq!(index.get(&5), Some(1), "the old value is gone before the walk begins");
+        let walker = scope.spawn(|| schedule.enroll("walker", || live_walk(&index)));
+        schedule.wait_held("walker", "nitro.read.claimed");
+        assert_eq!(index.remove(&5), Some(1));
+        schedule.release("walker", "nitro.read.claimed");
+        let walked = walker.join().unwrap();
+        schedule.release("writer", "nitro.put.inserted");
+        assert!(walked.is_empty() || walked == [(5, 1)], "{walked:?}");
+    });
+    index.validate().unwrap();
+}
+
+/// A writer whose list of dead versions is long has them examined after its write, not within it.
+#[test]
+fn nobody_waits_for_a_writer_that_collects() {
+    let index = words();
+    fill(&index, 0..600, 0);
+    let _old = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "nitro.collect.examined");
+    std::thread::scope(|scope| {
+        scope.spawn(|| schedule.enroll("writer", || fill(&index, 0..600, 1)));
+        schedule.wait_held("writer", "nitro.collect.examined");
+        let (tell, told) = mpsc::channel();
+        let index = &index;
+        scope.spawn(move || {
+            let snapshot = index.snapshot();
+            index.insert(&1000, &1).unwrap();
+            tell.send(snapshot.get(&0)).unwrap();
+        });
+        let read = told.recv_timeout(Duration::from_secs(20));
+        schedule.release("writer", "nitro.collect.examined");
+        assert_eq!(read, Ok(Some(1)), "it waited for the collection");
+    });
+    index.validate().unwrap();
+}
+
+/// A key that is overwritten all the time is never absent: what was the last version when it was
+/// found may be dead when it is looked at.
+#[test]
+fn a_read_goes_on_from_a_version_that_was_overwritten_under_it() {
+    let mut forced = 0;
+    // Only reads that meet an old version first come to the point: heights are random.
+    for _ in 0..40 {
+        let index = words();
+        index.insert(&1, &10).unwrap();
+        let _oldest = index.snapshot();
+        index.insert(&1, &11).unwrap();
+        let _old = index.snapshot();
+        let schedule = Schedule::new();
+        schedule.hold("reader", "nitro.get.found_last");
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let found = schedule.enroll("reader", || index.get(&1));
+                done.store(true, Ordering::SeqCst);
+                found
+            });
+            while !done.load(Ordering::SeqCst)
+                && !schedule.is_held("reader", "nitro.get.found_last")
+            {
+                std::thread::yield_now();
+            }
+            forced += u64::from(!done.load(Ordering::SeqCst));
+            index.insert(&1, &12).unwrap();
+            schedule.release("reader", "nitro.get.found_last");
+            let found = reader.join().unwrap();
+            assert!([Some(11), Some(12)].contains(&found), "{found:?}");
+        });
+    }
+    assert!(forced > 0, "the interleaving never happened");
+}
+
+/// A conditional write that finds nothing and does nothing: nothing must have been there.
+#[test]
+fn a_write_that_does_nothing_saw_that_nothing_was_there() {
+    let index = words();
+    index.insert(&1, &10).unwrap();
+    let _snapshot = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("updater", "nitro.apply.found_older");
+    std::thread::scope(|scope| {
+        let updater =
+            scope.spawn(|| schedule.enroll("updater", || index.update(&1, |value| value + 1)));
+        schedule.wait_held("updater", "nitro.apply.found_older");
+        assert_eq!(index.insert(&1, &20), Ok(Some(10)));
+        schedule.release("updater", "nitro.apply.found_older");
+        assert_eq!(updater.join().unwrap(), Ok(Some(21)));
+    });
+    assert_eq!(index.get(&1), Some(21));
+    index.validate().unwrap();
+}
+
+/// A writer is under way when the snapshot is taken: its reader waits for the write, and sees it.
+#[test]
+fn a_write_under_way_is_in_the_snapshot() {
+    let index = words();
+    index.insert(&1, &10).unwrap();
+    let _older = index.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "nitro.put.before_claim");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&1, &11)));
+        schedule.wait_held("writer", "nitro.put.before_claim");
+        let snapshot = index.snapshot();
+        let reader = scope.spawn({
+            let snapshot = snapshot.clone();
+            move || (snapshot.get(&1), walked(&snapshot), snapshot.len())
+        });
+        a_moment();
+        schedule.release("writer", "nitro.put.before_claim");
+        assert_eq!(writer.join().unwrap(), Ok(Some(10)));
+        assert_eq!(reader.join().unwrap(), (Some(11), vec![(1, 11)], 1));
+    });
+}
+
+/// An audit counts the dead version that another thread examines.
+#[test]
+fn an_audit_waits_for_threads_that_collect() {
+    let index = words();
+    index.insert(&1, &0).unwrap();
+    let snapshot = index.snapshot();
+    index.remove(&1);
+    let schedule = Schedule::new();
+    schedule.hold("collector", "nitro.collect.examined");
+    std::thread::scope(|scope| {
+        scope.spawn(|| schedule.enroll("collector", || drop(snapshot)));
+        schedule.wait_held("collector", "nitro.collect.examined");
+        let audit = scope.spawn(|| index.validate());
+        a_moment();
+        schedule.release("collector", "nitro.collect.examined");
+        assert_eq!(audit.join().unwrap().map(|audit| audit.nodes), Ok(0));
+    });
+}

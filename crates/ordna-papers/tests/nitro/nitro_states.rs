@@ -1,0 +1,251 @@
+//! Random sequences of operations with up to eight live snapshots, each of them compared in full
+//! with a persistent map after every step.
+
+use std::borrow::Borrow;
+use std::fmt::Debug;
+use std::ops::{Bound, ControlFlow};
+
+use imbl::OrdMap;
+use ordna_base::{Direction, Error, OrderedIndex};
+use ordna_papers::Nitro;
+use ordna_papers::nitro::{Order, Snapshot};
+use ordna_testkit::kinds::{TestKey, TestValue};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+const KEYS: u64 = 40;
+const SNAPSHOTS: usize = 8;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Insert(u64, u64),
+    Remove(u64),
+    Update(u64),
+    CompareExchange(u64, Option<u64>, Option<u64>),
+    Snapshot,
+    Clone(usize),
+    Drop(usize),
+    Collect,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let key = 0..KEYS;
+    let word = prop_oneof![0..4_u64, 0..1_u64 << 40];
+    let small = prop_oneof![Just(None), (0..4_u64).prop_map(Some)];
+    let op = prop_oneof![
+        10 => (key.clone(), word).prop_map(|(k, v)| Op::Insert(k, v)),
+        6 => key.clone().prop_map(Op::Remove),
+        2 => key.clone().prop_map(Op::Update),
+        2 => (key, small.clone(), small).prop_map(|(k, a, b)| Op::CompareExchange(k, a, b)),
+        6 => Just(Op::Snapshot),
+        1 => (0..SNAPSHOTS).prop_map(Op::Clone),
+        4 => (0..SNAPSHOTS).prop_map(Op::Drop),
+        1 => Just(Op::Collect),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+type State<K> = OrdMap<<K as ToOwned>::Owned, u64>;
+
+struct Machine<K: TestKey + ?Sized, V: TestValue + ?Sized>
+where
+    K::Owned: Clone,
+{
+    index: Nitro<K, V>,
+    state: State<K>,
+    snapshots: Vec<(Snapshot<K, V>, State<K>)>,
+}
+
+impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
+    fn new(index: Nitro<K, V>) -> Self {
+        Self { index, state: OrdMap::new(), snapshots: Vec::new() }
+    }
+
+    /// Sets a key of the oracle, or removes it; returns its old value.
+    fn put(&mut self, key: &K::Owned, word: Option<u64>) -> Option<V::Owned> {
+        let old = match word {
+            Some(word) => self.state.insert(key.clone(), word),
+            None => self.state.remove(key),
+        };
+        old.map(V::dress)
+    }
+
+    /// Does the operation on both; returns both answers.
+    fn step(&mut self, op: &Op) -> (String, String) {
+        match op {
+            Op::Insert(k, v) => {
+                let key = K::number(*k);
+                let done = self.index.insert(key.borrow(), V::dress(*v).borrow());
+                show(done, Ok::<_, Error>(self.put(&key, Some(*v))))
+            }
+            Op::Remove(k) => {
+                let key = K::number(*k);
+                show(self.index.remove(key.borrow()), self.put(&key, None))
+            }
+            Op::Update(k) => {
+                let key = K::number(*k);
+                let after = self.state.get(&key).map(|word| word + 1);
+                if after.is_some() {
+                    self.put(&key, after);
+                }
+                let done = self.index.update(key.borrow(), |value| V::dress(value.word() + 1));
+                show(done, Ok::<_, Error>(after.map(V::dress)))
+            }
+            Op::CompareExchange(k, expected, new) => {
+                let key = K::number(*k);
+                let before = self.state.get(&key).copied();
+                if before == *expected {
+                    self.put(&key, *new);
+                }
+                let right = if before == *expected { Ok(()) } else { Err(before.map(V::dress)) };
+                let (expected, new) = (expected.map(V::dress), new.map(V::dress));
+                let done = self.index.compare_exchange(
+                    key.borrow(),
+                    expected.as_ref().map(Borrow::borrow),
+                    new.as_ref().map(Borrow::borrow),
+                );
+                show(done, Ok::<_, Error>(right))
+            }
+            Op::Snapshot => {
+                if self.snapshots.len() < SNAPSHOTS {
+                    self.snapshots.push((self.index.snapshot(), self.state.clone()));
+                }
+                show((), ())
+            }
+            Op::Clone(at) => {
+                if let Some((snapshot, state)) = self.snapshots.get(*at).cloned()
+                    && self.snapshots.len() < SNAPSHOTS
+                {
+                    self.snapshots.push((snapshot, state));
+                }
+                show((), ())
+            }
+            Op::Drop(at) => {
+                if *at < self.snapshots.len() {
+                    self.snapshots.swap_remove(*at);
+                }
+                show((), ())
+            }
+            Op::Collect => {
+                self.index.collect_garbage();
+                show(self.index.statistics().items, self.state.len())
+            }
+        }
+    }
+
+    /// Every live snapshot is unchanged; the latest state is the oracle's.
+    fn check(&self) -> Result<(), TestCaseError> {
+        let dressed = |state: &State<K>| -> Vec<_> {
+            state.iter().map(|(k, word)| (k.clone(), V::dress(*word))).collect()
+        };
+        for (snapshot, state) in &self.snapshots {
+            let right = dressed(state);
+            let mut walked = Vec::new();
+            snapshot.visit(
+                Bound::Unbounded,
+                Bound::Unbounded,
+                Direction::Ascending,
+                |key, value| {
+                    walked.push((key.to_owned(), value.to_owned()));
+                    ControlFlow::Continue(())
+                },
+            );
+            prop_assert_eq!(&walked, &right, "ascending, term {}", snapshot.term());
+            let mut back: Vec<_> = snapshot.iter().rev().collect();
+            back.reverse();
+            prop_assert_eq!(&back, &right, "descending, term {}", snapshot.term());
+            prop_assert_eq!(snapshot.len(), right.len());
+            let keys: Vec<K::Owned> = (0..KEYS).map(K::number).collect();
+            let mut many = Vec::new();
+            snapshot.get_many(&keys, &mut many);
+            for (key, found) in keys.iter().zip(many) {
+                let right = state.get(key).map(|word| V::dress(*word));
+                prop_assert_eq!(&found, &right, "get_many {:?}", key);
+                prop_assert_eq!(snapshot.get(key.borrow()), right, "get {:?}", key);
+            }
+            let (low, high) =
+                (keys[3].clone().min(keys[20].clone()), keys[3].clone().max(keys[20].clone()));
+            let within: Vec<_> = snapshot
+                .range((Bound::Excluded(low.borrow()), Bound::Included(high.borrow())))
+                .collect();
+            let right: Vec<_> =
+                right.into_iter().filter(|(key, _)| *key > low && *key <= high).collect();
+            prop_assert_eq!(within, right);
+        }
+        let all: Vec<_> =
+            OrderedIndex::range(&self.index, (Bound::<&K>::Unbounded, Bound::Unbounded)).collect();
+        prop_assert_eq!(all, dressed(&self.state));
+        for n in 0..KEYS {
+            let key = K::number(n);
+            let right = self.state.get(&key).map(|word| V::dress(*word));
+            prop_assert_eq!(self.index.get(key.borrow()), right, "get {:?}", key);
+        }
+        Ok(())
+    }
+}
+
+fn show(got: impl Debug, right: impl Debug) -> (String, String) {
+    (format!("{got:?}"), format!("{right:?}"))
+}
+
+fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(collectors: usize, order: Order, cases: u32) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[8; 32]);
+    TestRunner::new_with_rng(config, rng)
+        .run(&ops(), |ops| {
+            let mut machine = Machine::<K, V>::new(Nitro::with(collectors, order));
+            for (at, op) in ops.iter().enumerate() {
+                let (got, right) = machine.step(op);
+                prop_assert_eq!(got, right, "step {}: {:?}", at, op);
+                machine
+                    .check()
+                    .map_err(|error| TestCaseError::fail(format!("step {at}: {op:?}: {error}")))?;
+            }
+            machine.index.collect_garbage();
+            let broken = |broken: ordna_base::Violation| TestCaseError::fail(broken.to_string());
+            machine.index.validate().map_err(broken)?;
+            // The index is dropped first; the last snapshot frees the versions that they keep.
+            let Machine { index, snapshots, .. } = machine;
+            drop(index);
+            for (snapshot, state) in snapshots {
+                prop_assert_eq!(snapshot.iter().count(), state.len());
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn words_collected_by_the_caller() {
+    run::<u64, u64>(0, Order::LiveSet, 200);
+}
+
+#[test]
+fn bytes_collected_in_the_background() {
+    run::<[u8], [u8]>(2, Order::LiveSet, 120);
+}
+
+#[test]
+fn bytes_collected_in_the_order_of_terms() {
+    run::<[u8], u64>(0, Order::Terms, 120);
+}
+
+#[test]
+fn one_old_snapshot_keeps_the_versions_it_sees_and_no_others() {
+    for (order, kept) in [(Order::LiveSet, 1), (Order::Terms, 9)] {
+        let index: Nitro<u64, u64> = Nitro::with(0, order);
+        index.insert(&1, &0).unwrap();
+        let old = index.snapshot();
+        for round in 1..10 {
+            index.insert(&1, &round).unwrap();
+            drop(index.snapshot());
+        }
+        index.collect_garbage();
+        assert_eq!(index.statistics().dead, kept, "{order:?}");
+        assert_eq!((old.get(&1), index.get(&1)), (Some(0), Some(9)));
+        drop(old);
+        index.collect_garbage();
+        assert_eq!(index.statistics().dead, 0, "{order:?}");
+        index.validate().unwrap();
+    }
+}

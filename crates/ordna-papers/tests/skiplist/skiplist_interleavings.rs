@@ -1,0 +1,221 @@
+//! Rare interleavings, forced. A test's name is that of a defect of published implementations.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ordna_base::OrderedIndex;
+use ordna_base::sync::schedule::Schedule;
+use ordna_papers::skiplist::SkipList;
+
+type Words = SkipList<u64, u64>;
+
+fn keys(index: &Words) -> Vec<(u64, u64)> {
+    index.range(..).collect()
+}
+
+/// An insert that links an upper level after the deleter's unlink pass: the tower must not stay
+/// reachable once it is freed.
+#[test]
+fn insert_links_a_level_of_a_node_that_is_being_removed() {
+    for round in 0..40_u64 {
+        let index = Words::new();
+        let schedule = Schedule::new();
+        schedule.hold("inserter", "skiplist.link_upper.before_link");
+        let was_held = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let inserter = scope.spawn(|| {
+                schedule.enroll("inserter", || {
+                    // The first with a tower above level 0 is held; more than enough of them.
+                    // It is the last: a later search would unlink what this one left behind.
+                    for n in (0..200).take_while(|_| !was_held.load(Ordering::SeqCst)) {
+                        index.insert(&(n * 2), &round).unwrap();
+                    }
+                });
+            });
+            schedule.wait_held("inserter", "skiplist.link_upper.before_link");
+            let half_linked = index.last().unwrap().0;
+            assert_eq!(index.remove(&half_linked), Some(round));
+            // A new node of the same key must not end up in front of the old one.
+            index.insert(&half_linked, &7).unwrap();
+            was_held.store(true, Ordering::SeqCst);
+            schedule.release("inserter", "skiplist.link_upper.before_link");
+            inserter.join().unwrap();
+            assert_eq!(index.get(&half_linked), Some(7));
+        });
+        index.validate().unwrap();
+        // Garbage is freed by now, or by the drop: a freed node that is still linked is met.
+        (0..200).for_each(|n| {
+            index.remove(&(n * 2));
+        });
+        assert_eq!(index.validate().unwrap().nodes, 0);
+    }
+}
+
+/// A key comes between a node and the predecessor that its remover has found: the remover has to
+/// search anew, or the node stays linked when it is freed.
+#[test]
+fn a_key_comes_in_front_of_a_node_that_is_being_removed_or_replaced() {
+    let index = Words::new();
+    let removed = |role| -> Option<u64> {
+        let schedule = Schedule::new();
+        let (stop, change): (_, fn(&Words) -> Option<u64>) = match role {
+            "remover" => ("skiplist.remove.before_mark", |index| index.remove(&5)),
+            _ => ("skiplist.replace.before_swap", |index| index.insert(&5, &7).unwrap()),
+        };
+        schedule.hold(role, stop);
+        std::thread::scope(|scope| {
+            let changer = scope.spawn(|| schedule.enroll(role, || change(&index)));
+            schedule.wait_held(role, stop);
+            index.insert(&4, &1).unwrap();
+            schedule.release(role, stop);
+            changer.join().unwrap()
+        })
+    };
+    for role in ["remover", "replacer"] {
+        index.insert(&5, &0).unwrap();
+        assert_eq!(removed(role), Some(0));
+        // The one removed is not freed yet, and is looked for.
+        index.validate().unwrap();
+        index.remove(&4);
+    }
+    assert_eq!(keys(&index), [(5, 7)]);
+}
+
+/// A search sees a node alive above, and dead below: the new node of its key must not be linked
+/// above in front of the dead one, which a search for the key would then not come to any more.
+#[test]
+fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
+    let mut rounds = 0;
+    while rounds < 300 {
+        let index = Words::new();
+        index.insert(&5, &50).unwrap();
+        let nodes = index.memory_usage().parts[0].1;
+        if nodes == 24 {
+            // No level above 0.
+            continue;
+        }
+        rounds += 1;
+        let schedule = Schedule::new();
+        schedule.hold("inserter", "skiplist.find.below");
+        schedule.hold("remover", "skiplist.remove.after_mark");
+        std::thread::scope(|scope| {
+            let enrolled = |role| {
+                let (schedule, index) = (&schedule, &index);
+                scope.spawn(move || {
+                    schedule.enroll(role, || match role {
+                        "remover" => index.remove(&5),
+                        _ => index.insert(&5, &51).unwrap(),
+                    })
+                })
+            };
+            let inserter = enrolled("inserter");
+            schedule.wait_held("inserter", "skiplist.find.below");
+            let remover = enrolled("remover");
+            schedule.wait_held("remover", "skiplist.remove.after_mark");
+            schedule.release("inserter", "skiplist.find.below");
+            assert_eq!(inserter.join().unwrap(), None);
+            schedule.release("remover", "skiplist.remove.after_mark");
+            assert_eq!(remover.join().unwrap(), Some(50));
+        });
+        index.validate().unwrap();
+        assert_eq!(keys(&index), [(5, 51)]);
+    }
+}
+
+#[test]
+fn of_two_racing_removers_exactly_one_wins() {
+    let index = Words::new();
+    index.insert(&5, &50).unwrap();
+    let schedule = Schedule::new();
+    for role in ["a", "b"] {
+        schedule.hold(role, "skiplist.remove.before_mark");
+    }
+    let wins: Vec<Option<u64>> = std::thread::scope(|scope| {
+        let removers = ["a", "b"].map(|role| {
+            let (schedule, index) = (&schedule, &index);
+            scope.spawn(move || schedule.enroll(role, || index.remove(&5)))
+        });
+        for role in ["a", "b"] {
+            schedule.wait_held(role, "skiplist.remove.before_mark");
+        }
+        for role in ["a", "b"] {
+            schedule.release(role, "skiplist.remove.before_mark");
+        }
+        removers.into_iter().map(|remover| remover.join().unwrap()).collect()
+    });
+    assert_eq!(wins.iter().flatten().count(), 1, "{wins:?}");
+    assert_eq!(index.validate().unwrap().entries, 0);
+}
+
+/// A replacement prepared before a removal must see it, and insert anew.
+#[test]
+fn replace_meets_a_removal() {
+    let index = Words::new();
+    index.insert(&5, &50).unwrap();
+    let schedule = Schedule::new();
+    schedule.hold("replacer", "skiplist.replace.before_swap");
+    std::thread::scope(|scope| {
+        let replacer =
+            scope.spawn(|| schedule.enroll("replacer", || index.insert(&5, &51).unwrap()));
+        schedule.wait_held("replacer", "skiplist.replace.before_swap");
+        assert_eq!(index.remove(&5), Some(50));
+        assert_eq!(index.get(&5), None);
+        schedule.release("replacer", "skiplist.replace.before_swap");
+        assert_eq!(replacer.join().unwrap(), None, "the key was absent by then");
+    });
+    assert_eq!(keys(&index), [(5, 51)]);
+    index.validate().unwrap();
+}
+
+/// While the replaced node is still linked, everybody finds the new one, once.
+#[test]
+fn a_replaced_node_that_is_still_linked_is_invisible() {
+    for _ in 0..20 {
+        let index = Words::new();
+        for key in 0..30 {
+            index.insert(&key, &key).unwrap();
+        }
+        let schedule = Schedule::new();
+        schedule.hold("replacer", "skiplist.replace.after_swap");
+        std::thread::scope(|scope| {
+            let replacer =
+                scope.spawn(|| schedule.enroll("replacer", || index.insert(&9, &99).unwrap()));
+            schedule.wait_held("replacer", "skiplist.replace.after_swap");
+            assert_eq!(index.get(&9), Some(99));
+            let mut many = Vec::new();
+            index.get_many(&[8, 9, 10], &mut many);
+            assert_eq!(many, [Some(8), Some(99), Some(10)]);
+            let around = [(8, 8), (9, 99), (10, 10)];
+            assert_eq!(index.range(8..=10).collect::<Vec<_>>(), around);
+            let bounds = (Bound::Included(8), Bound::Included(10));
+            let mut back: Vec<_> = index.range(bounds).rev().collect();
+            back.reverse();
+            assert_eq!(back, around);
+            // Neighbours come and go meanwhile.
+            assert_eq!(index.remove(&8), Some(8));
+            assert_eq!(index.remove(&10), Some(10));
+            schedule.release("replacer", "skiplist.replace.after_swap");
+            assert_eq!(replacer.join().unwrap(), Some(9));
+        });
+        assert_eq!(index.get(&9), Some(99));
+        assert_eq!(index.validate().unwrap().entries, 28);
+    }
+}
+
+/// An insert behind a node that is being replaced: both must stay.
+#[test]
+fn replace_meets_an_insert_behind_the_old_node() {
+    let index = Words::new();
+    index.insert(&5, &50).unwrap();
+    let schedule = Schedule::new();
+    schedule.hold("inserter", "skiplist.insert.before_link");
+    std::thread::scope(|scope| {
+        let inserter = scope.spawn(|| schedule.enroll("inserter", || index.insert(&6, &60)));
+        schedule.wait_held("inserter", "skiplist.insert.before_link");
+        assert_eq!(index.insert(&5, &51), Ok(Some(50)));
+        schedule.release("inserter", "skiplist.insert.before_link");
+        assert_eq!(inserter.join().unwrap(), Ok(None));
+    });
+    assert_eq!(keys(&index), [(5, 51), (6, 60)]);
+    index.validate().unwrap();
+}
