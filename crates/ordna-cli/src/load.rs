@@ -1,7 +1,7 @@
 //! `ordna load`: a file into a running server, pipelined.
 //!
-//! One thread parses and sends, one takes the replies; a bounded channel of line numbers between
-//! them bounds what is on the way and says which line a refusal belongs to.
+//! One thread parses and sends, one takes the replies. A bounded channel of line numbers between
+//! them bounds the requests under way and tells the line of a refusal.
 
 use std::fs::File;
 use std::io::Write;
@@ -42,7 +42,7 @@ pub struct Options {
     /// Fields that make the key, in order; FIELD/WIDTH pads a number with zeroes, so that it sorts
     #[arg(long, value_delimiter = ',', value_name = "FIELD[/WIDTH]")]
     key: Vec<KeySpec>,
-    /// What stands between the fields of the key
+    /// Separator between the fields of the key
     #[arg(long, default_value = ":", conflicts_with = "tuple")]
     separator: String,
     /// Encode the key so that it sorts exactly field by field, whatever the fields hold
@@ -116,7 +116,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         Ok(())
     });
-    // What was read before a stop is sent, so that the count below is true.
+    // Records read before a stop are sent, so that the count below is true.
     let flushed = send(&mut stream, &sent, &mut out, &mut pending);
     drop(sent);
     let Ok(refused) = bad_replies.join() else { bail!("the thread that takes replies broke") };
@@ -175,7 +175,7 @@ fn send(
     Ok(())
 }
 
-/// What came back.
+/// The counted replies.
 #[derive(Debug)]
 struct Refused {
     lines: Vec<(u64, String)>,

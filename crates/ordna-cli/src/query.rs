@@ -50,7 +50,7 @@ pub struct Scan {
     /// Only keys up to this one
     #[arg(long, conflicts_with = "prefix")]
     to: Option<String>,
-    /// At most so many entries
+    /// At most this many entries
     #[arg(long)]
     limit: Option<u64>,
     /// From large keys to small ones

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Options of `ordna serve`. Each may stand in the configuration file under the same name; a flag comes
-/// before the file.
+/// Options of `ordna serve`. Each may stand in the configuration file under the same name; a flag
+/// comes before the file.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
@@ -54,18 +54,18 @@ pub struct Options {
     /// Connections at once [default: 10000]
     #[arg(long)]
     max_clients: Option<usize>,
-    /// Bytes that keys and values may take, with what it takes to order them (512mb, 4gb); beyond,
-    /// writes are refused; 0: no limit
+    /// Bytes that keys, values and their index may take (512mb, 4gb); beyond, writes are refused;
+    /// 0: no limit
     #[arg(long)]
     max_memory: Option<String>,
     /// Bytes that the requests and replies of all clients may take [default: a quarter of
     /// --max-memory, 1gb without]; beyond, the largest clients are closed; 0: no limit
     #[arg(long)]
     max_memory_clients: Option<String>,
-    /// Worker threads; as many as there are cores unless given
+    /// Worker threads [default: number of cores]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
-    /// Threads that remove what has expired and what snapshots no longer need; as many as worker
+    /// Threads that remove expired keys and free memory that no snapshot needs; as many as worker
     /// threads unless given
     #[arg(long)]
     collectors: Option<NonZeroUsize>,
@@ -75,16 +75,17 @@ pub struct Options {
     /// Serve the console over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
     #[arg(long)]
     console: Option<String>,
-    /// Directory in which keys and values survive a restart; without, they do not
+    /// Data directory: keys and values survive a restart
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// When the log is synced: always (before a write is answered), everysec or no [default: everysec]
+    /// When the log is synced: always (before a write is answered), everysec or no [default:
+    /// everysec]
     #[arg(long)]
     log: Option<String>,
     /// Time between two backups (30s, 15m, 6h); a backup begins a new log [default: none]
     #[arg(long)]
     backup_every: Option<String>,
-    /// Go on without what follows a damaged place in the middle of the log
+    /// Drop the records behind a damaged place in the middle of the log
     #[arg(long)]
     log_repair: bool,
 }
@@ -257,7 +258,7 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
         if let Some(address) = server.metrics_address() {
             tracing::info!("metrics at http://{address}/metrics");
         }
-        // Without systemd there is nobody to tell.
+        // Without systemd there is no socket.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         if greet {
             say_what_next(server.address());

@@ -1,4 +1,4 @@
-//! Users and what they may do: Redis' ACL, as far as its commands exist here.
+//! Users and their permissions: Redis' ACL, as far as its commands exist here.
 //!
 //! A user is immutable; a change puts a new one in its place and raises the version, and each
 //! session fetches its user again when it meets another version. Selectors (`(…)`) are refused;
@@ -16,7 +16,7 @@ use crate::logs::Denials;
 use crate::request::Arguments;
 use crate::spec::{CATEGORIES, Catalog, Spec};
 
-/// A pattern of keys and what it allows.
+/// A pattern of keys, and the access that it allows.
 #[derive(Debug, Clone)]
 struct KeyRule {
     text: String,
@@ -90,7 +90,7 @@ impl User {
         }
     }
 
-    /// Whether nobody is asked for a password.
+    /// Whether a client needs no password.
     pub fn needs_no_password(&self) -> bool {
         self.enabled && self.nopass
     }
@@ -162,7 +162,7 @@ impl User {
     /// Changes the user by one rule.
     ///
     /// # Errors
-    /// Redis' words for what is wrong with it.
+    /// Redis' words for the defect.
     fn apply(&mut self, rule: &str, catalog: &Catalog) -> Result<(), String> {
         let lower = rule.to_ascii_lowercase();
         match lower.as_str() {
@@ -357,7 +357,7 @@ fn is_hash(text: &str) -> bool {
 pub struct Acl {
     users: Mutex<BTreeMap<String, Arc<User>>>,
     version: AtomicU64,
-    /// What `CONFIG GET requirepass` answers.
+    /// The answer of `CONFIG GET requirepass`.
     requirepass: Mutex<String>,
     pub file: Option<PathBuf>,
     pub denials: Denials,
@@ -401,7 +401,7 @@ impl Acl {
         self.users().values().cloned().collect()
     }
 
-    /// The user that new connections are, if nobody is asked for a password.
+    /// The user of new connections, if it needs no password.
     pub fn welcome(&self) -> Option<Arc<User>> {
         self.user("default").filter(|user| user.needs_no_password())
     }
@@ -426,7 +426,7 @@ impl Acl {
                 .map_err(|why| format!("Error in ACL SETUSER modifier '{rule}': {why}"))?;
         }
         if name == "default" {
-            // Redis forgets what `requirepass` was, too.
+            // Redis forgets the former `requirepass`, too.
             self.requirepass.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         users.insert(name.to_owned(), Arc::new(user));

@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 
 /// Memory of a client that it takes however little it sends, in bytes: its entries in the tables.
 const BASE: usize = 2 << 10;
-/// A client's memory is told again when it has changed by this many bytes: the shared sum is touched
-/// rarely, and is wrong by less than 16 KiB for each client.
+/// A client's memory is told again when it has changed by this many bytes: the shared sum is
+/// touched rarely, and is wrong by less than 16 KiB for each client.
 const GRAIN: usize = 16 << 10;
 
 /// A connection, as other connections see it.
@@ -26,7 +26,7 @@ pub struct Client {
     pub input: AtomicUsize,
     pub output: AtomicUsize,
     pub queued: AtomicUsize,
-    /// What the client adds to the memory of all clients.
+    /// The client's share of the memory of all clients.
     held: AtomicUsize,
     /// Milliseconds from `since` to the last request.
     pub last_seen: AtomicU64,
@@ -39,7 +39,7 @@ pub struct Client {
     ending: Notify,
 }
 
-/// What `CLIENT LIST` shows of a client and what changes seldom.
+/// The rarely changing part of a client's line in `CLIENT LIST`.
 #[derive(Debug, Default, Clone)]
 pub struct Told {
     pub name: Vec<u8>,
@@ -159,8 +159,8 @@ impl Clients {
         self.memory.load(Ordering::Relaxed)
     }
 
-    /// Adds what a client holds now to the memory of all; with a limit (0: none) closes those that
-    /// hold most until the rest is below it.
+    /// Adds the bytes that a client holds now to those of all; with a limit (0: none) closes those
+    /// that hold most until the rest is below it.
     #[inline]
     pub fn account(&self, client: &Client, limit: usize) {
         let (now, before) = (client.memory(), client.held.load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! What a command works with, and how it ends.
+//! The context of a command, and its outcome.
 //!
 //! A command is a [`Command`]: its [`Spec`] and a function. Each file in `commands/` exports the
 //! commands of one group as `COMMANDS`.
@@ -20,7 +20,7 @@ use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
 use crate::state::{Keys, State};
 use crate::walk::Walk;
 
-/// What a command works with.
+/// The context of a command: server, session, keyspace.
 pub struct Context<'a> {
     pub state: &'a State,
     pub session: &'a mut Session,
@@ -28,7 +28,7 @@ pub struct Context<'a> {
     pub table: &'static Table,
 }
 
-/// What remains to be done after a command was executed.
+/// The work that an executed command leaves to its connection.
 pub enum Outcome {
     /// Nothing: the reply is written.
     Done,
@@ -99,7 +99,7 @@ impl Command {
 pub const READ: &[&str] = &["readonly", "fast"];
 pub const READ_SLOW: &[&str] = &["readonly"];
 pub const READ_ALL: &[&str] = &["readonly", "@every_key"];
-/// Writes that may need memory; `@access`: they also tell what was there.
+/// Writes that may need memory; `@access`: they also return the old value.
 pub const WRITE: &[&str] = &["write", "denyoom", "fast"];
 pub const WRITE_SLOW: &[&str] = &["write", "denyoom"];
 pub const UPDATE: &[&str] = &["write", "denyoom", "fast", "@access"];
@@ -192,7 +192,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Removes a key; returns what `read` makes of its value.
+    /// Removes a key; returns `read` of its value.
     pub fn remove_with<R>(&self, key: &[u8], mut read: impl FnMut(&[u8]) -> R) -> Option<R> {
         let mut result = None;
         let done = self.modify::<&[u8]>(key, |found| {
@@ -242,7 +242,7 @@ pub fn ok(out: &mut Replies) -> Result {
     Ok(Outcome::Done)
 }
 
-/// The table of a command's subcommands: name, arity with both names counted, what it does.
+/// The table of a command's subcommands: name, arity with both names counted, function.
 pub type Subcommands = [(&'static str, i64, Execute)];
 
 pub fn subcommand(
@@ -347,7 +347,7 @@ impl Context<'_> {
             line.push_str(&plain.replace("\\'", "'"));
             line.push('"');
         }
-        // Without a monitor nobody is told.
+        // The send fails if no client monitors.
         let _ = self.state.monitors.send(line.into());
     }
 }

@@ -23,18 +23,19 @@ pub struct Config {
     /// Bytes of one reply that is built in memory, such as that of `MGET`. Walks send their replies
     /// in pieces and have no limit.
     pub max_reply: usize,
-    /// Bytes of keys, values, their order and what snapshots keep; the server refuses writes beyond.
-    /// `None` and 0: no limit.
+    /// Bytes of keys, values, their index, and undo records that snapshots need; the server refuses
+    /// writes beyond. `None` and 0: no limit.
     pub max_memory: Option<usize>,
-    /// Bytes of all clients' requests and replies together; beyond, the server closes the clients that
-    /// hold most. `None`: a quarter of `max_memory` (64 MiB at least), 1 GiB without that; 0: no limit.
+    /// Bytes of all clients' requests and replies together; beyond, the server closes the clients
+    /// that hold most. `None`: a quarter of `max_memory` (64 MiB at least), 1 GiB without that; 0:
+    /// no limit.
     pub max_clients_memory: Option<usize>,
     /// For how long a client may accept no byte of a reply before the server closes it.
     pub stall: Duration,
     /// How long the state that a SCAN reads is kept for its next call.
     pub scan_lease: Duration,
-    /// Threads that remove what no snapshot sees any more, and what has expired; best as many as there
-    /// are threads that write. They sleep while there is nothing to do.
+    /// Threads that remove what no snapshot sees any more, and what has expired; best as many as
+    /// there are threads that write. They sleep while there is nothing to do.
     pub collectors: NonZeroUsize,
     /// Where `/metrics`, `/healthz` and `/readyz` are served over HTTP.
     pub metrics: Option<SocketAddr>,
@@ -66,7 +67,8 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// Private key of the server, PEM.
     pub key: PathBuf,
-    /// Authorities of client certificates, PEM; with them a client without a certificate is refused.
+    /// Authorities of client certificates, PEM; with them a client without a certificate is
+    /// refused.
     pub client_authorities: Option<PathBuf>,
 }
 

@@ -1,7 +1,8 @@
-//! One connection: reads, executes what is complete, answers, in that order and in batches.
+//! One connection: it reads, executes the complete requests and answers, in that order and in
+//! batches.
 //!
-//! The task of a connection looks whether it was told to end at each read, at each write that waits and
-//! between the stretches of a walk.
+//! The task of a connection looks whether it was told to end at each read, at each write that waits
+//! and between the stretches of a walk.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -27,11 +28,11 @@ use crate::walk::Walk;
 const SEND: usize = 256 << 10;
 /// Commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
-/// A walk goes on for this long after its client has closed its side of the connection: the client may
-/// still read, as `printf 'KEYS *\r\n' | nc -N` does.
+/// A walk goes on for this long after its client has closed its side of the connection: the client
+/// may still read, as `printf 'KEYS *\r\n' | nc -N` does.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A connection and what it shares.
+/// A connection.
 struct Connection<'a> {
     state: &'a State,
     table: &'static Table,
@@ -158,7 +159,7 @@ impl Connection<'_> {
                     self.settle(session).await;
                     self.look_up(*lookup, silent).await?;
                 }
-                // If nobody tells, it is freed too.
+                // An error says that the freeing thread is gone, and the memory with it.
                 Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 Outcome::Late(time) => tokio::time::sleep(time).await,
             }
@@ -175,8 +176,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits until what the replies acknowledge is durable. If it cannot be, each reply that was not
-    /// sent becomes an error.
+    /// Waits until the writes that the replies acknowledge are durable. If it cannot be, each reply
+    /// that was not sent becomes an error.
     async fn settle(&mut self, session: &mut Session) {
         let unsent = std::mem::take(&mut self.unsent);
         if !std::mem::take(&mut session.wrote) {

@@ -5,12 +5,12 @@
 //! be used more than once.
 //!
 //! All cursors of one scan read the snapshot that was taken when it began, as long as its lease
-//! lasts; each call renews it. Afterwards they go on from the same key in the present state. A flush
-//! ends all scans: their cursors lead to the end.
+//! lasts; each call renews it. Afterwards they go on from the same key in the present state. A
+//! flush ends all scans: their cursors lead to the end.
 //!
 //! Of each scan the last [`RECENT`] cursors are remembered, so that a long scan does not push out
-//! those of others, and [`KEPT`] of all scans together. Beyond, scans without a lease forget theirs,
-//! those that began first before others: no scan under way loses its place.
+//! those of others, and [`KEPT`] of all scans together. Beyond, scans without a lease forget
+//! theirs, those that began first before others: no scan under way loses its place.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +51,7 @@ struct Table {
     flushed: u64,
 }
 
-/// What a cursor stands for.
+/// The state behind a cursor.
 pub enum Recalled {
     /// A position, and the snapshot if its lease lasts.
     Position(Position, Option<Snapshot>),
@@ -91,7 +91,7 @@ impl Table {
         }
     }
 
-    /// Ends a lease. What it held is to be dropped outside the lock: that may collect.
+    /// Ends a lease. The caller drops the snapshot that it held outside the lock: that may collect.
     fn end(&mut self, scan: u64) -> Option<Lease> {
         let lease = self.leases.remove(&scan)?;
         lease.task.abort();

@@ -1,5 +1,5 @@
-//! From the arguments of a request to the command that executes them: is it known, may the client call
-//! it, is it queued.
+//! From the arguments of a request to the command that executes them: is it known, may the client
+//! call it, is it queued.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::spec::{Hold, NEEDS_MEMORY, Spec};
 use crate::state::State;
 
-/// Executes one command and writes its reply, or says what remains to be done for it.
+/// Executes one command and writes its reply, or returns the work that its connection has to do.
 pub fn execute(
     state: &State,
     table: &'static Table,
@@ -200,7 +200,7 @@ fn unknown(arguments: Arguments<'_>) -> String {
     format!("ERR unknown command '{name}', with args beginning with: {shown}")
 }
 
-/// What Redis has and Ordna has not, and what to use instead.
+/// Commands of Redis that Ordna lacks, and their alternatives.
 const INSTEAD: &[(&str, &str)] = &[
     (
         "lpush rpush lpop rpop llen lrange lindex lset lrem linsert ltrim lmove blpop brpop blmove lpushx rpushx lpos lmpop blmpop rpoplpush brpoplpush",

@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! A reply of a write is sent once its record is as durable as `--log` says: under `always` on the
-//! device, otherwise with the system, so that a crash of the process loses nothing acknowledged. All
-//! writes of one command that holds the keyspace alone (`EXEC`, `MSET`, `DEL` of several keys, …) are
-//! one group of the log: after a crash they are there whole or not at all.
+//! device, otherwise with the system, so that a crash of the process loses nothing acknowledged.
+//! All writes of one command that holds the keyspace alone (`EXEC`, `MSET`, `DEL` of several keys,
+//! …) are one group of the log: after a crash they are there whole or not at all.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ pub async fn settle(state: &State) -> Result<(), ordna::Error> {
     poll_fn(|context| keys.poll_durable(position, context)).await
 }
 
-/// Opens the directory and installs what is in it. To be called on a thread that serves nobody.
+/// Opens the directory and installs its content. Blocks: the caller's thread must serve no client.
 ///
 /// # Errors
 /// [`BackupError`]; the server then holds nothing.

@@ -1,4 +1,5 @@
-//! Numbers as `INCRBYFLOAT` computes them: the 80-bit format of x87, which Redis calls `long double`.
+//! Numbers as `INCRBYFLOAT` computes them: the 80-bit format of x87, which Redis calls `long
+//! double`.
 
 use rustc_apfloat::ieee::X87DoubleExtended;
 use rustc_apfloat::{Float, Round, Status};
@@ -16,8 +17,8 @@ pub struct Long(X87DoubleExtended);
 impl Long {
     pub const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
-    /// Reads decimal or hexadecimal digits with point and exponent, or an infinity; `None` if the text is anything
-    /// else or too large.
+    /// Reads decimal or hexadecimal digits with point and exponent, or an infinity; `None` if the
+    /// text is anything else or too large.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (negative, digits) = match text.strip_prefix(['-', '+']) {
@@ -61,7 +62,7 @@ impl Long {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)
     }
 
-    /// At most 17 digits behind the point, without zeros at the end; `None` for what is no number.
+    /// At most 17 digits behind the point, without zeros at the end; `None` if it is no number.
     pub fn text(self) -> Option<String> {
         if !self.0.is_finite() {
             return None;

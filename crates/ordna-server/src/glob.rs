@@ -28,12 +28,12 @@ impl One {
 /// A segment up to this long is compared place by place.
 const SHORT: usize = 8;
 
-/// What stands between two stars.
+/// The part of a pattern between two stars.
 #[derive(Debug)]
 struct Segment {
     ones: Vec<One>,
-    /// For each byte the positions that take it: 256 groups of `words` words. Empty if the segment is
-    /// short.
+    /// For each byte the positions that take it: 256 groups of `words` words. Empty if the segment
+    /// is short.
     masks: Vec<u64>,
     words: usize,
 }
@@ -112,7 +112,7 @@ impl Pattern {
             }
         }
         let shortest = segments.iter().map(Vec::len).sum();
-        // No key is so long: what would be searched for is not needed.
+        // No key is so long: the pattern matches nothing.
         let searched = shortest <= key::MAX_LEN;
         let tail = (segments.len() > 1).then(|| segments.pop()).flatten();
         let mut segments = segments.into_iter();

@@ -1,8 +1,8 @@
 //! The pages served over HTTP: metrics, health, and the console.
 //!
-//! Pages answer GET only, and only to requests for this machine by number or as `localhost`, or with the
-//! password: a page of another site that has its own name lead here is refused. If the server has a
-//! password, the console asks for it, as that of the default user.
+//! Pages answer GET only, and only to requests for this machine by number or as `localhost`, or
+//! with the password: a page of another site that has its own name lead here is refused. If the
+//! server has a password, the console asks for it, as that of the default user.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -158,7 +158,7 @@ fn is_allowed_by_password(state: &State, request: &Request<Incoming>) -> bool {
     state.acl.welcome().is_none() && is_allowed(state, request)
 }
 
-/// What the console shows of the server.
+/// The figures of the server that the console shows.
 fn overview(state: &State) -> Value {
     let counts = state.statistics();
     let samples: Vec<Value> = state
@@ -283,7 +283,8 @@ fn shown(bytes: &[u8]) -> String {
     }
 }
 
-/// A page of the browser: `prefix`, and either `from` (that key and the ones behind it) or `before`.
+/// A page of the browser: `prefix`, and either `from` (that key and the ones behind it) or
+/// `before`.
 fn keys(state: &State, uri: &Uri) -> Value {
     let prefix = query(uri, "prefix").unwrap_or_default();
     let after = prefix_end(&prefix);
@@ -315,7 +316,7 @@ fn keys(state: &State, uri: &Uri) -> Value {
         entries.reverse();
     }
     let near = |entry: Option<(Vec<u8>, Vec<u8>)>| entry.map(|(key, _)| shown(&key));
-    // The neighbours of what was asked for, with or without the prefix.
+    // The neighbours of the wanted key, with or without the prefix.
     let below = keys.nearest(Bound::Unbounded, Bound::Excluded(lower), Direction::Descending);
     let above = keys.ceiling(lower);
     json!({

@@ -15,8 +15,8 @@ pub type Freeing = oneshot::Receiver<()>;
 
 /// A shared handle of the keys and values: the server, snapshots and counters hold one each.
 ///
-/// After a flush the last handle frees perhaps millions of keys, and a thread that serves may drop it:
-/// a thread of its own frees them then.
+/// After a flush the last handle frees perhaps millions of keys, and a thread that serves may drop
+/// it: a thread of its own frees them then.
 #[derive(Debug)]
 pub struct Keyspace(Option<Arc<Entries>>);
 

@@ -4,13 +4,13 @@
 //! with one write. A client that does not read its replies is not read from, and is closed after a
 //! while. Walks over many keys run in stretches and let other connections in between.
 //!
-//! # What is atomic
+//! # Atomicity
 //! Every command on one key. `MSET`, `MSETNX`, `EXEC`, `FLUSHDB`, `FLUSHALL`, `RENAME`, `COPY`, and
-//! `DEL`, `UNLINK`, `EXISTS`, `TOUCH`, `MGET` and `BITOP` of several keys, as a whole. `ORDNA.FIRST`
-//! and its kin read one state. Walks (`KEYS`, `ORDNA.RANGE`, `ORDNA.PREFIX`, `ORDNA.COUNT`, and a
-//! whole `SCAN` as long as its lease lasts) read a snapshot: the state of one moment, however long
-//! they take, with no command half done in it. `ORDNA.DELRANGE` is live: it removes every key that is
-//! there throughout.
+//! `DEL`, `UNLINK`, `EXISTS`, `TOUCH`, `MGET` and `BITOP` of several keys, as a whole.
+//! `ORDNA.FIRST` and its kin read one state. Walks (`KEYS`, `ORDNA.RANGE`, `ORDNA.PREFIX`,
+//! `ORDNA.COUNT`, and a whole `SCAN` as long as its lease lasts) read a snapshot: the state of one
+//! moment, however long they take, with no command half done in it. `ORDNA.DELRANGE` is live: it
+//! removes every key that is there throughout.
 //!
 //! # The way of a request
 //! `connection` reads bytes, `request` cuts them into arguments, `dispatch` finds the command and

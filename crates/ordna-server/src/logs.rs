@@ -1,4 +1,4 @@
-//! What the server remembers of events: slow commands, latencies, refusals by ACL.
+//! Logs of events: slow commands, latencies, refusals by ACL.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -29,7 +29,7 @@ impl Lookup {
     /// Goes on for a stretch; `Ok(true)` at the end.
     ///
     /// # Errors
-    /// The reply would grow beyond `most` bytes; what was written of it is to be dropped.
+    /// The reply would grow beyond `most` bytes; the caller drops the written part.
     pub fn step(&mut self, most: usize, out: &mut Replies) -> Result<bool, String> {
         let arguments = self.request.arguments();
         let before = out.bytes.len();

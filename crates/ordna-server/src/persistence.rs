@@ -1,4 +1,4 @@
-//! What the server knows of its data directory beside what the store knows.
+//! The server's own state of its data directory, beside the store's.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -36,7 +36,8 @@ impl Persistence {
 
     #[inline]
     pub fn is_loading(&self) -> bool {
-        // Acquire: pairs with the release in `loaded`, so a command that finds it false finds the keys.
+        // Acquire: pairs with the release in `loaded`, so a command that finds it false finds the
+        // keys.
         self.loading.load(Ordering::Acquire)
     }
 

@@ -1,4 +1,4 @@
-//! What the system tells of this process; zeros where it does not say.
+//! Figures of the system about this process; zeros where the system has none.
 
 use std::fs::read_to_string;
 

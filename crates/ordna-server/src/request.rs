@@ -19,7 +19,7 @@ const MAX_COMMAND: usize = 1 << 30;
 const MAX_ARGUMENTS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16_384;
 
-/// The connection cannot go on; the text is what Redis says before it closes.
+/// The connection cannot go on; the text is Redis' last words before it closes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -126,7 +126,7 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Refuses commands beyond so many bytes.
+    /// Refuses commands of more than `most` bytes.
     pub fn limit(&mut self, most: usize) {
         self.most = most;
     }
@@ -136,7 +136,7 @@ impl Requests {
         self.buffer.capacity() + self.arguments.capacity() * size_of::<Range<usize>>()
     }
 
-    /// Where to receive more bytes. Drops what has been executed.
+    /// The buffer for more bytes. Drops executed requests.
     pub fn receive(&mut self) -> &mut Vec<u8> {
         const READ: usize = 16 << 10;
         const KEEP: usize = 1 << 20;
@@ -144,7 +144,8 @@ impl Requests {
         if self.buffer.is_empty() && self.buffer.capacity() > KEEP {
             self.buffer = Vec::new();
         }
-        // A large bulk string gets room for what has arrived once more, not for what it declared.
+        // A large bulk string gets room for as many bytes as have arrived, not for its declared
+        // length.
         let room = self.buffer.len().clamp(READ, KEEP);
         self.buffer.reserve(room);
         &mut self.buffer
@@ -344,7 +345,7 @@ fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
     }
 }
 
-/// What stands behind a backslash: the byte meant, and how many bytes say so.
+/// An escape behind a backslash: its byte, and its length.
 fn escaped(rest: &[u8]) -> (u8, usize) {
     let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     if let [b'x', high, low, ..] = rest

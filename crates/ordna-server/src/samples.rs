@@ -1,4 +1,4 @@
-//! What the server measures of itself once a second, for `INFO` and the console.
+//! Samples that the server takes of itself once a second, for `INFO` and the console.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -41,7 +41,7 @@ pub enum ServeError {
     Bind {
         /// The address asked for.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Others could reach the server, and nothing would keep them out.
@@ -278,7 +278,7 @@ async fn accept(state: Arc<State>, listener: TcpListener, acceptor: Option<TlsAc
 
 /// Tells a client that there are too many.
 fn refuse(stream: &TcpStream) {
-    // The client may be gone already; there is nobody else to tell. A new socket takes so few bytes.
+    // The client may be gone already. A new socket takes these few bytes without waiting.
     let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
 }
 

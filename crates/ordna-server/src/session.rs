@@ -1,4 +1,4 @@
-//! What a connection knows of itself.
+//! The state of one connection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Watched {
     pub was_present: bool,
 }
 
-/// What `CLIENT REPLY` asked for.
+/// The mode that `CLIENT REPLY` set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplyMode {
     #[default]
@@ -44,7 +44,7 @@ pub enum ReplyMode {
 /// The state of one connection.
 pub struct Session {
     pub client: Arc<Client>,
-    /// `None`: nobody has authenticated.
+    /// `None`: the client has not authenticated.
     pub user: Option<Arc<User>>,
     /// The version of the users of which `user` is.
     pub acl_version: u64,

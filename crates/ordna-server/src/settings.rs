@@ -32,7 +32,7 @@ impl Setting {
         usize::try_from(self.get()).unwrap_or(0)
     }
 
-    /// Whether so much is at least the number, if that is not negative.
+    /// Whether the amount reaches the number; never, if the number is negative.
     #[inline]
     pub fn is_reached_by(&self, measured: u128) -> bool {
         u128::try_from(self.get()).is_ok_and(|least| measured >= least)
@@ -45,7 +45,7 @@ impl Setting {
     /// Reads a value as `CONFIG SET` gives it.
     ///
     /// # Errors
-    /// Redis' words for what is wrong with it.
+    /// Redis' words for the defect.
     pub fn parse(&self, text: &[u8]) -> Result<i64, String> {
         let text = String::from_utf8_lossy(text);
         let value = if self.is_memory {

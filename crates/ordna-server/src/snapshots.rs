@@ -34,7 +34,7 @@ struct Held {
 pub struct Listed {
     pub id: u64,
     pub age: Duration,
-    /// What is left of its lease.
+    /// Time until its lease ends.
     pub lease: Option<Duration>,
     /// The client whose end ends it.
     pub owner: Option<u64>,
@@ -80,8 +80,8 @@ impl Snapshots {
         self.table().held.get(&id).map(|held| held.snapshot.clone())
     }
 
-    /// Ends a snapshot; `None` if it was not there. If it was the last that held a keyspace which was
-    /// flushed, it tells when that is freed.
+    /// Ends a snapshot; `None` if it was not there. If it was the last that held a keyspace which
+    /// was flushed, it tells when that is freed.
     pub fn end(&self, id: u64) -> Option<Option<Freeing>> {
         let held = self.table().held.remove(&id)?;
         if let Some((_, task)) = held.lease {
@@ -155,9 +155,9 @@ mod tests {
         });
     }
 
-    /// Whoever happens to be the last: a walk, a scan's lease, who counts for INFO.
+    /// The last holder may be a walk, a scan's lease or the count for INFO.
     #[test]
-    fn whoever_is_the_last_to_hold_a_keyspace_does_not_free_it() {
+    fn the_last_holder_of_a_keyspace_does_not_free_it() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let (tell, told) = channel();
         runtime.block_on(async {

@@ -1,5 +1,5 @@
-//! What a command is, apart from the function that executes it: the source of `COMMAND`, of ACL
-//! categories and of counters.
+//! The description of a command, without the function that executes it: the source of `COMMAND`, of
+//! ACL categories and of counters.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub enum Hold {
 pub struct Spec {
     /// Lower case.
     pub name: &'static str,
-    /// As Redis counts: the name included; negative: at least so many.
+    /// As Redis counts: the name included; a negative number is a minimum.
     pub arity: i64,
     /// Redis' flags, and Redis' ACL categories with their `@`.
     pub flags: &'static [&'static str],
@@ -97,12 +97,12 @@ impl Spec {
         CATEGORIES.iter().copied().filter(|category| self.is_in(category))
     }
 
-    /// Whether so many arguments, the name included, suit the command.
+    /// Whether this number of arguments, the name included, suits the command.
     pub fn suits(&self, arguments: usize) -> bool {
         suits(self.arity, arguments)
     }
 
-    /// Positions of the keys among so many arguments.
+    /// Positions of the keys among this number of arguments.
     pub fn key_positions(&self, arguments: usize) -> impl Iterator<Item = usize> + use<> {
         let (first, last, step) = self.keys;
         let last = if last < 0 { arguments as i64 + last } else { last };
@@ -112,7 +112,7 @@ impl Spec {
     }
 }
 
-/// Whether so many arguments suit an arity as Redis counts it.
+/// Whether this number of arguments suits an arity as Redis counts it.
 pub fn suits(arity: i64, arguments: usize) -> bool {
     let arguments = arguments as i64;
     if arity < 0 { arguments >= -arity } else { arguments == arity }

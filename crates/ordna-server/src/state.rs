@@ -1,4 +1,4 @@
-//! What all connections share.
+//! The state that all connections share.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -46,9 +46,10 @@ pub struct Pause {
 /// The server's state, shared by its connections.
 #[derive(Debug)]
 pub struct State {
-    /// Commands take this lock as readers, however they change the keyspace: it synchronizes itself.
-    /// Commands that are one step for every other client (`EXEC`, `MSET`, …) take it as the one
-    /// writer. Sharded, so that readers on different threads do not write to the same cache line.
+    /// Commands take this lock as readers, however they change the keyspace: it synchronizes
+    /// itself. Commands that are one step for every other client (`EXEC`, `MSET`, …) take it as the
+    /// one writer. Sharded, so that readers on different threads do not write to the same cache
+    /// line.
     keyspace: ShardedLock<Keyspace>,
     /// Keyspaces that a flush replaced, as long as snapshots keep them.
     flushed: Mutex<Vec<Weak<Entries>>>,
@@ -146,15 +147,16 @@ impl State {
         *self.keyspace.write().unwrap_or_else(PoisonError::into_inner) = keyspace;
     }
 
-    /// A stable state with no command half done in it. A snapshot alone could hold a write that began
-    /// first and miss one that ended first; here no write is under way at the moment it is taken.
+    /// A stable state with no command half done in it. A snapshot alone could hold a write that
+    /// began first and miss one that ended first; here no write is under way at the moment it is
+    /// taken.
     pub fn cut(&self) -> Snapshot {
         Snapshot::of(&self.keys_alone())
     }
 
-    /// Removes all keys, and ends scans; snapshots stay. Puts an empty keyspace in the place of this one
-    /// and returns this one. If snapshots keep [`MOST_KEPT`] keyspaces already, it removes the keys
-    /// instead, in O(n): each keyspace has collectors of its own.
+    /// Removes all keys, and ends scans; snapshots stay. Puts an empty keyspace in the place of
+    /// this one and returns this one. If snapshots keep [`MOST_KEPT`] keyspaces already, it removes
+    /// the keys instead, in O(n): each keyspace has collectors of its own.
     ///
     /// # Errors
     /// Other commands are inside, or the log refuses a new keyspace.

@@ -23,15 +23,15 @@ impl Stream {
         }
     }
 
-    /// Whether the client has closed its side, as far as is known without a wait. Bytes that it sent
-    /// before may still be there.
+    /// Whether the client has closed its side, as far as is known without a wait. Bytes that it
+    /// sent before may still be there.
     pub fn is_closed_by_client(&self) -> bool {
         let ready = std::pin::pin!(self.socket().ready(Interest::READABLE));
         let seen = ready.poll(&mut Context::from_waker(Waker::noop()));
         matches!(seen, Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }
 
-    /// Writes what the system takes at once; `None` if the stream has to be waited for.
+    /// Writes as many bytes as the system takes at once; `None` if the stream has to be waited for.
     pub fn write_at_once(&self, bytes: &[u8]) -> Option<Result<usize>> {
         match self {
             Self::Clear(stream) => match stream.try_write(bytes) {

@@ -17,10 +17,10 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     if all.is_empty() { Err(format!("{} holds no certificate", file.display())) } else { Ok(all) }
 }
 
-/// What accepts encrypted connections.
+/// The acceptor of encrypted connections.
 ///
 /// # Errors
-/// A file that cannot be read, or does not hold what it should.
+/// A file that cannot be read, or has the wrong content.
 pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
     let chain = certificates(&tls.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&tls.key);

@@ -1,13 +1,13 @@
-//! Commands that walk over many keys, in stretches, so that others get their turn.
+//! Commands that walk over many keys, in stretches, so that other clients get their turn.
 //!
-//! A walk reads one snapshot from its first stretch to its last; a removal follows the present state.
-//! A stretch ends by the work done, not by the entries met: matching, copying and passing an entry all
-//! count.
+//! A walk reads one snapshot from its first stretch to its last; a removal follows the present
+//! state. A stretch ends by the work done, not by the entries met: matching, copying and passing an
+//! entry all count.
 //!
 //! # Protocol of a long reply
-//! An array names its length first. A walk gathers entries until its end or until [`GATHERED`] bytes.
-//! In the second case it walks on and only counts; then it sends the length, what it gathered, and the
-//! rest as it walks over the same entries of the snapshot again, a piece at a time. So a reply takes no
+//! An array names its length first. A walk gathers entries until its end or until [`GATHERED`]
+//! bytes. In the second case it walks on and only counts. Then it sends the length and the gathered
+//! entries, and walks over the rest of the snapshot again, a piece at a time. So a reply takes no
 //! more than [`GATHERED`] bytes of memory however long it is.
 
 use std::ops::{Bound, ControlFlow};
@@ -34,7 +34,7 @@ const GATHERED: usize = 256 << 10;
 
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// What a walk does with the entries it meets.
+/// The purpose of a walk.
 #[derive(Debug, Clone)]
 pub enum Purpose {
     /// Returns keys, with their values if asked for.
@@ -47,7 +47,7 @@ pub enum Purpose {
     Delete,
 }
 
-/// What the reply of a walk looks like.
+/// The form of a walk's reply.
 #[derive(Debug)]
 pub enum Form {
     /// An array, or a number for purposes that count.
@@ -62,7 +62,7 @@ pub enum Form {
 #[derive(Debug)]
 enum Phase {
     Gather,
-    /// Counts what follows the gathered entries; goes back to these bounds and limit afterwards.
+    /// Counts the entries behind the gathered ones; goes back to these bounds and limit afterwards.
     Count(Bounds, usize),
     Send,
 }
@@ -79,7 +79,7 @@ pub struct Walk {
     pub limit: usize,
     pub purpose: Purpose,
     pub form: Form,
-    /// What it reads; taken before its first stretch unless it is given.
+    /// The snapshot that it reads; taken before its first stretch unless the caller gives one.
     pub snapshot: Option<Snapshot>,
     phase: Phase,
     found: Replies,
@@ -109,8 +109,8 @@ impl Walk {
         }
     }
 
-    /// Goes on for a stretch and writes what is ready of the reply; `Ok(true)` at the end. A caller that
-    /// holds the keyspace alone gives it as `held`.
+    /// Goes on for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
+    /// caller that holds the keyspace alone gives it as `held`.
     ///
     /// # Errors
     /// The store broke its promise of a stable snapshot: the connection cannot go on.

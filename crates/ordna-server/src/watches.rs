@@ -1,9 +1,9 @@
 //! The keys that clients watch.
 //!
 //! # Contract
-//! `WATCH` registers each key, present or absent. A command that has written a key reports it while it
-//! still holds the keyspace, so no `EXEC` runs between the write and the report. An expiry and a flush
-//! write no key: `EXEC` therefore also asks whether a key that was present still is.
+//! `WATCH` registers each key, present or absent. A command that has written a key reports it while
+//! it still holds the keyspace, so no `EXEC` runs between the write and the report. An expiry and a
+//! flush write no key: `EXEC` therefore also asks whether a key that was present still is.
 //!
 //! # Protocol
 //! Writers skip the lock while no key is watched. Two fences order the two sides: either the writer

@@ -1,12 +1,11 @@
-//! The library's tests under AddressSanitizer: use after free, double free, and what is never
-//! freed.
+//! The library's tests under AddressSanitizer: use after free, double free, leaks.
 
 use crate::tools::{Outcome, cargo, library, must};
 
-/// The sanitizer needs a target of its own, or build scripts would be built with it too.
+/// The sanitizer needs an explicit target; without one cargo builds build scripts with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// What is never freed on purpose.
+/// Memory that is never freed on purpose.
 const KEPT: &str =
     concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/src/asan.leaks:print_suppressions=0");
 

@@ -4,16 +4,17 @@ use std::process::Command;
 
 use crate::tools::{Outcome, cargo, must, root};
 
-/// What cargo-fuzz passes to the compiler: counters at each edge and comparison, AddressSanitizer.
+/// The flags that cargo-fuzz passes to the compiler: counters at each edge and comparison,
+/// AddressSanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing -Zsanitizer=address";
 
-/// The sanitizer needs a target of its own, or build scripts would be built with it too.
+/// The sanitizer needs an explicit target; without one cargo builds build scripts with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs each target of `fuzz/` for so many seconds.
+/// Runs each target of `fuzz/` for this number of seconds.
 pub fn run(seconds: &str) -> Outcome {
     let seconds: u32 = seconds.parse().map_err(|_| format!("{seconds:?} is no number"))?;
     let folder = root().join("fuzz");

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::tools::{LIBRARY, Outcome, cargo};
 
-/// What a dependency may be licensed under. `deny.toml` says the same to cargo-deny.
+/// The licences that a dependency may have. `deny.toml` says the same to cargo-deny.
 const ALLOWED: [&str; 8] =
     ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "ISC", "MPL-2.0", "Unicode-3.0"];
 
@@ -23,7 +23,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("xtask", &[]),
 ];
 
-/// What the library must never depend on: it does no asynchronous work and no network.
+/// Crates that the library must never depend on: it has no asynchronous code and no network.
 const NOT_IN_THE_LIBRARY: [&str; 3] = ["tokio", "mio", "clap"];
 
 pub fn run() -> Outcome {
@@ -69,8 +69,8 @@ pub fn run() -> Outcome {
     }
 }
 
-/// Checks what goes into the Python package, which stands outside of the workspace. `cargo tree` leaves
-/// out what is only for other targets, as `cargo metadata` does not.
+/// Checks the dependencies of the Python package, which stands outside of the workspace. `cargo
+/// tree` leaves out dependencies of other targets; `cargo metadata` does not.
 fn wheel(wrong: &mut Vec<String>) -> Result<usize, String> {
     let output = cargo()
         .args([

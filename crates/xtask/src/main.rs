@@ -15,12 +15,12 @@ const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
-cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check what it left
+cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
-cargo xtask fuzz SECONDS      run each fuzz target so long, under AddressSanitizer
+cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
-cargo xtask wire SECONDS      check histories of clients over the wire, and a server under bad clients, so long each
+cargo xtask wire SECONDS      check histories of clients over the wire, and a server under bad clients, this time each
 cargo xtask licences          check the licences of all dependencies, and the arrows between the crates";
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the test that kills a process, so many times.
+/// Runs the test that kills a process this number of times.
 fn kills(number: &str) -> Outcome {
     must(
         cargo()
@@ -61,7 +61,8 @@ fn kills(number: &str) -> Outcome {
     )
 }
 
-/// Runs the tests of the server that could go on for ever: linearizability, broken requests, bad clients.
+/// Runs the tests of the server that could go on for ever: linearizability, broken requests, bad
+/// clients.
 fn wire(seconds: &str) -> Outcome {
     must(
         cargo()

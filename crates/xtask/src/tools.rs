@@ -1,4 +1,4 @@
-//! What the commands share: cargo, run from the top of the checkout.
+//! Tools of all commands: cargo, run from the top of the checkout.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,7 +11,7 @@ pub fn library() -> impl Iterator<Item = &'static str> {
     LIBRARY.into_iter().flat_map(|name| ["-p", name])
 }
 
-/// What went wrong, for a person.
+/// The error, for a person.
 pub type Outcome = Result<(), String>;
 
 /// The top of the checkout.

@@ -66,14 +66,14 @@ impl FromStr for KeySpec {
     }
 }
 
-/// What becomes an entry.
+/// The fields that become an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
 }
 
-/// A record, or what is wrong with its line.
+/// A record, or the error of its line.
 pub type Item = Result<Record, String>;
 
 /// Calls `each` with the number and the record of every line, until it fails.
@@ -248,7 +248,7 @@ fn from_row(object: &Map<String, Value>, spec: &[KeySpec], separator: Option<&[u
     make(content_of, value, spec, separator)
 }
 
-/// The record whose key is made of what `content_of` says of each field.
+/// The record whose key consists of `content_of` each field.
 fn make(
     content_of: impl Fn(&str) -> Result<String, String>,
     value: Vec<u8>,
@@ -286,7 +286,7 @@ fn make(
     check(Record { key, value })
 }
 
-/// Refuses what the server would refuse.
+/// Refuses a record that the server would refuse.
 fn check(record: Record) -> Item {
     if record.key.len() > key::MAX_LEN {
         let len = record.key.len();

@@ -146,7 +146,7 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Does a step; returns what it replies.
+/// Does a step; returns its reply.
 fn run(step: &Step, value: &mut [u8]) -> Option<i128> {
     let Step { kind, offset, .. } = *step;
     let old = kind.read(value, offset);

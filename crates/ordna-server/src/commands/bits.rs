@@ -16,7 +16,7 @@ use crate::spec::{KeyPositions, ONE_KEY};
 const FROM_SECOND: KeyPositions = (2, -1, 1);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("setbit", 4, UPDATE_SLOW, ONE_KEY, "Sets a bit; returns what it was.", setbit),
+    Command::new("setbit", 4, UPDATE_SLOW, ONE_KEY, "Sets a bit; returns its old value.", setbit),
     Command::new("getbit", 3, READ, ONE_KEY, "Returns a bit.", getbit),
     Command::new("bitcount", -2, READ_SLOW, ONE_KEY, "Counts the bits that are set.", bitcount),
     Command::new("bitpos", -3, READ_SLOW, ONE_KEY, "Finds the first bit that is 0 or 1.", bitpos),

@@ -132,7 +132,7 @@ fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
     false
 }
 
-/// What a wrong password leads to: a reply that comes later each time, and then the end.
+/// The consequence of a wrong password: a later reply each time, and then the end.
 fn after_guess(context: &Context<'_>, out: &mut Replies) -> Outcome {
     out.error(WRONG_PASSWORD);
     match context.session.guesses {

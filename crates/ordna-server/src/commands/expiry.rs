@@ -234,7 +234,7 @@ fn pexpiretime(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
     tell(context, arguments, out, |deadline, _| deadline)
 }
 
-/// What GETEX does to the expiry.
+/// The effect of GETEX on the expiry.
 #[derive(Clone, Copy)]
 enum Expiry<'a> {
     Keep,

@@ -28,7 +28,7 @@ pub const COMMANDS: &[Command] = &[Command::new(
 /// A section: its name, whether `INFO` without arguments shows it, and its lines.
 type Section = (&'static str, bool, fn(&Facts<'_>) -> String);
 
-/// What the sections read.
+/// The figures that the sections read.
 struct Facts<'a> {
     state: &'a State,
     keyspace: &'a Keyspace,

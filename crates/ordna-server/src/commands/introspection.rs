@@ -1,4 +1,4 @@
-//! `COMMAND`: what the server can do.
+//! `COMMAND`: the table of commands.
 
 use crate::command::{
     Command, Context, Outcome, Result, SYNTAX, Subcommands, TELL, help, subcommand,

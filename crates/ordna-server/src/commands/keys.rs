@@ -73,7 +73,7 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         out.count(usize::from(context.remove_with(key, |_| ()).is_some()));
         return Ok(Outcome::Done);
     }
-    // Nobody else is inside. The batch is one step for snapshots too.
+    // No other command runs. The batch is one step for snapshots too.
     let mut present: Vec<&[u8]> =
         keys.into_iter().filter(|key| context.keys.contains(key)).collect();
     present.sort_unstable();
@@ -212,7 +212,7 @@ fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> 
     let upper = points.get(part);
     let lower = lower.map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice()));
     let upper = upper.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice()));
-    // The last of so many is any of them: each replaces the one before with falling chance.
+    // Reservoir sampling: each entry replaces the chosen one with falling chance.
     let (mut chosen, mut met) = (None, 0);
     context.keys.visit(lower, upper, Direction::Ascending, |key, _| {
         met += 1;
@@ -240,7 +240,7 @@ pub fn entry(context: &Context<'_>, key: &[u8]) -> Result<Option<(Vec<u8>, Optio
     Ok(entry)
 }
 
-/// Moves a value to another key, of which nobody sees a half; returns whether it did.
+/// Moves a value to another key as one step for all clients; returns whether it did.
 fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Result<bool> {
     let (value, expires_at) = entry(context, from)?.ok_or(NO_SUCH_KEY)?;
     if only_new && context.keys.contains(to) {

@@ -1,4 +1,4 @@
-//! What the server remembers: SLOWLOG, LATENCY, MONITOR.
+//! The commands of logs: SLOWLOG, LATENCY, MONITOR.
 
 use std::sync::atomic::Ordering;
 

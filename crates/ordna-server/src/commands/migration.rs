@@ -1,8 +1,8 @@
 //! `DUMP` and `RESTORE`: values in the format of Redis' RDB files.
 //!
-//! A payload is the type (0: string), the value, the version of the format (two bytes) and a CRC-64,
-//! all numbers little-endian. A value is a length and as many bytes, or an integer of 1, 2 or 4 bytes,
-//! or text compressed by LZF, which `RESTORE` reads and `DUMP` does not write.
+//! A payload is the type (0: string), the value, the version of the format (two bytes) and a
+//! CRC-64, all numbers little-endian. A value is a length and as many bytes, or an integer of 1, 2
+//! or 4 bytes, or text compressed by LZF, which `RESTORE` reads and `DUMP` does not write.
 
 use crc::{CRC_64_REDIS, Crc};
 use ordna::Put;
@@ -56,7 +56,7 @@ fn encode(value: &[u8]) -> Vec<u8> {
     payload
 }
 
-/// Takes so many bytes off the front.
+/// Takes `count` bytes off the front.
 fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(count)?;
     *rest = left;
@@ -195,7 +195,7 @@ mod tests {
             let payload = encode(value);
             assert_eq!(decode(&payload[..payload.len() - 10]).as_deref(), Some(value));
         }
-        // What Redis makes of forty a: a literal, and a copy of it.
+        // Redis' payload of forty a: a literal, and a copy of it.
         assert_eq!(decompress(&[1, b'a', b'a', 0xE0, 29, 0], 40), Some(vec![b'a'; 40]));
         assert_eq!(decompress(&[0xE0, 29, 0], 38), None, "nothing to copy from");
         assert_eq!(decode(&[STRING, 0x80, 0xFF, 0xFF, 0xFF, 0xFF]), None);

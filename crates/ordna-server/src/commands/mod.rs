@@ -1,7 +1,7 @@
 //! The commands, one file for each group.
 //!
-//! A new command is a function and a line of `COMMANDS` in the file of its group. A new group is a file
-//! and a line here.
+//! A new command is a function and a line of `COMMANDS` in the file of its group. A new group is a
+//! file and a line here.
 
 mod acl;
 mod bitfield;
@@ -64,7 +64,7 @@ mod tests {
         assert!(catalog.all().is_sorted_by(|a, b| a.name < b.name), "two have one name");
         for (number, spec) in catalog.all().iter().enumerate() {
             assert_eq!(catalog.number_of(spec.name.to_ascii_uppercase().as_bytes()), Some(number));
-            // Whoever checks keys by ACL must know where they are.
+            // ACL needs the positions of keys.
             assert!(spec.hold != Hold::AloneIfSeveral || spec.keys != NO_KEY, "{}", spec.name);
         }
         assert!(catalog.find(b"").is_none() && catalog.find(&[b'x'; 99]).is_none());

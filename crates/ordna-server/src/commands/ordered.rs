@@ -1,4 +1,4 @@
-//! What Redis does not have: the order of the keys.
+//! The commands of the order of keys, which Redis lacks.
 
 use std::ops::Bound;
 
@@ -103,8 +103,8 @@ fn ceil(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     entry(context.keys.ceiling(arguments.get(1)), out)
 }
 
-/// An end of a range, as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+` for
-/// the ends of all.
+/// An end of a range, as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+`
+/// for the ends of all.
 #[derive(Debug, PartialEq)]
 enum End {
     Least,
@@ -141,7 +141,7 @@ impl End {
     }
 }
 
-/// What may follow the bounds of a range.
+/// The options behind the bounds of a range.
 #[derive(Default)]
 struct Options {
     reverse: bool,
@@ -216,8 +216,8 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
     })
 }
 
-/// The walk that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from` on,
-/// asks for.
+/// The walk that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from`
+/// on, asks for.
 pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<Walk> {
     let options = Options::read(arguments, from + 2)?;
     let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1), options.reverse)?;
@@ -235,9 +235,9 @@ fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Res
     Ok(Outcome::Walk(Box::new(options.walk(Bound::Included(prefix.to_vec()), upper))))
 }
 
-/// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for the
-/// next. A cursor holds its position, so it stays valid after a restart. Each call reads the present
-/// state.
+/// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for
+/// the next. A cursor holds its position, so it stays valid after a restart. Each call reads the
+/// present state.
 fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     const MOST: usize = 10_000;
     let (mut cursor, mut count, mut options) = (None, 100, Options::default());

@@ -33,7 +33,8 @@ fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<Persistence>> {
     context.state.persistence.as_ref().ok_or_else(|| NO_DIRECTORY.to_owned())
 }
 
-/// As in Redis, other clients may have to wait meanwhile: those whose commands need the keyspace alone.
+/// As in Redis, other clients may have to wait meanwhile: those whose commands need the keyspace
+/// alone.
 fn foreground(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let persistence = directory(context)?;
     if context.session.executing {

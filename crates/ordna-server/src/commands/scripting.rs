@@ -1,7 +1,7 @@
 //! `EVAL`, as far as locks need it: a few well-known scripts are recognized and executed natively.
 //!
-//! A script is known by the SHA-1 of its text without white space, in lower case and with `'` for `"`.
-//! Every other script is refused.
+//! A script is known by the SHA-1 of its text without white space, in lower case and with `'` for
+//! `"`. Every other script is refused.
 
 use std::sync::PoisonError;
 
@@ -26,19 +26,18 @@ pub const COMMANDS: &[Command] = &[
     Command::new("script", -2, NOSCRIPT, (0, 0, 0), "LOAD, EXISTS and FLUSH of scripts.", script),
 ];
 
-/// What a known script does with a key whose value is its first argument.
+/// The effect of a known script on a key whose value is its first argument.
 #[derive(Clone, Copy)]
 enum Known {
     /// Removes it.
     Release,
-    /// Has it expire so many milliseconds later, or so many from now on if the third argument says
-    /// so.
+    /// Adds milliseconds to its deadline, or to the present time if the third argument says so.
     Extend,
-    /// Has it expire in so many milliseconds.
+    /// Sets its deadline, in milliseconds from now.
     Renew,
 }
 
-/// SHA-1 of the normalized text, and what it does.
+/// SHA-1 of the normalized text, and the effect.
 const KNOWN: [(&str, Known); 5] = [
     // redis-py: release, extend, reacquire.
     ("3ad9a162dace07271ecd3d4fb06ce2c770f0a4f0", Known::Release),

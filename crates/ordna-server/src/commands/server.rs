@@ -163,7 +163,7 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     ok(out)
 }
 
-/// About what an entry takes beyond key and value: leaf, record, deadline.
+/// Estimated bytes of an entry beyond key and value: leaf, record, deadline.
 const OVERHEAD: usize = 48;
 
 fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -242,9 +242,9 @@ fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     subcommand("memory", COMMANDS, context, arguments, out)
 }
 
-/// What an operator should know of the memory.
+/// Advice to operators about the memory.
 fn doctor(context: &Context<'_>) -> String {
-    /// A snapshot is old after so many seconds.
+    /// Age in seconds from which a snapshot is old.
     const OLD: u64 = 600;
     let state = context.state;
     let counts = state.with_flushed(context.keys.statistics());

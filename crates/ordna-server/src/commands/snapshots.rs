@@ -76,8 +76,8 @@ fn held(context: &Context<'_>, arguments: Arguments<'_>) -> Result<Snapshot> {
     })
 }
 
-/// `CREATE [EX seconds] [KEEP]`: the snapshot ends when its time is over and, unless it is to be kept,
-/// with the connection.
+/// `CREATE [EX seconds] [KEEP]`: the snapshot ends when its time is over and, unless it is to be
+/// kept, with the connection.
 fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (mut lease, mut keep) = (None, false);
     let mut options = arguments.iter_from(2);
@@ -104,8 +104,8 @@ fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(Outcome::Done)
 }
 
-/// Each with its number, its age, what is left of its time, in milliseconds (-1: no end), and the
-/// client with which it ends (-1: none).
+/// Each snapshot's number, age, time left in milliseconds (-1: no end), and the client with which
+/// it ends (-1: none).
 fn list(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let list = context.state.snapshots.list();
     let milliseconds = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);

@@ -124,7 +124,7 @@ enum Condition<'a> {
     IfEqual(&'a [u8]),
 }
 
-/// What SET does to the expiry.
+/// The effect of SET on the expiry.
 enum Expiry {
     None,
     Keep,

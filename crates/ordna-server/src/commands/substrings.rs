@@ -58,8 +58,8 @@ fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(Outcome::Done)
 }
 
-/// The bytes that a first and last position stand for, negative ones counted from the end; `None` if
-/// there are none.
+/// The bytes that a first and last position stand for, negative ones counted from the end; `None`
+/// if there are none.
 pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     let len = i64::try_from(len).ok()?;
     if start < 0 && end < 0 && start > end {

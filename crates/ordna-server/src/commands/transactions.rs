@@ -1,16 +1,16 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of what it does. It is
-//! not a batch of the store. A batch is a list of writes that is complete before the first of them is
-//! done; what INCR or SETNX writes and replies follows from what the commands before them have left.
-//! And a batch is whole for snapshots only: a GET of another client, which reads the latest state, may
-//! come between two of its writes. (MSET and MSETNX, whose writes are known, are batches, and hold the
-//! keyspace alone for such a GET.)
+//! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of its writes. It
+//! is not a batch of the store. A batch is a list of writes that is complete before the first of
+//! them is done; the writes and replies of INCR or SETNX follow from the commands before them. And
+//! a batch is whole for snapshots only: a GET of another client, which reads the latest state, may
+//! come between two of its writes. (MSET and MSETNX, whose writes are known, are batches, and hold
+//! the keyspace alone for such a GET.)
 //!
 //! Nor does the memory limit leave a part of it undone. As in Redis, a command that needs memory is
-//! refused when it is queued if there is none, EXEC is if there is none any more, and once begun it is
-//! executed to its end. Here each counts as if it set new keys, so it is begun only if there is room
-//! for those; what copies of older values take, kept by snapshots, may exceed the limit.
+//! refused when it is queued if there is none, EXEC is if there is none any more, and once begun it
+//! is executed to its end. Here each counts as if it set new keys, so it is begun only if there is
+//! room for those; what copies of older values take, kept by snapshots, may exceed the limit.
 
 use ordna::OrderedIndex;
 
@@ -96,7 +96,7 @@ fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
 }
 
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    // A key that was there and has expired, or was flushed, has changed though nobody wrote it.
+    // A key that has expired or was flushed has changed, though no client wrote it.
     let is_unchanged = |watched: &Watched| {
         let key = watched.watch.key();
         !watched.watch.was_written() && (!watched.was_present || context.keys.contains(key))
@@ -139,8 +139,8 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     Ok(Outcome::Done)
 }
 
-/// Executes a command and does at once what it leaves to be done. The replies must not grow beyond
-/// position `end`.
+/// Executes a command, and at once the work that it leaves to its connection. The replies must not
+/// grow beyond position `end`.
 fn execute_queued(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,
