@@ -39,6 +39,7 @@
 //! | `restore`, `verify` | reading a backup |
 //! | `log` | stripes, group commit, replay |
 //! | `directory`, `open` | a store in a directory |
+//! | `owned` | a store that has owners |
 //!
 //! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the paper's.
 
@@ -52,6 +53,7 @@ pub mod fuzzing;
 mod log;
 mod manifest;
 mod open;
+mod owned;
 mod restore;
 mod storage;
 mod verify;

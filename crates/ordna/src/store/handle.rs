@@ -150,6 +150,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.within_limit(|engine| {
             engine.writing(|turn| engine.apply(key, turn, Payment::Due, &mut change))
         })
+        .map(|_| ())
     }
 
     /// Sets `key` to a value that is gone at `expires_at`, in milliseconds on the store's clock.
@@ -167,15 +168,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
     {
         let engine = self.engine();
-        engine.writing(|turn| {
-            engine.apply(key, turn, Payment::Forced, |found| match (change(found), found) {
-                (Change::Put(expires_at), Some(found)) => {
-                    Change::Put(Put { value: found.value.to_owned(), expires_at })
-                }
-                (Change::Remove, _) => Change::Remove,
-                (Change::Keep | Change::Put(_), _) => Change::Keep,
+        engine
+            .writing(|turn| {
+                engine.apply(key, turn, Payment::Forced, |found| match (change(found), found) {
+                    (Change::Put(expires_at), Some(found)) => {
+                        Change::Put(Put { value: found.value.to_owned(), expires_at })
+                    }
+                    (Change::Remove, _) => Change::Remove,
+                    (Change::Keep | Change::Put(_), _) => Change::Keep,
+                })
             })
-        })
+            .map(|_| ())
     }
 
     /// Sets or lifts (`None`) the time at which `key` expires; returns whether it is there.

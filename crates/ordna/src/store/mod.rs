@@ -35,6 +35,7 @@
 //! | `build` | a store from sorted items, in parallel |
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
+//! | `owned` | a store written by owners, each with pointers to its entries |
 //! | `walks` | walks under way, for the statistics |
 //! | `journal`, `logged` | the seam to a log of all writes |
 //!
@@ -53,6 +54,7 @@ mod index;
 pub(crate) mod journal;
 mod logged;
 mod options;
+mod owned;
 mod snapshot;
 #[doc(hidden)]
 pub mod terms;
@@ -66,5 +68,6 @@ pub use budget::{Lifted, MemoryBudget};
 pub use entry::{Found, Put};
 pub use handle::{LiveSnapshot, Statistics, Store};
 pub use options::Options;
+pub use owned::{EntryHash, OwnedStore, Owner};
 pub use snapshot::Snapshot;
 pub use ttl::Clock;

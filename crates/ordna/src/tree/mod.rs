@@ -143,6 +143,8 @@ pub struct Outcome {
     pub shrinks: usize,
     /// Bytes that undo records took, and gave back.
     pub undo: (usize, usize),
+    /// The word of the new entry; 0 if none was made.
+    pub word: u64,
 }
 
 /// A locked leaf.
@@ -409,9 +411,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 after: put.as_ref().map(|(_, deadline)| *deadline),
                 changed: true,
                 shrinks,
-                undo: (0, 0),
+                ..Outcome::default()
             };
-            let in_place = self.write(leaf, probe, slot, put, undo, turn, &mut outcome.undo.0);
+            let in_place = self.write(leaf, probe, slot, put, undo, turn, &mut outcome);
             if self.log.is_prune_due(leaf)
                 && let Some(live) = live()
             {
@@ -443,22 +445,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         put: Option<(T, u64)>,
         undo: bool,
         turn: &Turn<'_>,
-        taken: &mut usize,
+        outcome: &mut Outcome,
     ) -> bool {
         let old = slot.map(|slot| leaf.entry(slot));
-        let push = |taken: &mut usize| {
+        let push = |outcome: &mut Outcome| {
             point("tree.write.before_push");
             let state = old.map_or(State::Absent, |old| State::Present {
                 word: old.word,
                 deadline: old.deadline,
             });
-            *taken += self.log.push(leaf, probe, state, turn.term);
+            outcome.undo.0 += self.log.push(leaf, probe, state, turn.term);
             point("tree.write.pushed");
         };
         let Some((value, deadline)) = put else {
             let Some((slot, old)) = slot.zip(old) else { return true };
             if undo {
-                push(taken);
+                push(outcome);
             }
             leaf.clear(slot);
             if !undo {
@@ -481,12 +483,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             return true;
         }
         if undo && !fault!("tree.write.slot_first") {
-            push(taken);
+            push(outcome);
         }
         let word = match value.to_word() {
             Some(word) if K::HEAD_IS_KEY => word,
             _ => Leaf::word_of(probe, Record::new(probe.key, value)),
         };
+        outcome.word = word;
         match slot.zip(old) {
             None => {
                 let entry = leaf::Entry { key: probe.head, word, deadline };
@@ -501,12 +504,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     Self::retire(old.word, turn.guard);
                 }
                 if fault!("tree.write.slot_first") && undo {
-                    push(taken);
+                    push(outcome);
                 }
                 return !timed;
             }
         }
         false
+    }
+
+    /// The record of an entry; `None` if its key and value stand in the slot.
+    pub fn record(word: u64) -> Option<Record<K, V>> {
+        if is_inline::<K, V>() { None } else { Leaf::<K, V>::record(word) }
+    }
+
+    /// The words of all entries, leaf by leaf in the order of keys. To be called while no thread writes.
+    pub fn words(&self) -> Vec<Vec<u64>> {
+        let leaves = std::iter::successors(Some(self.first), |leaf| leaf.next());
+        let words = leaves.map(|leaf| {
+            let image = leaf.image();
+            image.words[..image.count].to_vec()
+        });
+        words.collect()
     }
 
     /// Retires the record behind a word that no snapshot needs.

@@ -254,7 +254,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     }
                     let before = Some(entry.deadline);
                     let undo = (taken, 0);
-                    each(key, Outcome { before, after: None, changed: true, shrinks, undo });
+                    each(
+                        key,
+                        Outcome { before, after: None, changed: true, shrinks, undo, word: 0 },
+                    );
                 });
             }
             let next =

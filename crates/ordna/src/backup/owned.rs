@@ -1,0 +1,41 @@
+//! Backup and restore of a store that has owners.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::BackupError;
+use super::open::OpenOptions;
+use super::write::{BackupOptions, Summary};
+use crate::store::{EntryHash, OwnedStore, Owner};
+use crate::{Snapshot, Store};
+
+impl OwnedStore {
+    /// Backs up a snapshot of this store into a directory of its own, which must not exist.
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub fn backup_snapshot_to(
+        &self,
+        snapshot: &Snapshot<[u8], u64>,
+        target: impl AsRef<Path>,
+        options: &BackupOptions,
+    ) -> Result<Summary, BackupError> {
+        self.store().backup_snapshot_to(snapshot, target, options)
+    }
+
+    /// A store of what a backup holds, its entries divided among `owners` owners by `owner_of` (modulo
+    /// their number). Parallel. O(n).
+    ///
+    /// # Errors
+    /// [`BackupError`]. Source: Nitro, §5.2 and §9.
+    pub fn restore(
+        backup: impl AsRef<Path>,
+        options: OpenOptions,
+        owners: usize,
+        owner_of: impl Fn(&[u8], u64) -> usize + Sync,
+        hash: &EntryHash,
+    ) -> Result<(Arc<Self>, Vec<Owner>), BackupError> {
+        let store = Store::restore(backup, options)?;
+        Ok(Self::adopt(store, owners.max(1), &owner_of, hash))
+    }
+}
