@@ -10,15 +10,16 @@ const ALLOWED: [&str; 8] =
 
 /// The normal dependencies that each crate of the workspace may have on others of it. A release
 /// build takes nothing from the crates that are for development only.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("ordna-base", &[]),
     ("ordna-papers", &["ordna", "ordna-base"]),
     ("ordna", &["ordna-base", "ordna-derive"]),
     ("ordna-derive", &[]),
     ("ordna-c", &["ordna"]),
-    ("ordna-server", &["ordna"]),
-    ("ordna-bench", &["ordna", "ordna-base", "ordna-papers"]),
-    ("ordna-cli", &["ordna", "ordna-bench", "ordna-server"]),
+    ("ordna-secondary", &["ordna"]),
+    ("ordna-server", &["ordna", "ordna-secondary"]),
+    ("ordna-bench", &["ordna", "ordna-base", "ordna-papers", "ordna-secondary"]),
+    ("ordna-cli", &["ordna", "ordna-bench", "ordna-secondary", "ordna-server"]),
     ("ordna-testkit", &["ordna-base", "ordna-papers"]),
     ("xtask", &[]),
 ];

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The crates whose tests look for planted faults and run under a sanitizer.
-pub const LIBRARY: [&str; 3] = ["ordna-base", "ordna-papers", "ordna"];
+pub const LIBRARY: [&str; 4] = ["ordna-base", "ordna-papers", "ordna", "ordna-secondary"];
 
 /// Tells cargo to take these crates.
 pub fn library() -> impl Iterator<Item = &'static str> {

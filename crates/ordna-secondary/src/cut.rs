@@ -1,0 +1,116 @@
+//! Cuts: the state of all indexes at one vector.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use ordna::Snapshot;
+use ordna::tuple::Value;
+
+use crate::error::Error;
+use crate::index::{Index, IndexInfo, State};
+use crate::query::{AtCut, Page, Query, Range};
+use crate::vector::Vector;
+
+/// An index in a cut. Without a snapshot it was not built yet.
+pub(crate) struct IndexCut {
+    pub index: Arc<Index>,
+    pub snapshot: Option<Snapshot<[u8], u64>>,
+}
+
+/// The state of all indexes at one vector.
+pub(crate) struct Cut {
+    pub number: u64,
+    pub vector: Vector,
+    pub taken: Instant,
+    pub indexes: BTreeMap<String, IndexCut>,
+}
+
+/// A cut to query: all indexes hold exactly the changes up to its [`vector`](Self::vector).
+///
+/// It never changes. While it lives, it keeps the entries that it sees.
+#[derive(Clone)]
+pub struct View(pub(crate) Arc<Cut>);
+
+impl std::fmt::Debug for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("View").field("vector", &self.0.vector).finish_non_exhaustive()
+    }
+}
+
+impl View {
+    /// The positions up to which changes are in it.
+    pub fn vector(&self) -> &Vector {
+        &self.0.vector
+    }
+
+    /// When it was taken.
+    pub fn taken(&self) -> Instant {
+        self.0.taken
+    }
+
+    /// Its number; grows from one cut to the next.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Names of the indexes, in order.
+    pub fn indexes(&self) -> impl Iterator<Item = &str> {
+        self.0.indexes.keys().map(String::as_str)
+    }
+
+    /// Runs a query. O(log n + offset + limit).
+    ///
+    /// # Errors
+    /// The index is not there, not built or incomplete; the query does not fit it.
+    pub fn query(&self, index: &str, query: &Query) -> Result<Page, Error> {
+        self.of(index)?.page(query)
+    }
+
+    /// Number of entries in a range of the part behind `prefix`. O(1) for the whole index, else O(n) with n
+    /// entries in the range.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    pub fn count(&self, index: &str, prefix: &[Value], range: &Range) -> Result<usize, Error> {
+        self.of(index)?.count(prefix, range)
+    }
+
+    fn of(&self, name: &str) -> Result<AtCut<'_>, Error> {
+        let found = self.0.indexes.get(name);
+        let found = found.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
+        let index = &*found.index;
+        if let Some(reason) = index.failure.get() {
+            return Err(Error::Failed { index: name.to_owned(), reason: reason.clone() });
+        }
+        let building = || Error::Building {
+            index: name.to_owned(),
+            done: index.built.load(Ordering::Relaxed),
+        };
+        let snapshot = found.snapshot.as_ref().ok_or_else(building)?;
+        Ok(AtCut { definition: &index.definition, uid: index.uid, snapshot })
+    }
+}
+
+/// What is known of an index whose last snapshot is this one.
+pub(crate) fn info(index: &Index, cut: &Cut) -> IndexInfo {
+    let snapshot = cut.indexes.get(&index.definition.name);
+    let snapshot = snapshot.filter(|found| found.index.uid == index.uid);
+    let snapshot = snapshot.and_then(|found| found.snapshot.as_ref());
+    IndexInfo {
+        definition: index.definition.clone(),
+        uid: index.uid,
+        state: match (index.failure.get(), snapshot) {
+            (Some(reason), _) => State::Failed(reason.clone()),
+            (None, Some(_)) => State::Ready,
+            (None, None) => State::Building,
+        },
+        built: index.built.load(Ordering::Relaxed),
+        entries: snapshot.map_or(0, Snapshot::len),
+        bytes: index.entries.memory(),
+        reverse_bytes: index.reverse_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum(),
+        wrong_type: index.wrong_type.load(Ordering::Relaxed),
+        too_large: index.too_large.load(Ordering::Relaxed),
+    }
+}

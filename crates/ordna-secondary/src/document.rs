@@ -1,0 +1,93 @@
+//! Documents, and changes of documents.
+
+use ordna::tuple::{Number, Value};
+
+/// The fields of a document, in order. Nested objects are fields with dots in their names.
+///
+/// ```
+/// use ordna_secondary::Document;
+/// use ordna::tuple::Value;
+///
+/// let town = serde_json::json!({"name": "Lund", "at": {"country": "SE"}});
+/// let town = Document::from_json(&town);
+/// assert_eq!(town.get("at.country"), Some(&Value::String("SE".to_owned())));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Document {
+    fields: Vec<(Box<str>, Value)>,
+}
+
+impl Document {
+    /// A document without fields.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a field. Of two fields of one name the first one counts.
+    pub fn push(&mut self, name: impl Into<Box<str>>, value: Value) {
+        self.fields.push((name.into(), value));
+    }
+
+    /// The same, as an expression.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<Box<str>>, value: Value) -> Self {
+        self.push(name, value);
+        self
+    }
+
+    /// The value of a field. O(fields).
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value)
+    }
+
+    /// All fields, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.fields.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// The document of a JSON object; any other JSON value is the field with the empty name.
+    pub fn from_json(json: &serde_json::Value) -> Self {
+        let mut document = Self::new();
+        document.flatten(String::new(), json);
+        document
+    }
+
+    fn flatten(&mut self, name: String, json: &serde_json::Value) {
+        let serde_json::Value::Object(fields) = json else {
+            return self.push(name, of_json(json));
+        };
+        for (field, json) in fields {
+            let name = if name.is_empty() { field.clone() } else { format!("{name}.{field}") };
+            self.flatten(name, json);
+        }
+    }
+}
+
+/// The value of a JSON value. An object within an array is a tuple of its values.
+fn of_json(json: &serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => Value::Null,
+        serde_json::Value::Bool(value) => Value::Bool(*value),
+        serde_json::Value::String(text) => Value::String(text.clone()),
+        serde_json::Value::Array(items) => Value::Tuple(items.iter().map(of_json).collect()),
+        serde_json::Value::Object(fields) => Value::Tuple(fields.values().map(of_json).collect()),
+        serde_json::Value::Number(number) => Value::Number(
+            (number.as_i64().map(|n| Number::from(i128::from(n))))
+                .or_else(|| number.as_u64().map(|n| Number::from(u128::from(n))))
+                .unwrap_or_else(|| Number::from(number.as_f64().unwrap_or(f64::NAN))),
+        ),
+    }
+}
+
+/// A change of one document: what a source feeds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mutation {
+    /// The bucket of the document. All changes of a document are in one bucket.
+    pub bucket: u32,
+    /// Its sequence number in the bucket; 0 for a document of a snapshot, which moves no position.
+    pub seq: u64,
+    /// Name of the document.
+    pub id: Box<[u8]>,
+    /// The whole document as it is now; `None`: it was deleted.
+    pub document: Option<Document>,
+}

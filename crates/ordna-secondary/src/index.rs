@@ -1,0 +1,103 @@
+//! An index: its entries, its state, its counts.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::define::IndexDefinition;
+use crate::error::Error;
+use crate::reverse::Entries;
+
+/// What an index is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// It is being built from a snapshot of the documents, or waits for its first cut.
+    Building,
+    /// It answers queries.
+    Ready,
+    /// It is incomplete and answers none.
+    Failed(String),
+}
+
+/// What is known of an index.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct IndexInfo {
+    /// What it is of.
+    pub definition: IndexDefinition,
+    /// A number that no other index of this service had or will have.
+    pub uid: u64,
+    /// What it is doing.
+    pub state: State,
+    /// Documents taken from the snapshot that it is or was built from.
+    pub built: u64,
+    /// Entries in the published cut; 0 until there is one.
+    pub entries: usize,
+    /// Bytes of the entries.
+    pub bytes: usize,
+    /// Bytes of the reverse maps, as of the last cut.
+    pub reverse_bytes: usize,
+    /// Documents left out because of a field's type.
+    pub wrong_type: u64,
+    /// Documents left out because they are too large.
+    pub too_large: u64,
+}
+
+/// An index, as the service, its workers and its cuts share it.
+pub(crate) struct Index {
+    pub uid: u64,
+    pub definition: IndexDefinition,
+    pub entries: Entries,
+    /// Documents of the snapshot that were handled.
+    pub built: AtomicU64,
+    /// Workers that are done with the documents of the snapshot.
+    pub filled: AtomicUsize,
+    pub dropped: AtomicBool,
+    pub failure: OnceLock<String>,
+    pub wrong_type: AtomicU64,
+    pub too_large: AtomicU64,
+    /// Bytes of each worker's reverse map.
+    pub reverse_bytes: Vec<AtomicUsize>,
+    /// The last document that was left out, and why.
+    pub left_out: Mutex<Option<(Vec<u8>, Error)>>,
+}
+
+impl Index {
+    pub fn new(uid: u64, definition: IndexDefinition, entries: Entries, workers: usize) -> Self {
+        Self {
+            uid,
+            definition,
+            entries,
+            built: AtomicU64::new(0),
+            filled: AtomicUsize::new(0),
+            dropped: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            wrong_type: AtomicU64::new(0),
+            too_large: AtomicU64::new(0),
+            reverse_bytes: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            left_out: Mutex::new(None),
+        }
+    }
+
+    /// Whether all workers have all documents of the snapshot.
+    pub fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire) == self.reverse_bytes.len()
+    }
+
+    /// The index answers no query from now on.
+    pub fn fail(&self, reason: impl ToString) {
+        // The first failure counts.
+        let _ = self.failure.set(reason.to_string());
+    }
+
+    /// Counts a document that has no entries because of an error.
+    pub fn leave_out(&self, id: &[u8], error: Error) {
+        let count = match error {
+            Error::WrongType { .. } => &self.wrong_type,
+            _ => &self.too_large,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut last = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Some((id.to_vec(), error));
+    }
+}

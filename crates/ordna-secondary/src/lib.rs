@@ -1,0 +1,97 @@
+//! Secondary indexes over a stream of documents: ordered composite keys, consistent reads, resumable.
+//!
+//! A [`ChangeSource`] tells what happens to documents. A [`Service`] follows it: each of its workers
+//! applies the changes of its documents to all indexes, and every 20 ms a cut of all of them is published,
+//! with the vector of positions up to which changes are in it. Queries read a cut.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::sync::{Arc, Mutex};
+//! use ordna::tuple::{Number, Value};
+//! use ordna_secondary::*;
+//!
+//! /// Where the documents are.
+//! #[derive(Default)]
+//! struct Towns(Mutex<BTreeMap<Box<[u8]>, Document>>);
+//!
+//! impl DocumentStore for Towns {
+//!     fn get(&self, id: &[u8]) -> Option<Document> {
+//!         self.0.lock().unwrap().get(id).cloned()
+//!     }
+//!     fn snapshot(&self, _: usize) -> Vec<Box<dyn Iterator<Item = Named> + Send>> {
+//!         vec![Box::new(self.0.lock().unwrap().clone().into_iter())]
+//!     }
+//! }
+//!
+//! let towns = Arc::new(Towns::default());
+//! let source = Arc::new(Embedded::new(64, 1, towns.clone()));
+//! let service = Service::start(Options::new(), source.clone())?;
+//! let by_size = IndexDefinition::new("by_size", "town:")
+//!     .part(Part::new("country"))
+//!     .part(Part::new("people").descending());
+//! service.create(by_size)?;
+//! for (id, country, people) in [("town:1", "SE", 94_393), ("town:2", "SE", 177_074)] {
+//!     let town = Document::new()
+//!         .with("country", Value::String(country.into()))
+//!         .with("people", Value::Number(Number::Int(people)));
+//!     source.write(id.as_bytes(), || {
+//!         towns.0.lock().unwrap().insert(id.as_bytes().into(), town.clone());
+//!         ((), Some(Some(town)))
+//!     })?;
+//! }
+//! let swedish = Query::new().prefix([Value::String("SE".into())]).limit(10);
+//! let read = Read::request_plus().wait_for_build();
+//! let page = service.query("by_size", &swedish, &read)?;
+//! let ids: Vec<_> = page.entries.iter().map(|entry| &entry.id[..]).collect();
+//! assert_eq!(ids, [b"town:2", b"town:1"]);
+//! # Ok::<(), ordna_secondary::Error>(())
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | `document`, `values` | documents, changes, types of values |
+//! | `define`, `filter` | what an index is of, and the keys of a document |
+//! | `vector`, `source` | positions, streams of changes |
+//! | `lanes`, `worker` | queues by document, and the threads that empty them |
+//! | `reverse`, `index` | the way back from documents to entries; an index |
+//! | `cut`, `query` | a state of all indexes; ranges, pages, cursors |
+//! | `service`, `recover` | all of it together; backups |
+//! | `embedded`, `file` | sources |
+//!
+//! Sources: the Nitro paper (VLDB 2016), §8 to §10; `docs/design/secondary.md`.
+
+mod cut;
+mod define;
+mod document;
+mod embedded;
+mod error;
+mod file;
+mod filter;
+mod index;
+mod lanes;
+mod query;
+mod recover;
+mod reverse;
+mod service;
+mod source;
+mod values;
+mod vector;
+mod worker;
+
+pub use cut::View;
+pub use define::{
+    Explode, IndexDefinition, Keys, MAX_ENTRIES, MAX_PARTS, OnWrongType, Order, Part, number_of,
+};
+pub use document::{Document, Mutation};
+pub use embedded::{Changed, DocumentStore, Embedded, Named};
+pub use error::{Error, SourceError};
+pub use file::NdjsonFile;
+pub use filter::Filter;
+pub use index::{IndexInfo, State};
+pub use query::{Cursor, Entry, Page, Query, Range};
+pub use recover::Backup;
+pub use reverse::Reverse;
+pub use service::{Consistency, Options, Read, Service};
+pub use source::{ChangeSource, Documents, Feed};
+pub use values::Kind;
+pub use vector::{Position, Vector};

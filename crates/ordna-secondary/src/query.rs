@@ -1,0 +1,429 @@
+//! Queries of one index at one cut.
+
+use std::fmt;
+use std::ops::{Bound, ControlFlow};
+use std::str::FromStr;
+
+use ordna::index::Direction;
+use ordna::key::prefix_end;
+use ordna::tuple::{Reader, Value, encode};
+use ordna::{Snapshot, tuple};
+
+use crate::define::{IndexDefinition, Order, Part, id_of};
+use crate::error::Error;
+use crate::values::{ByteRange, between, coerce};
+
+/// Bounds of the part behind a query's prefix.
+///
+/// A range with one bound holds values of that bound's class only: numbers, texts, truth values, and so on.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Range {
+    /// Everything, missing and null too.
+    #[default]
+    All,
+    /// Values between two bounds, the lower one first whatever the part's order.
+    Between(Bound<Value>, Bound<Value>),
+    /// Texts that begin so.
+    StartsWith(String),
+}
+
+/// What to read from an index.
+///
+/// ```
+/// use std::ops::Bound;
+/// use ordna_secondary::{Query, Range};
+/// use ordna::tuple::{Number, Value};
+///
+/// let large = Bound::Included(Value::Number(Number::Int(100_000)));
+/// let query = Query::new()
+///     .prefix([Value::String("SE".into())])
+///     .range(Range::Between(large, Bound::Unbounded))
+///     .limit(10);
+/// assert_eq!(query.limit, 10);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Query {
+    /// Values of the first parts.
+    pub prefix: Vec<Value>,
+    /// Bounds of the next part.
+    pub range: Range,
+    /// Backwards.
+    pub reverse: bool,
+    /// Entries to skip. O(offset).
+    pub offset: usize,
+    /// Entries at most.
+    pub limit: usize,
+    /// Where a former page of the same query ended; the offset is then not applied again.
+    pub cursor: Option<Cursor>,
+    /// Only the first entry of those that agree in so many first parts. O(log n) for each.
+    pub distinct: Option<usize>,
+    /// Whether entries carry the values of all parts.
+    pub covering: bool,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self {
+            prefix: Vec::new(),
+            range: Range::All,
+            reverse: false,
+            offset: 0,
+            limit: 100,
+            cursor: None,
+            distinct: None,
+            covering: false,
+        }
+    }
+}
+
+impl Query {
+    /// The first 100 entries.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With values of the first parts.
+    #[must_use]
+    pub fn prefix(self, values: impl IntoIterator<Item = Value>) -> Self {
+        Self { prefix: values.into_iter().collect(), ..self }
+    }
+
+    /// With bounds of the next part.
+    #[must_use]
+    pub fn range(self, range: Range) -> Self {
+        Self { range, ..self }
+    }
+
+    /// Backwards.
+    #[must_use]
+    pub fn reverse(self) -> Self {
+        Self { reverse: true, ..self }
+    }
+
+    /// Behind the first so many.
+    #[must_use]
+    pub fn offset(self, offset: usize) -> Self {
+        Self { offset, ..self }
+    }
+
+    /// So many at most.
+    #[must_use]
+    pub fn limit(self, limit: usize) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// From where a page ended.
+    #[must_use]
+    pub fn cursor(self, cursor: Cursor) -> Self {
+        Self { cursor: Some(cursor), ..self }
+    }
+
+    /// One entry for each combination of so many first parts.
+    #[must_use]
+    pub fn distinct(self, parts: usize) -> Self {
+        Self { distinct: Some(parts), ..self }
+    }
+
+    /// With the values of all parts.
+    #[must_use]
+    pub fn covering(self) -> Self {
+        Self { covering: true, ..self }
+    }
+}
+
+/// Where a page ended. Opaque; survives a restart of a service that has backups, and any change of the
+/// index: the next page begins behind the last entry of the former one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor(Vec<u8>);
+
+/// Bytes before the key: checksum, index, direction.
+const HEAD: usize = 13;
+
+impl Cursor {
+    fn new(uid: u64, reverse: bool, key: &[u8]) -> Self {
+        let mut bytes = vec![0; 4];
+        bytes.extend_from_slice(&uid.to_be_bytes());
+        bytes.push(u8::from(reverse));
+        bytes.extend_from_slice(key);
+        let sum = crc32fast::hash(&bytes[4..]);
+        bytes[..4].copy_from_slice(&sum.to_be_bytes());
+        Self(bytes)
+    }
+
+    /// The bytes, to be kept.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The cursor of these bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadCursor`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let (sum, rest) = bytes.split_first_chunk().ok_or(Error::BadCursor("it is too short"))?;
+        if bytes.len() < HEAD || u32::from_be_bytes(*sum) != crc32fast::hash(rest) {
+            return Err(Error::BadCursor("its checksum differs"));
+        }
+        Ok(Self(bytes.to_vec()))
+    }
+
+    /// The number of its index.
+    pub fn index(&self) -> u64 {
+        self.0[4..].first_chunk().map_or(0, |uid| u64::from_be_bytes(*uid))
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.0[HEAD..]
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let digit = |byte: u8| (byte as char).to_digit(16);
+        let pair = |pair: &[u8]| Some((digit(pair[0])? * 16 + digit(*pair.get(1)?)?) as u8);
+        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
+        Self::from_bytes(&bytes.ok_or(Error::BadCursor("it is not hex"))?)
+    }
+}
+
+/// An entry of an index.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Name of the document.
+    pub id: Vec<u8>,
+    /// The values of all parts, if the query is covering.
+    pub parts: Vec<Value>,
+}
+
+/// What a query found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Page {
+    /// The entries, in the query's order.
+    pub entries: Vec<Entry>,
+    /// Where the next page begins; `None`: nothing follows.
+    pub cursor: Option<Cursor>,
+}
+
+/// One index at one moment.
+#[derive(Clone)]
+pub(crate) struct AtCut<'a> {
+    pub definition: &'a IndexDefinition,
+    pub uid: u64,
+    pub snapshot: &'a Snapshot<[u8], u64>,
+}
+
+impl AtCut<'_> {
+    fn bad(&self, reason: impl Into<String>) -> Error {
+        Error::BadQuery { index: self.definition.name.clone(), reason: reason.into() }
+    }
+
+    /// The value as the part stores it, encoded in ascending order.
+    fn bytes(&self, part: &Part, value: &Value) -> Result<Vec<u8>, Error> {
+        let stored = coerce(value, part.kind).ok_or_else(|| {
+            self.bad(format!("{value:?} is no value of the part {:?}", part.field))
+        })?;
+        Ok(encode(&*stored))
+    }
+
+    /// The keys of a query, in the order of the index.
+    fn range(&self, prefix: &[Value], range: &Range) -> Result<ByteRange, Error> {
+        let parts = &self.definition.parts;
+        if prefix.len() > parts.len() || prefix.len() == parts.len() && *range != Range::All {
+            return Err(self.bad(format!("it has {} parts only", parts.len())));
+        }
+        let mut start = Vec::new();
+        for (part, value) in parts.iter().zip(prefix) {
+            let stored = coerce(value, part.kind).ok_or_else(|| {
+                self.bad(format!("{value:?} is no value of the part {:?}", part.field))
+            })?;
+            part.encode(&stored, &mut start);
+        }
+        let Some(part) = parts.get(prefix.len()) else { return Ok(all_of(start)) };
+        let (lower, upper) = match range {
+            Range::All => return Ok(all_of(start)),
+            Range::StartsWith(text) => {
+                let mut bytes = self.bytes(part, &Value::String(text.clone()))?;
+                if !matches!(bytes.first(), Some(&tuple::code::STRING | &tuple::code::BYTES)) {
+                    return Err(self.bad(format!("the part {:?} has no texts", part.field)));
+                }
+                // Without the end of the text.
+                bytes.pop();
+                (Bound::Included(bytes.clone()), Bound::Included(bytes))
+            }
+            Range::Between(lower, upper) => {
+                let bytes = |bound: &Bound<Value>| match bound {
+                    Bound::Included(value) => self.bytes(part, value).map(Bound::Included),
+                    Bound::Excluded(value) => self.bytes(part, value).map(Bound::Excluded),
+                    Bound::Unbounded => Ok(Bound::Unbounded),
+                };
+                between(bytes(lower)?, bytes(upper)?)
+            }
+        };
+        let place = |bytes: Vec<u8>| {
+            let flip = if part.order == Order::Descending { 0xFF } else { 0 };
+            let mut whole = start.clone();
+            whole.extend(bytes.iter().map(|byte| byte ^ flip));
+            whole
+        };
+        let (lower, upper) =
+            if part.order == Order::Descending { (upper, lower) } else { (lower, upper) };
+        // A bound stands for all keys that begin with it: those of one value.
+        let behind = |bytes: Vec<u8>| prefix_end(&bytes).map_or(Bound::Unbounded, Bound::Included);
+        let before = |bytes: Vec<u8>| prefix_end(&bytes).map_or(Bound::Unbounded, Bound::Excluded);
+        let first = match lower {
+            Bound::Included(bytes) => Bound::Included(place(bytes)),
+            Bound::Excluded(bytes) => behind(place(bytes)),
+            Bound::Unbounded => Bound::Included(start.clone()),
+        };
+        let last = match upper {
+            Bound::Included(bytes) => before(place(bytes)),
+            Bound::Excluded(bytes) => Bound::Excluded(place(bytes)),
+            Bound::Unbounded => all_of(start).1,
+        };
+        Ok((first, last))
+    }
+
+    /// Number of entries. O(1) for the whole index; otherwise O(n) for n entries in the range, as the store
+    /// keeps no counts within.
+    pub fn count(&self, prefix: &[Value], range: &Range) -> Result<usize, Error> {
+        if prefix.is_empty() && *range == Range::All {
+            return Ok(self.snapshot.len());
+        }
+        let (lower, upper) = self.range(prefix, range)?;
+        let mut count = 0;
+        self.visit(&lower, &upper, Direction::Ascending, |_, _| {
+            count += 1;
+            ControlFlow::Continue(())
+        });
+        Ok(count)
+    }
+
+    fn visit(
+        &self,
+        lower: &Bound<Vec<u8>>,
+        upper: &Bound<Vec<u8>>,
+        direction: Direction,
+        mut each: impl FnMut(&[u8], u64) -> ControlFlow<()>,
+    ) {
+        let (lower, upper) = (lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..]));
+        self.snapshot.visit(lower, upper, direction, |key, value| each(key, *value));
+    }
+
+    /// Bytes of the first parts of a key.
+    fn length_of(&self, key: &[u8], parts: usize) -> usize {
+        let mut reader = Reader::new(key);
+        for _ in 0..parts {
+            if <Value as tuple::Decode>::decode(&mut reader).is_err() {
+                return key.len();
+            }
+        }
+        reader.position()
+    }
+
+    fn entry(&self, key: &[u8], value: u64, covering: bool) -> Entry {
+        let id = id_of(key, value).to_vec();
+        let mut reader = Reader::new(key);
+        let parts = if covering { &self.definition.parts[..] } else { &[] };
+        let decode = |_| match <Value as tuple::Decode>::decode(&mut reader) {
+            Ok(Value::Descending(value)) => *value,
+            Ok(value) => value,
+            Err(_) => Value::Missing,
+        };
+        Entry { id, parts: parts.iter().map(decode).collect() }
+    }
+
+    pub fn page(&self, query: &Query) -> Result<Page, Error> {
+        let (mut lower, mut upper) = self.range(&query.prefix, &query.range)?;
+        if query.distinct.is_some_and(|parts| parts == 0 || parts > self.definition.parts.len()) {
+            let most = self.definition.parts.len();
+            return Err(self.bad(format!("distinct takes 1 to {most} parts")));
+        }
+        let direction = if query.reverse { Direction::Descending } else { Direction::Ascending };
+        // Goes on behind a key, or behind all keys that agree with it in the distinct parts.
+        let go_behind = |lower: &mut Bound<Vec<u8>>, upper: &mut Bound<Vec<u8>>, key: &[u8]| {
+            let group = query.distinct.map(|parts| key[..self.length_of(key, parts)].to_vec());
+            match (query.reverse, group) {
+                (true, group) => *upper = Bound::Excluded(group.unwrap_or_else(|| key.to_vec())),
+                (false, None) => *lower = Bound::Excluded(key.to_vec()),
+                (false, Some(group)) => match prefix_end(&group) {
+                    Some(next) => *lower = Bound::Included(next),
+                    None => return false,
+                },
+            }
+            true
+        };
+        let mut page = Page { entries: Vec::new(), cursor: None };
+        let mut offset = query.offset;
+        if let Some(cursor) = &query.cursor {
+            if cursor.index() != self.uid {
+                return Err(Error::BadCursor("it is of another index"));
+            }
+            let key = cursor.key();
+            if (cursor.0[HEAD - 1] == 1) != query.reverse || !is_within(key, &lower, &upper) {
+                return Err(Error::BadCursor("it is of another query"));
+            }
+            offset = 0;
+            if !go_behind(&mut lower, &mut upper, key) {
+                return Ok(page);
+            }
+        }
+        if query.limit == 0 {
+            return Ok(page);
+        }
+        let (mut last, mut more) = (Vec::new(), true);
+        while std::mem::take(&mut more) {
+            let mut is_cut = false;
+            self.visit(&lower, &upper, direction, |key, value| {
+                if page.entries.len() == query.limit {
+                    is_cut = true;
+                    return ControlFlow::Break(());
+                }
+                if offset > 0 {
+                    offset -= 1;
+                } else {
+                    page.entries.push(self.entry(key, value, query.covering));
+                }
+                if query.distinct.is_some() || page.entries.len() == query.limit {
+                    last.clear();
+                    last.extend_from_slice(key);
+                }
+                more = query.distinct.is_some();
+                if more { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            if is_cut {
+                page.cursor = Some(Cursor::new(self.uid, query.reverse, &last));
+                break;
+            }
+            more = more && go_behind(&mut lower, &mut upper, &last);
+        }
+        Ok(page)
+    }
+}
+
+/// All keys that begin so.
+fn all_of(start: Vec<u8>) -> ByteRange {
+    let end = prefix_end(&start).map_or(Bound::Unbounded, Bound::Excluded);
+    (Bound::Included(start), end)
+}
+
+fn is_within(key: &[u8], lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> bool {
+    let above = match lower {
+        Bound::Included(bound) => key >= &bound[..],
+        Bound::Excluded(bound) => key > &bound[..],
+        Bound::Unbounded => true,
+    };
+    above
+        && match upper {
+            Bound::Included(bound) => key <= &bound[..],
+            Bound::Excluded(bound) => key < &bound[..],
+            Bound::Unbounded => true,
+        }
+}

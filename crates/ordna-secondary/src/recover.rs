@@ -1,0 +1,191 @@
+//! Backups of a service, and recovery.
+//!
+//! # Format
+//! A backup is the directory `backup-N` with a backup of each index's store (`docs/FORMAT.md`) in
+//! `index-<uid>`, and the file `SERVICE.json` with the vector. The metadata of an index's backup is its
+//! definition as JSON. The directory gets its name once all is durable.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use ordna::backup::{BackupOptions, Disk, Manifest, OpenOptions};
+use ordna::store::OwnedStore;
+use ordna::{Direction, OrderedIndex, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::cut::Cut;
+use crate::define::{IndexDefinition, Keys, bucket_of, id_of};
+use crate::error::Error;
+use crate::index::Index;
+use crate::reverse::{Entries, Hasher, Reverse, ReverseMap};
+use crate::vector::Vector;
+
+const FILE: &str = "SERVICE.json";
+
+/// The file of a backup.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    vector: String,
+    next_uid: u64,
+    indexes: Vec<u64>,
+}
+
+/// What a backup wrote.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Backup {
+    /// Its directory.
+    pub path: PathBuf,
+    /// The positions up to which changes are in it.
+    pub vector: Vector,
+    /// Entries of all indexes.
+    pub entries: u64,
+}
+
+/// What was restored.
+pub(crate) struct Recovered {
+    pub indexes: Vec<(Arc<Index>, Vec<ReverseMap>)>,
+    pub vector: Vector,
+    pub next_uid: u64,
+}
+
+/// The backups in a directory, oldest first.
+fn backups(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
+    let mut found = Vec::new();
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        entries => entries.map_err(Error::io(dir))?,
+    };
+    for entry in entries {
+        let path = entry.map_err(Error::io(dir))?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix("backup-")?.parse().ok());
+        found.extend(number.map(|number| (number, path)));
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn sync(path: &Path) -> Result<(), Error> {
+    let file = std::fs::File::open(path).map_err(Error::io(path))?;
+    file.sync_all().map_err(Error::io(path))
+}
+
+/// Writes the backup of a cut.
+pub(crate) fn back_up(
+    dir: &Path,
+    cut: &Cut,
+    next_uid: u64,
+    keep: usize,
+    options: &BackupOptions,
+) -> Result<Backup, Error> {
+    std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    let existing = backups(dir)?;
+    let number = existing.last().map_or(1, |(number, _)| number + 1);
+    let unfinished = dir.join("unfinished");
+    match std::fs::remove_dir_all(&unfinished) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Error::io(&unfinished)(error));
+        }
+        _ => std::fs::create_dir(&unfinished).map_err(Error::io(&unfinished))?,
+    }
+    let mut saved = Saved { vector: cut.vector.to_string(), next_uid, indexes: Vec::new() };
+    let mut entries = 0;
+    for found in cut.indexes.values() {
+        let Some(snapshot) = &found.snapshot else { continue };
+        if found.index.failure.get().is_some() {
+            continue;
+        }
+        let uid = found.index.uid;
+        let definition = serde_json::to_vec(&found.index.definition);
+        let definition = definition.map_err(|error| Error::io(&unfinished)(error.into()))?;
+        let options = options.clone().metadata(move || definition.clone());
+        let target = unfinished.join(format!("index-{uid}"));
+        let summary = match &found.index.entries {
+            Entries::Pointers(store) => store.backup_snapshot_to(snapshot, target, &options)?,
+            Entries::Copies(store) => store.backup_snapshot_to(snapshot, target, &options)?,
+        };
+        entries += summary.entries;
+        saved.indexes.push(uid);
+    }
+    let file = unfinished.join(FILE);
+    let json = serde_json::to_vec_pretty(&saved).map_err(|e| Error::io(&file)(e.into()))?;
+    std::fs::write(&file, json).map_err(Error::io(&file))?;
+    sync(&file)?;
+    sync(&unfinished)?;
+    let path = dir.join(format!("backup-{number}"));
+    std::fs::rename(&unfinished, &path).map_err(Error::io(&path))?;
+    sync(dir)?;
+    for (_, old) in existing.iter().rev().skip(keep.max(1) - 1) {
+        std::fs::remove_dir_all(old).map_err(Error::io(old))?;
+    }
+    Ok(Backup { path, vector: cut.vector.clone(), entries })
+}
+
+/// Restores the newest backup in a directory, if there is one. Indexes are restored at once; the reverse
+/// maps of one are rebuilt while others are read.
+pub(crate) fn recover(
+    dir: &Path,
+    options: &ordna::Options,
+    reverse: Reverse,
+    workers: usize,
+    hasher: &Hasher,
+) -> Result<Option<Recovered>, Error> {
+    let Some((_, path)) = backups(dir)?.pop() else { return Ok(None) };
+    let file = path.join(FILE);
+    let json = std::fs::read(&file).map_err(Error::io(&file))?;
+    let saved: Saved =
+        serde_json::from_slice(&json).map_err(|error| Error::io(&file)(error.into()))?;
+    let restore = |uid: u64| -> Result<_, Error> {
+        let from = path.join(format!("index-{uid}"));
+        let definition = Manifest::read(&Disk, &from)?.metadata(&from)?;
+        let definition: IndexDefinition =
+            serde_json::from_slice(&definition).map_err(|error| Error::io(&from)(error.into()))?;
+        let open = OpenOptions::new().store(options.clone());
+        let worker_of = |key: &[u8], value| crc32fast::hash(id_of(key, value)) as usize % workers;
+        let (entries, maps): (_, Vec<ReverseMap>) = match reverse {
+            Reverse::Pointers => {
+                let hash = hasher.of_entries();
+                let (store, owners) = OwnedStore::restore(from, open, workers, worker_of, &hash)?;
+                (Entries::Pointers(store), owners.into_iter().map(ReverseMap::Pointers).collect())
+            }
+            Reverse::Copies => copies(Arc::new(Store::restore(from, open)?), hasher, workers),
+        };
+        let index = Arc::new(Index::new(uid, definition, entries, workers));
+        index.filled.store(workers, Ordering::Release);
+        Ok((index, maps))
+    };
+    let indexes = thread::scope(|scope| {
+        let threads = saved.indexes.iter().map(|uid| scope.spawn(|| restore(*uid)));
+        let threads: Vec<_> = threads.collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic");
+        threads.into_iter().map(join).collect::<Result<Vec<_>, Error>>()
+    })?;
+    let vector = saved.vector.parse()?;
+    Ok(Some(Recovered { indexes, vector, next_uid: saved.next_uid }))
+}
+
+/// The reverse maps that copy the keys of a store.
+fn copies(
+    store: Arc<Store<[u8], u64>>,
+    hasher: &Hasher,
+    workers: usize,
+) -> (Entries, Vec<ReverseMap>) {
+    let entries = Entries::Copies(Arc::clone(&store));
+    let mut maps: Vec<_> = (0..workers).map(|_| entries.map(hasher)).collect();
+    let mut of_id: std::collections::HashMap<Vec<u8>, (u32, Keys)> = Default::default();
+    use std::ops::{Bound, ControlFlow};
+    store.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
+        let found = of_id.entry(id_of(key, *value).to_vec());
+        found.or_insert_with(|| (bucket_of(*value), Keys::default())).1.push(key);
+        ControlFlow::Continue(())
+    });
+    for (id, (bucket, keys)) in &mut of_id {
+        let map = &mut maps[crc32fast::hash(id) as usize % workers];
+        // The entries are there: nothing is written that could be refused.
+        let _ = map.set(hasher.of(id), *bucket, id, keys);
+    }
+    (entries, maps)
+}

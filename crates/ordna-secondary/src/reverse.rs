@@ -1,0 +1,172 @@
+//! The way back from a document to its entries, one map for each worker and index.
+//!
+//! # Contract
+//! A map belongs to one worker. It holds the entries of the worker's documents, and writes them.
+//!
+//! Source: the Nitro paper (VLDB 2016), §9, "Optimizations for reverse-map data structure" and "Storage
+//! Optimization".
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use hashbrown::DefaultHashBuilder;
+use ordna::store::{EntryHash, OwnedStore, Owner};
+use ordna::sync::fault;
+use ordna::{Error, OrderedIndex, Snapshot, Store};
+
+use crate::define::{Keys, bucket_of, entry_value, id_of};
+
+/// How reverse maps hold entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reverse {
+    /// A pointer to each entry's record.
+    #[default]
+    Pointers,
+    /// A copy of each document's id and of its keys, to compare with.
+    Copies,
+}
+
+/// The store of an index.
+pub(crate) enum Entries {
+    Pointers(Arc<OwnedStore>),
+    Copies(Arc<Store<[u8], u64>>),
+}
+
+impl Entries {
+    pub fn new(reverse: Reverse, options: ordna::Options) -> Self {
+        match reverse {
+            Reverse::Pointers => Self::Pointers(Arc::new(OwnedStore::new(options))),
+            Reverse::Copies => Self::Copies(Arc::new(Store::with_options(options))),
+        }
+    }
+
+    pub fn snapshot(&self) -> Snapshot<[u8], u64> {
+        match self {
+            Self::Pointers(store) => store.snapshot(),
+            Self::Copies(store) => store.snapshot(),
+        }
+    }
+
+    pub fn memory(&self) -> usize {
+        match self {
+            Self::Pointers(store) => store.memory_usage().total(),
+            Self::Copies(store) => store.memory_usage().total(),
+        }
+    }
+
+    /// An empty map for a worker.
+    pub fn map(&self, hasher: &Hasher) -> ReverseMap {
+        match self {
+            Self::Pointers(store) => ReverseMap::Pointers(Owner::new(store, hasher.of_entries())),
+            Self::Copies(store) => {
+                ReverseMap::Copies { store: Arc::clone(store), map: HashMap::default(), memory: 0 }
+            }
+        }
+    }
+}
+
+/// Computes the hashes of ids, by a key of this process.
+#[derive(Clone, Default)]
+pub(crate) struct Hasher(DefaultHashBuilder);
+
+impl Hasher {
+    pub fn of(&self, id: &[u8]) -> u64 {
+        self.0.hash_one(id)
+    }
+
+    pub fn of_entries(&self) -> EntryHash {
+        let state = self.0.clone();
+        Arc::new(move |key: &[u8], value| state.hash_one(id_of(key, value)))
+    }
+}
+
+type Copies = HashMap<Box<[u8]>, (u32, Box<[Box<[u8]>]>), DefaultHashBuilder>;
+
+/// The entries of a worker's documents in one index.
+pub(crate) enum ReverseMap {
+    Pointers(Owner),
+    Copies { store: Arc<Store<[u8], u64>>, map: Copies, memory: usize },
+}
+
+impl ReverseMap {
+    /// Makes these keys the document's entries. Entries that stay are not touched. O(log n) for each
+    /// that comes or goes.
+    ///
+    /// # Errors
+    /// The memory limit is reached: entries may be missing from now on.
+    pub fn set(&mut self, hash: u64, bucket: u32, id: &[u8], keys: &mut Keys) -> Result<(), Error> {
+        let value = entry_value(bucket, id);
+        match self {
+            Self::Pointers(owner) => {
+                let mut present = std::mem::take(&mut keys.present);
+                present.clear();
+                present.resize(keys.len(), false);
+                if !fault!("pipeline.reverse.removes") {
+                    owner.remove_where(hash, |key, value| {
+                        if id_of(key, value) != id {
+                            return false;
+                        }
+                        let stays = keys.iter().position(|new| new == key);
+                        stays.map(|at| present[at] = true).is_none()
+                    });
+                }
+                for (key, _) in keys.iter().zip(&present).filter(|(_, present)| !**present) {
+                    owner.insert(key, value)?;
+                }
+                keys.present = present;
+            }
+            Self::Copies { store, map, memory } => {
+                let old = map.get(id).map_or(&[][..], |(_, keys)| keys);
+                for gone in old.iter().filter(|old| !keys.iter().any(|new| new == &***old)) {
+                    store.remove(gone);
+                }
+                for new in keys.iter().filter(|new| !old.iter().any(|old| &**old == *new)) {
+                    store.insert(new, &value)?;
+                }
+                let bytes = |id: &[u8], keys: &[Box<[u8]>]| -> usize {
+                    let per_key = |key: &Box<[u8]>| size_of::<Box<[u8]>>() + key.len();
+                    id.len() + keys.iter().map(per_key).sum::<usize>()
+                };
+                if let Some((id, (_, keys))) = map.remove_entry(id) {
+                    *memory -= bytes(&id, &keys);
+                }
+                if !keys.is_empty() {
+                    let keys: Box<[Box<[u8]>]> = keys.iter().map(Box::from).collect();
+                    *memory += bytes(id, &keys);
+                    map.insert(Box::from(id), (bucket, keys));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the entries of all documents of a bucket. O(documents).
+    pub fn clear_bucket(&mut self, bucket: u32) {
+        match self {
+            Self::Pointers(owner) => {
+                owner.retain(|_, value| bucket_of(value) != bucket);
+            }
+            Self::Copies { store, map, .. } => map.retain(|_, (of, keys)| {
+                if *of == bucket {
+                    for key in keys {
+                        store.remove(key);
+                    }
+                }
+                *of != bucket
+            }),
+        }
+    }
+
+    /// Bytes of the map, without the index's own.
+    pub fn memory(&self) -> usize {
+        match self {
+            Self::Pointers(owner) => owner.memory(),
+            Self::Copies { map, memory, .. } => {
+                // The table of a standard map has a byte and a slot for each bucket.
+                let slot = size_of::<Box<[u8]>>() + size_of::<(u32, Box<[Box<[u8]>]>)>() + 1;
+                (map.capacity() * 8 / 7).next_power_of_two() * slot + memory
+            }
+        }
+    }
+}

@@ -1,0 +1,733 @@
+//! The service: a source, its workers, the indexes, and a cut of them every few milliseconds.
+//!
+//! # Contract
+//! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers have
+//! finished what is queued.
+//!
+//! # Protocol of a cut
+//! The timer's thread holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each worker
+//! waits at the meeting, so no change behind the vector is applied. The last worker to come takes the
+//! snapshots, O(1) for each index, and publishes them. Then all go on.
+//!
+//! Source: the Nitro paper (VLDB 2016), §8.1, §9.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ordna::backup::BackupOptions;
+use ordna::sync::fault;
+use ordna::tuple::Value;
+
+use crate::cut::{Cut, IndexCut, View, info};
+use crate::define::{IndexDefinition, Keys, OnWrongType};
+use crate::document::{Document, Mutation};
+use crate::error::{Error, SourceError};
+use crate::index::{Index, IndexInfo};
+use crate::lanes::{Lanes, Meeting, Message};
+use crate::query::{Cursor, Page, Query, Range};
+use crate::recover::{Backup, Recovered, back_up, recover};
+use crate::reverse::{Entries, Hasher, Reverse};
+use crate::source::{ChangeSource, Feed};
+use crate::vector::{Position, Vector};
+use crate::worker::{Local, work};
+
+/// How a service works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    workers: usize,
+    interval: Duration,
+    queue: usize,
+    reverse: Reverse,
+    store: ordna::Options,
+    backups: Option<std::path::PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            workers: thread::available_parallelism().map_or(1, usize::from),
+            interval: Duration::from_millis(20),
+            queue: 4096,
+            reverse: Reverse::default(),
+            store: ordna::Options::new(),
+            backups: None,
+        }
+    }
+}
+
+impl Options {
+    /// A worker for each core, a cut every 20 ms, no backups.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Threads that apply changes; at least one.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Self {
+        Self { workers: workers.max(1), ..self }
+    }
+
+    /// Time from one cut to the next.
+    #[must_use]
+    pub fn interval(self, interval: Duration) -> Self {
+        Self { interval, ..self }
+    }
+
+    /// Changes that wait for a worker at most, with one index; with more indexes it is divided by them,
+    /// so that the time to the next cut stays. At least one.
+    #[must_use]
+    pub fn queue(self, changes: usize) -> Self {
+        Self { queue: changes.max(1), ..self }
+    }
+
+    /// How the way back from a document to its entries is held.
+    #[must_use]
+    pub fn reverse(self, reverse: Reverse) -> Self {
+        Self { reverse, ..self }
+    }
+
+    /// Options of each index's store. A memory budget is shared by all of them; an index that exceeds it
+    /// becomes [`State::Failed`](crate::State::Failed).
+    #[must_use]
+    pub fn store(self, store: ordna::Options) -> Self {
+        Self { store, ..self }
+    }
+
+    /// The directory of backups. The newest one in it is restored at the start.
+    #[must_use]
+    pub fn backups(self, dir: impl Into<std::path::PathBuf>) -> Self {
+        Self { backups: Some(dir.into()), ..self }
+    }
+}
+
+/// Which state a query wants.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Consistency {
+    /// The newest cut, which may lack the last few milliseconds.
+    #[default]
+    Any,
+    /// A cut that holds everything up to this vector.
+    AtPlus(Vector),
+    /// A cut that holds everything that the source had when the query began.
+    RequestPlus,
+}
+
+/// How a query reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Read {
+    /// Which state.
+    pub consistency: Consistency,
+    /// How long to wait for it.
+    pub timeout: Duration,
+    /// Whether to wait for an index that is being built.
+    pub wait_for_build: bool,
+}
+
+impl Default for Read {
+    fn default() -> Self {
+        let consistency = Consistency::Any;
+        Self { consistency, timeout: Duration::from_secs(10), wait_for_build: false }
+    }
+}
+
+impl Read {
+    /// A read of the newest cut.
+    pub fn any() -> Self {
+        Self::default()
+    }
+
+    /// A read of everything that the source has now.
+    pub fn request_plus() -> Self {
+        Self { consistency: Consistency::RequestPlus, ..Self::default() }
+    }
+
+    /// A read of everything up to a vector.
+    pub fn at_plus(vector: Vector) -> Self {
+        Self { consistency: Consistency::AtPlus(vector), ..Self::default() }
+    }
+
+    /// With another timeout.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Waits for an index that is being built, instead of an error.
+    #[must_use]
+    pub fn wait_for_build(self) -> Self {
+        Self { wait_for_build: true, ..self }
+    }
+}
+
+#[derive(Default)]
+struct Registry {
+    indexes: BTreeMap<String, Arc<Index>>,
+    next_uid: u64,
+}
+
+/// What the timer's thread waits for.
+#[derive(Default)]
+struct Timer {
+    asked: bool,
+    stopped: bool,
+}
+
+struct Shared {
+    lanes: Arc<Lanes>,
+    source: Arc<dyn ChangeSource>,
+    registry: Mutex<Registry>,
+    published: Mutex<Arc<Cut>>,
+    changed: Condvar,
+    timer: Mutex<Timer>,
+    tick: Condvar,
+    hasher: Hasher,
+    options: Options,
+    source_error: Mutex<Option<SourceError>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A cut that is under way.
+struct CutMeeting {
+    shared: Weak<Shared>,
+    workers: Barrier,
+    vector: Vector,
+    taken: Instant,
+    indexes: Vec<Arc<Index>>,
+}
+
+impl Meeting for CutMeeting {
+    fn attend(&self) {
+        if self.workers.wait().is_leader()
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.publish(self);
+        }
+        self.workers.wait();
+    }
+}
+
+impl Shared {
+    /// Takes the snapshots of a cut. All workers stand still.
+    fn publish(&self, cut: &CutMeeting) {
+        let of = |index: &Arc<Index>| {
+            let snapshot = index.is_filled().then(|| index.entries.snapshot());
+            (index.definition.name.clone(), IndexCut { index: Arc::clone(index), snapshot })
+        };
+        let indexes = cut.indexes.iter().map(of).collect();
+        let is_late = fault!("pipeline.vector.is_the_cuts");
+        let vector = if is_late { self.lanes.vector() } else { cut.vector.clone() };
+        let mut published = lock(&self.published);
+        let number = published.number + 1;
+        let old = std::mem::replace(
+            &mut *published,
+            Arc::new(Cut { number, vector, taken: cut.taken, indexes }),
+        );
+        drop(published);
+        self.changed.notify_all();
+        drop(old);
+    }
+
+    /// Asks for a cut now.
+    fn ask(&self) {
+        lock(&self.timer).asked = true;
+        self.tick.notify_one();
+    }
+
+    /// Takes a cut every interval, and when one is asked for, as long as something has changed.
+    fn run_timer(self: &Arc<Self>) {
+        let mut seen = None;
+        loop {
+            let timer = lock(&self.timer);
+            let wait = self.options.interval;
+            let (mut timer, _) = self
+                .tick
+                .wait_timeout_while(timer, wait, |timer| !timer.asked && !timer.stopped)
+                .unwrap_or_else(PoisonError::into_inner);
+            if timer.stopped {
+                return;
+            }
+            timer.asked = false;
+            drop(timer);
+            let before = lock(&self.published).number;
+            {
+                let registry = lock(&self.registry);
+                let stopped = self.lanes.stop();
+                if self.lanes.is_stopped() {
+                    // Workers that have ended come to no meeting.
+                    return;
+                }
+                let changes = stopped.changes();
+                if seen.replace(changes) == Some(changes) {
+                    continue;
+                }
+                let meeting = Arc::new(CutMeeting {
+                    shared: Arc::downgrade(self),
+                    workers: Barrier::new(self.lanes.workers()),
+                    vector: stopped.vector(),
+                    taken: Instant::now(),
+                    indexes: registry.indexes.values().cloned().collect(),
+                });
+                stopped.send(|_| Message::Cut(Arc::clone(&meeting) as Arc<dyn Meeting>));
+            }
+            let published = lock(&self.published);
+            drop(self.changed.wait_while(published, |published| {
+                published.number == before && !self.lanes.is_stopped()
+            }));
+        }
+    }
+
+    /// Waits until `ready` finds what it looks for in a cut.
+    fn wait<R>(
+        &self,
+        timeout: Duration,
+        mut ready: impl FnMut(&Arc<Cut>) -> Result<Option<R>, Error>,
+    ) -> Result<R, Error> {
+        let began = Instant::now();
+        let mut published = lock(&self.published);
+        loop {
+            if let Some(found) = ready(&published)? {
+                return Ok(found);
+            }
+            if self.lanes.is_stopped() {
+                return Err(Error::Stopped);
+            }
+            if let Some(error) = &*lock(&self.source_error) {
+                return Err(error.clone().into());
+            }
+            let Some(left) = timeout.checked_sub(began.elapsed()) else {
+                return Err(Error::Timeout { waited: timeout });
+            };
+            let waited = self.changed.wait_timeout(published, left);
+            published = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn view(&self, read: &Read) -> Result<View, Error> {
+        let target = match &read.consistency {
+            Consistency::Any => return Ok(View(Arc::clone(&lock(&self.published)))),
+            Consistency::AtPlus(vector) => vector.clone(),
+            Consistency::RequestPlus => {
+                let buckets = 0..self.source.buckets();
+                let newest = buckets.map(|bucket| self.source.newest(bucket));
+                Vector::new(newest.collect::<Result<_, _>>()?)
+            }
+        };
+        self.wait(read.timeout, |cut| {
+            if cut.vector.reaches(&target)? {
+                return Ok(Some(View(Arc::clone(cut))));
+            }
+            // What was fed can be shown at once; for what was not, the next cut does.
+            if self.lanes.vector().reaches(&target)? {
+                self.ask();
+            }
+            Ok(None)
+        })
+    }
+
+    /// Fits the queues to the number of indexes.
+    fn set_capacity(&self, registry: &Registry) {
+        self.lanes.set_capacity(self.options.queue / registry.indexes.len().max(1));
+    }
+
+    /// Sends the documents of a snapshot to an index.
+    fn fill(self: &Arc<Self>, index: &Arc<Index>, at: &Vector) -> Result<(), SourceError> {
+        const BATCH: usize = 64;
+        let parts = self.source.documents(at, self.lanes.workers())?;
+        let fill = |part: crate::source::Documents| -> Result<(), SourceError> {
+            let lanes = &self.lanes;
+            let mut batches: Vec<Vec<Mutation>> = vec![Vec::new(); lanes.workers()];
+            let send = |lane: usize, batch: &mut Vec<Mutation>| {
+                lanes.send(lane, Message::Fill(Arc::clone(index), std::mem::take(batch)))
+            };
+            for mutation in part {
+                let mutation = mutation?;
+                if index.dropped.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                let lane = lanes.lane_of(&mutation.id);
+                batches[lane].push(mutation);
+                if batches[lane].len() == BATCH {
+                    send(lane, &mut batches[lane])?;
+                }
+            }
+            batches.iter_mut().enumerate().try_for_each(|(lane, batch)| send(lane, batch))
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> =
+                parts.into_iter().map(|part| scope.spawn(|| fill(part))).collect();
+            threads.into_iter().try_for_each(|thread| {
+                let broke = |_| SourceError::Failed {
+                    place: "a snapshot of the documents".to_owned(),
+                    reason: "its iterator panicked".to_owned(),
+                };
+                thread.join().map_err(broke).and_then(|done| done)
+            })
+        })
+    }
+}
+
+/// Indexes that follow a source.
+pub struct Service {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service")
+            .field("vector", &self.shared.lanes.vector())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Starts the service: restores the newest backup, if [`Options::backups`] names a directory with one,
+    /// and follows the source from there.
+    ///
+    /// # Errors
+    /// The backup cannot be read, or the source cannot tell its positions.
+    pub fn start(options: Options, source: Arc<dyn ChangeSource>) -> Result<Self, Error> {
+        let hasher = Hasher::default();
+        let workers = options.workers;
+        let recovered = match &options.backups {
+            Some(dir) => recover(dir, &options.store, options.reverse, workers, &hasher)?,
+            None => None,
+        };
+        let mut locals: Vec<Vec<Local>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut registry = Registry { indexes: BTreeMap::new(), next_uid: 1 };
+        let buckets = source.buckets();
+        let mut positions = vec![Position::default(); buckets as usize];
+        if let Some(Recovered { indexes, vector, next_uid }) = recovered {
+            registry.next_uid = next_uid;
+            if vector.positions().len() != positions.len() {
+                let (found, expected) = (vector.positions().len(), positions.len());
+                return Err(Error::OtherBuckets { found, expected });
+            }
+            positions = vector.positions().to_vec();
+            for (index, maps) in indexes {
+                registry.indexes.insert(index.definition.name.clone(), Arc::clone(&index));
+                for (worker, map) in locals.iter_mut().zip(maps) {
+                    worker.push(Local { index: Arc::clone(&index), map, newer: None });
+                }
+            }
+        }
+        for (bucket, position) in (0..buckets).zip(&mut positions) {
+            let goes_on = position.seq > 0 && source.continues(bucket, *position)?;
+            if !goes_on {
+                let identity = source.newest(bucket)?.identity;
+                let had_some = std::mem::replace(position, Position { identity, seq: 0 }).seq > 0;
+                if had_some {
+                    for local in locals.iter_mut().flatten() {
+                        local.map.clear_bucket(bucket);
+                    }
+                }
+            }
+        }
+        let lanes = Arc::new(Lanes::new(workers, &positions, options.queue));
+        let vector = lanes.vector();
+        let empty = Cut {
+            number: 0,
+            vector: Vector::new(vec![Position::default(); buckets as usize]),
+            taken: Instant::now(),
+            indexes: BTreeMap::new(),
+        };
+        let shared = Arc::new(Shared {
+            lanes: Arc::clone(&lanes),
+            source,
+            registry: Mutex::new(registry),
+            published: Mutex::new(Arc::new(empty)),
+            changed: Condvar::new(),
+            timer: Mutex::default(),
+            tick: Condvar::new(),
+            hasher: hasher.clone(),
+            options,
+            source_error: Mutex::default(),
+            threads: Mutex::default(),
+        });
+        shared.set_capacity(&lock(&shared.registry));
+        let service = Self { shared: Arc::clone(&shared) };
+        for (number, indexes) in locals.into_iter().enumerate() {
+            let (lanes, hasher) = (Arc::clone(&lanes), hasher.clone());
+            service
+                .spawn(format!("index-{number}"), move || work(number, &lanes, &hasher, indexes))?;
+        }
+        let timer = Arc::clone(&shared);
+        service.spawn("index-cuts".to_owned(), move || timer.run_timer())?;
+        // The restored state is there before the source adds to it.
+        shared.ask();
+        shared.wait(Duration::MAX, |cut| Ok((cut.number > 0).then_some(())))?;
+        let feed = service.feed();
+        service.spawn("index-source".to_owned(), move || {
+            if let Err(error) = shared.source.run(&feed, &vector)
+                && error != SourceError::Stopped
+            {
+                *lock(&shared.source_error) = Some(error);
+                let _published = lock(&shared.published);
+                shared.changed.notify_all();
+            }
+        })?;
+        Ok(service)
+    }
+
+    fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = thread::Builder::new().name(name).spawn(run);
+        lock(&self.shared.threads).push(thread.map_err(Error::io(Path::new("a thread")))?);
+        Ok(())
+    }
+
+    fn feed(&self) -> Feed {
+        let shared = Arc::downgrade(&self.shared);
+        let has_indexes = move || {
+            shared.upgrade().is_some_and(|shared| !lock(&shared.registry).indexes.is_empty())
+        };
+        Feed { lanes: Arc::clone(&self.shared.lanes), has_indexes: Arc::new(has_indexes) }
+    }
+
+    /// Creates an index and begins to build it from the source's documents, in parallel; changes go on
+    /// meanwhile. [`wait_until_built`](Self::wait_until_built) waits for its end.
+    ///
+    /// # Errors
+    /// The definition cannot be used, or the name is taken.
+    pub fn create(&self, definition: IndexDefinition) -> Result<(), Error> {
+        definition.check()?;
+        let shared = &self.shared;
+        let (index, at);
+        {
+            let mut registry = lock(&shared.registry);
+            if registry.indexes.contains_key(&definition.name) {
+                return Err(Error::DuplicateIndex(definition.name));
+            }
+            let name = definition.name.clone();
+            let entries = Entries::new(shared.options.reverse, shared.options.store.clone());
+            let workers = shared.lanes.workers();
+            index = Arc::new(Index::new(registry.next_uid, definition, entries, workers));
+            registry.next_uid += 1;
+            registry.indexes.insert(name, Arc::clone(&index));
+            shared.set_capacity(&registry);
+            let stopped = shared.lanes.stop();
+            at = stopped.vector();
+            let map = || Box::new(index.entries.map(&shared.hasher));
+            stopped.send(|_| Message::Add(Arc::clone(&index), map()));
+        }
+        let builder = Arc::clone(shared);
+        self.spawn("index-build".to_owned(), move || match builder.fill(&index, &at) {
+            Ok(()) => builder.lanes.stop().send(|_| Message::Filled(Arc::clone(&index))),
+            Err(error) => {
+                index.fail(error);
+                let _published = lock(&builder.published);
+                builder.changed.notify_all();
+            }
+        })
+    }
+
+    /// Waits until an index answers queries.
+    ///
+    /// # Errors
+    /// There is no such index, its build failed, or the time is over.
+    pub fn wait_until_built(&self, index: &str, timeout: Duration) -> Result<(), Error> {
+        let read = Read::any().timeout(timeout).wait_for_build();
+        self.on(index, &read, |_| Ok(()))
+    }
+
+    /// Drops an index. Its memory is free once this returns and no view of it lives.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn drop_index(&self, name: &str) -> Result<(), Error> {
+        let shared = &self.shared;
+        let uid;
+        {
+            let mut registry = lock(&shared.registry);
+            let index = registry.indexes.remove(name);
+            let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
+            index.dropped.store(true, Ordering::Relaxed);
+            uid = index.uid;
+            shared.set_capacity(&registry);
+            shared.lanes.stop().send(|_| Message::Remove(Arc::clone(&index)));
+        }
+        shared.ask();
+        shared.wait(Duration::MAX, |cut| {
+            Ok(cut.indexes.values().all(|found| found.index.uid != uid).then_some(()))
+        })
+    }
+
+    /// What is known of each index, by name.
+    pub fn list(&self) -> Vec<IndexInfo> {
+        let indexes: Vec<_> = lock(&self.shared.registry).indexes.values().cloned().collect();
+        let cut = Arc::clone(&lock(&self.shared.published));
+        indexes.iter().map(|index| info(index, &cut)).collect()
+    }
+
+    /// What is known of an index.
+    ///
+    /// # Errors
+    /// There is no such index.
+    pub fn info(&self, name: &str) -> Result<IndexInfo, Error> {
+        let index = lock(&self.shared.registry).indexes.get(name).cloned();
+        let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
+        let cut = Arc::clone(&lock(&self.shared.published));
+        Ok(info(&index, &cut))
+    }
+
+    /// Names of all fields that an index looks at. O(indexes). A source may leave other fields away only
+    /// if it sends whole documents for indexes to come.
+    pub fn covers(&self, id: &[u8]) -> bool {
+        lock(&self.shared.registry).indexes.values().any(|index| index.definition.covers(id))
+    }
+
+    /// Refuses a document that an index would refuse, before it is written.
+    ///
+    /// # Errors
+    /// [`Error::WrongType`] under [`OnWrongType::Refuse`], or [`Error::DocumentTooLarge`].
+    pub fn check(&self, id: &[u8], document: &Document) -> Result<(), Error> {
+        let mut keys = Keys::default();
+        for index in lock(&self.shared.registry).indexes.values() {
+            match index.definition.keys(id, document, &mut keys) {
+                Err(Error::WrongType { .. })
+                    if index.definition.on_wrong_type != OnWrongType::Refuse => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A state of all indexes, to query several of them or several times.
+    ///
+    /// # Errors
+    /// The state asked for does not come in time, or never can.
+    pub fn view(&self, read: &Read) -> Result<View, Error> {
+        self.shared.view(read)
+    }
+
+    /// Runs a query.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view) and [`View::query`].
+    pub fn query(&self, index: &str, query: &Query, read: &Read) -> Result<Page, Error> {
+        if let Some(cursor) = &query.cursor {
+            self.check_cursor(cursor)?;
+        }
+        self.on(index, read, |view| view.query(index, query))
+    }
+
+    /// Number of entries in a range; see [`View::count`].
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    pub fn count(
+        &self,
+        index: &str,
+        prefix: &[Value],
+        range: &Range,
+        read: &Read,
+    ) -> Result<usize, Error> {
+        self.on(index, read, |view| view.count(index, prefix, range))
+    }
+
+    /// Runs a query on the state that `read` asks for.
+    fn on<R>(
+        &self,
+        index: &str,
+        read: &Read,
+        run: impl Fn(&View) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.info_exists(index)?;
+        let began = Instant::now();
+        let view = self.view(read)?;
+        if !read.wait_for_build {
+            return run(&view).map_err(|error| self.not_yet(index, error));
+        }
+        // An index may be older than the cut, but not yet built.
+        let is_here = |view: &View| match view.query(index, &Query::new().limit(0)) {
+            Err(Error::UnknownIndex(_) | Error::Building { .. }) => false,
+            Ok(_) | Err(_) => true,
+        };
+        if is_here(&view) {
+            return run(&view);
+        }
+        let left = read.timeout.saturating_sub(began.elapsed());
+        let built = self.shared.wait(left, |cut| {
+            let view = View(Arc::clone(cut));
+            self.info_exists(index)?;
+            if is_here(&view) { Ok(Some(view)) } else { Ok(None) }
+        })?;
+        run(&built)
+    }
+
+    /// An index that exists but is in no cut yet is being built.
+    fn not_yet(&self, index: &str, error: Error) -> Error {
+        match (error, self.info(index)) {
+            (Error::UnknownIndex(index), Ok(info)) => Error::Building { index, done: info.built },
+            (error, _) => error,
+        }
+    }
+
+    /// Fails if there is no such index, or if its build failed.
+    fn info_exists(&self, name: &str) -> Result<(), Error> {
+        let registry = lock(&self.shared.registry);
+        let index = registry.indexes.get(name);
+        let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
+        match index.failure.get() {
+            Some(reason) => Err(Error::Failed { index: name.to_owned(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_cursor(&self, cursor: &Cursor) -> Result<(), Error> {
+        let registry = lock(&self.shared.registry);
+        let exists = registry.indexes.values().any(|index| index.uid == cursor.index());
+        if exists { Ok(()) } else { Err(Error::CursorOfDroppedIndex) }
+    }
+
+    /// Backs up the newest cut into the directory of [`Options::backups`]; older backups beyond `keep` go.
+    /// Changes go on. O(entries).
+    ///
+    /// # Errors
+    /// There is no directory, or it cannot be written.
+    pub fn back_up(&self, keep: usize, options: &BackupOptions) -> Result<Backup, Error> {
+        let dir = self.shared.options.backups.as_deref();
+        let dir = dir.ok_or(ordna::backup::BackupError::NoDirectory)?;
+        let next_uid = lock(&self.shared.registry).next_uid;
+        let cut = Arc::clone(&lock(&self.shared.published));
+        back_up(dir, &cut, next_uid, keep, options)
+    }
+
+    /// The positions up to which changes were fed.
+    pub fn fed(&self) -> Vector {
+        self.shared.lanes.vector()
+    }
+
+    /// Changes that were ignored because they were at or below their bucket's position.
+    pub fn repeated(&self) -> u64 {
+        self.shared.lanes.repeated()
+    }
+
+    /// Why the source ended, if it failed.
+    pub fn source_error(&self) -> Option<SourceError> {
+        lock(&self.shared.source_error).clone()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.shared.lanes.close();
+        lock(&self.shared.timer).stopped = true;
+        self.shared.tick.notify_all();
+        {
+            let _published = lock(&self.shared.published);
+            self.shared.changed.notify_all();
+        }
+        let threads = std::mem::take(&mut *lock(&self.shared.threads));
+        for thread in threads {
+            // A thread that panicked has ended, too.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Positions in the streams of all buckets.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// A position in the stream of a bucket: all changes up to `seq` of the history `identity`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Identity of the bucket's history; 0: nothing of the bucket.
+    pub identity: u64,
+    /// The last sequence number; 0: none yet.
+    pub seq: u64,
+}
+
+/// The positions of all buckets.
+///
+/// As text: `identity-seq` for each bucket in hex, with commas between; `*n` behind a position stands for
+/// n buckets that have it.
+///
+/// ```
+/// use ordna_secondary::{Position, Vector};
+///
+/// let vector = Vector::new(vec![Position { identity: 7, seq: 255 }; 3]);
+/// assert_eq!(vector.to_string(), "7-ff*3");
+/// assert_eq!("7-ff*3".parse::<Vector>()?, vector);
+/// # Ok::<(), ordna_secondary::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vector(Arc<[Position]>);
+
+/// Buckets of a vector at most.
+const MAX_BUCKETS: usize = 1 << 20;
+
+impl Vector {
+    /// The vector of these positions.
+    pub fn new(positions: Vec<Position>) -> Self {
+        Self(positions.into())
+    }
+
+    /// The positions, by bucket.
+    pub fn positions(&self) -> &[Position] {
+        &self.0
+    }
+
+    /// Whether everything up to `other` is in this one.
+    ///
+    /// # Errors
+    /// The vectors have other numbers of buckets, or `other` is of another history.
+    pub fn reaches(&self, other: &Self) -> Result<bool, Error> {
+        let (expected, found) = (self.0.len(), other.0.len());
+        if expected != found {
+            return Err(Error::OtherBuckets { found, expected });
+        }
+        let mut reaches = true;
+        for (bucket, (mine, theirs)) in self.0.iter().zip(other.0.iter()).enumerate() {
+            if mine.identity != theirs.identity && theirs.seq > 0 && mine.identity != 0 {
+                let (found, expected) = (theirs.identity, mine.identity);
+                return Err(Error::OtherHistory { bucket, found, expected });
+            }
+            reaches &= mine.seq >= theirs.seq;
+        }
+        Ok(reaches)
+    }
+}
+
+impl fmt::Display for Vector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|a, b| a == b);
+        for (number, run) in runs.enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(f, "{comma}{:x}-{:x}", run[0].identity, run[0].seq)?;
+            if run.len() > 1 {
+                write!(f, "*{}", run.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Vector {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let bad = || Error::BadVector(text.chars().take(100).collect());
+        let mut positions = Vec::new();
+        for run in text.split(',') {
+            let (position, times) = run.split_once('*').unwrap_or((run, "1"));
+            let (identity, seq) = position.split_once('-').ok_or_else(bad)?;
+            let hex = |text| u64::from_str_radix(text, 16).map_err(|_| bad());
+            let position = Position { identity: hex(identity)?, seq: hex(seq)? };
+            let times: usize = times.parse().map_err(|_| bad())?;
+            if times == 0 || times > MAX_BUCKETS - positions.len() {
+                return Err(bad());
+            }
+            positions.extend(std::iter::repeat_n(position, times));
+        }
+        Ok(Self::new(positions))
+    }
+}
