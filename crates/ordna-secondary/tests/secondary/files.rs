@@ -1,0 +1,192 @@
+//! The file source, and kills while it is read.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ordna::backup::BackupOptions;
+use ordna::tuple::Value;
+use ordna_secondary::*;
+
+use crate::common::{SOON, directory, entries, int, text};
+
+fn by_n() -> IndexDefinition {
+    IndexDefinition::new("by_n", "town:").part(Part::new("n")).part(Part::new("at.country"))
+}
+
+/// Appends operations of random documents.
+fn append(path: &Path, from: usize, count: usize) {
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    let mut lines = String::new();
+    for number in from..from + count {
+        let id = number * 7919 % 400;
+        let line = if number % 5 == 0 {
+            format!("{{\"op\":\"delete\",\"id\":\"town:{id}\"}}\n")
+        } else {
+            let op = if number % 2 == 0 { "insert" } else { "update" };
+            format!(
+                "{{\"op\":\"{op}\",\"id\":\"town:{id}\",\"doc\":{{\"n\":{number},\"at\":{{\"country\":\"SE\"}}}}}}\n"
+            )
+        };
+        lines.push_str(&line);
+    }
+    file.write_all(lines.as_bytes()).unwrap();
+}
+
+/// The entries that a file's first bytes give.
+fn recompute(path: &Path, until: u64) -> Vec<(Vec<Value>, Vec<u8>)> {
+    let bytes = std::fs::read(path).unwrap();
+    let mut documents = BTreeMap::new();
+    for line in bytes[..until as usize].split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+    {
+        let line: serde_json::Value = serde_json::from_slice(line).unwrap();
+        let n = line["doc"]["n"].as_i64().map(i128::from);
+        documents.insert(line["id"].as_str().unwrap().as_bytes().to_vec(), n);
+    }
+    let mut rows: Vec<_> = documents.into_iter().filter_map(|(id, n)| Some((n?, id))).collect();
+    rows.sort();
+    rows.into_iter().map(|(n, id)| (vec![int(n), text("SE")], id)).collect()
+}
+
+fn start(path: &Path, backups: &Path) -> Service {
+    let options = Options::new().workers(2).queue(64).backups(backups);
+    Service::start(options, Arc::new(NdjsonFile::new(path))).unwrap()
+}
+
+fn assert_whole(service: &Service, path: &Path) -> Vector {
+    let view = service.view(&Read::request_plus().timeout(SOON)).unwrap();
+    let until = view.vector().positions()[0].seq;
+    assert_eq!(until, std::fs::metadata(path).unwrap().len());
+    assert_eq!(entries(&view, "by_n"), recompute(path, until));
+    view.vector().clone()
+}
+
+#[test]
+fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
+    let dir = directory("follow");
+    let (path, backups) = (dir.join("towns.ndjson"), dir.join("backups"));
+    let service = start(&path, &backups);
+    service.create(by_n()).unwrap();
+    append(&path, 0, 3000);
+    let wait = Duration::from_secs(60);
+    let began = std::time::Instant::now();
+    while service.fed().positions()[0].seq == 0 && began.elapsed() < wait {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    service.wait_until_built("by_n", SOON).unwrap();
+    assert_whole(&service, &path);
+    let page = service.query("by_n", &Query::new().limit(5), &Read::any()).unwrap();
+    let backup = service.back_up(2, &BackupOptions::new()).unwrap();
+    assert_eq!(backup.entries as usize, recompute(&path, backup.vector.positions()[0].seq).len());
+    append(&path, 3000, 500);
+    drop(service);
+
+    // Resumed: only what follows the backup is read again.
+    append(&path, 3500, 500);
+    let service = start(&path, &backups);
+    let vector = assert_whole(&service, &path);
+    assert!(vector.reaches(&backup.vector).unwrap() && vector != backup.vector);
+    assert_eq!(service.info("by_n").unwrap().built, 0);
+    let next = Query::new().limit(5).cursor(page.cursor.unwrap());
+    service.query("by_n", &next, &Read::any()).unwrap();
+    let backup = service.back_up(1, &BackupOptions::new()).unwrap();
+    drop(service);
+    assert!(!backups.join("backup-1").exists() && backup.path.exists());
+
+    // Rolled back: the index begins anew.
+    let length = std::fs::metadata(&path).unwrap().len();
+    let bytes = std::fs::read(&path).unwrap();
+    let cut = bytes[..length as usize / 2].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    std::fs::write(&path, &bytes[..cut]).unwrap();
+    let service = start(&path, &backups);
+    assert_whole(&service, &path);
+    drop(service);
+
+    // Foreign: another first line.
+    std::fs::remove_file(&path).unwrap();
+    append(&path, 100, 5000);
+    let service = start(&path, &backups);
+    assert_whole(&service, &path);
+    drop(service);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_damaged_line_ends_the_source_and_names_its_place() {
+    let dir = directory("damaged");
+    let path = dir.join("towns.ndjson");
+    append(&path, 1, 10);
+    let good = std::fs::metadata(&path).unwrap().len();
+    std::fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .unwrap()
+        .write_all(b"{\"op\":1}\n")
+        .unwrap();
+    let service = start(&path, &dir.join("backups"));
+    // Without an index nothing old is read; the build reads it.
+    service.create(by_n()).unwrap();
+    let failed = service.wait_until_built("by_n", SOON);
+    let message = failed.unwrap_err().to_string();
+    assert!(message.contains(&format!("towns.ndjson:{good}")), "{message}");
+    drop(service);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+const CHILD: &str = "ORDNA_SECONDARY_CHILD";
+
+/// Not a test of its own: what [`kills_lose_nothing`] starts and kills.
+#[test]
+fn child_indexes_and_backs_up_until_it_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let dir = Path::new(&dir);
+    let service = start(&dir.join("towns.ndjson"), &dir.join("backups"));
+    if service.list().is_empty() {
+        service.create(by_n()).unwrap();
+    }
+    service.wait_until_built("by_n", SOON).unwrap();
+    for from in (0..).step_by(200) {
+        append(&dir.join("towns.ndjson"), from, 200);
+        service.back_up(2, &BackupOptions::new()).unwrap();
+        println!("backed up");
+    }
+}
+
+#[test]
+fn kills_lose_nothing() {
+    let dir = directory("kills");
+    let path = dir.join("towns.ndjson");
+    append(&path, 0, 1000);
+    for kill in 0..4_u64 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "files::child_indexes_and_backs_up_until_it_is_killed",
+                "--nocapture",
+            ])
+            .env(CHILD, &dir)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines =
+            std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+        let backed_up = lines.find(|line| line.as_ref().is_ok_and(|line| line == "backed up"));
+        assert!(backed_up.is_some(), "the child has ended");
+        std::thread::sleep(Duration::from_millis(13 * kill));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // A write that the kill cut short leaves half a line: the source waits for its rest.
+        let bytes = std::fs::read(&path).unwrap();
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        std::fs::write(&path, &bytes[..whole]).unwrap();
+        let service = start(&path, &dir.join("backups"));
+        let restored = service.info("by_n").unwrap();
+        assert_eq!((restored.state, restored.built), (State::Ready, 0));
+        append(&path, 0, 50);
+        assert_whole(&service, &path);
+    }
+    std::fs::remove_dir_all(dir).unwrap();
+}
