@@ -151,6 +151,23 @@ impl Embedded {
         Ok(result)
     }
 
+    /// Runs a write that removes all documents, and drops all entries. O(documents) in the workers, for
+    /// each bucket.
+    pub fn clear<R>(&self, write: impl FnOnce() -> R) -> R {
+        let feed = self.feed.wait();
+        let mut held: Vec<_> = (0..self.buckets()).map(|bucket| self.lock(bucket)).collect();
+        let result = write();
+        for (bucket, held) in (0..self.buckets()).zip(&mut held) {
+            feed.reset(bucket, self.identity);
+            let next = self.next_seq.as_ref().map_or(0, |next| next());
+            held.seq = next.max(held.seq + 1);
+            if held.is_fed {
+                feed.advance(bucket, held.seq);
+            }
+        }
+        result
+    }
+
     fn push(
         &self,
         feed: &Feed,

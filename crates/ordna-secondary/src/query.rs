@@ -11,7 +11,7 @@ use ordna::{Snapshot, tuple};
 
 use crate::define::{IndexDefinition, Order, Part, id_of};
 use crate::error::Error;
-use crate::values::{ByteRange, between, coerce};
+use crate::values::{ByteRange, Kind, between, coerce};
 
 /// Bounds of the part behind a query's prefix.
 ///
@@ -250,7 +250,12 @@ impl AtCut<'_> {
         let (lower, upper) = match range {
             Range::All => return Ok(all_of(start)),
             Range::StartsWith(text) => {
-                let mut bytes = self.bytes(part, &Value::String(text.clone()))?;
+                let text = Value::String(text.clone());
+                // A begin that is a number is a text nevertheless.
+                let mut bytes = match part.kind {
+                    Kind::Natural => encode(&text),
+                    _ => self.bytes(part, &text)?,
+                };
                 if !matches!(bytes.first(), Some(&tuple::code::STRING | &tuple::code::BYTES)) {
                     return Err(self.bad(format!("the part {:?} has no texts", part.field)));
                 }

@@ -496,6 +496,20 @@ impl Service {
     /// # Errors
     /// The definition cannot be used, or the name is taken.
     pub fn create(&self, definition: IndexDefinition) -> Result<(), Error> {
+        self.create_numbered(definition, None)
+    }
+
+    /// The same with a number of the caller's, from 2^32 on, that no other index of the service has
+    /// or had: cursors name it. A caller that keeps definitions across restarts gives each index the
+    /// number that it had, so that cursors stay valid.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_numbered(
+        &self,
+        definition: IndexDefinition,
+        number: Option<u64>,
+    ) -> Result<(), Error> {
         definition.check()?;
         let shared = &self.shared;
         let (index, at);
@@ -507,8 +521,9 @@ impl Service {
             let name = definition.name.clone();
             let entries = Entries::new(shared.options.reverse, shared.options.store.clone());
             let workers = shared.lanes.workers();
-            index = Arc::new(Index::new(registry.next_uid, definition, entries, workers));
-            registry.next_uid += 1;
+            let uid = number.unwrap_or(registry.next_uid);
+            index = Arc::new(Index::new(uid, definition, entries, workers));
+            registry.next_uid += u64::from(number.is_none());
             registry.indexes.insert(name, Arc::clone(&index));
             shared.set_capacity(&registry);
             let stopped = shared.lanes.stop();

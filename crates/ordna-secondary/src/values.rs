@@ -13,6 +13,8 @@ pub enum Kind {
     /// Any type; all types have one order (`docs/TUPLE.md`).
     #[default]
     Any,
+    /// Any type, but a text that is a number is a number: for documents without types.
+    Natural,
     /// Numbers, and texts that are numbers.
     Number,
     /// Texts, and byte strings of UTF-8.
@@ -34,6 +36,10 @@ pub(crate) fn coerce(value: &Value, kind: Kind) -> Option<Cow<'_, Value>> {
         | (Kind::Text, Value::String(_))
         | (Kind::Bytes, Value::Bytes(_))
         | (Kind::Bool, Value::Bool(_)) => Some(Cow::Borrowed(value)),
+        (Kind::Natural, _) => match text(value).and_then(parse_number) {
+            Some(number) => owned(Value::Number(number)),
+            None => Some(Cow::Borrowed(value)),
+        },
         (Kind::Number, Value::F64(number)) => owned(Value::Number(Number::from(*number))),
         (Kind::Number, Value::F32(number)) => {
             owned(Value::Number(Number::from(f64::from(*number))))
