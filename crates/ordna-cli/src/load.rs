@@ -3,6 +3,7 @@
 //! One thread parses and sends, one takes the replies. A bounded channel of line numbers between
 //! them bounds the requests under way and tells the line of a refusal.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use redis_protocol::resp2::types::BytesFrame;
+use serde_json::value::RawValue;
 
 use crate::client::{Client, Replies, Target, write_request};
 
@@ -48,6 +50,15 @@ pub struct Options {
     /// Encode the key so that it sorts exactly field by field, whatever the fields hold
     #[arg(long)]
     tuple: bool,
+    /// Make each record a hash (HSET) with its fields, instead of JSON text
+    ///
+    /// null is left out; arrays and objects are JSON text. A hash that is there already keeps its
+    /// other fields.
+    #[arg(long)]
+    hash: bool,
+    /// What each key begins with
+    #[arg(long, default_value = "", hide_default_value = true)]
+    prefix: String,
     /// Stop at the first bad line
     #[arg(long)]
     strict: bool,
@@ -84,6 +95,9 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
             format!("cannot tell the format of {path} by its name; give --format")
         })?,
     };
+    if options.hash && format == Format::Lines {
+        bail!("--hash has no meaning for --format lines: a line has no fields");
+    }
     let mut client = options.target.connect()?;
     let before = keys(&mut client)?;
     let bar = ProgressBar::new(size).with_style(ProgressStyle::with_template(
@@ -102,7 +116,17 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let read = records::read(bar.wrap_read(file), format, &options.key, separator, |line, item| {
         match item {
             Ok(Record { key, value }) => {
-                write_request(&mut out, &[b"SET", &key, &value]);
+                let key = [options.prefix.as_bytes(), &key].concat();
+                let fields = if options.hash { fields(&value)? } else { Vec::new() };
+                if options.hash {
+                    let parts = fields.iter().flat_map(|(name, value)| [name, value]);
+                    let parts = parts.map(String::as_bytes);
+                    let request: Vec<&[u8]> =
+                        [&b"HSET"[..], &key].into_iter().chain(parts).collect();
+                    write_request(&mut out, &request);
+                } else {
+                    write_request(&mut out, &[b"SET", &key, &value]);
+                }
                 pending.push(line);
                 records += 1;
             }
@@ -154,6 +178,18 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if rejects.count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The fields of a record, as a hash has them: what is no text is written as it is in JSON.
+fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
+    let object: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(value).context("a record is no JSON object")?;
+    let present = object.into_iter().filter(|(_, value)| value.get() != "null");
+    let text = |(name, value): (String, &RawValue)| match value.get() {
+        text if text.starts_with('"') => Ok((name, serde_json::from_str(text)?)),
+        other => Ok((name, other.to_owned())),
+    };
+    present.map(text).collect()
+}
+
 fn keys(client: &mut Client) -> anyhow::Result<i64> {
     match client.call(&[b"DBSIZE"])? {
         BytesFrame::Integer(keys) => Ok(keys),
@@ -199,4 +235,20 @@ fn take_replies(mut replies: Replies, awaited: &Receiver<u64>) -> Refused {
         }
     }
     refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fields;
+
+    #[test]
+    fn a_record_becomes_fields() {
+        let text = br#"{"name":"G\u00f6teborg","n":1.50,"none":null,"list":[1, 2],"yes":true}"#;
+        let fields = fields(text).unwrap();
+        let fields: Vec<_> = fields.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        let expected =
+            [("list", "[1, 2]"), ("n", "1.50"), ("name", "G\u{f6}teborg"), ("yes", "true")];
+        assert_eq!(fields, expected);
+        assert!(super::fields(b"[]").is_err());
+    }
 }
