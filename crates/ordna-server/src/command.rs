@@ -8,16 +8,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ordna::Change;
-use ordna::{Found, Put};
+use ordna::{Found, OrderedIndex, Put};
 
-use crate::keyspace::Freeing;
+use crate::hash::{Hash, MOST_BYTES};
+use crate::keyspace::{Freeing, Keyspace};
 use crate::logs::{Slow, SlowLog, unix_millis};
 use crate::lookup::Lookup;
 use crate::reply::Replies;
-use crate::request::Arguments;
+use crate::request::{self, Arguments};
 use crate::session::Session;
 use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
 use crate::state::{Keys, State};
+use crate::stored::{self, Packed, WRONG_TYPE};
 use crate::walk::Walk;
 
 /// The context of a command: server, session, keyspace.
@@ -42,6 +44,32 @@ pub enum Outcome {
     Freeing(Freeing),
     /// The reply is sent after a while: a wrong password.
     Late(Duration),
+    /// What is done without the keyspace.
+    Task(Task),
+}
+
+type Work = fn(&State, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
+
+/// A command that holds no keyspace while it works, and may take long. `EXEC`, which holds the
+/// keyspace alone, gives it as `held`: a task must not ask for it then.
+pub struct Task {
+    request: request::Command,
+    work: Work,
+}
+
+impl Task {
+    pub fn new(arguments: Arguments<'_>, work: Work) -> Self {
+        Self { request: arguments.to_command(), work }
+    }
+
+    /// Works, and writes the reply.
+    pub fn run(self, state: &State, held: Option<&Keyspace>, out: &mut Replies) {
+        let start = out.bytes.len();
+        if let Err(error) = (self.work)(state, held, self.request.arguments(), out) {
+            out.bytes.truncate(start);
+            out.error(&error);
+        }
+    }
 }
 
 /// How a command ends: an error is a reply like any other.
@@ -143,15 +171,84 @@ impl Table {
 }
 
 impl Context<'_> {
-    /// Reports written keys to their watchers. Every command that writes calls this, or
-    /// [`modify`](Self::modify), while it holds the keyspace.
-    pub fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8]>) {
-        self.state.watches.written(written);
+    /// Reports written keys to their watchers and to the indexes. Every command that writes calls
+    /// this, or [`modify`](Self::modify), while it holds the keyspace.
+    pub fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8], IntoIter: Clone>) {
+        let written = written.into_iter();
+        self.state.watches.written(written.clone());
+        self.state.indexes.written(&self.keys, written);
     }
 
-    /// Changes a key as [`Store::modify_entry`](ordna::Store::modify_entry) does, and reports it
-    /// if it was written.
+    /// Changes a string as [`Store::modify_entry`](ordna::Store::modify_entry) does, and reports
+    /// the key if it was written.
+    ///
+    /// # Errors
+    /// The key holds no string.
     pub fn modify<T: Borrow<[u8]>>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
+    ) -> Result<()> {
+        let mut is_string = true;
+        self.modify_stored(key, |found| {
+            let string = found.map(|found| stored::string(found.value));
+            is_string = string != Some(None);
+            if !is_string {
+                return Change::Keep;
+            }
+            let found = found.zip(string.flatten());
+            let found = found.map(|(mut found, value)| {
+                found.value = value;
+                found
+            });
+            match change(found) {
+                Change::Keep => Change::Keep,
+                Change::Remove => Change::Remove,
+                Change::Put(Put { value, expires_at }) => {
+                    Change::Put(Put { value: Packed::new(value), expires_at })
+                }
+            }
+        })?;
+        if is_string { Ok(()) } else { Err(WRONG_TYPE.to_owned()) }
+    }
+
+    /// The same for a hash, with its deadline kept; one without fields is removed.
+    ///
+    /// # Errors
+    /// The key holds no hash, or the hash is too large.
+    pub fn modify_hash(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Hash<'_>>) -> Option<Vec<u8>>,
+    ) -> Result<()> {
+        let mut refusal = None;
+        self.modify_stored(key, |found| {
+            let hash = found.map(|found| stored::hash(found.value));
+            refusal = (hash == Some(None)).then(|| WRONG_TYPE.to_owned());
+            if refusal.is_some() {
+                return Change::Keep;
+            }
+            match change(hash.flatten()) {
+                None => Change::Keep,
+                Some(record) if stored::hash(&record).is_none_or(|hash| hash.len() == 0) => {
+                    Change::Remove
+                }
+                Some(record) if record.len() > MOST_BYTES => {
+                    refusal =
+                        Some(format!("ERR hash exceeds maximum allowed size ({MOST_BYTES} bytes)"));
+                    Change::Keep
+                }
+                Some(value) => {
+                    let expires_at = found.and_then(|found| found.expires_at);
+                    Change::Put(Put { value, expires_at })
+                }
+            }
+        })?;
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// The same for a value of any type, as it is stored.
+    pub fn modify_stored<T: Borrow<[u8]>>(
         &self,
         key: &[u8],
         mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
@@ -173,7 +270,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The same for the expiry of a key.
+    /// The same for the expiry of a key. `change` gets the value as it is stored.
     pub fn modify_expiry(
         &self,
         key: &[u8],
@@ -192,21 +289,46 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Removes a key; returns `read` of its value.
-    pub fn remove_with<R>(&self, key: &[u8], mut read: impl FnMut(&[u8]) -> R) -> Option<R> {
-        let mut result = None;
-        let done = self.modify::<&[u8]>(key, |found| {
-            result = found.map(|found| read(found.value));
+    /// Removes a key; returns whether it was there.
+    pub fn remove(&self, key: &[u8]) -> bool {
+        let mut was_there = false;
+        let done = self.modify_stored::<&[u8]>(key, |found| {
+            was_there = found.is_some();
             Change::Remove
         });
         // A key too long is refused, and was never there.
-        done.ok().and(result)
+        done.is_ok() && was_there
     }
 
-    /// The value of a key, copied.
-    pub fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
-        use ordna::OrderedIndex;
-        self.keys.get(key)
+    /// What `read` makes of the string of a key.
+    ///
+    /// # Errors
+    /// The key holds no string.
+    #[inline]
+    pub fn string<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        match self.keys.get_with(key, |stored| stored::string(stored).map(read)) {
+            Some(None) => Err(WRONG_TYPE.to_owned()),
+            found => Ok(found.flatten()),
+        }
+    }
+
+    /// What `read` makes of the hash of a key.
+    ///
+    /// # Errors
+    /// The key holds no hash.
+    pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Result<Option<R>> {
+        match self.keys.get_with(key, |stored| stored::hash(stored).map(read)) {
+            Some(None) => Err(WRONG_TYPE.to_owned()),
+            found => Ok(found.flatten()),
+        }
+    }
+
+    /// The string of a key, copied.
+    ///
+    /// # Errors
+    /// The key holds no string.
+    pub fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.string(key, <[u8]>::to_vec)
     }
 }
 

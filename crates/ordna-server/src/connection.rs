@@ -161,6 +161,10 @@ impl Connection<'_> {
                 }
                 // An error says that the freeing thread is gone, and the memory with it.
                 Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
+                Outcome::Task(task) => {
+                    let (state, out) = (self.state, &mut self.replies);
+                    tokio::task::block_in_place(|| task.run(state, None, out));
+                }
                 Outcome::Late(time) => tokio::time::sleep(time).await,
             }
             if silent {

@@ -215,10 +215,6 @@ const INSTEAD: &[(&str, &str)] = &[
         "Ordna has no sorted sets; the keyspace itself is ordered: ORDNA.RANGE, ORDNA.FIRST, ORDNA.FLOOR",
     ),
     (
-        "hset hget hdel hgetall hmget hmset hexists hlen hkeys hvals hincrby hscan hsetnx hincrbyfloat hstrlen hrandfield",
-        "Ordna has no hashes; one key for each field, such as user:17:name, with ORDNA.PREFIX, does that",
-    ),
-    (
         "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
         "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",
     ),

@@ -123,6 +123,9 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
         );
     }
     state.install(Keyspace::of(store));
+    if let Err(error) = state.indexes.restore() {
+        tracing::error!(%error, "the indexes are not restored");
+    }
     persistence.loaded();
     Ok(())
 }

@@ -27,6 +27,7 @@ use tokio::net::TcpListener;
 use crate::commands;
 use crate::metrics;
 use crate::state::State;
+use crate::stored;
 
 /// Connections of browsers and collectors of metrics at once.
 const MOST: usize = 64;
@@ -301,10 +302,16 @@ fn keys(state: &State, uri: &Uri) -> Value {
     let mut entries = Vec::new();
     let keys = state.keys();
     keys.visit(Bound::Included(lower), upper, direction, |key, value| {
-        let cut = &value[..value.len().min(SHOWN_BYTES)];
+        let text = match stored::hash(value) {
+            Some(hash) => format!("(hash of {} fields)", hash.len()),
+            None => {
+                let value = stored::string(value).unwrap_or(value);
+                shown(&value[..value.len().min(SHOWN_BYTES)])
+            }
+        };
         let hex: String = key.iter().map(|byte| format!("%{byte:02x}")).collect();
         entries.push(json!({
-            "key": shown(key), "at": hex, "value": shown(cut), "bytes": value.len(),
+            "key": shown(key), "at": hex, "value": text, "bytes": value.len(),
         }));
         if entries.len() < SHOWN {
             std::ops::ControlFlow::Continue(())

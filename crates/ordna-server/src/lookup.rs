@@ -3,6 +3,7 @@
 use crate::reply::Replies;
 use crate::request::Command;
 use crate::snapshot::Snapshot;
+use crate::stored;
 
 /// Keys looked up before other connections get their turn.
 const STRETCH: usize = 256;
@@ -40,10 +41,11 @@ impl Lookup {
         while self.at < end && out.bytes.len() - before < STRETCH_BYTES {
             let key = arguments.get(self.at);
             let written = self.bytes + out.bytes.len() - before;
-            let fits = self.snapshot.get_with(key, |value| {
-                let fits = written + value.len() <= most;
+            let fits = self.snapshot.get_with(key, |stored| {
+                let value = stored::string(stored);
+                let fits = written + value.map_or(0, <[u8]>::len) <= most;
                 if fits {
-                    out.bulk(value);
+                    out.bulk_or_null(value);
                 }
                 fits
             });

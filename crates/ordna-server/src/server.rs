@@ -101,6 +101,17 @@ fn local(listener: &TcpListener) -> Option<SocketAddr> {
     listener.local_addr().ok()
 }
 
+/// Has the indexes drop hashes that have expired.
+async fn expire(state: Arc<State>) {
+    const EVERY: Duration = Duration::from_millis(20);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        if state.indexes.are_active() {
+            tokio::task::block_in_place(|| state.indexes.expire(&state.keys()));
+        }
+    }
+}
+
 /// Has the system allow as many files as clients need, or lowers the number of clients.
 fn fit_files(config: &mut Config) {
     let wanted = config.max_clients as u64 + OTHER_FILES;
@@ -193,6 +204,7 @@ impl Server {
             }
         }
         tasks.push(tokio::spawn(tick(state.clone())));
+        tasks.push(tokio::spawn(expire(state.clone())));
         let (failed, mut failure) = oneshot::channel();
         if let Some(persistence) = state.persistence.clone() {
             let shared = state.clone();

@@ -16,10 +16,12 @@ use crate::acl::Acl;
 use crate::clients::Clients;
 use crate::config::Config;
 use crate::cursors::Cursors;
+use crate::indexes::Indexes;
 use crate::keyspace::{Entries, Keyspace};
 use crate::logs::{Latencies, SlowLog};
 use crate::persistence::Persistence;
 use crate::samples::Samples;
+use crate::search::results::Results;
 use crate::settings::Settings;
 use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
@@ -63,6 +65,9 @@ pub struct State {
     pub acl: Acl,
     pub clients: Clients,
     pub cursors: Arc<Cursors>,
+    pub indexes: Indexes,
+    /// Rows of aggregations that wait for their clients.
+    pub results: Results,
     pub snapshots: Arc<Snapshots>,
     pub watches: Arc<Watches>,
     pub walks: LongWalks,
@@ -95,8 +100,14 @@ impl State {
         settings.max_clients.set(sized(config.max_clients));
         settings.output_limit.set(sized(config.max_reply));
         settings.clients_memory.set(sized(config.max_clients_memory()));
+        let keyspace = Keyspace::with_options(options(&config, memory.as_ref()));
+        let dir = config.data.as_ref().map(|data| data.dir.as_path());
+        let indexes = Indexes::new(dir, memory.clone());
+        indexes.replaced(&keyspace);
         Self {
-            keyspace: ShardedLock::new(Keyspace::with_options(options(&config, memory.as_ref()))),
+            keyspace: ShardedLock::new(keyspace),
+            indexes,
+            results: Results::default(),
             persistence: config.data.clone().map(|data| Arc::new(Persistence::new(data))),
             flushed: Mutex::default(),
             memory,
@@ -144,7 +155,9 @@ impl State {
 
     /// Puts the keyspace that was read at the start in the place of the empty one.
     pub fn install(&self, keyspace: Keyspace) {
-        *self.keyspace.write().unwrap_or_else(PoisonError::into_inner) = keyspace;
+        let mut held = self.keyspace.write().unwrap_or_else(PoisonError::into_inner);
+        self.indexes.replaced(&keyspace);
+        *held = keyspace;
     }
 
     /// A stable state with no command half done in it. A snapshot alone could hold a write that
@@ -169,6 +182,7 @@ impl State {
         if flushed.len() >= MOST_KEPT {
             self.cursors.end_all();
             keyspace.remove_range(Bound::Unbounded, Bound::Unbounded);
+            self.indexes.replaced(keyspace);
             return Ok(None);
         }
         let options = options(&self.config, self.memory.as_ref());
@@ -176,6 +190,7 @@ impl State {
         self.cursors.end_all();
         flushed.push(keyspace.downgrade());
         drop(flushed);
+        self.indexes.replaced(&empty);
         Ok(Some(std::mem::replace(&mut **keyspace, empty)))
     }
 

@@ -21,6 +21,7 @@ use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::snapshot::Snapshot;
 use crate::state::State;
+use crate::stored::{self, Kind};
 
 /// Work of a stretch, in units of some ten nanoseconds: a stretch takes about a third of a
 /// millisecond.
@@ -39,8 +40,8 @@ type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 pub enum Purpose {
     /// Returns keys, with their values if asked for.
     Return { values: bool },
-    /// Returns the keys that match; without a pattern none.
-    Matching(Option<Arc<Pattern>>),
+    /// Returns the keys that match, of one type if it is given; without a pattern none.
+    Matching { pattern: Option<Arc<Pattern>>, kind: Option<Kind> },
     /// Counts them.
     Count,
     /// Removes them.
@@ -195,9 +196,10 @@ impl Walk {
                         entry(key, values.then_some(value), out);
                         true
                     }
-                    Purpose::Matching(pattern) => {
+                    Purpose::Matching { pattern, kind } => {
                         work += pattern.as_ref().map_or(0, |pattern| pattern.work(key.len()));
-                        let matches = pattern.as_ref().is_some_and(|pattern| pattern.matches(key));
+                        let matches = kind.is_none_or(|kind| Kind::of(value) == kind)
+                            && pattern.as_ref().is_some_and(|pattern| pattern.matches(key));
                         if matches && !only_counts {
                             out.bulk(key);
                         }
@@ -233,9 +235,12 @@ impl Walk {
     /// Removes the keys of a stretch; whether the walk is at its end.
     fn remove(&mut self, keys: &Keyspace, state: &State) -> bool {
         let mut met = 0;
-        let mut last = None;
+        let (mut last, mut covered) = (None, Vec::new());
         keys.visit(borrow(&self.lower), borrow(&self.upper), Direction::Ascending, |key, _| {
             met += 1;
+            if state.indexes.covers(key) {
+                covered.push(key.to_vec());
+            }
             if met < STRETCH / ENTRY / 4 {
                 return ControlFlow::Continue(());
             }
@@ -247,6 +252,7 @@ impl Walk {
             self.count += keys.remove_range(borrow(&self.lower), upper);
             // The bounds do not cross: there was a key within.
             state.watches.removed_within(borrow(&self.lower), upper);
+            state.indexes.written(keys, covered.iter().map(Vec::as_slice));
         }
         let Some(last) = last else { return true };
         self.lower = Bound::Excluded(last);
@@ -303,14 +309,15 @@ pub fn key_of_token(token: &[u8]) -> Option<Vec<u8>> {
     token.strip_prefix(b"k")?.chunks(2).map(byte).collect()
 }
 
-/// Writes an entry: a key, or a key and its value, which are a pair in RESP3.
+/// Writes an entry: a key, or a key and its value, which are a pair in RESP3. A hash has no value:
+/// null.
 fn entry(key: &[u8], value: Option<&[u8]>, out: &mut Replies) {
     if value.is_some() && out.resp3 {
         out.array(2);
     }
     out.bulk(key);
     if let Some(value) = value {
-        out.bulk(value);
+        out.bulk_or_null(stored::string(value));
     }
 }
 

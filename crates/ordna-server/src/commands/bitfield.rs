@@ -1,7 +1,7 @@
 //! `BITFIELD`: integers of any number of bits within a value.
 
+use ordna::Change;
 use ordna::Put;
-use ordna::{Change, OrderedIndex};
 
 use super::bits::{BAD_OFFSET, bit_offset};
 use crate::command::{
@@ -184,7 +184,7 @@ fn bitfield(
             let read = |value: &[u8]| {
                 steps.iter().map(|step| Some(step.kind.read(value, step.offset))).collect()
             };
-            let found = context.keys.get_with(arguments.get(1), read);
+            let found = context.string(arguments.get(1), read)?;
             replies = found.unwrap_or_else(|| read(&[]));
         }
         Some(longest) => context.modify(arguments.get(1), |found| {

@@ -1,7 +1,9 @@
 //! Commands on the bits of values. Bit 0 is the highest of the first byte.
 
+use std::borrow::Borrow;
+
 use ordna::Put;
-use ordna::{Change, OrderedIndex, value};
+use ordna::{Change, value};
 
 use super::substrings::span;
 use crate::command::{
@@ -11,6 +13,7 @@ use crate::command::{
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::{KeyPositions, ONE_KEY};
+use crate::stored::Packed;
 
 /// The target and the sources of BITOP.
 const FROM_SECOND: KeyPositions = (2, -1, 1);
@@ -61,9 +64,9 @@ fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 
 fn getbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let offset = bit_offset(arguments.get(2), 1)?;
-    let bit = context.keys.get_with(arguments.get(1), |value| {
+    let bit = context.string(arguments.get(1), |value| {
         value.get(offset / 8).map_or(0, |byte| byte >> (7 - offset % 8) & 1)
-    });
+    })?;
     out.integer(i64::from(bit.unwrap_or(0)));
     Ok(Outcome::Done)
 }
@@ -111,13 +114,13 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         }
         _ => return Err(SYNTAX.to_owned()),
     };
-    let count = context.keys.get_with(arguments.get(1), |value| {
+    let count = context.string(arguments.get(1), |value| {
         let Some((start, end)) = bit_span(start, end, bits, value.len()) else { return 0 };
         let ones = |(at, first, last): (usize, usize, usize)| {
             masked(value[at], first, last).count_ones() as usize
         };
         bytes_of(start, end).map(ones).sum()
-    });
+    })?;
     out.count(count.unwrap_or(0));
     Ok(Outcome::Done)
 }
@@ -137,7 +140,7 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         }
         _ => return Err(SYNTAX.to_owned()),
     };
-    let found = context.keys.get_with(arguments.get(1), |value| {
+    let found = context.string(arguments.get(1), |value| {
         let (first, last) = bit_span(start, end.unwrap_or(-1), bits, value.len())?;
         let wanted = |byte: u8| if bit == 1 { byte } else { !byte };
         let hit = |(at, first, last): (usize, usize, usize)| {
@@ -148,7 +151,7 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         // Without an end, zeros follow the value.
         let behind = (bit == 0 && end.is_none()).then_some(value.len() * 8);
         found.or(behind)
-    });
+    })?;
     out.integer(match found {
         // Of an absent key every bit is 0.
         None => -bit,
@@ -170,7 +173,9 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         _ => return Err(SYNTAX.to_owned()),
     };
     let not = arguments.get(1).eq_ignore_ascii_case(b"not");
-    let mut sources = arguments.iter_from(3).map(|key| context.value(key).unwrap_or_default());
+    let sources =
+        arguments.iter_from(3).map(|key| context.value(key).map(Option::unwrap_or_default));
+    let mut sources = sources.collect::<Result<Vec<_>>>()?.into_iter();
     let mut result = sources.next().unwrap_or_default();
     for mut source in sources {
         let len = result.len().max(source.len());
@@ -183,9 +188,10 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     }
     let len = result.len();
     if len == 0 {
-        context.remove_with(arguments.get(2), |_| ());
+        context.remove(arguments.get(2));
     } else {
-        context.modify(arguments.get(2), |_| Change::Put(Put::forever(result.as_slice())))?;
+        let result = Packed::new(result);
+        context.modify_stored(arguments.get(2), |_| Change::Put(Put::forever(result.borrow())))?;
     }
     out.count(len);
     Ok(Outcome::Done)

@@ -8,6 +8,7 @@ use crate::command::{
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::ONE_KEY;
+use crate::stored::{self, WRONG_TYPE};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("expire", -3, CHANGE, ONE_KEY, "Has a key expire in some seconds.", expire),
@@ -270,9 +271,14 @@ fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         Expiry::At(scale, argument) => scale.deadline(argument, now, "getex").map(Some),
         Expiry::Keep | Expiry::Lift => Ok(None),
     };
-    let mut value = None;
+    let (mut value, mut is_string) = (None, true);
     context.modify_expiry(arguments.get(1), |found| {
-        value = found.map(|found| found.value.to_owned());
+        let string = found.map(|found| stored::string(found.value));
+        is_string = string != Some(None);
+        if !is_string {
+            return Change::Keep;
+        }
+        value = string.flatten().map(<[u8]>::to_vec);
         match (expiry, &deadline) {
             (Expiry::Keep, _) | (_, Err(_)) => Change::Keep,
             (Expiry::Lift, _) if found.is_none_or(|found| found.expires_at.is_none()) => {
@@ -282,6 +288,9 @@ fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
             (_, Ok(deadline)) => Change::Put(*deadline),
         }
     })?;
+    if !is_string {
+        return Err(WRONG_TYPE.to_owned());
+    }
     if value.is_some() {
         deadline?;
     }

@@ -18,6 +18,7 @@ use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::stored::{self, Kind};
 use crate::walk::{Form, Purpose, Walk};
 
 const SECOND: KeyPositions = (2, 2, 1);
@@ -39,7 +40,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         READ,
         ONE_KEY,
-        "Returns the type of a value: string, or none.",
+        "Returns the type of a value: string, hash, or none.",
         type_of,
     ),
     Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).alone(),
@@ -70,7 +71,7 @@ fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Res
 fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
     if let [key] = keys.as_slice() {
-        out.count(usize::from(context.remove_with(key, |_| ()).is_some()));
+        out.count(usize::from(context.remove(key)));
         return Ok(Outcome::Done);
     }
     // No other command runs. The batch is one step for snapshots too.
@@ -91,8 +92,8 @@ fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 }
 
 fn type_of(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let present = context.keys.contains(arguments.get(1));
-    out.simple(if present { "string" } else { "none" });
+    let kind = context.keys.get_with(arguments.get(1), Kind::of);
+    out.simple(kind.map_or("none", Kind::name));
     Ok(Outcome::Done)
 }
 
@@ -115,7 +116,11 @@ fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = span_of(arguments.get(1));
     let pattern = Arc::new(Pattern::new(arguments.get(1)));
-    Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Matching(Some(pattern))))))
+    Ok(Outcome::Walk(Box::new(Walk::new(
+        lower,
+        upper,
+        Purpose::Matching { pattern: Some(pattern), kind: None },
+    ))))
 }
 
 /// The bounds within which all matches of a pattern lie: those of its literal prefix.
@@ -133,7 +138,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     const MOST: usize = 10_000;
     let cursor = std::str::from_utf8(arguments.get(1)).ok().and_then(|text| text.parse().ok());
     let cursor: u64 = cursor.ok_or("ERR invalid cursor")?;
-    let (mut pattern, mut count, mut strings, mut stable) = (None, 10, true, false);
+    let (mut pattern, mut count, mut kind, mut stable) = (None, 10, None, false);
     let mut at = 2;
     while at < arguments.len() {
         let option = arguments.get(at);
@@ -154,15 +159,18 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 return Err(SYNTAX.to_owned());
             }
         } else if option.eq_ignore_ascii_case(b"type") {
-            strings = value.eq_ignore_ascii_case(b"string");
+            let is = |kind: &Kind| value.eq_ignore_ascii_case(kind.name().as_bytes());
+            kind = Some([Kind::String, Kind::Hash].into_iter().find(is));
         } else {
             return Err(SYNTAX.to_owned());
         }
         at += 2;
     }
     let (lower, upper) = pattern.map_or((Bound::Unbounded, Bound::Unbounded), span_of);
-    let pattern = strings.then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
-    let mut walk = Walk::new(lower, upper, Purpose::Matching(pattern));
+    // Of an unknown type there are no keys.
+    let pattern = (kind != Some(None)).then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
+    let purpose = Purpose::Matching { pattern, kind: kind.flatten() };
+    let mut walk = Walk::new(lower, upper, purpose);
     walk.limit = usize::try_from(count).unwrap_or(MOST).min(MOST);
     walk.form = Form::Scan(None);
     if cursor != 0 {
@@ -230,10 +238,10 @@ fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> 
     Ok(Outcome::Done)
 }
 
-/// The value of a key and its deadline, copied.
+/// The value of a key as it is stored, and its deadline.
 pub fn entry(context: &Context<'_>, key: &[u8]) -> Result<Option<(Vec<u8>, Option<u64>)>> {
     let mut entry = None;
-    context.modify::<&[u8]>(key, |found| {
+    context.modify_stored::<&[u8]>(key, |found| {
         entry = found.map(|found| (found.value.to_vec(), found.expires_at));
         Change::Keep
     })?;
@@ -287,7 +295,7 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let found = entry(context, from)?;
     let found = found.filter(|_| replace || !context.keys.contains(to));
     if let Some((value, expires_at)) = &found {
-        context.modify(to, |_| {
+        context.modify_stored(to, |_| {
             Change::Put(Put { value: value.as_slice(), expires_at: *expires_at })
         })?;
     }
@@ -300,10 +308,13 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         ("encoding", 3, |context, arguments, out| {
             /// Redis keeps values up to this length beside their header.
             const EMBEDDED: usize = 44;
-            let encoding = context.keys.get_with(arguments.get(2), |value| match value.len() {
-                ..=20 if number(value).is_some() => "int",
-                ..=EMBEDDED => "embstr",
-                _ => "raw",
+            let encoding = context.keys.get_with(arguments.get(2), |value| {
+                match (stored::hash(value), stored::string(value).unwrap_or(value)) {
+                    (Some(hash), _) => hash.encoding(),
+                    (None, value) if value.len() <= 20 && number(value).is_some() => "int",
+                    (None, value) if value.len() <= EMBEDDED => "embstr",
+                    _ => "raw",
+                }
             });
             out.bulk_or_null(encoding.map(str::as_bytes));
             Ok(Outcome::Done)

@@ -1,8 +1,9 @@
 //! `DUMP` and `RESTORE`: values in the format of Redis' RDB files.
 //!
-//! A payload is the type (0: string), the value, the version of the format (two bytes) and a
-//! CRC-64, all numbers little-endian. A value is a length and as many bytes, or an integer of 1, 2
-//! or 4 bytes, or text compressed by LZF, which `RESTORE` reads and `DUMP` does not write.
+//! A payload is the type (0: string, 4: hash, 16: hash as a listpack), the value, the version of
+//! the format (two bytes) and a CRC-64, all numbers little-endian. A string is a length and as many
+//! bytes, or an integer of 1, 2 or 4 bytes, or text compressed by LZF, which `RESTORE` reads and
+//! `DUMP` does not write.
 
 use crc::{CRC_64_REDIS, Crc};
 use ordna::Put;
@@ -11,25 +12,69 @@ use ordna::{Change, OrderedIndex, value};
 use crate::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, WRITE_SLOW, ok,
 };
+use crate::hash::{Edit, MOST_BYTES};
+use crate::listpack;
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::ONE_KEY;
+use crate::stored::{self, Packed};
 
 /// The version that Redis 7.0 writes, and the newest that it reads.
 const VERSION: u16 = 10;
 const CRC: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
 const STRING: u8 = 0;
+const HASH: u8 = 4;
+const HASH_LISTPACK: u8 = 16;
 
 pub const COMMANDS: &[Command] = &[
     Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
     Command::new("restore", -4, WRITE_SLOW, ONE_KEY, "Sets a key to what DUMP returned.", restore),
 ];
 
-fn encode(value: &[u8]) -> Vec<u8> {
-    let mut payload = vec![STRING];
+/// A value, which is stored so, as a payload.
+fn encode(stored: &[u8]) -> Vec<u8> {
+    let mut payload = Vec::new();
+    match (stored::hash(stored), stored::string(stored)) {
+        (Some(hash), _) if hash.is_table() => {
+            payload.push(HASH);
+            put_length(&mut payload, hash.len());
+            for (field, value) in hash.iter() {
+                put_string(&mut payload, field);
+                put_string(&mut payload, value);
+            }
+        }
+        (Some(hash), _) => {
+            payload.push(HASH_LISTPACK);
+            let list = listpack::encode(hash.iter().flat_map(|(field, value)| [field, value]));
+            put_length(&mut payload, list.len());
+            payload.extend(list);
+        }
+        (None, string) => {
+            payload.push(STRING);
+            put_string(&mut payload, string.unwrap_or_default());
+        }
+    }
+    payload.extend(VERSION.to_le_bytes());
+    let crc = CRC.checksum(&payload);
+    payload.extend(crc.to_le_bytes());
+    payload
+}
+
+fn put_length(payload: &mut Vec<u8>, len: usize) {
+    match len {
+        ..64 => payload.push(len as u8),
+        ..16_384 => payload.extend([0x40 | (len >> 8) as u8, len as u8]),
+        _ => {
+            payload.push(0x80);
+            payload.extend((len as u32).to_be_bytes());
+        }
+    }
+}
+
+fn put_string(payload: &mut Vec<u8>, value: &[u8]) {
     let small = number(value).filter(|_| value.len() <= 11);
-    match (small.and_then(|n| i32::try_from(n).ok()), value.len()) {
-        (Some(n), _) => {
+    match small.and_then(|n| i32::try_from(n).ok()) {
+        Some(n) => {
             if let Ok(n) = i8::try_from(n) {
                 payload.extend([0xC0, n as u8]);
             } else if let Ok(n) = i16::try_from(n) {
@@ -40,20 +85,11 @@ fn encode(value: &[u8]) -> Vec<u8> {
                 payload.extend(n.to_le_bytes());
             }
         }
-        (None, len @ ..64) => payload.push(len as u8),
-        (None, len @ ..16_384) => payload.extend([0x40 | (len >> 8) as u8, len as u8]),
-        (None, len) => {
-            payload.push(0x80);
-            payload.extend((len as u32).to_be_bytes());
+        None => {
+            put_length(payload, value.len());
+            payload.extend(value);
         }
     }
-    if small.is_none_or(|n| i32::try_from(n).is_err()) {
-        payload.extend(value);
-    }
-    payload.extend(VERSION.to_le_bytes());
-    let crc = CRC.checksum(&payload);
-    payload.extend(crc.to_le_bytes());
-    payload
 }
 
 /// Takes `count` bytes off the front.
@@ -103,22 +139,44 @@ fn decompress(packed: &[u8], len: usize) -> Option<Vec<u8>> {
     (out.len() == len).then_some(out)
 }
 
-/// The value of a payload whose sum is right.
-fn decode(payload: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = payload.strip_prefix(&[STRING])?;
-    let value = match length(&mut rest)? {
-        Ok(len) => take(&mut rest, len)?.to_vec(),
-        Err(0) => i8::from_le_bytes(take(&mut rest, 1)?.try_into().ok()?).to_string().into(),
-        Err(1) => i16::from_le_bytes(take(&mut rest, 2)?.try_into().ok()?).to_string().into(),
-        Err(2) => i32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?).to_string().into(),
+/// Takes a string off the front.
+fn take_string(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    Some(match length(rest)? {
+        Ok(len) => take(rest, len)?.to_vec(),
+        Err(0) => i8::from_le_bytes(take(rest, 1)?.try_into().ok()?).to_string().into(),
+        Err(1) => i16::from_le_bytes(take(rest, 2)?.try_into().ok()?).to_string().into(),
+        Err(2) => i32::from_le_bytes(take(rest, 4)?.try_into().ok()?).to_string().into(),
         Err(3) => {
-            let packed = length(&mut rest)?.ok()?;
-            let len = length(&mut rest)?.ok().filter(|len| *len <= value::MAX_LEN)?;
-            decompress(take(&mut rest, packed)?, len)?
+            let packed = length(rest)?.ok()?;
+            let len = length(rest)?.ok().filter(|len| *len <= value::MAX_LEN)?;
+            decompress(take(rest, packed)?, len)?
         }
         Err(_) => return None,
+    })
+}
+
+/// The value of a payload whose sum is right, as it is stored.
+fn decode(payload: &[u8]) -> Option<Vec<u8>> {
+    let (kind, mut rest) = payload.split_first()?;
+    let texts = match *kind {
+        STRING => {
+            let value = Packed::new(take_string(&mut rest)?);
+            return rest.is_empty().then(|| value.into_bytes());
+        }
+        HASH => {
+            let count = length(&mut rest)?.ok()?;
+            // A text takes a byte at least.
+            let count = Some(count).filter(|count| *count <= rest.len() / 2)?;
+            (0..2 * count).map(|_| take_string(&mut rest)).collect::<Option<Vec<_>>>()?
+        }
+        HASH_LISTPACK => listpack::decode(&take_string(&mut rest)?)?,
+        _ => return None,
     };
-    rest.is_empty().then_some(value)
+    let mut edit = Edit::of(None);
+    let fits = rest.is_empty() && !texts.is_empty() && texts.len().is_multiple_of(2);
+    // A field that comes twice is damage.
+    let whole = fits && texts.chunks_exact(2).all(|pair| edit.set(&pair[0], &pair[1]));
+    whole.then(|| edit.finish()).filter(|record| record.len() <= MOST_BYTES)
 }
 
 fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -168,7 +226,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let deadline = if absolute { time } else { now.saturating_add(time) };
     let expires_at = (time > 0).then_some(deadline);
     let mut busy = false;
-    context.modify(key, |found| {
+    context.modify_stored(key, |found| {
         busy = found.is_some() && !replace;
         match expires_at {
             _ if busy => Change::Keep,

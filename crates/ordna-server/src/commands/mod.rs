@@ -8,6 +8,8 @@ mod bitfield;
 mod bits;
 mod connection;
 mod expiry;
+mod hash;
+mod index;
 mod info;
 mod introspection;
 mod keys;
@@ -16,6 +18,7 @@ mod migration;
 mod ordered;
 mod persistence;
 mod scripting;
+mod search;
 mod server;
 mod snapshots;
 mod strings;
@@ -35,6 +38,8 @@ pub fn table() -> &'static Table {
             ("bitmap", bits::COMMANDS),
             ("connection", connection::COMMANDS),
             ("generic", expiry::COMMANDS),
+            ("hash", hash::COMMANDS),
+            ("ordna", index::COMMANDS),
             ("server", info::COMMANDS),
             ("server", introspection::COMMANDS),
             ("generic", keys::COMMANDS),
@@ -43,6 +48,7 @@ pub fn table() -> &'static Table {
             ("ordna", ordered::COMMANDS),
             ("server", persistence::COMMANDS),
             ("scripting", scripting::COMMANDS),
+            ("search", search::COMMANDS),
             ("server", server::COMMANDS),
             ("ordna", snapshots::COMMANDS),
             ("string", strings::COMMANDS),

@@ -9,6 +9,7 @@ use crate::command::{Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::NO_KEY;
+use crate::stored;
 use crate::walk::{Form, Purpose, Walk, key_of_token};
 
 const NEAR: &[&str] = &["readonly", "fast", "@every_key"];
@@ -80,7 +81,7 @@ fn entry(entry: Entry, out: &mut Replies) -> Result {
         Some((key, value)) => {
             out.array(2);
             out.bulk(&key);
-            out.bulk(&value);
+            out.bulk_or_null(stored::string(&value));
         }
         None => out.null_array(),
     }

@@ -15,6 +15,7 @@ use crate::command::{
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::KeyPositions;
+use crate::stored::{self, WRONG_TYPE};
 
 /// All scripts known here take one key.
 const KEY: KeyPositions = (3, 3, 1);
@@ -114,9 +115,11 @@ fn run(
             let time = number(arguments.get(5)).ok_or(NOT_AN_INTEGER)?;
             let add = matches!(known, Known::Extend) && arguments.get(6) == b"0";
             let now = context.keys.now();
-            let mut done = false;
+            let (mut done, mut is_string) = (false, true);
             context.modify_expiry(key, |found| {
-                let found = found.filter(|found| found.value == token);
+                let string = found.map(|found| stored::string(found.value));
+                is_string = string != Some(None);
+                let found = found.filter(|_| string == Some(Some(token)));
                 let until = found.and_then(|found| found.expires_at);
                 // To extend a key that does not expire is refused by redis-py's script.
                 done = found.is_some() && (until.is_some() || matches!(known, Known::Renew));
@@ -127,6 +130,9 @@ fn run(
                     _ => Change::Remove,
                 }
             })?;
+            if !is_string {
+                return Err(WRONG_TYPE.to_owned());
+            }
             done
         }
     };

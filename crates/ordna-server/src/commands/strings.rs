@@ -1,5 +1,7 @@
 //! Commands on whole values.
 
+use std::borrow::Borrow;
+
 use ordna::{Change, OrderedIndex};
 use ordna::{Put, Write};
 
@@ -13,6 +15,7 @@ use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::snapshot::Snapshot;
 use crate::spec::{ALL_KEYS, ONE_KEY, PAIRS};
+use crate::stored::{self, Packed, WRONG_TYPE};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("get", 2, READ, ONE_KEY, "Returns the value of a key.", get),
@@ -74,7 +77,7 @@ const AT_ONCE: usize = 64;
 const AT_ONCE_BYTES: usize = 1 << 20;
 
 fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    if context.keys.get_with(arguments.get(1), |value| out.bulk(value)).is_some() {
+    if context.string(arguments.get(1), |value| out.bulk(value))?.is_some() {
         context.state.hits.add(1);
     } else {
         context.state.misses.add(1);
@@ -84,7 +87,7 @@ fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
 }
 
 fn strlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let length = context.keys.get_with(arguments.get(1), <[u8]>::len);
+    let length = context.string(arguments.get(1), <[u8]>::len)?;
     out.count(length.unwrap_or(0));
     Ok(Outcome::Done)
 }
@@ -98,7 +101,8 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         let most = if inside { context.state.settings.output_limit.size() } else { AT_ONCE_BYTES };
         let mut fits = true;
         out.array(keys.len());
-        context.keys.get_many_with(&keys, |_, value| {
+        context.keys.get_many_with(&keys, |_, stored| {
+            let value = stored.and_then(stored::string);
             fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
             if fits {
                 out.bulk_or_null(value);
@@ -140,14 +144,24 @@ fn set_if(
     expiry: &Expiry,
     want_old: bool,
 ) -> Result<(bool, Option<Vec<u8>>)> {
-    let (mut written, mut old) = (false, None);
-    context.modify(key, |found| {
-        old = found.filter(|_| want_old).map(|found| found.value.to_vec());
+    let (mut written, mut old, mut is_refused) = (false, None, false);
+    let packed = Packed::new(value);
+    let value: &[u8] = packed.borrow();
+    context.modify_stored(key, |found| {
+        // Only what is read must be a string.
+        let reads = want_old || matches!(condition, Condition::IfEqual(_));
+        let string = found.filter(|_| reads).map(|found| stored::string(found.value));
+        is_refused = string == Some(None);
+        if is_refused {
+            return Change::Keep;
+        }
+        let string = string.flatten();
+        old = string.filter(|_| want_old).map(<[u8]>::to_vec);
         written = match condition {
             Condition::Always => true,
             Condition::IfAbsent => found.is_none(),
             Condition::IfPresent => found.is_some(),
-            Condition::IfEqual(expected) => found.is_some_and(|found| found.value == *expected),
+            Condition::IfEqual(expected) => string == Some(*expected),
         };
         let expires_at = match expiry {
             Expiry::None => None,
@@ -156,6 +170,9 @@ fn set_if(
         };
         if written { Change::Put(Put { value, expires_at }) } else { Change::Keep }
     })?;
+    if is_refused {
+        return Err(WRONG_TYPE.to_owned());
+    }
     Ok((written, old))
 }
 
@@ -236,7 +253,11 @@ fn getset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 }
 
 fn getdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let old = context.remove_with(arguments.get(1), <[u8]>::to_vec);
+    let mut old = None;
+    context.modify::<&[u8]>(arguments.get(1), |found| {
+        old = found.map(|found| found.value.to_vec());
+        Change::Remove
+    })?;
     out.bulk_or_null(old.as_deref());
     Ok(Outcome::Done)
 }
@@ -270,8 +291,9 @@ fn pairs<'a>(arguments: &Arguments<'a>, name: &str) -> Result<Pairs<'a>> {
 
 /// Writes that no other client sees a part of.
 fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
-    let put = |(key, value): &(_, _)| Write::put(*key, *value);
-    let writes: Vec<_> = pairs.iter().map(put).collect();
+    let packed: Vec<_> = pairs.iter().map(|(key, value)| (*key, Packed::new(*value))).collect();
+    let writes: Vec<_> =
+        packed.iter().map(|(key, value)| Write::put(*key, value.borrow())).collect();
     context.keys.write_batch(&writes).map_err(refused)?;
     context.report(pairs.iter().map(|(key, _)| *key));
     Ok(())

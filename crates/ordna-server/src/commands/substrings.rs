@@ -4,7 +4,7 @@
 //! `SETRANGE` cost O(length).
 
 use ordna::Put;
-use ordna::{Change, OrderedIndex, value};
+use ordna::{Change, value};
 
 use crate::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, TOO_LONG, WRITE,
@@ -74,9 +74,9 @@ pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
 fn getrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let start = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     let end = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
-    let present = context.keys.get_with(arguments.get(1), |value| {
+    let present = context.string(arguments.get(1), |value| {
         out.bulk(span(start, end, value.len()).map_or(&[], |(start, end)| &value[start..=end]));
-    });
+    })?;
     if present.is_none() {
         out.bulk(b"");
     }
@@ -88,7 +88,7 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     let offset = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
     let offset = usize::try_from(offset).map_err(|_| "ERR offset is out of range")?;
     if piece.is_empty() {
-        out.count(context.keys.get_with(key, <[u8]>::len).unwrap_or(0));
+        out.count(context.string(key, <[u8]>::len)?.unwrap_or(0));
         return Ok(Outcome::Done);
     }
     let end =
@@ -126,8 +126,11 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     if only_len && index {
         return Err("ERR If you want both the length and indexes, please just use IDX.".to_owned());
     }
-    let a = context.value(arguments.get(1)).unwrap_or_default();
-    let b = context.value(arguments.get(2)).unwrap_or_default();
+    let value = |at: usize| {
+        let value = context.value(arguments.get(at)).map(Option::unwrap_or_default);
+        value.map_err(|_| "ERR The specified keys must contain string values")
+    };
+    let (a, b) = (value(1)?, value(2)?);
     if (a.len() + 1).saturating_mul(b.len() + 1) > MOST_CELLS {
         return Err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"
             .to_owned());

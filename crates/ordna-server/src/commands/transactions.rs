@@ -167,6 +167,7 @@ fn execute_queued(
         Outcome::Lookup(mut lookup) => {
             while !lookup.step(end.saturating_sub(out.bytes.len()), out)? {}
         }
+        Outcome::Task(task) => task.run(context.state, Some(&context.keys), out),
         Outcome::Done | Outcome::Close | Outcome::Freeing(_) | Outcome::Late(_) => {}
     }
     Ok(())

@@ -11,10 +11,10 @@ use crate::common::{Client, is_ttl, request, show, start};
 use ordna_server::Config;
 
 /// A redis-server of the test's own; ended when dropped.
-struct Redis(Child, SocketAddr);
+pub struct Redis(Child, pub SocketAddr);
 
 impl Redis {
-    fn start() -> Self {
+    pub fn start() -> Self {
         // Below the ports that the system hands out by itself: one of those, found free, may be
         // given to somebody else before Redis listens on it.
         static NEXT: AtomicU16 = AtomicU16::new(0);

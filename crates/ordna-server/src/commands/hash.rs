@@ -1,0 +1,350 @@
+//! Commands on hashes.
+//!
+//! A hash is one record: reads of a field cost O(fields) up to 512 short fields and O(log fields)
+//! beyond, writes O(bytes of the hash). See [`crate::hash`].
+
+use super::keys::random;
+use crate::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, TAKE, UPDATE,
+    WRITE, ok, wrong_arity,
+};
+use crate::float::Long;
+use crate::glob::Pattern;
+use crate::hash::{Edit, Hash};
+use crate::reply::Replies;
+use crate::request::{Arguments, number};
+use crate::spec::ONE_KEY;
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("hset", -4, WRITE, ONE_KEY, "Sets fields of a hash.", hset),
+    Command::new("hmset", -4, WRITE, ONE_KEY, "Sets fields of a hash.", hmset),
+    Command::new("hsetnx", 4, WRITE, ONE_KEY, "Sets a field that is absent.", hsetnx),
+    Command::new("hget", 3, READ, ONE_KEY, "Returns the value of a field.", hget),
+    Command::new("hmget", -3, READ, ONE_KEY, "Returns the values of several fields.", hmget),
+    Command::new("hgetall", 2, READ_SLOW, ONE_KEY, "Returns all fields and values.", hgetall),
+    Command::new("hkeys", 2, READ_SLOW, ONE_KEY, "Returns all fields.", hkeys),
+    Command::new("hvals", 2, READ_SLOW, ONE_KEY, "Returns all values.", hvals),
+    Command::new("hdel", -3, TAKE, ONE_KEY, "Removes fields; returns how many there were.", hdel),
+    Command::new("hexists", 3, READ, ONE_KEY, "Returns whether a field is there.", hexists),
+    Command::new("hlen", 2, READ, ONE_KEY, "Returns the number of fields.", hlen),
+    Command::new("hstrlen", 3, READ, ONE_KEY, "Returns the length of a value.", hstrlen),
+    Command::new("hincrby", 4, UPDATE, ONE_KEY, "Increments the integer of a field.", hincrby),
+    Command::new(
+        "hincrbyfloat",
+        4,
+        UPDATE,
+        ONE_KEY,
+        "Increments the number of a field.",
+        hincrbyfloat,
+    ),
+    Command::new(
+        "hscan",
+        -3,
+        READ_SLOW,
+        ONE_KEY,
+        "Walks over the fields of a hash, a cursor at a time.",
+        hscan,
+    ),
+    Command::new("hrandfield", -2, READ_SLOW, ONE_KEY, "Returns random fields.", hrandfield),
+];
+
+fn set_all(context: &Context<'_>, arguments: Arguments<'_>, name: &str) -> Result<usize> {
+    if !arguments.len().is_multiple_of(2) {
+        return Err(wrong_arity(name));
+    }
+    let mut new = 0;
+    context.modify_hash(arguments.get(1), |hash| {
+        let mut edit = Edit::of(hash);
+        let fields = arguments.iter_from(2).step_by(2);
+        let pairs = fields.zip(arguments.iter_from(3).step_by(2));
+        new = pairs.filter(|(field, value)| edit.set(field, value)).count();
+        Some(edit.finish())
+    })?;
+    Ok(new)
+}
+
+fn hset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.count(set_all(context, arguments, "hset")?);
+    Ok(Outcome::Done)
+}
+
+fn hmset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    set_all(context, arguments, "hmset")?;
+    ok(out)
+}
+
+fn hsetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (field, value) = (arguments.get(2), arguments.get(3));
+    let mut is_new = false;
+    context.modify_hash(arguments.get(1), |hash| {
+        is_new = hash.is_none_or(|hash| hash.get(field).is_none());
+        is_new.then(|| {
+            let mut edit = Edit::of(hash);
+            edit.set(field, value);
+            edit.finish()
+        })
+    })?;
+    out.integer(i64::from(is_new));
+    Ok(Outcome::Done)
+}
+
+fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let field = arguments.get(2);
+    let found = context.hash(arguments.get(1), |hash| out.bulk_or_null(hash.get(field)))?;
+    match found {
+        Some(()) => context.state.hits.add(1),
+        None => {
+            context.state.misses.add(1);
+            out.null();
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let fields = arguments.iter_from(2);
+    let most = context.state.settings.output_limit.size();
+    let start = out.bytes.len();
+    let mut fits = true;
+    let found = context.hash(arguments.get(1), |hash| {
+        out.array(fields.len());
+        for field in arguments.iter_from(2) {
+            let value = hash.get(field);
+            fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
+            if !fits {
+                break;
+            }
+            out.bulk_or_null(value);
+        }
+    })?;
+    if !fits {
+        out.bytes.truncate(start);
+        return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer fields"));
+    }
+    if found.is_none() {
+        out.array(fields.len());
+        fields.for_each(|_| out.null());
+    }
+    Ok(Outcome::Done)
+}
+
+fn hgetall(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let found = context.hash(arguments.get(1), |hash| {
+        out.map(hash.len());
+        hash.iter().for_each(|(field, value)| {
+            out.bulk(field);
+            out.bulk(value);
+        });
+    })?;
+    if found.is_none() {
+        out.map(0);
+    }
+    Ok(Outcome::Done)
+}
+
+/// Writes a part of each entry.
+fn list(
+    context: &Context<'_>,
+    key: &[u8],
+    out: &mut Replies,
+    part: for<'h> fn((&'h [u8], &'h [u8])) -> &'h [u8],
+) -> Result {
+    let found = context.hash(key, |hash| {
+        out.array(hash.len());
+        hash.iter().for_each(|entry| out.bulk(part(entry)));
+    })?;
+    if found.is_none() {
+        out.array(0);
+    }
+    Ok(Outcome::Done)
+}
+
+fn hkeys(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    list(context, arguments.get(1), out, |(field, _)| field)
+}
+
+fn hvals(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    list(context, arguments.get(1), out, |(_, value)| value)
+}
+
+fn hdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let mut removed = 0;
+    context.modify_hash(arguments.get(1), |hash| {
+        let mut edit = Edit::of(Some(hash?));
+        removed = arguments.iter_from(2).filter(|field| edit.remove(field)).count();
+        (removed > 0).then(|| edit.finish())
+    })?;
+    out.count(removed);
+    Ok(Outcome::Done)
+}
+
+fn hexists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let found = context.hash(arguments.get(1), |hash| hash.get(arguments.get(2)).is_some())?;
+    out.integer(i64::from(found == Some(true)));
+    Ok(Outcome::Done)
+}
+
+fn hlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.count(context.hash(arguments.get(1), |hash| hash.len())?.unwrap_or(0));
+    Ok(Outcome::Done)
+}
+
+fn hstrlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let length = |hash: Hash<'_>| hash.get(arguments.get(2)).map_or(0, <[u8]>::len);
+    out.count(context.hash(arguments.get(1), length)?.unwrap_or(0));
+    Ok(Outcome::Done)
+}
+
+/// Sets a field to what `change` makes of its value.
+fn update(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    mut change: impl FnMut(Option<&[u8]>) -> Result<String>,
+) -> Result<String> {
+    let field = arguments.get(2);
+    let mut done = Err(String::new());
+    context.modify_hash(arguments.get(1), |hash| {
+        done = change(hash.and_then(|hash| hash.get(field)));
+        let text = done.as_ref().ok()?;
+        let mut edit = Edit::of(hash);
+        edit.set(field, text.as_bytes());
+        Some(edit.finish())
+    })?;
+    done
+}
+
+fn hincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let by = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
+    let mut sum = 0;
+    update(context, arguments, |value| {
+        let current = number(value.unwrap_or(b"0")).ok_or("ERR hash value is not an integer")?;
+        sum = current.checked_add(by).ok_or("ERR increment or decrement would overflow")?;
+        Ok(sum.to_string())
+    })?;
+    out.integer(sum);
+    Ok(Outcome::Done)
+}
+
+fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let by = Long::parse(arguments.get(3)).ok_or("ERR value is not a valid float")?;
+    by.text().ok_or("ERR value is NaN or Infinity")?;
+    let sum = update(context, arguments, |value| {
+        let current = value.map_or(Some(Long::ZERO), Long::parse);
+        let current = current.ok_or("ERR hash value is not a float")?;
+        Ok(current.add(by).text().ok_or("ERR increment would produce NaN or Infinity")?)
+    })?;
+    out.bulk(sum.as_bytes());
+    Ok(Outcome::Done)
+}
+
+/// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
+/// there from the first call to the last is returned once.
+fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let cursor = std::str::from_utf8(arguments.get(2)).ok().and_then(|text| text.parse().ok());
+    let cursor: u64 = cursor.ok_or("ERR invalid cursor")?;
+    let done = context.hash(arguments.get(1), |hash| {
+        let (mut pattern, mut count) = (None, 10_usize);
+        let mut options = arguments.iter_from(3);
+        while let Some(option) = options.next() {
+            let value = options.next().ok_or(SYNTAX)?;
+            match option.to_ascii_lowercase().as_slice() {
+                b"match" => pattern = Some(Pattern::new(value)),
+                b"count" => {
+                    let wanted = number(value).ok_or(NOT_AN_INTEGER)?;
+                    count = usize::try_from(wanted).ok().filter(|n| *n > 0).ok_or(SYNTAX)?;
+                }
+                _ => return Err(SYNTAX.to_owned()),
+            }
+        }
+        let (next, mut found) =
+            if hash.is_table() { hash.scan(cursor, count) } else { (0, hash.iter().collect()) };
+        found.retain(|(field, _)| pattern.as_ref().is_none_or(|pattern| pattern.matches(field)));
+        out.array(2);
+        out.bulk(next.to_string().as_bytes());
+        out.array(found.len() * 2);
+        for (field, value) in found {
+            out.bulk(field);
+            out.bulk(value);
+        }
+        Ok(())
+    })?;
+    match done {
+        Some(done) => done?,
+        None => {
+            out.array(2);
+            out.bulk(b"0");
+            out.array(0);
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+/// Numbers below `len`, each once, in random order: `count` of them.
+fn choose(len: usize, count: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..len).collect();
+    for at in 0..count.min(len) {
+        let other = at + random() as usize % (len - at);
+        all.swap(at, other);
+    }
+    all.truncate(count);
+    all
+}
+
+fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let key = arguments.get(1);
+    if arguments.len() == 2 {
+        let found = context.hash(key, |hash| {
+            let entry = hash.at(random() as usize % hash.len().max(1));
+            out.bulk_or_null(entry.map(|(field, _)| field));
+        })?;
+        if found.is_none() {
+            out.null();
+        }
+        return Ok(Outcome::Done);
+    }
+    let values = arguments.len() == 4 && arguments.get(3).eq_ignore_ascii_case(b"withvalues");
+    let count = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    if count == i64::MIN {
+        let most = i64::MAX;
+        return Err(format!("ERR value is out of range, value must between -{most} and {most}"));
+    }
+    if arguments.len() > 3 && !values {
+        return Err(SYNTAX.to_owned());
+    }
+    if values && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err("ERR value is out of range".to_owned());
+    }
+    let most = context.state.settings.output_limit.size();
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    let found = context.hash(key, |hash| {
+        let all: Vec<_> = hash.iter().collect();
+        // With a negative count a field may come again.
+        let chosen: Vec<usize> = match count {
+            0.. if wanted >= all.len() => (0..all.len()).collect(),
+            0.. => choose(all.len(), wanted),
+            _ if wanted > most => return false,
+            _ => (0..wanted).map(|_| random() as usize % all.len().max(1)).collect(),
+        };
+        let entries = chosen.iter().filter_map(|at| all.get(*at));
+        if entries.clone().map(|(field, value)| field.len() + value.len()).sum::<usize>() > most {
+            return false;
+        }
+        out.array(if values && !out.resp3 { chosen.len() * 2 } else { chosen.len() });
+        for (field, value) in entries {
+            if values && out.resp3 {
+                out.array(2);
+            }
+            out.bulk(field);
+            if values {
+                out.bulk(value);
+            }
+        }
+        true
+    })?;
+    match found {
+        Some(true) => {}
+        Some(false) => return Err(format!("ERR the reply would exceed {most} bytes")),
+        None => out.array(0),
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,62 @@
+//! What the commands on search indexes share.
+
+use std::time::Duration;
+
+use crate::indexes::PATIENCE;
+use crate::reply::Replies;
+use crate::search::parse::{Node, parse};
+use crate::search::plan;
+use crate::search::schema::Schema;
+use crate::state::State;
+use crate::words::{Words, text};
+
+/// What all queries have: the index and the query, checked.
+pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), String> {
+    let schema = state.indexes.schema(words.text_of("the name of the index")?)?;
+    let mut node = parse(words.text_of("the query")?)?;
+    plan::check(&mut node, &schema)?;
+    Ok((schema, node))
+}
+
+/// Options that every query may have; whether the next words are one.
+pub struct Common {
+    pub timeout: Duration,
+}
+
+impl Common {
+    pub fn new() -> Self {
+        Self { timeout: PATIENCE }
+    }
+
+    pub fn read(&mut self, words: &mut Words<'_>) -> Result<bool, String> {
+        if words.take("dialect") {
+            let dialect = words.count_of("DIALECT", 4)?;
+            if dialect == 0 {
+                return Err("ERR DIALECT requires a number from 1 to 4".to_owned());
+            }
+        } else if words.take("timeout") {
+            let millis = words.count_of("TIMEOUT", 1 << 31)?;
+            // 0: as long as may be.
+            if millis > 0 {
+                self.timeout = Duration::from_millis(millis as u64).min(PATIENCE);
+            }
+        } else if !words.take("verbatim") {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// A name of a field with or without `@`.
+pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, String> {
+    text(word.strip_prefix(b"@").unwrap_or(word), what)
+}
+
+/// The refusal of a reply that would be too large.
+pub fn within_limit(state: &State, out: &Replies, start: usize) -> Result<(), String> {
+    let most = state.settings.output_limit.size();
+    match out.bytes.len() - start > most {
+        true => Err(format!("ERR the reply would exceed {most} bytes; ask for less")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,208 @@
+//! `FT.SEARCH` and `FT.EXPLAIN`.
+
+use super::common::{Common, property, query, within_limit};
+use crate::keyspace::Keyspace;
+use crate::reply::Replies;
+use crate::request::Arguments;
+use crate::search::order::{First, Key};
+use crate::search::parse::{Node, bound};
+use crate::search::plan::{Plan, check, unknown_field};
+use crate::search::schema::{Field, Schema};
+use crate::state::State;
+use crate::words::Words;
+
+/// Results up to which a query may ask: offset and number together.
+const MOST_RESULTS: usize = 100_000;
+/// Fields of RETURN at most.
+const MOST_RETURNED: usize = 1024;
+
+/// What `FT.SEARCH` asks for, beside the query.
+struct Search {
+    only_keys: bool,
+    /// Names in the reply and in the hash.
+    fields: Option<Vec<(String, String)>>,
+    sort: Option<(Field, bool)>,
+    offset: usize,
+    count: usize,
+    common: Common,
+}
+
+/// Reads the options behind a query; filters become a part of it.
+fn options(words: &mut Words<'_>, schema: &Schema, node: &mut Node) -> Result<Search, String> {
+    let (fields, sort, common) = (None, None, Common::new());
+    let mut search = Search { only_keys: false, fields, sort, offset: 0, count: 10, common };
+    while words.peek().is_some() {
+        if search.common.read(words)? || words.take("withcount") {
+        } else if words.take("nocontent") {
+            search.only_keys = true;
+        } else if words.take("return") {
+            let mut count = words.count_of("RETURN", MOST_RETURNED)?;
+            search.only_keys |= count == 0;
+            let mut fields = Vec::new();
+            while count > 0 {
+                count -= 1;
+                let name = property(words.of("RETURN")?, "a field of RETURN")?;
+                let path = schema.field(name).map_or(name, |field| field.path.as_str());
+                let alias = match count >= 2 && words.take("as") {
+                    true => {
+                        count -= 2;
+                        words.text_of("AS")?
+                    }
+                    false => name,
+                };
+                fields.push((alias.to_owned(), path.to_owned()));
+            }
+            search.fields = Some(fields);
+        } else if words.take("sortby") {
+            let name = property(words.of("SORTBY")?, "the field of SORTBY")?;
+            let field = schema.field(name).ok_or_else(|| unknown_field(name, schema))?;
+            let descending = words.take("desc");
+            if !descending {
+                words.take("asc");
+            }
+            search.sort = Some((field.clone(), descending));
+        } else if words.take("limit") {
+            search.offset = words.count_of("LIMIT", MOST_RESULTS)?;
+            search.count = words.count_of("LIMIT", MOST_RESULTS)?;
+            if search.offset + search.count > MOST_RESULTS {
+                return Err(format!("ERR LIMIT exceeds maximum of {MOST_RESULTS}"));
+            }
+        } else if words.take("filter") {
+            let field = property(words.of("FILTER")?, "the field of FILTER")?.to_owned();
+            let mut read = || {
+                let text = words.text_of("FILTER")?;
+                bound(text).ok_or_else(|| format!("ERR FILTER: '{text:.40}' is no number"))
+            };
+            let mut range = Node::Range { field, lower: read()?, upper: read()? };
+            check(&mut range, schema)?;
+            let query = std::mem::replace(node, Node::All);
+            *node = Node::And(vec![query, range]);
+        } else {
+            return Err(words.unsupported("FT.SEARCH"));
+        }
+    }
+    Ok(search)
+}
+
+/// `FT.SEARCH index query [options]`
+pub fn search(
+    state: &State,
+    _: Option<&Keyspace>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<(), String> {
+    let mut words = Words::new(arguments, 1);
+    let (schema, mut node) = query(state, &mut words)?;
+    let search = options(&mut words, &schema, &mut node)?;
+    let plan = Plan::new(&state.indexes, &schema, node, search.common.timeout)?;
+    let (offset, most) = (search.offset, search.offset + search.count);
+    let mut ids: Vec<Vec<u8>> = Vec::new();
+    let mut total = 0;
+    match (&search.sort, plan.count_all()?) {
+        // The index of all documents is in order and knows their number.
+        (None, Some(count)) => {
+            total = count;
+            ids = plan.page_of_all(offset, search.count)?;
+        }
+        (None, None) => plan.visit(|id, _| {
+            if (offset..most).contains(&total) {
+                ids.push(id.to_vec());
+            }
+            total += 1;
+        })?,
+        (Some((field, descending)), _) => {
+            let mut first = First::new(most, *descending);
+            plan.visit(|id, hash| {
+                total += 1;
+                first.offer(Key::of_field(field, hash), id);
+            })?;
+            ids = first.finish();
+            ids.drain(..offset.min(ids.len()));
+        }
+    }
+    let start = out.bytes.len();
+    if out.resp3 {
+        out.map(5);
+        out.bulk(b"attributes");
+        out.array(0);
+        out.bulk(b"format");
+        out.bulk(b"STRING");
+        out.bulk(b"results");
+        out.array(ids.len());
+    } else {
+        out.array(1 + ids.len() * if search.only_keys { 1 } else { 2 });
+        out.count(total);
+    }
+    for id in &ids {
+        if out.resp3 {
+            out.map(if search.only_keys { 2 } else { 3 });
+            out.bulk(b"id");
+        }
+        out.bulk(id);
+        if !search.only_keys {
+            if out.resp3 {
+                out.bulk(b"extra_attributes");
+            }
+            document(&plan, id, search.fields.as_deref(), out);
+        }
+        if out.resp3 {
+            out.bulk(b"values");
+            out.array(0);
+        }
+        within_limit(state, out, start)?;
+    }
+    if out.resp3 {
+        out.bulk(b"total_results");
+        out.count(total);
+        out.bulk(b"warning");
+        out.array(0);
+    }
+    Ok(())
+}
+
+/// Writes the fields of a document: all, or those of RETURN that it has.
+fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out: &mut Replies) {
+    let written = plan.read(id, |hash| match fields {
+        None => {
+            out.map(hash.len());
+            hash.iter().for_each(|(field, value)| {
+                out.bulk(field);
+                out.bulk(value);
+            });
+        }
+        Some(fields) => {
+            let present = fields.iter();
+            let present =
+                present.filter_map(|(name, path)| Some((name, hash.get(path.as_bytes())?)));
+            let present: Vec<_> = present.collect();
+            out.map(present.len());
+            for (name, value) in present {
+                out.bulk(name.as_bytes());
+                out.bulk(value);
+            }
+        }
+    });
+    if written.is_none() {
+        out.map(0);
+    }
+}
+
+/// `FT.EXPLAIN index query [DIALECT n]`
+pub fn explain(
+    state: &State,
+    _: Option<&Keyspace>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<(), String> {
+    let mut words = Words::new(arguments, 1);
+    let (schema, node) = query(state, &mut words)?;
+    let mut common = Common::new();
+    while words.peek().is_some() {
+        if !common.read(&mut words)? {
+            return Err(words.unsupported("FT.EXPLAIN"));
+        }
+    }
+    let plan = Plan::new(&state.indexes, &schema, node, common.timeout)?;
+    out.bulk(plan.explain()?.as_bytes());
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! The forms of RediSearch that its clients speak, over hashes: TAG and NUMERIC fields.
+//!
+//! What is not there answers an error that names it. All commands run without the keyspace's lock.
+
+mod aggregate;
+mod common;
+mod define;
+mod find;
+
+use crate::command::{Command, Outcome, READ_ALL, Task};
+use crate::spec::NO_KEY;
+
+const DEFINE: &[&str] = &["write", "denyoom", "@every_key"];
+const DROP: &[&str] = &["write", "@dangerous", "@every_key"];
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("ft._list", 1, READ_ALL, NO_KEY, "Names the search indexes.", |_, a, _| {
+        Ok(Outcome::Task(Task::new(a, define::list)))
+    }),
+    Command::new(
+        "ft.aggregate",
+        -3,
+        READ_ALL,
+        NO_KEY,
+        "Groups the hashes that a query finds, and counts and sums over them.",
+        |_, a, _| Ok(Outcome::Task(Task::new(a, aggregate::aggregate))),
+    ),
+    Command::new("ft.alter", -6, DEFINE, NO_KEY, "Adds fields to a search index.", |_, a, _| {
+        Ok(Outcome::Task(Task::new(a, define::alter)))
+    }),
+    Command::new("ft.create", -4, DEFINE, NO_KEY, "Creates a search index.", |_, a, _| {
+        Ok(Outcome::Task(Task::new(a, define::create)))
+    }),
+    Command::new(
+        "ft.cursor",
+        -4,
+        READ_ALL,
+        NO_KEY,
+        "Reads on in an aggregation: READ, DEL.",
+        |_, a, _| Ok(Outcome::Task(Task::new(a, aggregate::cursor))),
+    ),
+    Command::new(
+        "ft.dropindex",
+        -2,
+        DROP,
+        NO_KEY,
+        "Drops a search index; with DD its hashes too.",
+        |_, a, _| Ok(Outcome::Task(Task::new(a, define::drop_index))),
+    ),
+    Command::new(
+        "ft.explain",
+        -3,
+        READ_ALL,
+        NO_KEY,
+        "Tells the index and bounds that a query walks.",
+        |_, a, _| Ok(Outcome::Task(Task::new(a, find::explain))),
+    ),
+    Command::new("ft.info", 2, READ_ALL, NO_KEY, "Tells of a search index.", |_, a, _| {
+        Ok(Outcome::Task(Task::new(a, define::info)))
+    }),
+    Command::new("ft.search", -3, READ_ALL, NO_KEY, "Finds hashes by their fields.", |_, a, _| {
+        Ok(Outcome::Task(Task::new(a, find::search)))
+    }),
+];

@@ -1,0 +1,464 @@
+//! Fields and values of a hash in one record.
+//!
+//! # Why one record
+//! A hash in one record is changed, copied, renamed, expired, backed up and removed as one step by
+//! the store alone, and a snapshot holds it whole. The price: a write copies the record, so it
+//! costs O(bytes of the hash), in memory and in the log. A record is bounded by [`MOST_BYTES`].
+//!
+//! # Layout
+//! All integers are little-endian, lengths are LEB128.
+//!
+//! | encoding | bytes behind the mark and the number of the encoding |
+//! |---|---|
+//! | [`LIST`] | number of fields (2 bytes); fields and values in the order of their insertion |
+//! | [`TABLE`] | number of fields (4 bytes); for each field the CRC-32 of its name and where its entry begins (4 bytes each), in the order of CRC and name; fields and values |
+//!
+//! A list is searched in O(fields), a table in O(log fields). A list becomes a table, and stays
+//! one, under the conditions of Redis: beyond 512 fields, or with a name or value beyond 64 bytes.
+//!
+//! Bytes of any content are read without a panic: a damaged record has fewer fields.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crc::{CRC_32_ISCSI, Crc};
+
+/// The first byte of a hash. No text in UTF-8 and no MessagePack contains it.
+pub const MARK: u8 = 0xC1;
+pub const LIST: u8 = 1;
+pub const TABLE: u8 = 2;
+
+/// Fields of a list, and bytes of a name or value in it: Redis' `hash-max-listpack-entries` and
+/// `hash-max-listpack-value`.
+const LIST_FIELDS: usize = 512;
+const LIST_BYTES: usize = 64;
+
+/// Bytes of a record: a write copies as many, which takes some milliseconds.
+pub const MOST_BYTES: usize = 16 << 20;
+
+const CRC: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
+/// Bytes of a row of a table.
+const ROW: usize = 8;
+
+/// A hash as it is stored.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hash<'a> {
+    is_table: bool,
+    count: usize,
+    /// Of a table: its rows.
+    rows: &'a [u8],
+    entries: &'a [u8],
+}
+
+/// Takes a length and as many bytes off the front.
+fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (mut len, mut shift) = (0_usize, 0);
+    loop {
+        let (byte, left) = rest.split_first()?;
+        *rest = left;
+        len |= usize::from(byte & 0x7F) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            break;
+        }
+        if shift > 28 {
+            return None;
+        }
+    }
+    let (taken, left) = rest.split_at_checked(len)?;
+    *rest = left;
+    Some(taken)
+}
+
+fn put(bytes: &mut Vec<u8>, text: &[u8]) {
+    let mut len = text.len();
+    while len >= 0x80 {
+        bytes.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    bytes.push(len as u8);
+    bytes.extend_from_slice(text);
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, u32::from_le_bytes)
+}
+
+impl<'a> Hash<'a> {
+    /// The hash of an encoding and what stands behind its number.
+    pub fn new(encoding: u8, body: &'a [u8]) -> Self {
+        let is_table = encoding == TABLE;
+        let (count, rest) = match body {
+            [a, b, rest @ ..] if !is_table => (usize::from(u16::from_le_bytes([*a, *b])), rest),
+            [_, _, _, _, rest @ ..] if is_table => (word(body, 0) as usize, rest),
+            _ => (0, &[][..]),
+        };
+        let rows = if is_table { count.saturating_mul(ROW) } else { 0 };
+        let (rows, entries) = rest.split_at_checked(rows).unwrap_or_default();
+        let count = if is_table { rows.len() / ROW } else { count };
+        Self { is_table, count, rows, entries }
+    }
+
+    /// Number of fields. O(1).
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Redis' name of the encoding.
+    pub fn encoding(&self) -> &'static str {
+        if self.is_table { "hashtable" } else { "listpack" }
+    }
+
+    pub fn is_table(&self) -> bool {
+        self.is_table
+    }
+
+    /// The entry of a row of a table.
+    fn row(&self, row: usize) -> (u32, &'a [u8], &'a [u8]) {
+        let at = word(self.rows, row * ROW + 4) as usize;
+        let mut rest = self.entries.get(at..).unwrap_or(&[]);
+        let field = take(&mut rest).unwrap_or(&[]);
+        (word(self.rows, row * ROW), field, take(&mut rest).unwrap_or(&[]))
+    }
+
+    /// The first row in `within` whose CRC and name are not below these.
+    fn search(&self, within: Range<usize>, crc: u32, field: &[u8]) -> usize {
+        let (mut lower, mut upper) = (within.start, within.end);
+        while lower < upper {
+            let middle = lower.midpoint(upper);
+            let found = word(self.rows, middle * ROW);
+            if found < crc || found == crc && self.row(middle).1 < field {
+                lower = middle + 1;
+            } else {
+                upper = middle;
+            }
+        }
+        lower
+    }
+
+    /// The value of a field. O(log n) in a table, O(n) in a list.
+    pub fn get(&self, field: &[u8]) -> Option<&'a [u8]> {
+        if self.is_table {
+            let row = self.search(0..self.count, CRC.checksum(field), field);
+            let found = (row < self.count).then(|| self.row(row));
+            return found.filter(|(_, found, _)| *found == field).map(|(_, _, value)| value);
+        }
+        self.iter().find(|(found, _)| *found == field).map(|(_, value)| value)
+    }
+
+    /// Fields and values: in the order of insertion in a list.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let (hash, mut rest) = (*self, self.entries);
+        (0..self.count).map_while(move |row| {
+            if hash.is_table {
+                let (_, field, value) = hash.row(row);
+                return Some((field, value));
+            }
+            Some((take(&mut rest)?, take(&mut rest)?))
+        })
+    }
+
+    /// The field at a position, which is below the number of fields.
+    pub fn at(&self, position: usize) -> Option<(&'a [u8], &'a [u8])> {
+        if self.is_table {
+            let row = (position < self.count).then(|| self.row(position));
+            return row.map(|(_, field, value)| (field, value));
+        }
+        self.iter().nth(position)
+    }
+
+    /// About `count` fields of a table from a cursor on, and the next cursor (0: the end). A cursor
+    /// is a CRC; fields of the same CRC are returned together, so a field that stays is returned
+    /// however others come and go.
+    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<(&'a [u8], &'a [u8])>) {
+        let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
+        let mut found = Vec::new();
+        let mut last = None;
+        for row in self.search(0..self.count, from, b"")..self.count {
+            let (crc, field, value) = self.row(row);
+            if found.len() >= count && last != Some(crc) {
+                return (u64::from(crc), found);
+            }
+            last = Some(crc);
+            found.push((field, value));
+        }
+        (0, found)
+    }
+}
+
+/// A hash that is being changed.
+#[derive(Debug)]
+pub enum Edit<'a> {
+    List(Vec<(&'a [u8], &'a [u8])>),
+    Table {
+        /// The table as it was.
+        base: Option<Hash<'a>>,
+        /// The fields set or removed (`None`) since.
+        changed: HashMap<&'a [u8], Option<&'a [u8]>>,
+        count: usize,
+    },
+}
+
+impl<'a> Edit<'a> {
+    pub fn of(hash: Option<Hash<'a>>) -> Self {
+        match hash {
+            None => Self::List(Vec::new()),
+            Some(hash) if hash.is_table => {
+                Self::Table { base: Some(hash), changed: HashMap::new(), count: hash.count }
+            }
+            Some(hash) => Self::List(hash.iter().collect()),
+        }
+    }
+
+    /// Has the hash be a table.
+    fn spread(&mut self) {
+        if let Self::List(entries) = self {
+            let changed: HashMap<_, _> =
+                entries.iter().map(|(field, value)| (*field, Some(*value))).collect();
+            let count = changed.len();
+            *self = Self::Table { base: None, changed, count };
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        match self {
+            Self::List(entries) => entries.len(),
+            Self::Table { count, .. } => *count,
+        }
+    }
+
+    /// Sets a field; returns whether it is new.
+    pub fn set(&mut self, field: &'a [u8], value: &'a [u8]) -> bool {
+        if field.len() > LIST_BYTES || value.len() > LIST_BYTES {
+            self.spread();
+        }
+        match self {
+            Self::List(entries) => {
+                if let Some(entry) = entries.iter_mut().find(|(found, _)| *found == field) {
+                    entry.1 = value;
+                    return false;
+                }
+                entries.push((field, value));
+                if entries.len() > LIST_FIELDS {
+                    self.spread();
+                }
+                true
+            }
+            Self::Table { base, changed, count } => {
+                let before = changed.insert(field, Some(value));
+                let was_there = before.map_or_else(
+                    || base.is_some_and(|base| base.get(field).is_some()),
+                    |before| before.is_some(),
+                );
+                *count += usize::from(!was_there);
+                !was_there
+            }
+        }
+    }
+
+    /// Removes a field; returns whether it was there.
+    pub fn remove(&mut self, field: &'a [u8]) -> bool {
+        match self {
+            Self::List(entries) => {
+                let at = entries.iter().position(|(found, _)| *found == field);
+                at.map(|at| entries.remove(at)).is_some()
+            }
+            Self::Table { base, changed, count } => {
+                let was_there = match changed.get(field) {
+                    Some(changed) => changed.is_some(),
+                    None => base.is_some_and(|base| base.get(field).is_some()),
+                };
+                if was_there {
+                    changed.insert(field, None);
+                    *count -= 1;
+                }
+                was_there
+            }
+        }
+    }
+
+    /// The record.
+    pub fn finish(self) -> Vec<u8> {
+        match self {
+            Self::List(entries) => {
+                let size: usize = entries.iter().map(|(f, v)| f.len() + v.len() + 4).sum();
+                let mut bytes = Vec::with_capacity(size + 4);
+                bytes.extend([MARK, LIST]);
+                bytes.extend((entries.len() as u16).to_le_bytes());
+                for (field, value) in entries {
+                    put(&mut bytes, field);
+                    put(&mut bytes, value);
+                }
+                bytes
+            }
+            Self::Table { base, changed, .. } => {
+                let row =
+                    |(field, value): (&'a [u8], &'a [u8])| (CRC.checksum(field), field, value);
+                let before = base.map_or(0, |base| base.count);
+                let kept = (0..before).filter_map(|row| base.map(|base| base.row(row)));
+                let kept = kept.filter(|(_, field, _)| !changed.contains_key(field));
+                let mut rows: Vec<_> = kept.collect();
+                let set = changed.iter().filter_map(|(field, value)| Some((*field, (*value)?)));
+                rows.extend(set.map(row));
+                // Two runs, of which the first is sorted.
+                rows.sort_by_key(|(crc, field, _)| (*crc, *field));
+                table(&rows)
+            }
+        }
+    }
+}
+
+/// The record of a table with these rows, in their order.
+fn table(rows: &[(u32, &[u8], &[u8])]) -> Vec<u8> {
+    let size: usize = rows.iter().map(|(_, f, v)| f.len() + v.len() + ROW + 6).sum();
+    let mut bytes = Vec::with_capacity(size + 6);
+    bytes.extend([MARK, TABLE]);
+    bytes.extend((rows.len() as u32).to_le_bytes());
+    bytes.resize(bytes.len() + rows.len() * ROW, 0);
+    let start = bytes.len();
+    for (at, (crc, field, value)) in rows.iter().enumerate() {
+        let offset = (bytes.len() - start) as u32;
+        let row = 6 + at * ROW;
+        bytes[row..row + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes[row + 4..row + ROW].copy_from_slice(&offset.to_le_bytes());
+        put(&mut bytes, field);
+        put(&mut bytes, value);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(record: &[u8]) -> Hash<'_> {
+        Hash::new(record[1], &record[2..])
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Set(Vec<u8>, Vec<u8>),
+        Remove(Vec<u8>),
+        /// Writes the record and reads it again.
+        Store,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let field = prop_oneof!["[a-d]{0,2}".prop_map(String::into_bytes), Just(vec![b'x'; 65])];
+        let value = prop_oneof![Just(vec![]), Just(vec![7; 64]), Just(vec![9; 200])];
+        let step = prop_oneof![
+            4 => (field.clone(), value).prop_map(|(field, value)| Step::Set(field, value)),
+            2 => field.prop_map(Step::Remove),
+            1 => Just(Step::Store),
+        ];
+        proptest::collection::vec(step, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn a_hash_is_what_was_set(steps in steps()) {
+            let mut model: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let (mut record, mut was_table) = (Edit::of(None).finish(), false);
+            for group in steps.split(|step| matches!(step, Step::Store)) {
+                let mut edit = Edit::of(Some(read(&record)));
+                for step in group {
+                    match step {
+                        Step::Set(field, value) => {
+                            was_table |= field.len() > LIST_BYTES || value.len() > LIST_BYTES;
+                            let old = model.iter_mut().find(|(found, _)| found == field);
+                            prop_assert_eq!(edit.set(field, value), old.is_none());
+                            match old {
+                                Some(old) => old.1.clone_from(value),
+                                None => model.push((field.clone(), value.clone())),
+                            }
+                        }
+                        Step::Remove(field) => {
+                            let before = model.len();
+                            model.retain(|(found, _)| found != field);
+                            prop_assert_eq!(edit.remove(field), model.len() < before);
+                        }
+                        Step::Store => {}
+                    }
+                }
+                prop_assert_eq!(edit.len(), model.len());
+                record = edit.finish();
+                let hash = read(&record);
+                prop_assert_eq!(hash.is_table(), was_table);
+                prop_assert_eq!(hash.len(), model.len());
+                let mut found: Vec<_> =
+                    hash.iter().map(|(f, v)| (f.to_vec(), v.to_vec())).collect();
+                let mut expected = model.clone();
+                if was_table {
+                    found.sort();
+                    expected.sort();
+                }
+                prop_assert_eq!(found, expected);
+                for (field, value) in &model {
+                    prop_assert_eq!(hash.get(field), Some(value.as_slice()));
+                }
+                prop_assert_eq!(hash.get(b"absent"), None);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read(body in proptest::collection::vec(any::<u8>(), 0..64)) {
+            for encoding in [LIST, TABLE] {
+                let hash = Hash::new(encoding, &body);
+                prop_assert!(hash.iter().count() <= hash.len());
+                hash.get(b"field");
+                hash.at(3);
+                hash.scan(0, 10);
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_becomes_a_table_where_that_of_redis_does_and_stays_one() {
+        let names: Vec<String> = (0..LIST_FIELDS + 1).map(|n| n.to_string()).collect();
+        let mut edit = Edit::of(None);
+        names[..LIST_FIELDS].iter().for_each(|name| assert!(edit.set(name.as_bytes(), b"v")));
+        let list = edit.finish();
+        assert_eq!(read(&list).encoding(), "listpack");
+        let mut edit = Edit::of(Some(read(&list)));
+        assert!(edit.set(names[LIST_FIELDS].as_bytes(), b"v"));
+        let table = edit.finish();
+        let mut edit = Edit::of(Some(read(&table)));
+        assert!(edit.remove(b"0") && !edit.remove(b"0"));
+        let table = edit.finish();
+        let hash = read(&table);
+        assert_eq!((hash.encoding(), hash.len()), ("hashtable", LIST_FIELDS));
+    }
+
+    #[test]
+    fn a_scan_returns_each_field_that_stays_once() {
+        let names: Vec<String> = (0..2000).map(|n| format!("field:{n}")).collect();
+        let mut edit = Edit::of(None);
+        names.iter().for_each(|name| assert!(edit.set(name.as_bytes(), b"v")));
+        let mut record = edit.finish();
+        let (mut cursor, mut met) = (0, HashMap::new());
+        loop {
+            let (next, found) = read(&record).scan(cursor, 7);
+            for (field, _) in found {
+                *met.entry(field.to_vec()).or_insert(0) += 1;
+            }
+            // Others come and go meanwhile.
+            let other = format!("other:{cursor}").into_bytes();
+            let mut edit = Edit::of(Some(read(&record)));
+            if cursor % 3 == 0 {
+                edit.remove(names[cursor as usize % 1000].as_bytes());
+            }
+            edit.set(&other, b"");
+            record = edit.finish();
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(names[1000..].iter().all(|name| met.get(name.as_bytes()) == Some(&1)));
+    }
+}

@@ -1,0 +1,384 @@
+//! How a query is answered: which index is walked, and which documents pass.
+//!
+//! # Consistency
+//! The candidates come from a cut of the indexes that holds everything written before the query
+//! began. Then a snapshot of the keyspace is taken, from which each candidate is read and checked
+//! in full. So each document returned is as it was at one moment and passes the query, and a
+//! document that passes from the begin of the query to its end is returned. A document that changes
+//! meanwhile is returned as it was before or after, or, if it comes to pass by that change only,
+//! left out.
+//!
+//! # Cost
+//! O(candidates), which are the entries of the smallest index range of the query. Beyond
+//! [`MOST_CANDIDATES`] the query is refused. Order costs O(candidates · log(offset + limit)) and
+//! O(offset + limit) memory: nothing is sorted as a whole.
+
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use ordna::tuple::{Number, Value};
+use ordna_secondary::{Query, Range, View};
+
+use super::parse::{Node, Tag};
+use super::schema::{Field, FieldKind, Schema};
+use crate::hash::Hash;
+use crate::indexes::{Indexes, latest, told};
+use crate::snapshot::Snapshot;
+use crate::stored;
+
+/// Documents that a query looks at: about a second of work.
+pub const MOST_CANDIDATES: usize = 1_000_000;
+/// Entries read from an index at once.
+const PAGE: usize = 1024;
+/// Ranges with fewer entries are not compared with others.
+const SMALL: usize = 256;
+
+/// A range of an index of the library.
+#[derive(Debug, Clone)]
+struct Span {
+    index: String,
+    prefix: Vec<Value>,
+    range: Range,
+    /// For people.
+    shown: String,
+}
+
+/// Where the candidates come from.
+#[derive(Debug, Clone)]
+struct Source {
+    spans: Vec<Span>,
+    entries: usize,
+}
+
+/// A state of the indexes, and then of the documents.
+pub struct Plan<'a> {
+    schema: &'a Schema,
+    node: Node,
+    view: View,
+    documents: Snapshot,
+    until: Instant,
+    timeout: Duration,
+}
+
+/// Checks a query against a schema, and gives its tags the case of their fields.
+///
+/// # Errors
+/// A field that is not there, or is of another type.
+pub fn check(node: &mut Node, schema: &Schema) -> Result<(), String> {
+    let named = |name: &str| {
+        let field = schema.field(name).ok_or_else(|| unknown_field(name, schema))?;
+        match field.no_index {
+            true => Err(format!("ERR the field '{name}' is NOINDEX: it cannot be searched")),
+            false => Ok(field),
+        }
+    };
+    match node {
+        Node::All => Ok(()),
+        Node::Not(node) => check(node, schema),
+        Node::And(nodes) | Node::Or(nodes) => {
+            nodes.iter_mut().try_for_each(|node| check(node, schema))
+        }
+        Node::Tags { field, tags } => match named(field)?.kind {
+            FieldKind::Tag { case_sensitive, .. } => {
+                if !case_sensitive {
+                    tags.iter_mut().for_each(|tag| tag.text = tag.text.to_lowercase());
+                }
+                Ok(())
+            }
+            FieldKind::Numeric => {
+                Err(format!("ERR the field '{field}' is NUMERIC: ask for it as @{field}:[lo hi]"))
+            }
+        },
+        Node::Range { field, .. } => match named(field)?.kind {
+            FieldKind::Numeric => Ok(()),
+            FieldKind::Tag { .. } => {
+                Err(format!("ERR the field '{field}' is TAG: ask for it as @{field}:{{tag}}"))
+            }
+        },
+    }
+}
+
+/// The refusal of a name that is no field.
+pub fn unknown_field(name: &str, schema: &Schema) -> String {
+    format!("ERR Unknown field '{name}': the index {} has none of this name", schema.name)
+}
+
+/// Whether a document passes a query that was checked.
+fn passes(node: &Node, schema: &Schema, hash: &Hash<'_>) -> bool {
+    match node {
+        Node::All => true,
+        Node::Not(node) => !passes(node, schema, hash),
+        Node::And(nodes) => nodes.iter().all(|node| passes(node, schema, hash)),
+        Node::Or(nodes) => nodes.iter().any(|node| passes(node, schema, hash)),
+        Node::Tags { field, tags } => schema.field(field).is_some_and(|field| {
+            let is = |tag: &Tag, text: &str| match tag.is_prefix {
+                true => text.starts_with(&tag.text),
+                false => text == tag.text,
+            };
+            field.any_tag(hash, |text| tags.iter().any(|tag| is(tag, text)))
+        }),
+        Node::Range { field, lower, upper } => {
+            let number = schema.field(field).and_then(|field| field.number(hash));
+            number.is_some_and(|number| {
+                let above = match lower {
+                    Bound::Included(lower) => number >= *lower,
+                    Bound::Excluded(lower) => number > *lower,
+                    Bound::Unbounded => true,
+                };
+                above
+                    && match upper {
+                        Bound::Included(upper) => number <= *upper,
+                        Bound::Excluded(upper) => number < *upper,
+                        Bound::Unbounded => true,
+                    }
+            })
+        }
+    }
+}
+
+/// Numbers beyond the exact integers of a float: an index holds them exactly, a check compares
+/// floats.
+fn widened(bound: Bound<f64>, up: bool) -> Bound<Value> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let (Bound::Included(n) | Bound::Excluded(n)) = bound else { return Bound::Unbounded };
+    let number = |n: f64| Value::Number(Number::from(n));
+    if n.abs() >= EXACT && n.is_finite() {
+        return Bound::Included(number(if up { n.next_up() } else { n.next_down() }));
+    }
+    bound.map(number)
+}
+
+fn shown_bound(bound: &Bound<f64>) -> String {
+    match bound {
+        Bound::Included(n) => n.to_string(),
+        Bound::Excluded(n) => format!("({n}"),
+        Bound::Unbounded => "inf".to_owned(),
+    }
+}
+
+impl<'a> Plan<'a> {
+    /// A plan of a checked query, with the states that it reads.
+    ///
+    /// # Errors
+    /// The state does not come in time.
+    pub fn new(
+        indexes: &Indexes,
+        schema: &'a Schema,
+        node: Node,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let until = Instant::now() + timeout;
+        let service = indexes.service()?;
+        // An index that is still being built is waited for.
+        let all = schema.fields.iter().filter(|field| !field.no_index);
+        for name in std::iter::once(schema.documents()).chain(all.map(|f| schema.index_of(f))) {
+            let left = until.saturating_duration_since(Instant::now());
+            service.wait_until_built(&name, left).map_err(told)?;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let view = service.view(&latest(left)).map_err(told)?;
+        let documents = indexes.snapshot().ok_or("ERR the keyspace is being loaded")?;
+        Ok(Self { schema, node, view, documents, until, timeout })
+    }
+
+    fn spans_of(&self, field: &Field, node: &Node) -> Vec<Span> {
+        let index = self.schema.index_of(field);
+        match node {
+            Node::Tags { tags, .. } => {
+                let span = |tag: &Tag| {
+                    let text = Value::String(tag.text.clone());
+                    let (prefix, range, star) = match tag.is_prefix {
+                        true => (vec![], Range::StartsWith(tag.text.clone()), "*"),
+                        false => (vec![text], Range::All, ""),
+                    };
+                    let shown = format!("@{}:{{{}{star}}}", field.name, tag.text);
+                    Span { index: index.clone(), prefix, range, shown }
+                };
+                tags.iter().map(span).collect()
+            }
+            Node::Range { lower, upper, .. } => {
+                let (from, to) = (shown_bound(lower), shown_bound(upper));
+                let range = Range::Between(widened(*lower, false), widened(*upper, true));
+                let shown = format!("@{}:[{from} {to}]", field.name);
+                vec![Span { index, prefix: vec![], range, shown }]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Entries of some spans: exact up to `most`, beyond that as many as there are or `most` + 1.
+    fn count(&self, spans: &[Span], most: usize) -> Result<usize, String> {
+        let mut sum = 0;
+        for span in spans {
+            let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
+            let page = self.view.query(&span.index, &query.limit(most + 1)).map_err(told)?;
+            sum += page.entries.len();
+            if sum > most {
+                break;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The smallest source of candidates of a part of the query, if it is known to be below `most`.
+    fn source(&self, node: &Node, most: usize) -> Result<Option<Source>, String> {
+        match node {
+            Node::All | Node::Not(_) => Ok(None),
+            Node::Tags { field, .. } | Node::Range { field, .. } => {
+                let Some(field) = self.schema.field(field) else { return Ok(None) };
+                let spans = self.spans_of(field, node);
+                let entries = self.count(&spans, most)?;
+                Ok((entries <= most).then_some(Source { spans, entries }))
+            }
+            Node::And(nodes) => {
+                let mut best: Option<Source> = None;
+                for node in nodes {
+                    let most = best.as_ref().map_or(most, |best| best.entries);
+                    best = self.source(node, most)?.or(best);
+                }
+                Ok(best)
+            }
+            Node::Or(nodes) => {
+                let mut together = Source { spans: Vec::new(), entries: 0 };
+                for node in nodes {
+                    let Some(source) = self.source(node, most)? else { return Ok(None) };
+                    together.spans.extend(source.spans);
+                    together.entries += source.entries;
+                }
+                Ok((together.entries <= most).then_some(together))
+            }
+        }
+    }
+
+    /// The smallest source: all of them are tried with a small bound first, then with larger ones.
+    fn choose(&self) -> Result<Source, String> {
+        let mut most = SMALL;
+        while most < MOST_CANDIDATES {
+            if let Some(source) = self.source(&self.node, most)? {
+                return Ok(source);
+            }
+            if matches!(self.node, Node::All) {
+                break;
+            }
+            most = most.saturating_mul(16).min(MOST_CANDIDATES);
+            if most == MOST_CANDIDATES {
+                if let Some(source) = self.source(&self.node, most)? {
+                    return Ok(source);
+                }
+            }
+        }
+        let index = self.schema.documents();
+        let entries = self.view.count(&index, &[], &Range::All).map_err(told)?;
+        let span = Span { index, prefix: vec![], range: Range::All, shown: "*".to_owned() };
+        Ok(Source { spans: vec![span], entries })
+    }
+
+    /// Calls `each` with the key and the hash of every document that passes, once.
+    ///
+    /// # Errors
+    /// There are too many candidates, or the time is over.
+    pub fn visit(&self, mut each: impl FnMut(&[u8], &Hash<'_>)) -> Result<(), String> {
+        let source = self.choose()?;
+        if source.entries > MOST_CANDIDATES {
+            return Err(format!(
+                "ERR the query would look at more than {MOST_CANDIDATES} documents: narrow it, or walk an index of ORDNA.INDEX, which is in order"
+            ));
+        }
+        // A document may have several tags; a single tag or number finds it once.
+        let is_single = match source.spans.as_slice() {
+            [span] => !matches!(span.range, Range::StartsWith(_)),
+            _ => false,
+        };
+        let mut met: HashSet<Vec<u8>> = HashSet::new();
+        for span in &source.spans {
+            let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
+            let mut query = query.limit(PAGE);
+            loop {
+                let page = self.view.query(&span.index, &query).map_err(told)?;
+                for entry in page.entries {
+                    self.documents.get_with(&entry.id, |stored| {
+                        let hash = stored::hash(stored);
+                        if let Some(hash) = hash.filter(|hash| self.passes(hash))
+                            && (is_single || met.insert(entry.id.clone()))
+                        {
+                            each(&entry.id, &hash);
+                        }
+                    });
+                }
+                if Instant::now() > self.until {
+                    return Err(format!("ERR Timeout limit of {:?} was reached", self.timeout));
+                }
+                let Some(cursor) = page.cursor else { break };
+                query = query.cursor(cursor);
+            }
+        }
+        Ok(())
+    }
+
+    fn passes(&self, hash: &Hash<'_>) -> bool {
+        passes(&self.node, self.schema, hash)
+    }
+
+    /// Reads a document of the plan's state.
+    pub fn read<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Option<R> {
+        self.documents.get_with(key, |stored| stored::hash(stored).map(read)).flatten()
+    }
+
+    /// Number of all documents, for a query that all pass.
+    ///
+    /// # Errors
+    /// The index failed.
+    pub fn count_all(&self) -> Result<Option<usize>, String> {
+        match self.node {
+            Node::All => {
+                let count = self.view.count(&self.schema.documents(), &[], &Range::All);
+                count.map(Some).map_err(told)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Keys of all documents, in order, from `offset` on.
+    ///
+    /// # Errors
+    /// The index failed.
+    pub fn page_of_all(&self, offset: usize, count: usize) -> Result<Vec<Vec<u8>>, String> {
+        let query = Query::new().offset(offset).limit(count);
+        let page = self.view.query(&self.schema.documents(), &query).map_err(told)?;
+        Ok(page.entries.into_iter().map(|entry| entry.id).collect())
+    }
+
+    /// The index and bounds chosen, for people.
+    ///
+    /// # Errors
+    /// The index failed.
+    pub fn explain(&self) -> Result<String, String> {
+        let source = self.choose()?;
+        let mut text = String::new();
+        for span in &source.spans {
+            let (_, name) = span.index.split_once('\0').unwrap_or_default();
+            let name = name.replace('\0', ".");
+            text.push_str(&format!("INDEX {name} BOUNDS {}\n", span.shown));
+        }
+        text.push_str(&format!("ENTRIES {}\nCHECK {}\n", source.entries, shown(&self.node)));
+        Ok(text)
+    }
+}
+
+fn shown(node: &Node) -> String {
+    let all = |nodes: &[Node], between| nodes.iter().map(shown).collect::<Vec<_>>().join(between);
+    match node {
+        Node::All => "*".to_owned(),
+        Node::Not(node) => format!("-{}", shown(node)),
+        Node::And(nodes) => format!("({})", all(nodes, " ")),
+        Node::Or(nodes) => format!("({})", all(nodes, " | ")),
+        Node::Tags { field, tags } => {
+            let tag = |tag: &Tag| format!("{}{}", tag.text, if tag.is_prefix { "*" } else { "" });
+            format!("@{field}:{{{}}}", tags.iter().map(tag).collect::<Vec<_>>().join("|"))
+        }
+        Node::Range { field, lower, upper } => {
+            format!("@{field}:[{} {}]", shown_bound(lower), shown_bound(upper))
+        }
+    }
+}

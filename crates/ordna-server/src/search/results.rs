@@ -1,0 +1,99 @@
+//! Results of `FT.AGGREGATE … WITHCURSOR` that wait to be read.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::aggregate::Table;
+
+/// Cursors at most; each holds the rows of an aggregation.
+const MOST: usize = 128;
+/// How long a cursor may wait, unless less is asked for: RediSearch's default, and most.
+pub const MOST_IDLE: Duration = Duration::from_secs(300);
+
+/// Rows that wait.
+#[derive(Debug)]
+pub struct Waiting {
+    pub index: String,
+    pub table: Table,
+    pub count: usize,
+    pub idle: Duration,
+    until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    cursors: BTreeMap<u64, Waiting>,
+    last: u64,
+}
+
+/// The cursors of all clients.
+#[derive(Debug, Default)]
+pub struct Results(Mutex<Held>);
+
+impl Results {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        held.cursors.retain(|_, waiting| waiting.until > now);
+        held
+    }
+
+    /// Keeps rows; returns the number of their cursor.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn keep(
+        &self,
+        index: &str,
+        table: Table,
+        count: usize,
+        idle: Duration,
+    ) -> Result<u64, String> {
+        let mut held = self.held();
+        if held.cursors.len() >= MOST {
+            return Err(format!(
+                "ERR there are {MOST} cursors already; read them or FT.CURSOR DEL"
+            ));
+        }
+        held.last += 1;
+        let (number, until) = (held.last, Instant::now() + idle);
+        held.cursors.insert(number, Waiting { index: index.to_owned(), table, count, idle, until });
+        Ok(number)
+    }
+
+    /// Takes the rows of a cursor.
+    ///
+    /// # Errors
+    /// It is not there, or of another index.
+    pub fn take(&self, index: &str, number: u64) -> Result<Waiting, String> {
+        let mut held = self.held();
+        match held.cursors.remove(&number) {
+            Some(waiting) if waiting.index == index => Ok(waiting),
+            other => {
+                if let Some(waiting) = other {
+                    held.cursors.insert(number, waiting);
+                }
+                Err(format!("ERR Cursor not found, id: {number}"))
+            }
+        }
+    }
+
+    /// Puts back rows that are left.
+    pub fn put_back(&self, number: u64, waiting: Waiting) {
+        let until = Instant::now() + waiting.idle;
+        self.held().cursors.insert(number, Waiting { until, ..waiting });
+    }
+
+    /// Forgets the cursors of an index.
+    pub fn forget(&self, index: &str) {
+        self.held().cursors.retain(|_, waiting| waiting.index != index);
+    }
+
+    /// Cursors of an index, and of all.
+    pub fn count(&self, index: &str) -> (usize, usize) {
+        let held = self.held();
+        let of = held.cursors.values().filter(|waiting| waiting.index == index).count();
+        (of, held.cursors.len())
+    }
+}

@@ -1,0 +1,93 @@
+//! What an index of `FT.CREATE` is of.
+
+use ordna_secondary::{Explode, IndexDefinition, Kind, Part};
+use serde::{Deserialize, Serialize};
+
+use crate::hash::Hash;
+
+/// Fields of a schema at most.
+pub const MOST_FIELDS: usize = 128;
+
+/// The type of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FieldKind {
+    Tag { separator: char, case_sensitive: bool },
+    Numeric,
+}
+
+/// A field of a schema.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Field {
+    /// Its name in queries.
+    pub name: String,
+    /// Its name in the hash.
+    pub path: String,
+    pub kind: FieldKind,
+    pub sortable: bool,
+    /// Queries may sort and group by it, and not ask for it.
+    pub no_index: bool,
+}
+
+/// An index over hashes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schema {
+    pub name: String,
+    pub prefixes: Vec<Vec<u8>>,
+    pub fields: Vec<Field>,
+}
+
+impl Schema {
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+
+    /// The library's index of all documents, in the order of their keys.
+    pub fn documents(&self) -> String {
+        format!("d\0{}", self.name)
+    }
+
+    /// The library's index of a field.
+    pub fn index_of(&self, field: &Field) -> String {
+        format!("f\0{}\0{}", self.name, field.name)
+    }
+
+    /// The definition of [`documents`](Self::documents): a part that no document has.
+    pub fn documents_definition(&self) -> IndexDefinition {
+        self.define(self.documents(), Part::new("\0"))
+    }
+
+    /// The definition of a field's index.
+    pub fn definition_of(&self, field: &Field) -> IndexDefinition {
+        let part = Part::new(field.path.as_str());
+        let part = match field.kind {
+            FieldKind::Numeric => part.kind(Kind::Number),
+            FieldKind::Tag { separator, case_sensitive } => part
+                .kind(if case_sensitive { Kind::Text } else { Kind::LowerText })
+                .explode(Explode::Split(separator)),
+        };
+        self.define(self.index_of(field), part)
+    }
+
+    fn define(&self, name: String, part: Part) -> IndexDefinition {
+        let mut definition = IndexDefinition::new(name, Vec::new()).part(part);
+        definition.prefixes.clone_from(&self.prefixes);
+        definition
+    }
+}
+
+impl Field {
+    /// The number of the field in a hash.
+    pub fn number(&self, hash: &Hash<'_>) -> Option<f64> {
+        let text = std::str::from_utf8(hash.get(self.path.as_bytes())?).ok()?;
+        text.parse().ok().filter(|number: &f64| !number.is_nan())
+    }
+
+    /// Whether a tag of the field in a hash passes.
+    pub fn any_tag(&self, hash: &Hash<'_>, mut passes: impl FnMut(&str) -> bool) -> bool {
+        let FieldKind::Tag { separator, case_sensitive } = self.kind else { return false };
+        let Some(value) = hash.get(self.path.as_bytes()) else { return false };
+        let Ok(text) = std::str::from_utf8(value) else { return false };
+        let mut tags = text.split(separator).map(str::trim).filter(|tag| !tag.is_empty());
+        tags.any(|tag| if case_sensitive { passes(tag) } else { passes(&tag.to_lowercase()) })
+    }
+}
