@@ -144,7 +144,12 @@ fn scan_to(options: &Scan, out: &mut impl Write) -> anyhow::Result<()> {
             out.write_all(readable(&key, options.tuple).as_bytes()).map_err(OutputClosed)?;
             if let Some(value) = (!options.keys).then(|| items.next()).flatten() {
                 out.write_all(b"\t").map_err(OutputClosed)?;
-                out.write_all(&bytes_of(value)?).map_err(OutputClosed)?;
+                // A hash has no value.
+                let value = match value {
+                    BytesFrame::Null => b"(hash)".to_vec(),
+                    value => bytes_of(value)?,
+                };
+                out.write_all(&value).map_err(OutputClosed)?;
             }
             out.write_all(b"\n").map_err(OutputClosed)?;
             last = Some(key);
