@@ -147,7 +147,7 @@ fn scan_to(options: &Scan, out: &mut impl Write) -> anyhow::Result<()> {
                 // A hash has no value.
                 let value = match value {
                     BytesFrame::Null => b"(hash)".to_vec(),
-                    value => bytes_of(value)?,
+                    value => bytes_of(value)?.to_vec(),
                 };
                 out.write_all(&value).map_err(OutputClosed)?;
             }

@@ -249,6 +249,8 @@ pub struct Indexes {
     running: OnceLock<Running>,
     definitions: Mutex<Definitions>,
     file: Option<PathBuf>,
+    /// Why the file of definitions could not be read; it is not written then.
+    broken: OnceLock<String>,
     memory: Option<MemoryBudget>,
 }
 
@@ -262,6 +264,7 @@ impl Indexes {
             running: OnceLock::new(),
             definitions: Mutex::default(),
             file: dir.map(|dir| dir.join(FILE)),
+            broken: OnceLock::new(),
             memory,
         }
     }
@@ -357,6 +360,9 @@ impl Indexes {
         change: impl FnOnce(&mut Definitions) -> Result<(), String>,
         apply: impl FnOnce(&Service) -> Result<(), Error>,
     ) -> Result<(), String> {
+        if let Some(reason) = self.broken.get() {
+            return Err(format!("ERR the indexes of this directory were not read: {reason}"));
+        }
         let mut definitions = lock(&self.definitions);
         let mut changed = definitions.clone();
         change(&mut changed)?;
@@ -508,8 +514,16 @@ impl Indexes {
     /// Builds the indexes anew that the file names; to be called once the keyspace is read.
     ///
     /// # Errors
-    /// The file cannot be read, or the service refuses one of its indexes.
+    /// The file cannot be read, or the service refuses one of its indexes. Definitions then cannot be
+    /// changed, so that the file stays as it is.
     pub fn restore(&self) -> Result<(), String> {
+        self.read_file().inspect_err(|reason| {
+            // Nobody else restores.
+            let _ = self.broken.set(reason.clone());
+        })
+    }
+
+    fn read_file(&self) -> Result<(), String> {
         let Some(file) = self.file.as_deref().filter(|file| file.exists()) else { return Ok(()) };
         let shown = file.display();
         let text = std::fs::read(file).map_err(|error| format!("{shown}: {error}"))?;

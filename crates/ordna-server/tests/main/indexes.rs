@@ -375,7 +375,7 @@ fn indexes_come_back_after_a_restart() {
         drop(client);
         server.stop();
     }
-    let server = start(durable(&dir));
+    let mut server = start(durable(&dir));
     let mut client = Client::new(server.address);
     while client.say("DBSIZE").contains("LOADING") {}
     assert_eq!(words(&client.say("ORDNA.INDEX LIST")), ["size"]);
@@ -386,5 +386,16 @@ fn indexes_come_back_after_a_restart() {
     assert_eq!(found, r"*1\r\n:4\r\n");
     client.say("HSET t:9 country SE population 99999999");
     assert_eq!(words(&client.say("ORDNA.INDEX SCAN size EQ SE LIMIT 1"))[1..], ["t:9"]);
+    drop(client);
+    server.stop();
+    // A damaged file is told, and stays as it is.
+    let file = dir.join("indexes.json");
+    std::fs::write(&file, "{ damaged").unwrap();
+    let server = start(durable(&dir));
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    let refused = client.say("ORDNA.INDEX CREATE more ON t: PARTS name");
+    assert!(refused.contains("indexes.json"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ damaged");
     let _ = std::fs::remove_dir_all(&dir);
 }
