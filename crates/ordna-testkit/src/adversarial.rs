@@ -6,21 +6,31 @@ use std::ops::{Bound, ControlFlow};
 
 use ordna_base::{Direction, OrderedIndex};
 
+use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue};
 use crate::random::Random;
 
 /// Inserts, finds, walks and removes the kind's adversarial keys: ascending, descending, shuffled.
-pub fn check<I>(new: impl Fn() -> I)
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
-{
-    check_keys(new, I::Key::adversarial());
+pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run(&|| new().erase());
+}
+
+pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> Erased<K, V>) {
+    run_keys(new, K::adversarial());
 }
 
 /// The same with the caller's keys, such as [`collisions`] of the index's own hash.
-pub fn check_keys<I>(new: impl Fn() -> I, mut keys: Vec<<I::Key as ToOwned>::Owned>)
+pub fn check_keys<S>(new: impl Fn() -> S, keys: Vec<<S::Key as ToOwned>::Owned>)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    S: Subject<Key: TestKey, Value: TestValue>,
+{
+    run_keys(&|| new().erase(), keys);
+}
+
+fn run_keys<K, V>(new: &dyn Fn() -> Erased<K, V>, mut keys: Vec<K::Owned>)
+where
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     keys.sort();
     keys.dedup();
@@ -35,18 +45,15 @@ where
     }
 }
 
-fn life_and_death<I>(
-    index: &I,
-    keys: &[<I::Key as ToOwned>::Owned],
-    sorted: &[<I::Key as ToOwned>::Owned],
-    order: &str,
-) where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+fn life_and_death<K, V>(index: &Erased<K, V>, keys: &[K::Owned], sorted: &[K::Owned], order: &str)
+where
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let word: BTreeMap<_, u64> = sorted.iter().zip(0..).collect();
     for (at, key) in keys.iter().enumerate() {
         assert_eq!(index.get(key.borrow()), None, "{order}: absent before its insert: {key:?}");
-        let value = I::Value::dress(word[key]);
+        let value = V::dress(word[key]);
         assert_eq!(index.insert(key.borrow(), value.borrow()), Ok(None), "{order}: {key:?}");
         assert_eq!(index.approximate_len(), at + 1);
     }

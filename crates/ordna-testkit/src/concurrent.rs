@@ -3,25 +3,35 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use ordna_base::{Direction, OrderedIndex};
 
+use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue, is_stamped_for, stamp};
 use crate::random::Random;
 
 const WRITERS: u64 = 3;
 const READERS: u64 = 1;
 
+/// The least number of rounds of a reader or walker, each beside at least as many of a writer: a
+/// loaded machine may give a thread no time before the test's is up.
+const ROUNDS: u64 = 16;
+
 /// Each writer owns the keys of one residue class, so it knows what they hold at any moment, and
 /// all of them together know the final content. Readers check that what they find belongs there.
 ///
 /// # Panics
 /// If an answer is wrong.
-pub fn check_owners<I>(new: impl Fn() -> I)
+pub fn check_owners<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run_owners(&|| new().erase());
+}
+
+pub(crate) fn run_owners<K, V>(new: &dyn Fn() -> Erased<K, V>)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     // Few keys for conflicts on the same nodes; more for structure changes.
     for keys in [12, 600] {
@@ -29,26 +39,35 @@ where
     }
 }
 
-fn owners<I>(index: &I, keys: u64)
+fn owners<K, V>(index: &Erased<K, V>, keys: u64)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let end = Instant::now() + crate::budget() / 2;
-    let numbers: HashMap<_, u64> = (0..keys).map(|n| (I::Key::number(n), n)).collect();
+    let numbers: HashMap<_, u64> = (0..keys).map(|n| (K::number(n), n)).collect();
     let done = AtomicBool::new(false);
+    let reads = AtomicU64::new(0);
     let contents: Vec<HashMap<u64, u64>> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| scope.spawn(move || write_own(index, keys, writer, end)))
+            .map(|writer| {
+                let reads = &reads;
+                scope.spawn(move || {
+                    crate::shaken(writer + 1, || write_own(index, keys, writer, end, reads))
+                })
+            })
             .collect();
         for reader in 0..READERS {
-            let (numbers, done) = (&numbers, &done);
-            scope.spawn(move || read_all(index, keys, reader, numbers, done));
+            let (numbers, done, reads) = (&numbers, &done, &reads);
+            scope.spawn(move || read_all(index, keys, reader, numbers, done, reads));
         }
         let contents = writers.into_iter().map(|writer| writer.join());
         let contents: Vec<_> = contents.collect();
         done.store(true, Ordering::Relaxed);
         contents.into_iter().map(|content| content.expect("a writer failed")).collect()
     });
+    let reads = reads.into_inner();
+    assert!(reads >= ROUNDS, "only {reads} rounds of reads beside the writers");
     let audit = index.validate().unwrap_or_else(|broken| panic!("{broken}"));
     let expected: HashMap<u64, u64> = contents.into_iter().flatten().collect();
     let mut found = HashMap::new();
@@ -61,21 +80,28 @@ where
     assert_eq!(index.approximate_len(), expected.len());
 }
 
-fn write_own<I>(index: &I, keys: u64, writer: u64, end: Instant) -> HashMap<u64, u64>
+fn write_own<K, V>(
+    index: &Erased<K, V>,
+    keys: u64,
+    writer: u64,
+    end: Instant,
+    reads: &AtomicU64,
+) -> HashMap<u64, u64>
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let mut random = Random::new(writer);
     let mut content: HashMap<u64, u64> = HashMap::new();
     let mut sequence = 0;
-    while Instant::now() < end {
+    while crate::goes_on(end, sequence >= 64 * ROUNDS && reads.load(Ordering::Relaxed) >= ROUNDS) {
         for _ in 0..64 {
             sequence += 1;
             let n = random.below(keys / WRITERS) * WRITERS + writer;
-            let key = I::Key::number(n);
-            let key: &I::Key = key.borrow();
+            let key = K::number(n);
+            let key: &K = key.borrow();
             let word = stamp(n, writer, sequence);
-            let value = I::Value::dress(word);
+            let value = V::dress(word);
             let before = content.get(&n).copied();
             let old = match random.below(8) {
                 0..=2 => {
@@ -95,7 +121,7 @@ where
                         content.insert(n, word);
                     }
                     let mut seen = None;
-                    let update = |old: &I::Value| {
+                    let update = |old: &V| {
                         seen = Some(old.to_owned());
                         value.clone()
                     };
@@ -111,19 +137,21 @@ where
     content
 }
 
-fn read_all<I>(
-    index: &I,
+fn read_all<K, V>(
+    index: &Erased<K, V>,
     keys: u64,
     reader: u64,
-    numbers: &HashMap<<I::Key as ToOwned>::Owned, u64>,
+    numbers: &HashMap<K::Owned, u64>,
     done: &AtomicBool,
+    reads: &AtomicU64,
 ) where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let mut random = Random::new(1000 + reader);
     while !done.load(Ordering::Relaxed) {
         let many: Vec<_> = (0..20).map(|_| random.below(keys)).collect();
-        let dressed: Vec<_> = many.iter().map(|n| I::Key::number(*n)).collect();
+        let dressed: Vec<_> = many.iter().map(|n| K::number(*n)).collect();
         index.get_many_with(&dressed, |at, value| {
             if let Some(value) = value {
                 let word = value.word();
@@ -136,9 +164,9 @@ fn read_all<I>(
                 assert!(is_stamped_for(word, *n), "{key:?} holds {word:#x}");
             }
         }
-        let from = I::Key::number(random.below(keys));
-        let mut last: Option<<I::Key as ToOwned>::Owned> = None;
-        let from: &I::Key = from.borrow();
+        let from = K::number(random.below(keys));
+        let mut last: Option<K::Owned> = None;
+        let from: &K = from.borrow();
         index.visit(Bound::Included(from), Bound::Unbounded, Direction::Ascending, |key, value| {
             let owned = key.to_owned();
             assert!(key >= from, "{key:?} is below the bound {from:?}");
@@ -148,6 +176,7 @@ fn read_all<I>(
             last = Some(owned);
             ControlFlow::Continue(())
         });
+        reads.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -156,54 +185,86 @@ fn read_all<I>(
 ///
 /// # Panics
 /// If a walk loses, repeats or invents a key.
-pub fn check_walks<I>(new: impl Fn() -> I)
+pub fn check_walks<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run_walks(&|| new().erase());
+}
+
+pub(crate) fn run_walks<K, V>(new: &dyn Fn() -> Erased<K, V>)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     for keys in [24, 900] {
         walks(&new(), keys);
     }
 }
 
-fn walks<I>(index: &I, keys: u64)
+fn walks<K, V>(index: &Erased<K, V>, keys: u64)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let end = Instant::now() + crate::budget() / 2;
-    let mut staying: Vec<_> = (0..keys).step_by(3).map(|n| (I::Key::number(n), n)).collect();
+    let mut staying: Vec<_> = (0..keys).step_by(3).map(|n| (K::number(n), n)).collect();
     staying.sort();
     for (key, n) in &staying {
-        let value = I::Value::dress(stamp(*n, 0, 0));
+        let value = V::dress(stamp(*n, 0, 0));
         index.insert(key.borrow(), value.borrow()).expect("within the limits");
     }
-    std::thread::scope(|scope| {
+    let (walking, churned) = (AtomicU64::new(2), AtomicU64::new(0));
+    let fewest = std::thread::scope(|scope| {
+        let (staying, walking, churned) = (&staying, &walking, &churned);
         for writer in 0..2_u64 {
-            scope.spawn(move || churn(index, keys, writer, end));
-        }
-        let staying = &staying;
-        for walker in 0..2_u64 {
             scope.spawn(move || {
-                let mut random = Random::new(77 + walker);
-                while Instant::now() < end {
-                    walk(index, keys, staying, &mut random);
-                }
+                crate::shaken(writer + 1, || churn(index, keys, writer, walking, churned))
             });
         }
+        let walkers = [0, 1_u64].map(|walker| {
+            scope.spawn(move || {
+                let _leaves = Leaves(walking);
+                let (mut random, mut rounds) = (Random::new(77 + walker), 0);
+                let enough = |rounds: u64| rounds.min(churned.load(Ordering::Relaxed)) >= ROUNDS;
+                while crate::goes_on(end, enough(rounds)) {
+                    crate::shaken(random.next_u64(), || walk(index, keys, staying, &mut random));
+                    rounds += 1;
+                }
+                rounds
+            })
+        });
+        walkers.map(|walker| walker.join().expect("a walker failed")).into_iter().min()
     });
+    let beside = fewest.min(Some(churned.into_inner()));
+    assert!(beside >= Some(ROUNDS), "only {beside:?} walks beside the writers");
     index.validate().unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// Inserts and removes the keys that do not stay, and overwrites those that do.
-fn churn<I>(index: &I, keys: u64, writer: u64, end: Instant)
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+/// Counts a walker out when it ends, with a panic too.
+struct Leaves<'a>(&'a AtomicU64);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Inserts and removes the keys that do not stay, and overwrites those that do, while walkers walk.
+fn churn<K, V>(
+    index: &Erased<K, V>,
+    keys: u64,
+    writer: u64,
+    walking: &AtomicU64,
+    rounds: &AtomicU64,
+) where
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let mut random = Random::new(writer);
-    while Instant::now() < end {
+    while walking.load(Ordering::Relaxed) > 0 {
+        rounds.fetch_add(1, Ordering::Relaxed);
         for _ in 0..64 {
             let n = random.below(keys);
-            let key = I::Key::number(n);
-            let value = I::Value::dress(stamp(n, writer, random.below(1 << 20)));
+            let key = K::number(n);
+            let value = V::dress(stamp(n, writer, random.below(1 << 20)));
             if n.is_multiple_of(3) || random.below(2) == 0 {
                 index.insert(key.borrow(), value.borrow()).expect("within the limits");
             } else {
@@ -213,14 +274,15 @@ where
     }
 }
 
-fn walk<I>(index: &I, keys: u64, staying: &[(<I::Key as ToOwned>::Owned, u64)], random: &mut Random)
+fn walk<K, V>(index: &Erased<K, V>, keys: u64, staying: &[(K::Owned, u64)], random: &mut Random)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
-    let mut ends = [I::Key::number(random.below(keys)), I::Key::number(random.below(keys))];
+    let mut ends = [K::number(random.below(keys)), K::number(random.below(keys))];
     ends.sort();
     let [low, high] = &ends;
-    let (low, high): (&I::Key, &I::Key) = (low.borrow(), high.borrow());
+    let (low, high): (&K, &K) = (low.borrow(), high.borrow());
     let bounds = (Bound::Included(low), Bound::Excluded(high));
     let way = random.below(4);
     let mut walked = Vec::new();

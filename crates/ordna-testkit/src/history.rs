@@ -16,6 +16,7 @@ use todc_utils::linearizability::WGLChecker;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::specifications::Specification;
 
+use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue};
 use crate::random::Random;
 
@@ -75,11 +76,15 @@ pub fn to_json(history: &[Operation]) -> String {
     serde_json::to_string(history).expect("plain numbers serialize")
 }
 
-/// Runs a few threads on a few hot keys and writes down what each call saw.
-pub fn record<I>(index: &I, seed: u64, threads: usize, steps: usize, keys: u64) -> Vec<Operation>
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
-{
+/// Runs a few threads on a few hot keys and writes down what each call saw. Threads yield at random
+/// at the stops of an index.
+pub fn record<K: TestKey + ?Sized, V: TestValue + ?Sized>(
+    index: &Erased<K, V>,
+    seed: u64,
+    threads: usize,
+    steps: usize,
+    keys: u64,
+) -> Vec<Operation> {
     let clock = AtomicU64::new(0);
     let start = Barrier::new(threads);
     std::thread::scope(|scope| {
@@ -88,17 +93,18 @@ where
                 let (clock, start) = (&clock, &start);
                 scope.spawn(move || {
                     let mut random = Random::new(seed ^ (thread as u64) << 32);
+                    let mut step = |step| {
+                        let word = (thread * steps + step + 1) as u64;
+                        let key = random.below(keys);
+                        let called = clock.fetch_add(1, Ordering::SeqCst);
+                        let (saw, left) = act(index, key, word, &mut random);
+                        let returned = clock.fetch_add(1, Ordering::SeqCst);
+                        Operation { thread, key, saw, left, called, returned }
+                    };
                     start.wait();
-                    (0..steps)
-                        .map(|step| {
-                            let word = (thread * steps + step + 1) as u64;
-                            let key = random.below(keys);
-                            let called = clock.fetch_add(1, Ordering::SeqCst);
-                            let (saw, left) = act(index, key, word, &mut random);
-                            let returned = clock.fetch_add(1, Ordering::SeqCst);
-                            Operation { thread, key, saw, left, called, returned }
-                        })
-                        .collect::<Vec<_>>()
+                    crate::shaken(seed + thread as u64, || {
+                        (0..steps).map(&mut step).collect::<Vec<_>>()
+                    })
                 })
             })
             .collect();
@@ -110,15 +116,21 @@ where
 }
 
 /// One random operation; returns what it saw and left.
-fn act<I>(index: &I, key: u64, word: u64, random: &mut Random) -> (Option<u64>, Option<u64>)
+fn act<K, V>(
+    index: &Erased<K, V>,
+    key: u64,
+    word: u64,
+    random: &mut Random,
+) -> (Option<u64>, Option<u64>)
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
     let number = key;
-    let key = I::Key::number(key);
-    let key: &I::Key = key.borrow();
-    let value = I::Value::dress(word);
-    let plain = |value: <I::Value as ToOwned>::Owned| value.borrow().word();
+    let key = K::number(key);
+    let key: &K = key.borrow();
+    let value = V::dress(word);
+    let plain = |value: V::Owned| value.borrow().word();
     const FITS: &str = "within the limits";
     match random.below(9) {
         0 | 1 => {
@@ -145,24 +157,38 @@ where
         }
         _ => {
             // A walk over the one key sees its state too, at some moment of the call.
-            let found = index.ceiling(key).filter(|(found, _)| *found == I::Key::number(number));
+            let found = index.ceiling(key).filter(|(found, _)| *found == K::number(number));
             let saw = found.map(|(_, value)| plain(value));
             (saw, saw)
         }
     }
 }
 
+/// The least number of histories that a check records.
+const HISTORIES: u64 = 64;
+
+/// Whether calls of two threads on one key overlapped: a history without such calls tells nothing.
+fn has_overlap(history: &[Operation]) -> bool {
+    history.iter().any(|one| {
+        let overlaps = |other: &Operation| {
+            other.key == one.key && other.called > one.called && other.called < one.returned
+        };
+        history.iter().any(overlaps)
+    })
+}
+
 /// Records short histories until the time is up, and checks each.
 ///
 /// # Panics
-/// If a history has no explanation; prints it and its seed.
-pub fn check<I>(new: impl Fn() -> I)
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
-{
-    let end = Instant::now() + crate::budget() * 2;
-    let mut seed = 0;
-    while Instant::now() < end {
+/// If a history has no explanation; prints it and its seed. If no calls overlapped.
+pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run(&|| new().erase());
+}
+
+pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> Erased<K, V>) {
+    let end = Instant::now() + crate::budget();
+    let (mut seed, mut overlapping) = (0, 0);
+    while crate::goes_on(end, seed >= HISTORIES && overlapping > 0) {
         let index = new();
         let keys = 1 + seed % 3;
         let history = record(&index, seed, 3, 24, keys);
@@ -172,8 +198,11 @@ where
             to_json(&history)
         );
         index.validate().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        overlapping += u64::from(has_overlap(&history));
         seed += 1;
     }
+    assert!(seed >= HISTORIES, "only {seed} histories");
+    assert!(overlapping > 0, "no calls overlapped in {seed} histories");
 }
 
 #[cfg(test)]
@@ -221,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_recorded_history_of_the_oracle_passes_and_a_corrupted_one_does_not() {
-        let mut history = record(&Locked::<u64, u64>::new(), 1, 3, 30, 2);
+        let mut history = record(&Locked::<u64, u64>::new().erase(), 1, 3, 30, 2);
         assert!(is_linearizable(&history));
         let read = history.iter_mut().find(|operation| operation.saw.is_some()).unwrap();
         read.saw = Some(999_999);

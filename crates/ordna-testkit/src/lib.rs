@@ -26,18 +26,69 @@
 pub mod adversarial;
 mod alone;
 pub mod concurrent;
+pub mod erased;
 pub mod history;
 pub mod kinds;
 pub mod memory;
 pub mod model;
 pub mod random;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a concurrent test runs.
 pub fn budget() -> Duration {
     let seconds = std::env::var("ORDNA_SOAK").ok().and_then(|seconds| seconds.parse().ok());
-    seconds.map_or(Duration::from_millis(400), Duration::from_secs)
+    seconds.map_or(Duration::from_millis(200), Duration::from_secs)
+}
+
+/// How long a concurrent test waits for its least number of rounds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether a concurrent test goes on: until its time is up, and its threads have done enough.
+fn goes_on(end: Instant, enough: bool) -> bool {
+    let now = Instant::now();
+    now < end || (!enough && now < end + PATIENCE)
+}
+
+/// Runs `body`. Without optimizations the thread yields at random at the stops of an index.
+fn shaken<R>(seed: u64, body: impl FnOnce() -> R) -> R {
+    #[cfg(debug_assertions)]
+    return ordna_base::sync::schedule::shaken(seed, body);
+    #[cfg(not(debug_assertions))]
+    {
+        let _ = seed;
+        body()
+    }
+}
+
+/// Compiles the suite for each kind of keys and values here, once for all test programs.
+#[doc(hidden)]
+pub mod compiled {
+    use crate::erased::Erased;
+
+    type Check<K, V> = fn(&dyn Fn() -> Erased<K, V>);
+
+    macro_rules! compiled {
+        ($($name:ident: $key:ty, $value:ty;)+) => {
+            $(pub fn $name() -> [Check<$key, $value>; 6] {
+                [
+                    crate::model::run,
+                    crate::adversarial::run,
+                    crate::concurrent::run_owners,
+                    crate::concurrent::run_walks,
+                    crate::history::run,
+                    crate::memory::run,
+                ]
+            })+
+        };
+    }
+
+    compiled! {
+        u64_words: u64, u64;
+        u64_bytes: u64, [u8];
+        bytes_words: [u8], u64;
+        bytes_bytes: [u8], [u8];
+    }
 }
 
 /// Sets the counting allocator for this program: `conformance!` needs it.

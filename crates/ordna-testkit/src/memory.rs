@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ordna_base::OrderedIndex;
 
+use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue};
 
 thread_local! {
@@ -65,10 +66,11 @@ const SLACK: i64 = 96 << 10;
 ///
 /// # Panics
 /// If memory stays away.
-pub fn check<I>(new: impl Fn() -> I)
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
-{
+pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run(&|| new().erase());
+}
+
+pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> Erased<K, V>) {
     assert!(live_everywhere() > 0, "the program lacks ordna_testkit::count_memory!()");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     // What the first index leaves behind for the thread (ids, caches) is not its own.
@@ -98,19 +100,16 @@ where
 }
 
 /// Inserts, overwrites and removes [`ENTRIES`] keys; returns the bytes alive when full.
-fn cycle<I>(index: &I) -> i64
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
-{
+fn cycle<K: TestKey + ?Sized, V: TestValue + ?Sized>(index: &Erased<K, V>) -> i64 {
     for round in 0..2 {
         for n in 0..ENTRIES {
-            let value = I::Value::dress(n + round);
-            index.insert(I::Key::number(n).borrow(), value.borrow()).expect("within the limits");
+            let value = V::dress(n + round);
+            index.insert(K::number(n).borrow(), value.borrow()).expect("within the limits");
         }
     }
     let full = live_here();
     for n in 0..ENTRIES {
-        assert!(index.remove(I::Key::number(n).borrow()).is_some());
+        assert!(index.remove(K::number(n).borrow()).is_some());
     }
     full
 }

@@ -9,6 +9,7 @@ use ordna_papers::Locked;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue, borrow};
 
 /// Keys are drawn from this many numbers: few enough to meet again, many enough for several nodes.
@@ -90,16 +91,17 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// Runs random operation sequences against the oracle. A failing one is shrunk and printed.
-pub fn check<I>(new: impl Fn() -> I)
-where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
-{
+pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run(&|| new().erase());
+}
+
+pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> Erased<K, V>) {
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     TestRunner::new_with_rng(config, rng)
         .run(&ops(), |ops| {
             let index = new();
-            let oracle = Locked::<I::Key, I::Value>::new();
+            let oracle = Locked::<K, V>::new().erase();
             for (step, op) in ops.iter().enumerate() {
                 let (got, expected) = (apply(&index, op), apply(&oracle, op));
                 prop_assert_eq!(got, expected, "step {}: {:?}", step, op);
@@ -114,12 +116,13 @@ where
 }
 
 /// Does the operation and writes down all that it answered.
-fn apply<I>(index: &I, op: &Op) -> String
+fn apply<K, V>(index: &Erased<K, V>, op: &Op) -> String
 where
-    I: OrderedIndex<Key: TestKey, Value: TestValue>,
+    K: TestKey + ?Sized,
+    V: TestValue + ?Sized,
 {
-    let key = |n: &u64| I::Key::number(*n);
-    let value = |word: &u64| I::Value::dress(*word);
+    let key = |n: &u64| K::number(*n);
+    let value = |word: &u64| V::dress(*word);
     match op {
         Op::Get(k) => show((index.get(key(k).borrow()), index.contains(key(k).borrow()))),
         Op::Insert(k, v) => show(index.insert(key(k).borrow(), value(v).borrow())),
@@ -136,7 +139,7 @@ where
             ))
         }
         Op::Update(k, add) => {
-            let next = |old: &I::Value| value(&(old.word().wrapping_add(*add) % (1 << 40)));
+            let next = |old: &V| value(&(old.word().wrapping_add(*add) % (1 << 40)));
             show(index.update(key(k).borrow(), next))
         }
         Op::Modify(k, put, remove) => {
@@ -175,15 +178,15 @@ where
         }
         Op::Collect(lower, upper, ascending, limit) => {
             let direction = if *ascending { Direction::Ascending } else { Direction::Descending };
-            let (lower, upper) = (bound::<I::Key>(lower), bound::<I::Key>(upper));
+            let (lower, upper) = (bound::<K>(lower), bound::<K>(upper));
             let mut out = Entries::new();
-            let (lower, upper) = (as_ref::<I::Key>(&lower), as_ref::<I::Key>(&upper));
+            let (lower, upper) = (as_ref::<K>(&lower), as_ref::<K>(&upper));
             let count = index.collect(lower, upper, direction, *limit, &mut out);
             show((count, out))
         }
         Op::Range(lower, upper, sides) => {
-            let (lower, upper) = (bound::<I::Key>(lower), bound::<I::Key>(upper));
-            let bounds = (as_ref::<I::Key>(&lower), as_ref::<I::Key>(&upper));
+            let (lower, upper) = (bound::<K>(lower), bound::<K>(upper));
+            let bounds = (as_ref::<K>(&lower), as_ref::<K>(&upper));
             let mut range = index.range(bounds);
             let mut out: Vec<_> = sides
                 .iter()
@@ -193,8 +196,8 @@ where
             show(out)
         }
         Op::TooLong => {
-            let Some(long) = I::Key::too_long() else { return String::new() };
-            let long = borrow::<I::Key>(&long);
+            let Some(long) = K::too_long() else { return String::new() };
+            let long = borrow::<K>(&long);
             show((
                 index.insert(long, value(&1).borrow()),
                 index.get(long),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ordna_papers::Pi;
 use ordna_papers::pi::Options;
+use ordna_testkit::erased::Overriding;
 
 /// Small nodes, and the layer rebuilt by the thread that makes it due: splits, merges and rebuilds
 /// on every run, and no thread but the test's own.
@@ -21,11 +22,11 @@ fn alone() -> Options {
 }
 
 ordna_testkit::conformance! {
-    mod u64_words: Pi<u64, u64> = Pi::with(&alone());
-    mod u64_words_small: Pi<u64, u64> = Pi::with(&small());
-    mod u64_bytes_small: Pi<u64, [u8]> = Pi::with(&small());
-    mod bytes_words: Pi<[u8], u64> = Pi::with(&alone());
-    mod bytes_words_small: Pi<[u8], u64> = Pi::with(&small());
-    mod bytes_bytes_small: Pi<[u8], [u8]> = Pi::with(&small());
-    mod bytes_bytes_gathered: Pi<[u8], [u8]> = Pi::with(&gathered());
+    mod u64_words: Overriding<Pi<u64, u64>> = Overriding(Pi::with(&alone()));
+    mod u64_words_small: Overriding<Pi<u64, u64>> = Overriding(Pi::with(&small()));
+    mod u64_bytes_small: Overriding<Pi<u64, [u8]>> = Overriding(Pi::with(&small()));
+    mod bytes_words: Overriding<Pi<[u8], u64>> = Overriding(Pi::with(&alone()));
+    mod bytes_words_small: Overriding<Pi<[u8], u64>> = Overriding(Pi::with(&small()));
+    mod bytes_bytes_small: Overriding<Pi<[u8], [u8]>> = Overriding(Pi::with(&small()));
+    mod bytes_bytes_gathered: Overriding<Pi<[u8], [u8]>> = Overriding(Pi::with(&gathered()));
 }

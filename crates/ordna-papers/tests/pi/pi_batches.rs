@@ -9,6 +9,7 @@ use std::time::Duration;
 use ordna_base::{Direction, Entries, Error, Key, OrderedIndex, Value};
 use ordna_papers::pi::{Answer, Options, Query};
 use ordna_papers::{Locked, Pi};
+use ordna_testkit::erased::Overriding;
 use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
 
@@ -343,9 +344,9 @@ fn the_layer_is_rebuilt_in_the_background() {
 fn gathered_queries_keep_the_contract() {
     for micros in [0, 50] {
         let gather = Some(Duration::from_micros(micros));
-        let new = || Pi::<u64, u64>::with(&Options { gather, ..small() });
+        let new = || Overriding(Pi::<u64, u64>::with(&Options { gather, ..small() }));
         ordna_testkit::history::check(new);
-        let new = || Pi::<[u8], [u8]>::with(&Options { gather, ..small() });
+        let new = || Overriding(Pi::<[u8], [u8]>::with(&Options { gather, ..small() }));
         ordna_testkit::concurrent::check_owners(new);
     }
 }
