@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+cargo test -p ordna-c --features header --test header --locked
 ./install.sh "$work/usr"
 header=(-I"$work/usr/include")
 static=("$work/usr/lib/libordna_c.a" -lpthread -ldl -lm)

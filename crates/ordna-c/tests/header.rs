@@ -14,5 +14,8 @@ fn the_header_is_that_of_the_sources() {
     }
     let committed = std::fs::read_to_string(&path).unwrap();
     let made = String::from_utf8(made).unwrap();
-    assert!(made == committed, "run ORDNA_BLESS=1 cargo test -p ordna-c, and look at the changes");
+    assert!(
+        made == committed,
+        "run ORDNA_BLESS=1 cargo test -p ordna-c --features header, and look at the changes"
+    );
 }

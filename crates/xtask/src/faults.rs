@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::page;
 use crate::tools::{LIBRARY, Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
@@ -42,7 +43,7 @@ const HANG: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 
 /// Which way the suite noticed, and how soon.
-enum Verdict {
+pub enum Verdict {
     Test(String),
     Crash,
     Hang,
@@ -51,7 +52,7 @@ enum Verdict {
 
 impl Verdict {
     /// The test that noticed, if one did.
-    fn name(self) -> Option<String> {
+    pub fn name(self) -> Option<String> {
         match self {
             Self::Test(test) => Some(test),
             Self::Crash => Some("a crash".to_owned()),
@@ -63,14 +64,14 @@ impl Verdict {
 
 /// Tests of a program that look for a fault: those with the filter in their names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
-    program: PathBuf,
-    filter: String,
+pub struct Part {
+    pub program: PathBuf,
+    pub filter: String,
 }
 
 /// A built test program.
-struct Program {
-    path: PathBuf,
+pub struct Program {
+    pub path: PathBuf,
     /// The names of its source file, or of its modules if it has any.
     stems: Vec<String>,
 }
@@ -152,7 +153,7 @@ fn plant(names: &[String]) -> Outcome {
     let mut limits = BTreeMap::new();
     for suite in suites {
         // Whatever the suite does without a fault says nothing about one.
-        let (verdict, took) = judge(&suite, "", CLEAN_LIMIT)?;
+        let (verdict, took) = judge(&suite, ("ORDNA_FAULT", ""), CLEAN_LIMIT)?;
         if let Some(what) = verdict.name() {
             return Err(format!("without any fault already: {what}"));
         }
@@ -160,11 +161,12 @@ fn plant(names: &[String]) -> Outcome {
     }
     println!("{:<44} {:>8}  caught by", "fault", "seconds");
     let mut missed = Vec::new();
+    let mut rows = BTreeMap::new();
     for name in names {
         let suite = suite_of(name)?;
         let (mut verdict, mut took) = (Verdict::Nothing, Duration::ZERO);
         for _ in 0..TRIES {
-            let (found, more) = judge(&suite, name, limits[&suite])?;
+            let (found, more) = judge(&suite, ("ORDNA_FAULT", name), limits[&suite])?;
             (verdict, took) = (found, took + more);
             if !matches!(verdict, Verdict::Nothing) {
                 break;
@@ -175,7 +177,10 @@ fn plant(names: &[String]) -> Outcome {
             "NOTHING".to_owned()
         });
         println!("{name:<44} {:>8.1}  {caught}", took.as_secs_f64());
+        rows.insert(name.clone(), vec![caught]);
     }
+    let known = self::names()?;
+    page::update("planted faults", rows, |name| known.iter().any(|known| known == name))?;
     if missed.is_empty() {
         println!("all {} faults are caught", names.len());
         Ok(())
@@ -242,11 +247,23 @@ fn build(
     packages: &[&str],
     tests: &[impl AsRef<str>],
 ) -> Result<Vec<Program>, String> {
+    build_in(&root(), flags, target, packages, tests)
+}
+
+/// The same in another checkout.
+pub fn build_in(
+    top: &Path,
+    flags: &str,
+    target: &str,
+    packages: &[&str],
+    tests: &[impl AsRef<str>],
+) -> Result<Vec<Program>, String> {
     if tests.is_empty() {
         return Ok(Vec::new());
     }
     let mut command = cargo();
     command
+        .current_dir(top)
         .args(["test", "--no-run", "--message-format=json", "--target-dir", target])
         .args(packages.iter().flat_map(|package| ["-p", package]))
         .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
@@ -299,10 +316,15 @@ fn stems(source: &Path) -> Result<Vec<String>, String> {
 }
 
 /// Runs test programs with a fault planted until one test fails.
-fn judge(suite: &[Part], fault: &str, limit: Duration) -> Result<(Verdict, Duration), String> {
+/// The variable picks it.
+pub fn judge(
+    suite: &[Part],
+    variable: (&str, &str),
+    limit: Duration,
+) -> Result<(Verdict, Duration), String> {
     let start = Instant::now();
     for part in suite {
-        let verdict = judge_one(part, fault, limit.saturating_sub(start.elapsed()))?;
+        let verdict = judge_one(part, variable, limit.saturating_sub(start.elapsed()))?;
         if !matches!(verdict, Verdict::Nothing) {
             return Ok((verdict, start.elapsed()));
         }
@@ -310,11 +332,15 @@ fn judge(suite: &[Part], fault: &str, limit: Duration) -> Result<(Verdict, Durat
     Ok((Verdict::Nothing, start.elapsed()))
 }
 
-fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Verdict, String> {
+fn judge_one(
+    part: &Part,
+    (variable, value): (&str, &str),
+    limit: Duration,
+) -> Result<Verdict, String> {
     let start = Instant::now();
     let mut child = Command::new(&part.program)
         .arg(&part.filter)
-        .env("ORDNA_FAULT", fault)
+        .env(variable, value)
         .current_dir(root())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

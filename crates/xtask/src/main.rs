@@ -4,6 +4,8 @@ mod asan;
 mod faults;
 mod fuzz;
 mod licences;
+mod mutants;
+mod page;
 mod porcupine;
 mod tools;
 
@@ -16,6 +18,7 @@ cargo xtask asan [PART]       run the library's tests (whose name contains PART)
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
+cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
         ["faults", part] => faults::run(part),
         ["kills"] => kills("1000"),
         ["kills", number] => kills(number),
+        ["mutants"] => mutants::run(""),
+        ["mutants", part] => mutants::run(part),
         ["loom"] => faults::loom_clean(),
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),

@@ -520,3 +520,34 @@ fn a_snapshot_carries_what_its_taker_gave_it() {
     assert_eq!(clone.get(&1), Some(10));
     assert!(plain.taken() <= clone.taken());
 }
+
+/// A state that only an ended snapshot saw is not kept for the one after it.
+#[test]
+fn a_state_goes_with_the_last_snapshot_that_sees_it() {
+    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+    store.insert(&1, &1).unwrap();
+    let first = store.snapshot();
+    store.insert(&1, &2).unwrap();
+    let second = store.snapshot();
+    assert_eq!((first.get(&1), second.get(&1)), (Some(1), Some(2)));
+    drop(first);
+    store.collect_garbage();
+    assert_eq!(store.statistics().dead, 0);
+    assert_eq!(second.get(&1), Some(2));
+}
+
+/// A deadline is forgotten with its entry, whether or not a snapshot still sees that.
+#[test]
+fn a_deadline_is_forgotten_with_its_entry() {
+    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0).clock(|| 5));
+    for under_a_snapshot in [false, true] {
+        store.insert_until(&1, &1, 10).unwrap();
+        store.insert_until(&2, &1, 10).unwrap();
+        assert_eq!(store.statistics().expiring.0, 2);
+        let snapshot = under_a_snapshot.then(|| store.snapshot());
+        store.insert(&1, &2).unwrap();
+        store.remove(&2);
+        assert_eq!(store.statistics().expiring, (0, 0), "snapshot: {under_a_snapshot}");
+        drop(snapshot);
+    }
+}

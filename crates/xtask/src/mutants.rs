@@ -1,0 +1,324 @@
+//! Hand-made mistakes: each is put into a copy of the sources, and a test must notice.
+//!
+//! `crates/xtask/mutations/*.txt` hold them, one file for each structure:
+//!
+//! ```text
+//! package ordna-papers
+//! test skiplist
+//! file crates/ordna-papers/src/skiplist/raw.rs
+//!
+//! what the mistake is
+//! - text around [[the text to replace]] that occurs once in the file
+//! + its replacement
+//! ```
+//!
+//! White space matches any white space. `test` names a test program and, if wanted, a filter. A
+//! line `~ why` behind a mistake says why no test can notice it; such a one is not run.
+//!
+//! All mistakes stand in one copy, each behind `crate::mutant(number)`: the copy is built once, and
+//! `ORDNA_MUTANT` picks one. A build for each would take hours. So both texts are expressions of one
+//! type, or statements if they end with `;` or `}`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::faults::{Part, Verdict, build_in, judge};
+use crate::page;
+use crate::tools::{Outcome, root};
+
+/// How long a suite without a mistake may take.
+const CLEAN_LIMIT: Duration = Duration::from_secs(240);
+
+/// A suite that takes this much longer than without a mistake, and twice as long, hangs.
+const HANG: Duration = Duration::from_secs(20);
+
+/// Answers whether a mistake is picked; stands in each package of the copy.
+const SWITCH: &str = r#"
+/// Whether `ORDNA_MUTANT` is this number.
+#[doc(hidden)]
+pub fn mutant(number: usize) -> bool {
+    static PICKED: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    let picked = || std::env::var("ORDNA_MUTANT").ok().and_then(|number| number.parse().ok());
+    *PICKED.get_or_init(|| picked().unwrap_or(0)) == number
+}
+"#;
+
+/// The mistakes of one structure, and the tests that look for them.
+struct Group {
+    name: String,
+    package: String,
+    /// Test programs and filters.
+    tests: Vec<(String, String)>,
+    mistakes: Vec<Mistake>,
+}
+
+struct Mistake {
+    number: usize,
+    what: String,
+    file: String,
+    old: String,
+    new: String,
+    /// Why it is none.
+    equivalent: Option<String>,
+}
+
+/// All mistakes of the groups whose name contains `part`; with a number behind a colon, that one.
+pub fn run(part: &str) -> Outcome {
+    let (part, only) = match part.split_once(':') {
+        Some((part, number)) => (part, number.parse::<usize>().ok()),
+        None => (part, None),
+    };
+    let groups: Vec<Group> = groups()?.into_iter().filter(|g| g.name.contains(part)).collect();
+    if groups.is_empty() {
+        return Err(format!("no file of mutations has {part:?} in its name"));
+    }
+    let copy = root().join("target/mutants/copy");
+    plant(&copy, &groups)?;
+    let mut rows = BTreeMap::new();
+    let mut missed = Vec::new();
+    for group in &groups {
+        judge_group(group, &copy, only, &mut rows, &mut missed)?;
+    }
+    let is_run =
+        |key: &str| groups.iter().any(|group| key.starts_with(&format!("{} ", group.name)));
+    page::update("mutations", rows, |key| only.is_some() || !is_run(key))?;
+    if missed.is_empty() { Ok(()) } else { Err(format!("nothing notices {}", missed.join(", "))) }
+}
+
+fn judge_group(
+    group: &Group,
+    copy: &Path,
+    only: Option<usize>,
+    rows: &mut BTreeMap<String, Vec<String>>,
+    missed: &mut Vec<String>,
+) -> Outcome {
+    let programs: BTreeSet<&str> = group.tests.iter().map(|(program, _)| &**program).collect();
+    let programs: Vec<&str> = programs.into_iter().collect();
+    let built = build_in(copy, "", "target", &[&group.package], &programs)?;
+    let mut suite = Vec::new();
+    for (program, filter) in &group.tests {
+        let path = built.iter().find(|built| is_program(&built.path, program));
+        let path = path.ok_or_else(|| format!("{}: no program {program}", group.name))?;
+        suite.push(Part { program: path.path.clone(), filter: filter.clone() });
+    }
+    let (verdict, clean) = judge(&suite, ("ORDNA_MUTANT", "0"), CLEAN_LIMIT)?;
+    if let Some(what) = verdict.name() {
+        return Err(format!("{}: without any mistake already: {what}", group.name));
+    }
+    println!("{}: {:.1} s without a mistake", group.name, clean.as_secs_f64());
+    for mistake in &group.mistakes {
+        let nth = mistake.number - group.mistakes[0].number + 1;
+        if only.is_some_and(|only| only != nth) {
+            continue;
+        }
+        let key = format!("{} {nth:02}", group.name);
+        let (result, took) = if let Some(why) = &mistake.equivalent {
+            (format!("equivalent: {why}"), 0.0)
+        } else {
+            let picked = mistake.number.to_string();
+            let (verdict, took) = judge(&suite, ("ORDNA_MUTANT", &picked), clean * 2 + HANG)?;
+            if matches!(verdict, Verdict::Nothing) {
+                missed.push(key.clone());
+            }
+            (verdict.name().unwrap_or_else(|| "**nothing**".to_owned()), took.as_secs_f64())
+        };
+        println!("{key}  {took:>6.1}  {:<60}  {result}", mistake.what);
+        rows.insert(key, vec![mistake.what.clone(), result]);
+    }
+    Ok(())
+}
+
+/// Whether a built program, `name-hash`, is of this name.
+fn is_program(path: &Path, name: &str) -> bool {
+    let file = path.file_name().map(|name| name.to_string_lossy().into_owned());
+    file.is_some_and(|file| file.rsplit_once('-').is_some_and(|(stem, _)| stem == name))
+}
+
+/// Makes the copy hold what the checkout holds, with all mistakes, each behind its number.
+fn plant(copy: &Path, groups: &[Group]) -> Outcome {
+    let listed = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .map_err(|error| format!("git: {error}"))?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for file in listed.lines() {
+        // One that was deleted is still listed.
+        if let Ok(text) = std::fs::read(root().join(file)) {
+            files.insert(file.to_owned(), text);
+        }
+    }
+    let mut changes: BTreeMap<&str, Vec<(std::ops::Range<usize>, String)>> = BTreeMap::new();
+    for mistake in groups.iter().flat_map(|group| &group.mistakes) {
+        let text = read(&root().join(&mistake.file))?;
+        let at = find(&text, &mistake.old)
+            .map_err(|why| format!("{}: {:?}: {why}", mistake.file, mistake.what))?;
+        let (number, old, new) = (mistake.number, &text[at.clone()], &mistake.new);
+        let is_statement = old.ends_with([';', '}']);
+        let switched = format!("if crate::mutant({number}) {{ {new} }} else {{ {old} }}");
+        let switched = if is_statement { switched } else { format!("({switched})") };
+        changes.entry(&mistake.file).or_default().push((at, switched));
+    }
+    for (file, mut changes) in changes {
+        changes.sort_by_key(|(at, _)| std::cmp::Reverse(at.start));
+        if let Some(pair) = changes.windows(2).find(|pair| pair[1].0.end > pair[0].0.start) {
+            return Err(format!("{file}: two mistakes overlap: {} and {}", pair[1].1, pair[0].1));
+        }
+        let mut text = read(&root().join(file))?;
+        for (at, switched) in changes {
+            text.replace_range(at, &switched);
+        }
+        files.insert(file.to_owned(), text.into_bytes());
+    }
+    for package in groups.iter().map(|group| &*group.package).collect::<BTreeSet<_>>() {
+        let lib = format!("crates/{package}/src/lib.rs");
+        files.entry(lib).or_default().extend(SWITCH.bytes());
+    }
+    for file in std::fs::read_to_string(copy.join("files")).unwrap_or_default().lines() {
+        if !files.contains_key(file) {
+            // It may be gone already.
+            let _ = std::fs::remove_file(copy.join(file));
+        }
+    }
+    for (file, text) in &files {
+        write(&copy.join(file), text)?;
+    }
+    let names: Vec<&str> = files.keys().map(String::as_str).collect();
+    write(&copy.join("files"), names.join("\n").as_bytes())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A file that is the same keeps its time, so that cargo does not build it again.
+fn write(path: &Path, text: &[u8]) -> Outcome {
+    if std::fs::read(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    made.and_then(|()| std::fs::write(path, text))
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Where the text in `[[…]]` stands, given what is around it.
+fn find(text: &str, pattern: &str) -> Result<std::ops::Range<usize>, String> {
+    let (before, rest) = pattern.split_once("[[").ok_or("no [[")?;
+    let (target, after) = rest.split_once("]]").ok_or("no ]]")?;
+    let mut found = Vec::new();
+    for (start, _) in text.char_indices() {
+        let Some(from) = skip(text, start, before) else { continue };
+        let from = if before.is_empty() { start } else { from };
+        let Some(to) = skip(text, from, target) else { continue };
+        if skip(text, to, after).is_some() {
+            found.push(from..to);
+        }
+    }
+    found.dedup();
+    match &found[..] {
+        [one] => Ok(one.clone()),
+        found => Err(format!("occurs {} times", found.len())),
+    }
+}
+
+/// Where `pattern`, which begins at `at`, ends. White space stands for any.
+fn skip(text: &str, mut at: usize, pattern: &str) -> Option<usize> {
+    let mut words = pattern.split_whitespace().peekable();
+    if pattern.starts_with(char::is_whitespace) {
+        at += text[at..].len() - text[at..].trim_start().len();
+    }
+    while let Some(word) = words.next() {
+        at += text.get(at..)?.starts_with(word).then_some(word.len())?;
+        if words.peek().is_some() || pattern.ends_with(char::is_whitespace) {
+            at += text[at..].len() - text[at..].trim_start().len();
+        }
+    }
+    Some(at)
+}
+
+/// The mistakes of all files.
+fn groups() -> Result<Vec<Group>, String> {
+    let folder = root().join("crates/xtask/mutations");
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let mut groups = Vec::new();
+    let mut number = 0;
+    for path in paths {
+        groups.push(parse(&path, &mut number)?);
+    }
+    Ok(groups)
+}
+
+fn parse(path: &Path, number: &mut usize) -> Result<Group, String> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let (package, tests, mistakes) = (String::new(), Vec::new(), Vec::new());
+    let mut group = Group { name, package, tests, mistakes };
+    let (mut file, mut open) = (String::new(), None::<Mistake>);
+    for line in read(path)?.lines().chain([""]) {
+        let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match (first, &mut open) {
+            ("-", Some(mistake)) => {
+                let _ = writeln!(mistake.old, "{rest}");
+            }
+            ("+", Some(mistake)) => {
+                let _ = writeln!(mistake.new, "{rest}");
+            }
+            ("~", Some(mistake)) => mistake.equivalent = Some(rest.to_owned()),
+            ("", _) => {
+                if let Some(mut mistake) = open.take() {
+                    mistake.old = mistake.old.trim().to_owned();
+                    mistake.new = mistake.new.trim().to_owned();
+                    group.mistakes.push(mistake);
+                }
+            }
+            ("package", None) => rest.clone_into(&mut group.package),
+            ("file", None) => rest.clone_into(&mut file),
+            ("test", None) => {
+                let (program, filter) = rest.split_once(' ').unwrap_or((rest, ""));
+                group.tests.push((program.to_owned(), filter.to_owned()));
+            }
+            ("#", None) => {}
+            (_, None) => {
+                *number += 1;
+                open = Some(Mistake {
+                    number: *number,
+                    what: line.to_owned(),
+                    file: file.clone(),
+                    old: String::new(),
+                    new: String::new(),
+                    equivalent: None,
+                });
+            }
+            (_, Some(_)) => return Err(format!("{}: {line:?}?", path.display())),
+        }
+    }
+    Ok(group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_found_by_what_is_around_it() {
+        let text = "if a  <\n b { c(a < b) }";
+        assert_eq!(find(text, "if [[a < b]] {"), Ok(3..10));
+        assert_eq!(find(text, "c([[a < b]])").map(|at| &text[at]), Ok("a < b"));
+        assert_eq!(find(text, "[[a]]"), Err("occurs 2 times".to_owned()));
+        assert_eq!(find(text, "[[d]]"), Err("occurs 0 times".to_owned()));
+    }
+
+    #[test]
+    fn every_mistake_stands_in_its_file_once() {
+        for mistake in groups().unwrap().iter().flat_map(|group| &group.mistakes) {
+            let text = read(&root().join(&mistake.file)).unwrap();
+            let found = find(&text, &mistake.old);
+            assert!(found.is_ok(), "{}: {:?}: {found:?}", mistake.file, mistake.what);
+        }
+    }
+}
