@@ -186,6 +186,7 @@ impl State {
             return Ok(None);
         }
         let options = options(&self.config, self.memory.as_ref());
+        debug_assert!(flushed.len() < MOST_KEPT);
         let empty = keyspace.successor(options).map_err(|error| format!("MISCONF {error}"))?;
         self.cursors.end_all();
         flushed.push(keyspace.downgrade());

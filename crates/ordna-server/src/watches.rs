@@ -104,7 +104,9 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut keys = self.watches.keys();
+        debug_assert!(keys.contains_key(&self.key), "a watched key is listed");
         if let Some(interest) = keys.get_mut(&self.key) {
+            debug_assert!(interest.watchers > 0, "a key without watchers is not listed");
             interest.watchers -= 1;
             if interest.watchers == 0 {
                 keys.remove(&self.key);

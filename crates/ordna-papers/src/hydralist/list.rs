@@ -493,6 +493,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         node.stamp.store(time, Ordering::Relaxed);
         upper.stamp.store(time, Ordering::Relaxed);
         let next = node.next.load(Ordering::Relaxed);
+        debug_assert!(!node.is_dead() && node.anchor_head() <= upper.anchor_head());
         upper.set_next(next, node.upper_head());
         upper.prev.store(std::ptr::from_ref(node).cast_mut(), Ordering::Release);
         // From here on the new node is known, from behind: whole, and what it holds is nowhere

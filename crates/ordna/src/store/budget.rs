@@ -186,7 +186,8 @@ impl Budget {
     }
 
     fn give_back(&self, bytes: usize) {
-        self.share.taken.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.share.taken.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(before >= bytes, "{bytes} bytes of {before} are given back");
         self.pool.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 

@@ -170,6 +170,7 @@ impl<G> Terms<G> {
     }
 
     fn open(&self, term: u64) {
+        debug_assert_eq!(self.current.load(Ordering::Relaxed) + 1, term, "terms follow each other");
         // Release: pairs with the load in `enter`.
         self.current.store(term, Ordering::Release);
     }
@@ -209,6 +210,7 @@ impl<G> Terms<G> {
     }
 
     fn finish_settling(&self, live: &mut Lives<G>, term: u64) -> bool {
+        debug_assert!(term < self.current.load(Ordering::Relaxed), "a term ends before it settles");
         if let Some(live) = live.get_mut(&term) {
             // Exact: the writers of the term are gone, and those of the next await the store below.
             live.len = Some(self.items.sum());
@@ -284,6 +286,7 @@ impl<G> Terms<G> {
     pub fn release(&self, term: u64) -> Vec<G> {
         let mut live = self.live();
         let Entry::Occupied(mut entry) = live.entry(term) else { return Vec::new() };
+        debug_assert!(entry.get().holders > 0, "a snapshot without holders is gone");
         entry.get_mut().holders -= 1;
         if entry.get().holders > 0 {
             return Vec::new();

@@ -336,6 +336,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             point("tree.lock.searched");
             loop {
                 let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
+                debug_assert!(
+                    leaf.with_anchor(|anchor| anchor.is_none_or(|anchor| anchor <= probe.key)),
+                    "a search ends at or before the key's leaf, and walks go to the right"
+                );
                 if leaf.covers(probe) {
                     return Held { leaf, lock };
                 }

@@ -86,6 +86,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Puts a new leaf behind a locked one.
     fn link(&self, left: Leaf<K, V>, right: Leaf<K, V>, anchor: &K) {
         self.leaves.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(anchor.head() <= left.high(), "an anchor lies within the leaf that is split");
         right.set_next(left.next());
         right.set_high(left.high());
         left.set_next(Some(right));
@@ -148,7 +149,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     fn between(low: &[Entry], high: &[Entry]) -> K::Owned {
         let (below, above) = (low.last().expect("not empty"), high.first().expect("not empty"));
         Leaf::<K, V>::with_key(below, |below| {
-            Leaf::<K, V>::with_key(above, |above| separator(below, above))
+            Leaf::<K, V>::with_key(above, |above| {
+                debug_assert!(below < above, "entries of a leaf ascend");
+                separator(below, above)
+            })
         })
     }
 
@@ -191,6 +195,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             debug_assert!(done, "the leaf has room");
         }
         self.log.merge(left, right);
+        debug_assert!(left.high() <= right.high(), "neighbours ascend");
         left.set_high(right.high());
         left.set_next(right.next());
         point("tree.merge.before_remove");

@@ -388,6 +388,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             State::Present { word, deadline } => (word, deadline, 1),
         };
         let header = leaf.header();
+        debug_assert!(header.dead.load(Ordering::Relaxed) <= dead, "deaths ascend within a list");
         let head = header.undo.load(Ordering::Relaxed);
         let record = Undo {
             key: AtomicU64::new(if K::HEAD_IS_KEY { probe.head } else { probe.hash }),
@@ -593,6 +594,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
 
     /// Makes these records the leaf's list.
     fn relink(&self, leaf: Leaf<K, V>, records: &[Linked]) {
+        debug_assert!(
+            records.is_sorted_by(|one, other| one.dead() >= other.dead())
+                || fault!("undo.merge.sorts"),
+            "the youngest record stands first"
+        );
         for (at, record) in records.iter().enumerate() {
             let next = records.get(at + 1);
             let (address, dead) = next.map_or((0, 0), |next| (next.address(), next.dead()));
@@ -624,6 +630,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 unsafe { old.retire(guard) };
             }
         }
+        // SAFETY: as above.
+        debug_assert!(unsafe { (*chunk).linked } > 0, "a record leaves its list once");
         // SAFETY: as above.
         unsafe {
             (*chunk).owned -= owned;

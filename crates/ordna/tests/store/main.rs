@@ -8,3 +8,4 @@ mod store_index;
 mod store_interleavings;
 mod store_limit;
 mod store_states;
+mod store_undo;

@@ -176,6 +176,7 @@ impl Queue {
         state.bytes += records.len();
         self.records.fetch_add(count, Ordering::Relaxed);
         let position = self.appended.load(Ordering::Relaxed) + records.len() as u64;
+        debug_assert!(self.written.load(Ordering::Relaxed) <= position, "written before appended");
         // Under the lock, so positions are in the order of the records.
         self.appended.store(position, Ordering::Release);
         if mem::take(&mut state.asleep) {
@@ -265,6 +266,7 @@ impl Queue {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let ready: Vec<Waker> = {
             let mut state = lock(&self.state);
+            debug_assert!(self.synced() <= target && target <= self.appended());
             // Under the lock, so that a waiter that has just looked is in the list.
             self.synced.store(target, Ordering::Release);
             state
