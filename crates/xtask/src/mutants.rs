@@ -65,6 +65,15 @@ struct Mistake {
     equivalent: Option<String>,
 }
 
+impl Mistake {
+    /// The text of its file, and where the mistake is to stand there.
+    fn place(&self) -> Result<(String, std::ops::Range<usize>), String> {
+        let text = read(&root().join(&self.file))?;
+        let at = find(&text, &self.old)?;
+        Ok((text, at))
+    }
+}
+
 /// All mistakes of the groups whose name contains `part`; with a number behind a colon, that one.
 pub fn run(part: &str) -> Outcome {
     let (part, only) = match part.split_once(':') {
@@ -116,6 +125,9 @@ fn judge_group(
         let key = format!("{} {nth:02}", group.name);
         let (result, took) = if let Some(why) = &mistake.equivalent {
             (format!("equivalent: {why}"), 0.0)
+        } else if let Err(why) = mistake.place() {
+            missed.push(key.clone());
+            (format!("not tried: the text {why}"), 0.0)
         } else {
             let picked = mistake.number.to_string();
             let (verdict, took) =
@@ -154,9 +166,8 @@ fn plant(copy: &Path, groups: &[Group]) -> Outcome {
     }
     let mut changes: BTreeMap<&str, Vec<(std::ops::Range<usize>, String)>> = BTreeMap::new();
     for mistake in groups.iter().flat_map(|group| &group.mistakes) {
-        let text = read(&root().join(&mistake.file))?;
-        let at = find(&text, &mistake.old)
-            .map_err(|why| format!("{}: {:?}: {why}", mistake.file, mistake.what))?;
+        // One whose text was changed is told of by `judge_group`.
+        let Ok((text, at)) = mistake.place() else { continue };
         let (number, old, new) = (mistake.number, &text[at.clone()], &mistake.new);
         let is_statement = old.ends_with([';', '}']);
         let switched = format!("if crate::mutant({number}) {{ {new} }} else {{ {old} }}");
@@ -311,14 +322,5 @@ mod tests {
         assert_eq!(find(text, "c([[a < b]])").map(|at| &text[at]), Ok("a < b"));
         assert_eq!(find(text, "[[a]]"), Err("occurs 2 times".to_owned()));
         assert_eq!(find(text, "[[d]]"), Err("occurs 0 times".to_owned()));
-    }
-
-    #[test]
-    fn every_mistake_stands_in_its_file_once() {
-        for mistake in groups().unwrap().iter().flat_map(|group| &group.mistakes) {
-            let text = read(&root().join(&mistake.file)).unwrap();
-            let found = find(&text, &mistake.old);
-            assert!(found.is_ok(), "{}: {:?}: {found:?}", mistake.file, mistake.what);
-        }
     }
 }

@@ -122,6 +122,7 @@ impl<I: Item> List<I> {
         if height > self.height() {
             self.height.fetch_max(height, Ordering::Relaxed);
         }
+        debug_assert!(height <= place.levels, "a node is put at levels that its search came by");
         let node = NodeRef::new(item, height);
         for level in 0..height {
             node.tower().store(level, place.after[level]);

@@ -301,12 +301,14 @@ impl Word {
     }
 }
 
+thread_local! {
+    /// The state of the generator of heights; zero before its first use.
+    pub(super) static HEIGHTS: Cell<u64> = const { Cell::new(0) };
+}
+
 /// 1 with probability 1/2, 2 with 1/4, and so on.
 pub(super) fn random_height() -> usize {
-    thread_local! {
-        static STATE: Cell<u64> = const { Cell::new(0) };
-    }
-    let random = STATE.with(|state| {
+    let random = HEIGHTS.with(|state| {
         let mut x = state.get();
         if x == 0 {
             // The address of the thread's own cell differs between threads.
