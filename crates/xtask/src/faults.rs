@@ -195,7 +195,7 @@ pub fn loom_clean() -> Outcome {
     for (package, test) in programs {
         must(
             cargo()
-                .args(["test", "--release", "-p", package, "--test", test])
+                .args(["test", "--profile=model", "-p", package, "--test", test])
                 .args(["--target-dir", "target/loom"])
                 .env("RUSTFLAGS", "--cfg faults --cfg loom"),
         )?;
@@ -267,7 +267,7 @@ pub fn build_in(
         .args(["test", "--no-run", "--message-format=json", "--target-dir", target])
         .args(packages.iter().flat_map(|package| ["-p", package]))
         .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
-        .args(if flags.contains("loom") { &["--release"][..] } else { &[] })
+        .args(if flags.contains("loom") { &["--profile=model"][..] } else { &[] })
         .env("RUSTFLAGS", flags)
         .stderr(Stdio::inherit());
     let output = command.output().map_err(|error| error.to_string())?;

@@ -81,7 +81,7 @@ fn wire(seconds: &str) -> Outcome {
 fn shuttle() -> Outcome {
     must(
         cargo()
-            .args(["test", "--release", "-p", "ordna-papers", "--test", "models"])
+            .args(["test", "--profile=model", "-p", "ordna-papers", "--test", "models"])
             .args(["--target-dir", "target/shuttle"])
             .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
     )

@@ -414,7 +414,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
     fn absorb(&mut self, node: NodeRef<K, V>, next: NodeRef<K, V>) {
         debug_assert!(node.anchor() < next.anchor(), "a node absorbs one behind it");
         node.absorb(next);
-        debug_assert!(next.lock.is_obsolete() || fault!("pi.absorb.not_obsolete"));
+        debug_assert!(check!("pi.absorb.not_obsolete", next.lock.is_obsolete()));
         self.dead.push(next);
         self.changed += 1;
     }
