@@ -105,7 +105,9 @@ fn judge_group(
 ) -> Outcome {
     let programs: BTreeSet<&str> = group.tests.iter().map(|(program, _)| &**program).collect();
     let programs: Vec<&str> = programs.into_iter().collect();
-    let built = build_in(copy, "", "target", &[&group.package], &programs)?;
+    // The checkout's own: dependencies are built once for both.
+    let target = root().join("target").display().to_string();
+    let built = build_in(copy, "", &target, &[&group.package], &programs)?;
     let mut suite = Vec::new();
     for (program, filter) in &group.tests {
         let path = built.iter().find(|built| is_program(&built.path, program));
