@@ -25,6 +25,8 @@
 
 pub mod adversarial;
 mod alone;
+#[doc(hidden)]
+pub mod compiled;
 pub mod concurrent;
 pub mod erased;
 pub mod history;
@@ -58,36 +60,6 @@ fn shaken<R>(seed: u64, body: impl FnOnce() -> R) -> R {
     {
         let _ = seed;
         body()
-    }
-}
-
-/// Compiles the suite for each kind of keys and values here, once for all test programs.
-#[doc(hidden)]
-pub mod compiled {
-    use crate::erased::Erased;
-
-    type Check<K, V> = fn(&dyn Fn() -> Erased<K, V>);
-
-    macro_rules! compiled {
-        ($($name:ident: $key:ty, $value:ty;)+) => {
-            $(pub fn $name() -> [Check<$key, $value>; 6] {
-                [
-                    crate::model::run,
-                    crate::adversarial::run,
-                    crate::concurrent::run_owners,
-                    crate::concurrent::run_walks,
-                    crate::history::run,
-                    crate::memory::run,
-                ]
-            })+
-        };
-    }
-
-    compiled! {
-        u64_words: u64, u64;
-        u64_bytes: u64, [u8];
-        bytes_words: [u8], u64;
-        bytes_bytes: [u8], [u8];
     }
 }
 
