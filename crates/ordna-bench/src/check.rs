@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ordna_base::Key;
 use ordna_base::entries::Sequence;
+use ordna_base::simd::prefetch;
 
 use crate::job::Job;
 use crate::target::Session;
@@ -55,6 +56,29 @@ fn belongs<K: Key + ?Sized>(found: u64, key: &K, position: usize) -> bool {
 /// The key at a position of the key set.
 pub fn key_at<'a, K: Key + ?Sized>(job: &Job<'a, K>, position: usize) -> Result<&'a K, String> {
     job.keys.get(position).ok_or_else(|| format!("the workload has no key {position}"))
+}
+
+/// The keys of a thread's operations, copied into the order of their use. The processor fetches them
+/// ahead there; in the key set each would be a cache miss that is charged to the index. `None` if
+/// they stand in that order already.
+pub fn in_order<K: Key + ?Sized>(
+    keys: &K::Sequence,
+    operations: &[Operation],
+) -> Option<K::Sequence> {
+    let first = operations.first()?.key as usize;
+    let latest = |operation: &Operation| operation.action == Action::Latest;
+    let mut places = operations.iter().enumerate();
+    if places.all(|(at, operation)| !latest(operation) && operation.key as usize == first + at) {
+        return None;
+    }
+    let mut copies = K::Sequence::default();
+    copies.reserve(operations.len());
+    for operation in operations {
+        // Which key the latest is shows later: some key holds its place.
+        let key = if latest(operation) { keys.get(0) } else { keys.get(operation.key as usize) };
+        copies.push(key?);
+    }
+    Some(copies)
 }
 
 /// Tells a wrong answer.
@@ -144,9 +168,24 @@ impl std::ops::AddAssign for Calls {
     }
 }
 
+/// A scan whose answer is not yet compared with the ranks of the keys: these are being fetched.
+#[derive(Debug, Clone, Copy)]
+struct Scanned {
+    /// Position of the key that it began at.
+    start: usize,
+    limit: usize,
+    /// Entries that it returned.
+    count: usize,
+    /// Loaded keys among them, and the position of the last one.
+    of_loaded: usize,
+    furthest: usize,
+}
+
 /// What one thread keeps between its operations.
 pub struct Checker<'j, 'a, K: Key + ?Sized> {
     job: &'j Job<'a, K>,
+    /// The keys of its operations, in order; those of the key set if there are none.
+    copies: Option<&'j K::Sequence>,
     /// Of its first write.
     base: u8,
     thread: usize,
@@ -156,23 +195,32 @@ pub struct Checker<'j, 'a, K: Key + ?Sized> {
     turn: usize,
     /// The key that the scan returned last.
     last: Option<K::Owned>,
+    scanned: Option<Scanned>,
     positions: Vec<usize>,
-    keys: Vec<&'a K>,
-    pairs: Vec<(&'a K, u64)>,
+    keys: Vec<&'j K>,
+    pairs: Vec<(&'j K, u64)>,
     /// Of gets, puts and removes.
     pub calls: [Calls; 3],
 }
 
 impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
-    /// For a thread whose writes have versions from `base` on.
-    pub fn new(job: &'j Job<'a, K>, thread: usize, base: u8, latest: Option<&'j Latest>) -> Self {
+    /// For a thread whose writes have versions from `base` on. `copies` are of [`in_order`].
+    pub fn new(
+        job: &'j Job<'a, K>,
+        copies: Option<&'j K::Sequence>,
+        thread: usize,
+        base: u8,
+        latest: Option<&'j Latest>,
+    ) -> Self {
         Self {
             job,
+            copies,
             base,
             thread,
             latest,
             turn: 0,
             last: None,
+            scanned: None,
             positions: Vec::new(),
             keys: Vec::new(),
             pairs: Vec::new(),
@@ -189,6 +237,17 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
                 latest.key(operation.key as usize, self.turn)
             }
             _ => operation.key as usize,
+        }
+    }
+
+    /// The key of the operation at a place of the stream, which is at this position of the key set.
+    #[inline]
+    fn key(&self, operation: Operation, at: usize, position: usize) -> Result<&'j K, String> {
+        match self.copies {
+            Some(copies) if operation.action != Action::Latest => {
+                copies.get(at).ok_or_else(|| format!("the workload has no operation {at}"))
+            }
+            _ => key_at(self.job, position),
         }
     }
 
@@ -210,7 +269,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     ) -> Result<(), String> {
         let version = version(self.base, at);
         let position = self.position(operation);
-        let key = key_at(self.job, position)?;
+        let key = self.key(operation, at, position)?;
         match operation.action {
             Action::Read | Action::Latest => {
                 let found = session.get(key);
@@ -267,6 +326,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         start: usize,
         limit: usize,
     ) -> Result<(), String> {
+        self.settle()?;
         let Self { job, last, .. } = self;
         let (loaded, all) = (job.loaded, job.keys.len());
         let (mut count, mut of_loaded, mut furthest) = (0, 0, start);
@@ -294,7 +354,20 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         if count == 0 || count > limit {
             return Err(wrong("a scan", from, format!("{count} entries for {limit}")));
         }
-        let rank = |position: usize| job.ranks.and_then(|ranks| ranks.get(position)).copied();
+        for position in [start, furthest] {
+            let rank = job.ranks.and_then(|ranks| ranks.get(position));
+            prefetch(rank.map_or(std::ptr::null(), std::ptr::from_ref));
+        }
+        self.scanned = Some(Scanned { start, limit, count, of_loaded, furthest });
+        Ok(())
+    }
+
+    /// Compares the answer of the last scan with the ranks of the keys.
+    pub fn settle(&mut self) -> Result<(), String> {
+        let Some(scanned) = self.scanned.take() else { return Ok(()) };
+        let Scanned { start, limit, count, of_loaded, furthest } = scanned;
+        let wrong = |what: String| Err(wrong("a scan", key_at(self.job, start)?, what));
+        let rank = |position: usize| self.job.ranks.and_then(|ranks| ranks.get(position)).copied();
         let (Some(first), Some(end)) = (rank(start), rank(furthest)) else {
             return Err("the order of the keys is not known".to_owned());
         };
@@ -302,10 +375,10 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         // In order from rank `first` to rank `end`: as many as there are, so none was skipped.
         let expected = (end + 1).saturating_sub(first);
         if of_loaded != expected {
-            return Err(wrong("a scan", from, format!("{of_loaded} of {expected} keys")));
+            return wrong(format!("{of_loaded} of {expected} keys"));
         }
-        if count < limit && end + 1 != loaded {
-            return Err(wrong("a scan", from, format!("ended after {count} of {limit}")));
+        if count < limit && end + 1 != self.job.loaded {
+            return wrong(format!("ended after {count} of {limit}"));
         }
         Ok(())
     }
@@ -328,21 +401,26 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         let same = rest.iter().take(batch).take_while(|o| o.action.call() == Some(call));
         let group = &rest[..same.count()];
         match call {
-            Call::Get => self.gets(session, group),
+            Call::Get => self.gets(session, group, at),
             Call::Put => self.puts(session, group, at),
-            Call::Remove => self.removes(session, group),
+            Call::Remove => self.removes(session, group, at),
         }?;
         self.calls[call as usize] += Calls { calls: 1, keys: group.len() as u64 };
         Ok(at + group.len())
     }
 
-    fn gets(&mut self, session: &mut dyn Session<K>, group: &[Operation]) -> Result<(), String> {
+    fn gets(
+        &mut self,
+        session: &mut dyn Session<K>,
+        group: &[Operation],
+        at: usize,
+    ) -> Result<(), String> {
         self.keys.clear();
         self.positions.clear();
-        for operation in group {
+        for (at, operation) in (at..).zip(group) {
             let position = self.position(*operation);
             self.positions.push(position);
-            self.keys.push(key_at(self.job, position)?);
+            self.keys.push(self.key(*operation, at, position)?);
         }
         let (keys, positions) = (&self.keys, &self.positions);
         let (mut broken, mut answers) = (None, 0);
@@ -373,10 +451,10 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     ) -> Result<(), String> {
         self.pairs.clear();
         let mut inserts = 0;
-        for (behind, operation) in group.iter().enumerate() {
+        for (at, operation) in (at..).zip(group) {
             let position = operation.key as usize;
-            let key = key_at(self.job, position)?;
-            self.pairs.push((key, value(key, position, version(self.base, at + behind))));
+            let key = self.key(*operation, at, position)?;
+            self.pairs.push((key, value(key, position, version(self.base, at))));
             inserts += usize::from(operation.action == Action::Insert);
         }
         let new = session.put_group(&self.pairs);
@@ -387,10 +465,15 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         Ok(())
     }
 
-    fn removes(&mut self, session: &mut dyn Session<K>, group: &[Operation]) -> Result<(), String> {
+    fn removes(
+        &mut self,
+        session: &mut dyn Session<K>,
+        group: &[Operation],
+        at: usize,
+    ) -> Result<(), String> {
         self.keys.clear();
-        for operation in group {
-            self.keys.push(key_at(self.job, operation.key as usize)?);
+        for (at, operation) in (at..).zip(group) {
+            self.keys.push(self.key(*operation, at, operation.key as usize)?);
         }
         let removed = session.remove_group(&self.keys);
         if removed != group.len() {

@@ -9,6 +9,16 @@ use crate::dram::Dram;
 /// What the binary allocates with; `memory::allocated` asks it.
 pub const ALLOCATOR: &str = "jemalloc";
 
+/// Threads read the keys at random places of the key set: a miss each, charged to the index.
+pub const IN_PLACE: &str = "read at random places of the key set";
+
+/// Threads read copies of the keys, made before the clock starts.
+pub const COPIED: &str = "copied into the order of use before the clock starts";
+
+fn in_place() -> String {
+    IN_PLACE.to_owned()
+}
+
 /// Where and when a run was, and on what.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
@@ -31,6 +41,9 @@ pub struct RunInfo {
     /// As it was called.
     #[serde(default)]
     pub command: String,
+    /// Where threads read the keys of their operations from; [`IN_PLACE`] in results before this field.
+    #[serde(default = "in_place")]
+    pub key_order: String,
     /// The machine's memory latency, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dram: Option<Dram>,
@@ -47,6 +60,7 @@ impl RunInfo {
             version: version(),
             load_average: load_average(),
             shares: None,
+            key_order: COPIED.to_owned(),
             command: command(std::env::args()),
             dram: None,
         }

@@ -2,6 +2,7 @@
 
 use super::plan::Plan;
 use super::script::Script;
+use crate::workload::Operation;
 
 /// Bytes of an index for each of its keys, but for what the key's own bytes take: the widest seen
 /// so far is a B+-tree of the peers.
@@ -60,8 +61,12 @@ impl Plan {
             shared: sum(&[of(keys, flat), order, script, of(phase, 2)]),
             // Versions take two bytes. The operations of the load are gone before others come.
             instance: sum(&[of(self.n, 2 * mean + WIDEST), of(keys, 2), of(self.n, 8)]),
-            // Writes are sorted after a run.
-            growth: sum(&[of(extra, 2 * mean + WIDEST), of(phase, 2)]),
+            // Writes are sorted after a run; the keys of a phase are copied before it.
+            growth: sum(&[
+                of(extra, 2 * mean + WIDEST),
+                of(phase, 2),
+                of(phase / size_of::<Operation>(), mean + 8),
+            ]),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use ordna_base::Key;
 
-use crate::check::{Calls, Checker, Latest};
+use crate::check::{Calls, Checker, Latest, in_order};
 use crate::figures::{Groups, Latency, Measured, Problem, guarded};
 use crate::job::Job;
 use crate::target::{Session, Target};
@@ -98,11 +98,14 @@ pub fn timed<K: Key + ?Sized>(
                     }
                     // The others wait at the barrier: it is passed even if this panics.
                     let session = guarded(|| target.session(thread, count));
+                    let copies = guarded(|| in_order::<K>(job.keys, operations));
                     start.wait();
+                    let copies = copies?;
                     let mut session = session?;
                     let own = guarded(|| {
                         let stop = stop_together.then_some(stop);
-                        let checker = Checker::new(job, thread, task.base(thread), latest);
+                        let base = task.base(thread);
+                        let checker = Checker::new(job, copies.as_ref(), thread, base, latest);
                         one_thread(checker, &mut *session, operations, task, stop)
                     });
                     stop.store(true, Ordering::Relaxed);
@@ -200,5 +203,7 @@ fn one_thread<K: Key + ?Sized>(
             }
         }
     }
-    Ok(ThreadFigures { begin, end: Instant::now(), done: at, latency, calls: checker.calls })
+    let end = Instant::now();
+    checker.settle()?;
+    Ok(ThreadFigures { begin, end, done: at, latency, calls: checker.calls })
 }
