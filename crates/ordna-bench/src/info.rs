@@ -41,7 +41,7 @@ pub struct RunInfo {
     /// As it was called.
     #[serde(default)]
     pub command: String,
-    /// Where threads read the keys of their operations from; [`IN_PLACE`] in results before this field.
+    /// Where threads read the keys of their operations; [`IN_PLACE`] in results without this field.
     #[serde(default = "in_place")]
     pub key_order: String,
     /// The machine's memory latency, where it was measured.
