@@ -47,6 +47,8 @@ def check(protocol):
         assert "already exists" in str(error)
     assert list(client.execute_command("FT._LIST")) == ["towns"]
     info = towns.info()
+    while int(info["indexing"]):
+        info = towns.info()
     assert int(info["num_docs"]) == 3 and info["index_name"] == "towns", info
 
     def found(query):
