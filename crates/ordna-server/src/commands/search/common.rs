@@ -40,6 +40,9 @@ impl Common {
             if millis > 0 {
                 self.timeout = Duration::from_millis(millis as u64).min(PATIENCE);
             }
+        } else if words.take("scorer") {
+            // redis-py always sends one; nothing is scored.
+            words.of("SCORER")?;
         } else if !words.take("verbatim") {
             return Ok(false);
         }

@@ -227,6 +227,8 @@ pub fn info(
     let name = text(arguments.get(1), "the name of the index")?;
     let schema = state.indexes.schema(name)?;
     let service = state.indexes.service()?;
+    // So that the counts are those of now; an index under construction is not waited for.
+    service.view(&latest(PATIENCE)).map_err(told)?;
     let of = |index: &str| service.info(index).map_err(told);
     let documents = of(&schema.documents())?;
     let fields = schema.fields.iter().map(|field| of(&schema.index_of(field)));

@@ -187,7 +187,7 @@ fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out
     }
 }
 
-/// `FT.EXPLAIN index query [DIALECT n]`
+/// `FT.EXPLAIN index query [options]`
 pub fn explain(
     state: &State,
     _: Option<&Keyspace>,
@@ -195,14 +195,10 @@ pub fn explain(
     out: &mut Replies,
 ) -> Result<(), String> {
     let mut words = Words::new(arguments, 1);
-    let (schema, node) = query(state, &mut words)?;
-    let mut common = Common::new();
-    while words.peek().is_some() {
-        if !common.read(&mut words)? {
-            return Err(words.unsupported("FT.EXPLAIN"));
-        }
-    }
-    let plan = Plan::new(&state.indexes, &schema, node, common.timeout)?;
+    let (schema, mut node) = query(state, &mut words)?;
+    // redis-py sends the options of a search.
+    let search = options(&mut words, &schema, &mut node)?;
+    let plan = Plan::new(&state.indexes, &schema, node, search.common.timeout)?;
     out.bulk(plan.explain()?.as_bytes());
     Ok(())
 }
