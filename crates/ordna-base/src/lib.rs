@@ -14,6 +14,7 @@
 //! | [`mod@tuple`] | typed values as byte strings in the order of the values |
 
 mod bounds;
+pub mod buffer;
 pub mod entries;
 mod error;
 pub mod index;

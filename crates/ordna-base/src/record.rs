@@ -15,6 +15,9 @@
 //! | next, aligned | key: 8 bytes, or length of the key: 2 bytes | the same |
 //! | next, no padding | bytes of a byte-string key, then bytes of a byte-string value | the same |
 //!
+//! A byte string that grew at its end lies in a [`Buffer`]: the top bit of its length is set, and
+//! the buffer's address stands where its bytes would (8 bytes, not aligned).
+//!
 //! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
 
 #![expect(unsafe_code, reason = "the one place that lays out records of variable length")]
@@ -24,7 +27,9 @@ use std::marker::PhantomData;
 use std::mem::{align_of, offset_of, size_of};
 use std::ptr::{self, NonNull};
 
+use crate::buffer::Buffer;
 use crate::reclaim::{Guard, Retire};
+use crate::value::{MAX_LEN, SHARED};
 use crate::{Key, Value};
 
 #[repr(C)]
@@ -71,7 +76,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     /// A new record with copies of `key` and `value`, which must have passed their `check`.
     pub fn new(key: &K, value: &V) -> Self {
-        let (key_tail, value_tail) = (key.tail(), value.tail());
+        Self::of(key, value.cell(), value.tail())
+    }
+
+    /// A new record of a key, and of a value as it is stored.
+    fn of(key: &K, cell: V::Cell, value_tail: &[u8]) -> Self {
+        let key_tail = key.tail();
         let layout = Self::layout(key_tail.len() + value_tail.len());
         // SAFETY: the layout has the size of a header at least, so it is not zero. The header is
         // written whole, the two tails behind it fit by construction of the layout.
@@ -80,7 +90,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
                 alloc::handle_alloc_error(layout)
             };
             let start = header.as_ptr();
-            ptr::write(start.cast::<V::Cell>(), value.cell());
+            ptr::write(start.cast::<V::Cell>(), cell);
             ptr::write(start.add(offset_of!(Header<K, V>, key)).cast::<K::Cell>(), key.cell());
             let tail = start.add(Self::TAIL);
             ptr::copy_nonoverlapping(key_tail.as_ptr(), tail, key_tail.len());
@@ -148,6 +158,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         }
     }
 
+    /// The buffer that the value shares, if it does.
+    ///
+    /// # Safety
+    /// The record is not freed during the use of the handle.
+    #[inline]
+    pub unsafe fn buffer(self) -> Option<Buffer> {
+        // SAFETY: alive by the caller; both cells were written by `of`.
+        unsafe {
+            let key_len = K::tail_len(*self.key_cell());
+            let cell = &*self.header.as_ptr().cast::<V::Cell>();
+            V::buffer(cell, self.tail().wrapping_add(key_len))
+        }
+    }
+
     /// Overwrites a word value; `false` for kinds that come with a new record.
     ///
     /// # Safety
@@ -158,13 +182,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         value.overwrite(unsafe { &*self.header.as_ptr().cast::<V::Cell>() })
     }
 
-    /// Bytes asked of the allocator.
+    /// Bytes asked of the allocator; with those of a buffer, however many records share it.
     ///
     /// # Safety
     /// The record is not freed during the call.
     pub unsafe fn size(self) -> usize {
         // SAFETY: alive by the caller.
-        unsafe { self.stored_layout() }.size()
+        unsafe { self.stored_layout().size() + self.buffer().map_or(0, Buffer::size) }
     }
 
     /// # Safety
@@ -177,12 +201,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         }
     }
 
-    /// Frees the record.
+    /// Frees the record, and ends its share of a buffer.
     ///
     /// # Safety
     /// No other thread can reach the record, and no thread uses it afterwards.
     pub unsafe fn free(self) {
-        // SAFETY: exclusively the caller's; allocated by `new` with this same layout. Cells are
+        // SAFETY: exclusively the caller's.
+        unsafe {
+            let buffer = self.buffer();
+            self.free_alone();
+            if let Some(buffer) = buffer {
+                buffer.release();
+            }
+        }
+    }
+
+    /// Frees the record without its share of a buffer.
+    ///
+    /// # Safety
+    /// As for [`free`](Self::free).
+    unsafe fn free_alone(self) {
+        // SAFETY: exclusively the caller's; allocated by `of` with this same layout. Cells are
         // plain data and atomics, which need no drop.
         unsafe { alloc::dealloc(self.header.as_ptr(), self.stored_layout()) }
     }
@@ -196,6 +235,38 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         // SAFETY: handed on from the caller.
         unsafe {
             if self.size() < LARGE { guard.retire(memory) } else { guard.retire_at_once(memory) }
+        }
+    }
+}
+
+impl<K: Key + ?Sized> Record<K, [u8]> {
+    /// A new record of the first `len` bytes of a buffer; it takes over a share of the caller's.
+    pub fn of_buffer(key: &K, buffer: Buffer, len: usize) -> Self {
+        debug_assert!(len <= MAX_LEN);
+        Self::of(key, len as u32 | SHARED, &buffer.address().to_ne_bytes())
+    }
+
+    /// Retires a record whose share of a buffer another record has taken over.
+    ///
+    /// # Safety
+    /// As for [`Guard::retire`].
+    pub unsafe fn retire_without_share(self, guard: &Guard<'_>) {
+        // SAFETY: the caller's promise.
+        unsafe { guard.retire(self.header.as_ptr().cast::<Replaced<K>>()) }
+    }
+}
+
+/// Stands for the memory of a record that gave its share of a buffer away.
+struct Replaced<K: Key + ?Sized>(PhantomData<*const K>);
+
+impl<K: Key + ?Sized> Retire for Replaced<K> {
+    unsafe fn free(memory: *mut Self) {
+        // SAFETY: `retire_without_share` made the pointer from a record that is now exclusively
+        // ours.
+        unsafe {
+            if let Some(record) = Record::<K, [u8]>::from_ptr(memory.cast()) {
+                record.free_alone();
+            }
         }
     }
 }
@@ -241,6 +312,24 @@ mod tests {
         round_trip::<[u8], [u8]>(&[0; 65_535], b"value", 6 + 65_535 + 5);
         round_trip::<[u8], [u8]>(b"", b"", 8);
         round_trip::<u64, [u8]>(&5, b"value", 21);
+    }
+
+    #[test]
+    fn records_share_a_buffer_and_the_last_one_frees_it() {
+        let buffer = Buffer::new(&[b"one"], 100);
+        let one = Record::<[u8], [u8]>::of_buffer(b"key", buffer, 3);
+        let extended = buffer.claim(3, 7).unwrap().fill(b"+two");
+        extended.share();
+        let two = Record::<[u8], [u8]>::of_buffer(b"key", extended, 7);
+        // SAFETY: the records are this test's own until they are freed.
+        unsafe {
+            assert_eq!((one.key(), one.buffer()), (b"key".as_slice(), Some(buffer)));
+            assert_eq!(one.size(), 6 + 3 + 8 + Buffer::size_of(100));
+            one.with_value(|value| assert_eq!(value, b"one"));
+            one.free();
+            two.with_value(|value| assert_eq!(value, b"one+two"));
+            two.free();
+        }
     }
 
     #[test]

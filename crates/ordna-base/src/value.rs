@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt::Debug;
 
 use crate::Error;
+use crate::buffer::Buffer;
 use crate::sequence::{FlatBytes, Sequence};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,7 +79,22 @@ pub trait Value:
     #[doc(hidden)]
     #[expect(unsafe_code, reason = "declares the raw view that record layouts implement")]
     unsafe fn with<R>(cell: &Self::Cell, tail: *const u8, f: impl FnOnce(&Self) -> R) -> R;
+
+    /// The buffer outside of the record that the stored value shares.
+    ///
+    /// # Safety
+    /// As for [`with`](Self::with).
+    #[doc(hidden)]
+    #[expect(unsafe_code, reason = "declares the raw view that record layouts implement")]
+    #[inline]
+    unsafe fn buffer(_: &Self::Cell, _: *const u8) -> Option<Buffer> {
+        None
+    }
 }
+
+/// A bit of the length of a byte string whose bytes lie in a [`Buffer`]: the address stands in
+/// their place. Lengths are below it.
+pub(crate) const SHARED: u32 = 1 << 31;
 
 mod sealed {
     pub trait Sealed {}
@@ -163,7 +179,7 @@ impl Value for [u8] {
     }
     #[inline]
     fn tail_len(cell: &u32) -> usize {
-        *cell as usize
+        if *cell & SHARED == 0 { *cell as usize } else { size_of::<usize>() }
     }
     #[inline]
     fn overwrite(&self, _: &u32) -> bool {
@@ -172,7 +188,18 @@ impl Value for [u8] {
     #[inline]
     #[expect(unsafe_code, reason = "raw view, see the trait")]
     unsafe fn with<R>(cell: &u32, tail: *const u8, f: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: the caller promises the stored bytes behind `tail`, unchanged for the call.
-        f(unsafe { std::slice::from_raw_parts(tail, *cell as usize) })
+        // SAFETY: the caller promises the stored bytes behind `tail`, or the buffer's address;
+        // unchanged for the call.
+        unsafe {
+            let start = Self::buffer(cell, tail).map_or(tail, Buffer::start);
+            f(std::slice::from_raw_parts(start, (*cell & !SHARED) as usize))
+        }
+    }
+    #[inline]
+    #[expect(unsafe_code, reason = "raw view, see the trait")]
+    unsafe fn buffer(cell: &u32, tail: *const u8) -> Option<Buffer> {
+        // SAFETY: a cell with this bit has the address of a buffer behind it, perhaps unaligned;
+        // the record's share keeps the buffer.
+        (*cell & SHARED != 0).then(|| unsafe { Buffer::at(tail.cast::<usize>().read_unaligned()) })
     }
 }

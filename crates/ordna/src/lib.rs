@@ -41,8 +41,8 @@ pub use ordna_base::{
 #[cfg(feature = "derive")]
 pub use ordna_derive::TupleKey;
 pub use store::{
-    Clock, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot, Statistics, Store,
-    Write,
+    Clock, Collectors, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot,
+    Statistics, Store, Write,
 };
 pub use typed::Map;
 

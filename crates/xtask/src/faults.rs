@@ -26,7 +26,7 @@ const MODELLED: [(&str, &str, &str, &str); 6] = [
 ];
 
 /// Parts of the store, whose tests look for their faults.
-const OF_THE_STORE: [&str; 3] = ["search", "tree", "undo"];
+const OF_THE_STORE: [&str; 4] = ["buffer", "search", "tree", "undo"];
 
 /// The shares of this many commits in a row hold all faults.
 const SHARES: usize = 7;

@@ -7,7 +7,7 @@ use std::borrow::Borrow;
 use std::ops::{Bound, Range};
 use std::rc::Rc;
 
-use crate::{Key, Put, Value};
+use crate::{Error, Key, Put, Store, Value};
 
 /// Where a key or a value lies in a block.
 pub type Span = Range<usize>;
@@ -144,6 +144,7 @@ mod op {
     pub const WAS: u8 = 7;
     pub const WAS_UNTIL: u8 = 8;
     pub const WAS_ABSENT: u8 = 9;
+    pub const SPLICE: u8 = 10;
 }
 
 /// One record, as spans of its block.
@@ -151,6 +152,8 @@ mod op {
 pub enum Record {
     /// The key has the value, until the deadline if there is one.
     Put { key: Span, value: Span, expires_at: Option<u64> },
+    /// The value of the key has these bytes at this position.
+    Splice { key: Span, at: u64, bytes: Span },
     /// The key is absent.
     Remove { key: Span },
     /// The value of the key has another deadline, or none.
@@ -177,6 +180,13 @@ pub fn encode_put<K: Stored + ?Sized, V: Stored + ?Sized>(
     }
     key.encode(out);
     put.value.encode(out);
+}
+
+pub fn encode_splice<K: Stored + ?Sized>(key: &K, at: usize, bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(op::SPLICE);
+    (at as u64).encode(out);
+    key.encode(out);
+    bytes.encode(out);
 }
 
 pub fn encode_remove<K: Stored + ?Sized>(key: &K, out: &mut Vec<u8>) {
@@ -286,6 +296,11 @@ impl Record {
                 let key = K::span(bytes, at)?;
                 Self::Was { key, dead, old: Some((V::span(bytes, at)?, expires_at)) }
             }
+            op::SPLICE if V::KIND == <[u8]>::KIND => {
+                let at_position = decode_word(bytes, at)?;
+                let key = K::span(bytes, at)?;
+                Self::Splice { key, at: at_position, bytes: <[u8]>::span(bytes, at)? }
+            }
             op::WAS_ABSENT => Self::Was { key: K::span(bytes, at)?, dead, old: None },
             _ => return None,
         })
@@ -297,8 +312,33 @@ pub trait StoredKey: Key + Stored {}
 impl<K: Key + Stored + ?Sized> StoredKey for K {}
 
 /// Values of a store that files can hold.
-pub trait StoredValue: Value + Stored {}
-impl<V: Value + Stored + ?Sized> StoredValue for V {}
+pub trait StoredValue: Value + Stored {
+    /// Writes bytes at a position of a value, if values of this kind have positions.
+    #[doc(hidden)]
+    fn splice<K: Key + ?Sized>(
+        store: &Store<K, Self>,
+        key: &K,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let _ = (store, key, at, bytes);
+        Ok(())
+    }
+}
+
+impl StoredValue for u64 {}
+
+impl StoredValue for [u8] {
+    fn splice<K: Key + ?Sized>(
+        store: &Store<K, [u8]>,
+        key: &K,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        // Absent: it expired while a backup was written, which then had no need of it.
+        store.splice(key, |found| found.map(|_| (at, bytes))).map(|_| ())
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -329,6 +369,7 @@ mod tests {
         };
         encode(&|out| encode_put(key, put(None), out));
         encode(&|out| encode_put(key, put(Some(9)), out));
+        encode(&|out| encode_splice(key, 7, b"bytes", out));
         encode(&|out| encode_remove(key, out));
         encode(&|out| encode_expire(key, Some(9), out));
         encode(&|out| encode_expire(key, None, out));
@@ -350,5 +391,9 @@ mod tests {
             seen.push(record);
         }
         assert_eq!(Record::decode::<[u8], [u8]>(&[99, 0, 0], &mut 0), None);
+        // Integers have no positions.
+        let mut bytes = Vec::new();
+        encode_splice(key, 0, b"eight888", &mut bytes);
+        assert_eq!(Record::decode::<[u8], u64>(&bytes, &mut 0), None);
     }
 }

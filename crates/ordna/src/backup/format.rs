@@ -16,7 +16,7 @@ use super::error::BackupError;
 use super::storage::{OutFile, Storage, write_all};
 
 /// The format version that this program writes, and the latest that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Length of a file's header, in bytes. The same in every version.
 pub const FILE_HEADER: usize = 48;
 /// Length of a block's header, in bytes.

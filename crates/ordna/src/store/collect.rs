@@ -7,20 +7,17 @@
 //! # Protocol
 //! The end of a snapshot may leave records without a reader. Records of the current term cannot go,
 //! as its writers still push; so when no snapshot is left the term is closed, and its records go
-//! once its writers are done. A thread of the store's own does this and removes expired keys; it is
-//! started when there is something to do. Without it, the thread that ends a snapshot frees, or, if
-//! writers are under way, the next thread that writes.
-//!
-//! The thread holds the store weakly: the store ends with its last handle and snapshot, and then
-//! stops the thread.
+//! once its writers are done. A thread of the store's [`Collectors`](super::Collectors) does this
+//! and removes expired keys. Without one, the thread that ends a snapshot frees, or, if writers are
+//! under way, the next thread that writes.
 
 use std::borrow::Borrow;
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use super::collectors::Shared;
 use super::engine::Engine;
+use super::pool::Tended;
 use super::ttl::Deadlines;
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::{fault, notice, point};
@@ -35,16 +32,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if self.tree.log().is_empty() {
             return;
         }
-        if self.wake() {
-            return;
+        if !self.collection.wake() {
+            self.free_undo(false);
         }
-        self.free_undo(false);
     }
 
     /// After a write: frees records that waited for the writers of its term.
     #[inline]
     pub fn help(&self) {
-        if self.collectors.pending.load(Ordering::Relaxed) && self.collectors.is_unattended() {
+        if self.collection.pending.load(Ordering::Relaxed) && self.collection.is_unattended() {
             self.free_undo(false);
         }
     }
@@ -55,7 +51,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if self.tree.log().is_empty() && !wait {
             return;
         }
-        let _turn = self.collectors.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.collection.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if self.tree.log().is_empty() {
             return;
         }
@@ -67,11 +63,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let horizon = self.terms.horizon();
         let guard = self.collector.pin();
         let freed = self.tree.log().free(horizon, &guard);
-        self.collectors.freed.fetch_add(freed, Ordering::Relaxed);
+        self.collection.freed.fetch_add(freed, Ordering::Relaxed);
         self.budget.release(freed);
         // The other records of a closed term wait for its writers.
         let pending = closed.is_some_and(|term| term > horizon);
-        self.collectors.pending.store(pending, Ordering::Relaxed);
+        self.collection.pending.store(pending, Ordering::Relaxed);
         drop(guard);
     }
 
@@ -102,42 +98,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// sleep.
     fn wake_again(&self) {
         if notice!("store.expire.wakes", self.deadlines.earliest() < u64::MAX) {
-            self.wake();
+            self.collection.wake();
         }
     }
 
     /// A deadline came nearer.
     pub fn wake_for_deadline(&self) {
-        self.wake();
+        self.collection.wake();
     }
+}
 
-    /// Has the thread look for work. Returns whether there is one.
-    fn wake(&self) -> bool {
-        if self.collectors.is_unattended() {
-            return false;
-        }
-        let mut state = self.collectors.shared.state();
-        if !state.started && !state.stop {
-            state.started = true;
-            let (shared, engine) = (Arc::clone(&self.collectors.shared), self.me.clone());
-            let run = move || run(&shared, &engine);
-            let thread = thread::Builder::new().name("ordna collector".to_owned()).spawn(run);
-            state.thread = thread.ok();
-            if state.thread.is_none() {
-                self.collectors.unattended.store(true, Ordering::Relaxed);
-                return false;
-            }
-        }
-        state.work = true;
-        drop(state);
-        self.collectors.shared.wake.notify_one();
-        true
-    }
-
-    /// Removes expired keys and frees undo records that no snapshot needs. Returns how long the
-    /// thread may sleep.
+impl<K: Key + ?Sized, V: Value + ?Sized> Tended for Engine<K, V> {
+    /// Removes expired keys and frees undo records that no snapshot needs.
     fn tend(&self) -> Option<Duration> {
-        let _attendance = Attendance(&self.collectors.unattended);
+        let _attendance = Attendance(&self.collection.unattended);
         self.free_undo(true);
         let earliest = self.deadlines.earliest();
         if earliest == u64::MAX {
@@ -154,47 +128,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 /// Excludes other threads that remove expired keys.
 fn turn<K: Key + ?Sized>(deadlines: &Deadlines<K>) -> Option<MutexGuard<'_, ()>> {
     if fault!("store.expire.turn") { None } else { Some(deadlines.turn()) }
-}
-
-/// The thread's life: it tends the store while that lives.
-fn run<K: Key + ?Sized, V: Value + ?Sized>(shared: &Shared, engine: &Weak<Engine<K, V>>) {
-    loop {
-        let Some(alive) = engine.upgrade() else { return };
-        let left = alive.tend();
-        drop(alive);
-        let mut state = shared.state();
-        while !state.work && !state.stop {
-            match left {
-                None => state = shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    let waited = shared.wake.wait_timeout(state, left);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    break;
-                }
-            }
-        }
-        state.work = false;
-        if state.stop {
-            return;
-        }
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Engine<K, V> {
-    fn drop(&mut self) {
-        let thread = {
-            let mut state = self.collectors.shared.state();
-            state.stop = true;
-            self.collectors.shared.wake.notify_all();
-            state.thread.take()
-        };
-        // The last handle may be the thread's own, for a moment.
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id())
-        {
-            // A thread that panicked in the caller's clock has said so.
-            let _ = thread.join();
-        }
-    }
 }
 
 /// Keeps the time whose expired keys a thread removes. If the thread panics, in the caller's clock,

@@ -1,29 +1,16 @@
-//! The state of a store's collector thread. [`super::collect`] has the protocol.
+//! The state of a store's collection. [`super::collect`] has the protocol.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Mutex, Weak};
 
+use super::pool::{Collectors, Tended};
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-#[derive(Default)]
-pub struct State {
-    /// Records may be free, or a deadline came nearer.
-    pub work: bool,
-    pub stop: bool,
-    pub started: bool,
-    pub thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Default)]
-pub struct Shared {
-    pub state: Mutex<State>,
-    pub wake: Condvar,
-}
-
-/// The collector thread of a store, and the work left to callers.
-pub struct Collectors {
-    pub shared: Arc<Shared>,
-    /// Callers collect: no thread is wanted, the system gave none, or it has panicked.
+/// The work for the threads that collect, and for callers.
+pub struct Collection {
+    collectors: Collectors,
+    /// The store's number among those of the collectors.
+    number: u64,
+    /// Callers collect: no thread is wanted, the system gave none, or the store's clock panicked.
     pub unattended: AtomicBool,
     /// Records of an ended term wait for its writers.
     pub pending: AtomicBool,
@@ -33,17 +20,12 @@ pub struct Collectors {
     pub turn: Mutex<()>,
 }
 
-impl Shared {
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Collectors {
-    pub fn new(threads: usize) -> Self {
+impl Collection {
+    pub fn new(collectors: Collectors, tended: Weak<dyn Tended>) -> Self {
         Self {
-            shared: Arc::default(),
-            unattended: AtomicBool::new(threads == 0),
+            number: collectors.join(tended),
+            unattended: AtomicBool::new(collectors.threads() == 0),
+            collectors,
             pending: AtomicBool::new(false),
             freed: AtomicUsize::new(0),
             turn: Mutex::new(()),
@@ -57,5 +39,20 @@ impl Collectors {
 
     pub fn is_unattended(&self) -> bool {
         self.unattended.load(Ordering::Relaxed)
+    }
+
+    /// Has a thread look for work. Returns whether there is one.
+    pub fn wake(&self) -> bool {
+        let attended = !self.is_unattended() && self.collectors.wake(self.number);
+        if !attended {
+            self.unattended.store(true, Ordering::Relaxed);
+        }
+        attended
+    }
+}
+
+impl Drop for Collection {
+    fn drop(&mut self) {
+        self.collectors.leave(self.number);
     }
 }

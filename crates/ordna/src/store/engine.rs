@@ -10,7 +10,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::budget::Budget;
-use super::collectors::Collectors;
+use super::collectors::Collection;
 use super::entry::{Found, Put};
 use super::journal::Journal;
 use super::options::Options;
@@ -62,33 +62,32 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub tree: Tree<K, V>,
     pub collector: Collector,
     pub terms: Terms<()>,
-    pub collectors: Collectors,
+    pub collection: Collection,
     pub budget: Budget,
     pub time: Timekeeper,
     pub deadlines: Deadlines<K>,
     pub walks: Walks,
     /// The log of all writes, if the store has one.
     pub journal: OnceLock<Arc<dyn Journal<K, V>>>,
-    pub me: Weak<Self>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn new(options: Options, budget: Budget, tree: Tree<K, V>, me: Weak<Self>) -> Self {
+        let collectors = options.collectors_or_own();
         Self {
             tree,
             collector: Collector::with_batches_of(RETIRED),
             terms: Terms::new(WRITER_STRIPES),
-            collectors: Collectors::new(options.collectors),
+            collection: Collection::new(collectors, me),
             budget,
             time: Timekeeper::new(options.clock),
             deadlines: Deadlines::new(),
             walks: Walks::default(),
             journal: OnceLock::new(),
-            me,
         }
     }
 
-    fn is_expired(&self, deadline: u64) -> bool {
+    pub fn is_expired(&self, deadline: u64) -> bool {
         deadline != FOREVER && deadline <= self.time.now()
     }
 
@@ -178,7 +177,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// The live snapshots, for prunes.
-    fn live(&self) -> Option<LiveTerms> {
+    pub fn live(&self) -> Option<LiveTerms> {
         let (terms, settled) = self.terms.live_terms();
         Some(LiveTerms { terms, settled })
     }
@@ -197,7 +196,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
-        let mut reserved = Reserved { engine: self, key, grows: 0, shrinks: 0, deadline: FOREVER };
+        let mut reserved = Reserved::new(self, key);
         let decide = |found: Option<(&V, u64)>| {
             let found = found.filter(|(_, deadline)| !self.is_expired(*deadline));
             let found =
@@ -264,7 +263,7 @@ pub fn expiry(deadline: u64) -> Option<u64> {
 }
 
 /// Bytes and deadline that a write took before its change. Undone unless the change is made.
-struct Reserved<'a, K: Key + ?Sized, V: Value + ?Sized> {
+pub struct Reserved<'a, K: Key + ?Sized, V: Value + ?Sized> {
     engine: &'a Engine<K, V>,
     key: &'a K,
     /// Bytes reserved beyond those of the entry replaced.
@@ -275,8 +274,12 @@ struct Reserved<'a, K: Key + ?Sized, V: Value + ?Sized> {
     deadline: u64,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Reserved<'_, K, V> {
-    fn prepare(&mut self, step: Step, payment: Payment) -> Result<(), Error> {
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Reserved<'a, K, V> {
+    pub fn new(engine: &'a Engine<K, V>, key: &'a K) -> Self {
+        Self { engine, key, grows: 0, shrinks: 0, deadline: FOREVER }
+    }
+
+    pub fn prepare(&mut self, step: Step, payment: Payment) -> Result<(), Error> {
         let needs = if payment == Payment::Done { 0 } else { step.grows };
         let grows = needs.saturating_sub(step.shrinks);
         match payment {
@@ -296,7 +299,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Reserved<'_, K, V> {
         Ok(())
     }
 
-    fn settle(mut self, outcome: &Outcome) {
+    pub fn settle(mut self, outcome: &Outcome) {
         if !outcome.changed {
             return;
         }

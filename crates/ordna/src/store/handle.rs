@@ -289,7 +289,7 @@ impl Statistics {
             items,
             versions: items + dead,
             dead,
-            collected: engine.collectors.freed(),
+            collected: engine.collection.freed(),
             bytes: engine.budget.used(),
             memory_limit: engine.budget.limit(),
             expiring: engine.deadlines.size(),

@@ -43,6 +43,8 @@ pub(crate) trait Notes<K: ?Sized, V: ?Sized> {
     /// Drops the notes of this write.
     fn start_over(&mut self);
     fn put(&mut self, key: &K, put: Put<&V>);
+    /// Bytes were written at a position of the value, which is there.
+    fn splice(&mut self, key: &K, at: usize, bytes: &[u8]);
     fn expire(&mut self, key: &K, expires_at: Option<u64>);
     fn remove(&mut self, key: &K);
     fn remove_range(&mut self, lower: Bound<&K>, upper: Bound<&K>);

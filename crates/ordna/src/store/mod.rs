@@ -32,11 +32,13 @@
 //! | `terms` | the announcement of writers, the cut, the live snapshots |
 //! | `engine` | tree, terms, budget and clock, which a store and its snapshots share |
 //! | `collect`, `collectors` | the end of undo records and of expired keys |
+//! | `pool` | the threads that collect, for one store or several |
 //! | `build` | a store from sorted items, in parallel |
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
 //! | `owned` | a store written by owners, each with pointers to its entries |
 //! | `walks` | walks under way, for the statistics |
+//! | `splice` | writes at a position of a byte string |
 //! | `journal`, `logged` | the seam to a log of all writes |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
@@ -55,7 +57,9 @@ pub(crate) mod journal;
 mod logged;
 mod options;
 mod owned;
+mod pool;
 mod snapshot;
+mod splice;
 #[doc(hidden)]
 pub mod terms;
 #[doc(hidden)]
@@ -69,5 +73,6 @@ pub use entry::{Found, Put};
 pub use handle::{LiveSnapshot, Statistics, Store};
 pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner};
+pub use pool::Collectors;
 pub use snapshot::Snapshot;
 pub use ttl::Clock;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::budget::{Budget, MemoryBudget};
+use super::pool::Collectors;
 use super::ttl::{Clock, system_clock};
 use crate::tree::{FANOUT, SLOTS, Sizes};
 
@@ -12,6 +13,7 @@ pub struct Options {
     pub(super) memory_limit: Option<usize>,
     pub(super) memory_budget: Option<MemoryBudget>,
     pub(super) collectors: usize,
+    pub(super) shared_collectors: Option<Collectors>,
     pub(super) sizes: Sizes,
     pub(super) clock: Clock,
 }
@@ -22,6 +24,7 @@ impl Default for Options {
             memory_limit: None,
             memory_budget: None,
             collectors: 1,
+            shared_collectors: None,
             sizes: Sizes::default(),
             clock: Arc::new(system_clock),
         }
@@ -64,7 +67,17 @@ impl Options {
     /// snapshot frees, and [`Store::collect_garbage`](super::Store::collect_garbage) alone removes
     /// expired keys.
     pub fn collectors(self, threads: usize) -> Self {
-        Self { collectors: threads, ..self }
+        Self { collectors: threads, shared_collectors: None, ..self }
+    }
+
+    /// Has these threads do that, for all stores that share them.
+    pub fn shared_collectors(self, collectors: &Collectors) -> Self {
+        Self { shared_collectors: Some(collectors.clone()), ..self }
+    }
+
+    pub(super) fn collectors_or_own(&self) -> Collectors {
+        let own = || Collectors::new(self.collectors.min(1));
+        self.shared_collectors.clone().unwrap_or_else(own)
     }
 
     pub(super) fn budget(&self) -> Budget {

@@ -30,6 +30,7 @@
 //! | `leaf` | slots, buckets, fences |
 //! | `order` | the sorted order of a leaf |
 //! | `undo` | what snapshots need of changed entries |
+//! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
 //! | `walk` | ordered walks |
 //! | `many` | reads in groups |
@@ -43,6 +44,7 @@ mod many;
 mod order;
 mod reshape;
 mod search;
+mod splice;
 mod undo;
 mod walk;
 
@@ -61,6 +63,7 @@ pub use leaf::{FOREVER, Probe, SLOTS};
 use leaf::{Header, Leaf, is_inline};
 pub use search::FANOUT;
 use search::Search;
+pub use splice::{Splice, Spliced};
 pub use undo::LiveTerms;
 use undo::{Log, Lookup, Reading, State};
 pub use walk::Span;
@@ -182,12 +185,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Bytes of an entry against the memory limit: its record, its share of a leaf, its deadline.
     pub fn cost(key: &K, value: &V, expires: bool) -> usize {
-        let record = if is_inline::<K, V>() {
-            0
-        } else {
-            Record::<K, V>::size_with_key(key.tail().len()) + value.tail().len()
-        };
-        Leaf::<K, V>::SHARE + record + if expires { size_of::<u64>() } else { 0 }
+        if is_inline::<K, V>() {
+            return Leaf::<K, V>::SHARE + if expires { size_of::<u64>() } else { 0 };
+        }
+        Self::cost_of_len(key, value.tail().len(), if expires { 0 } else { FOREVER })
+    }
+
+    /// The cost of an entry whose value takes so many bytes of its record, or beside it.
+    fn cost_of_len(key: &K, value: usize, deadline: u64) -> usize {
+        let record = Record::<K, V>::size_with_key(key.tail().len()) + value;
+        Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
     }
 
     /// The cost of an entry that stands in a leaf.
@@ -418,22 +425,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 ..Outcome::default()
             };
             let in_place = self.write(leaf, probe, slot, put, undo, turn, &mut outcome);
-            if self.log.is_prune_due(leaf)
-                && let Some(live) = live()
-            {
-                let present = |key: &K| leaf.find(&Probe::new(key), self.simd).is_some();
-                outcome.undo.1 = self.log.prune(leaf, &live, present, turn.guard);
-                drop(lock);
-            } else if in_place {
-                lock.unlock_unchanged();
-            } else {
-                drop(lock);
-            }
+            self.prune_and_unlock(leaf, lock, in_place, &live, turn.guard, &mut outcome);
             let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
             if sparse {
                 self.merge_around(leaf, turn.guard);
             }
             return Ok(outcome);
+        }
+    }
+
+    /// Prunes the undo records of a leaf that was written to, if that is due, and unlocks it.
+    #[inline]
+    fn prune_and_unlock(
+        &self,
+        leaf: Leaf<K, V>,
+        lock: WriteGuard<'_>,
+        in_place: bool,
+        live: impl Fn() -> Option<LiveTerms>,
+        guard: &Guard<'_>,
+        outcome: &mut Outcome,
+    ) {
+        if self.log.is_prune_due(leaf)
+            && let Some(live) = live()
+        {
+            let present = |key: &K| leaf.find(&Probe::new(key), self.simd).is_some();
+            outcome.undo.1 = self.log.prune(leaf, &live, present, guard);
+            drop(lock);
+        } else if in_place {
+            lock.unlock_unchanged();
+        } else {
+            drop(lock);
         }
     }
 

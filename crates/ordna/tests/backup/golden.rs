@@ -71,11 +71,14 @@ impl Storage for Hooked {
     }
 }
 
+/// Versions of the format so far.
+const VERSIONS: u32 = 2;
+
 /// Year 2100, in milliseconds.
 const LATE: u64 = 4_102_444_800_000;
 
-/// A life with every record of the format in its files, and the state after it.
-fn life(dir: &Path, storage: Arc<dyn Storage>) -> State {
+/// A life with every record of a format version in its files, and the state after it.
+fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32) -> State {
     let hooked = Hooked::new(storage);
     let open = OpenOptions::new()
         .storage(hooked.clone())
@@ -112,11 +115,16 @@ fn life(dir: &Path, storage: Arc<dyn Storage>) -> State {
     let range =
         (std::ops::Bound::Excluded(b"q".as_slice()), std::ops::Bound::Included(b"s".as_slice()));
     store.remove_range(range.0, range.1);
+    if version >= 2 {
+        store.append(b"d", b", appended").unwrap();
+        store.splice(b"i", |_| Some((2, b"TIL, and far"))).unwrap();
+        store.splice(b"i", |_| Some((20, b"behind"))).unwrap();
+    }
     state_of(&store)
 }
 
-fn expected() -> State {
-    life(Path::new(DIR), Arc::new(Model::new()))
+fn expected(version: u32) -> State {
+    life(Path::new(DIR), Arc::new(Model::new()), version)
 }
 
 fn golden(version: u32) -> PathBuf {
@@ -141,18 +149,18 @@ fn load(disk: &Model, from: &Path, to: &Path) {
 #[test]
 fn files_of_each_format_version_are_readable() {
     if std::env::var_os("ORDNA_WRITE_GOLDEN").is_some() {
-        let dir = golden(1);
+        let dir = golden(VERSIONS);
         std::fs::create_dir(&dir).expect("a golden file is written once");
-        life(&dir, Arc::new(Disk));
+        life(&dir, Arc::new(Disk), VERSIONS);
         std::fs::remove_file(dir.join("LOCK")).unwrap();
     }
-    for version in 1..=1 {
+    for version in 1..=VERSIONS {
         let disk = Model::new();
         load(&disk, &golden(version), Path::new(DIR));
         let report = verify(&disk, DIR, &Progress::default()).unwrap();
         assert_eq!((report.backups.len(), report.backups[0].entries), (1, 8));
         let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
-        assert_eq!(state_of(&store), expected(), "version {version}");
+        assert_eq!(state_of(&store), expected(version), "version {version}");
         let recovery = store.durability().unwrap().recovery;
         assert_eq!(recovery.metadata, b"stream 7");
         assert!(recovery.log.closed && recovery.log.cuts.is_empty());
@@ -162,7 +170,7 @@ fn files_of_each_format_version_are_readable() {
 #[test]
 fn a_backup_holds_the_state_of_its_cut_though_writes_come_before_its_workers() {
     let disk = Model::new();
-    life(Path::new(DIR), Arc::new(disk.clone()));
+    life(Path::new(DIR), Arc::new(disk.clone()), VERSIONS);
     let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
     let store = Bytes::restore(backup.parent().unwrap(), options(&disk, Sync::Never)).unwrap();
     assert_eq!(store.get(b"a".as_slice()), Some(vec![b'a'; 40]));

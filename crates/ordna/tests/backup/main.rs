@@ -8,4 +8,5 @@ mod kill;
 mod live;
 mod order;
 mod round_trips;
+mod splices;
 mod steps;

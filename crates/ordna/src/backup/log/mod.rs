@@ -30,7 +30,7 @@ use std::thread::{self, JoinHandle};
 use self::queue::{Queue, Sync};
 use super::codec::{
     StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
-    encode_remove_range,
+    encode_remove_range, encode_splice,
 };
 use super::delta::Delta;
 use crate::store::journal::{Entries, Journal, Notes, Run, Scope};
@@ -113,6 +113,11 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Notes<K, V> for Lane<K> {
 
     fn put(&mut self, key: &K, put: Put<&V>) {
         encode_put(key, put, &mut self.records);
+        self.count += 1;
+    }
+
+    fn splice(&mut self, key: &K, at: usize, bytes: &[u8]) {
+        encode_splice(key, at, bytes, &mut self.records);
         self.count += 1;
     }
 

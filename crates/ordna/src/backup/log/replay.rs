@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use super::super::codec::{Record, Span, StoredKey, StoredValue};
+use super::super::codec::{Record, Span, Stored, StoredKey, StoredValue};
 use super::super::error::BackupError;
 use super::super::format::{Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced};
 use super::super::storage::Storage;
@@ -288,6 +288,11 @@ pub(crate) fn repeat<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
             let value = V::content(payload, value);
             let put = Put { value: value.borrow(), expires_at };
             store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Put(put))
+        }
+        Record::Splice { key: to, at, bytes } => {
+            // A position beyond all lengths is refused as too long.
+            let at = usize::try_from(at).unwrap_or(usize::MAX);
+            V::splice(store, key(to).borrow(), at, <[u8]>::content(payload, bytes))
         }
         Record::Remove { key: at } => {
             store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Remove)

@@ -1,0 +1,306 @@
+//! The threads that collect, for one store or for several.
+//!
+//! # Contract
+//! All methods may run at once. A member is tended by one thread at a time, and again if it was
+//! woken meanwhile. Threads start when there is work and none of them is idle, up to the number
+//! configured.
+//!
+//! # Protocol
+//! The pool holds its members weakly. A member that is woken, or whose time has come, stands in the
+//! queue once. Each store holds a handle of its pool; the last handle stops the threads and waits
+//! for them. A thread may drop the last store of a pool, and with it that handle: it does not wait
+//! for itself.
+//!
+//! A panic in a member, from a clock of its caller's, ends that member's tending and no thread.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Something that needs collection.
+pub trait Tended: Send + Sync {
+    /// Collects. Returns how long the member may be left alone if nobody wakes it; `None`: for
+    /// good.
+    fn tend(&self) -> Option<Duration>;
+}
+
+struct Member {
+    tended: Weak<dyn Tended>,
+    /// It was woken, and waits in the queue or for the end of its tending.
+    woken: bool,
+    /// A thread tends it.
+    busy: bool,
+    due: Option<Instant>,
+}
+
+#[derive(Default)]
+struct State {
+    members: BTreeMap<u64, Member>,
+    last: u64,
+    queue: VecDeque<u64>,
+    /// Members by when they are due.
+    due: BTreeSet<(Instant, u64)>,
+    threads: Vec<JoinHandle<()>>,
+    idle: usize,
+    stop: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    most: usize,
+}
+
+/// Threads that free undo records and remove expired keys for all stores that were given them
+/// ([`Options::shared_collectors`](super::Options::shared_collectors)). A handle, cheap to copy.
+///
+/// ```
+/// use ordna::{Collectors, Options, Store};
+///
+/// let collectors = Collectors::new(2);
+/// let options = || Options::new().shared_collectors(&collectors);
+/// let towns: Store<[u8], u64> = Store::with_options(options());
+/// let streets: Store<[u8], u64> = Store::with_options(options());
+/// # drop((towns, streets));
+/// ```
+#[derive(Clone)]
+pub struct Collectors(Arc<Handle>);
+
+impl fmt::Debug for Collectors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collectors").field("threads", &self.0.most).finish_non_exhaustive()
+    }
+}
+
+impl Collectors {
+    /// At most so many threads, started as they are needed. With 0 callers collect.
+    pub fn new(threads: usize) -> Self {
+        Self(Arc::new(Handle { shared: Arc::default(), most: threads }))
+    }
+
+    /// The number of threads at most.
+    pub fn threads(&self) -> usize {
+        self.0.most
+    }
+
+    /// Adds a member; returns its number.
+    pub(super) fn join(&self, tended: Weak<dyn Tended>) -> u64 {
+        let mut state = self.0.shared.state();
+        state.last += 1;
+        let number = state.last;
+        let member = Member { tended, woken: false, busy: false, due: None };
+        state.members.insert(number, member);
+        number
+    }
+
+    /// Removes a member.
+    pub(super) fn leave(&self, number: u64) {
+        let mut state = self.0.shared.state();
+        let due = state.members.remove(&number).and_then(|member| member.due);
+        state.due.retain(|(at, other)| Some(*at) != due || *other != number);
+        state.queue.retain(|other| *other != number);
+    }
+
+    /// Has a thread look for a member's work. `false`: there is no thread.
+    pub(super) fn wake(&self, number: u64) -> bool {
+        let mut state = self.0.shared.state();
+        let Some(member) = state.members.get_mut(&number) else { return false };
+        let queued = member.woken || member.busy;
+        member.woken = true;
+        if !queued {
+            state.queue.push_back(number);
+        }
+        if state.idle < state.queue.len() && state.threads.len() < self.0.most && !state.stop {
+            let shared = Arc::clone(&self.0.shared);
+            let thread = thread::Builder::new().name("ordna collector".to_owned());
+            // Without a further thread those that are there do the work.
+            state.threads.extend(thread.spawn(move || shared.run()));
+        }
+        let attended = !state.threads.is_empty();
+        drop(state);
+        self.0.shared.wake.notify_one();
+        attended
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of a thread.
+    fn run(&self) {
+        let mut state = self.state();
+        while !state.stop {
+            state.queue_due();
+            let Some((number, tended)) = state.next() else {
+                state = self.sleep(state);
+                continue;
+            };
+            drop(state);
+            // A panic is told by the hook of panics; the member then leaves its work to callers.
+            let left = tended.upgrade().map(|tended| {
+                let left = catch_unwind(AssertUnwindSafe(|| tended.tend()));
+                left.unwrap_or_default()
+            });
+            state = self.state();
+            state.tended(number, left.flatten());
+        }
+    }
+
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.idle += 1;
+        let first = state.due.first().map(|(at, _)| *at);
+        let mut state = match first {
+            None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                let waited = self.wake.wait_timeout(state, left);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.idle -= 1;
+        state
+    }
+}
+
+impl State {
+    /// Moves members whose time has come to the queue.
+    fn queue_due(&mut self) {
+        if self.due.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some((at, number)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.pop_first();
+            if let Some(member) = self.members.get_mut(&number) {
+                member.due = None;
+                if !std::mem::replace(&mut member.woken, true) && !member.busy {
+                    self.queue.push_back(number);
+                }
+            }
+        }
+    }
+
+    /// The next member to be tended.
+    fn next(&mut self) -> Option<(u64, Weak<dyn Tended>)> {
+        let number = self.queue.pop_front()?;
+        let member = self.members.get_mut(&number)?;
+        (member.woken, member.busy) = (false, true);
+        Some((number, Weak::clone(&member.tended)))
+    }
+
+    /// A member was tended.
+    fn tended(&mut self, number: u64, left: Option<Duration>) {
+        let Some(member) = self.members.get_mut(&number) else { return };
+        member.busy = false;
+        if member.woken {
+            self.queue.push_back(number);
+        }
+        let due = left.and_then(|left| Instant::now().checked_add(left));
+        if let Some(before) = std::mem::replace(&mut member.due, due) {
+            self.due.remove(&(before, number));
+        }
+        self.due.extend(due.map(|at| (at, number)));
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let threads = {
+            let mut state = self.shared.state();
+            state.stop = true;
+            std::mem::take(&mut state.threads)
+        };
+        self.shared.wake.notify_all();
+        for thread in threads.into_iter().filter(|it| it.thread().id() != thread::current().id()) {
+            // A thread does not panic; if it did, it has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    struct Told(Sender<()>, Option<Duration>, Mutex<Receiver<()>>);
+
+    impl Tended for Told {
+        fn tend(&self) -> Option<Duration> {
+            self.0.send(()).unwrap();
+            // Until it is let go on.
+            let _ = self.2.lock().unwrap().recv();
+            self.1
+        }
+    }
+
+    type Ends = (Arc<Told>, Receiver<()>, Sender<()>);
+
+    fn member(pool: &Collectors, left: Option<Duration>) -> (u64, Ends) {
+        let ((tell, told), (let_go, wait)) = (channel(), channel());
+        let member = Arc::new(Told(tell, left, Mutex::new(wait)));
+        let weak: Weak<Told> = Arc::downgrade(&member);
+        (pool.join(weak), (member, told, let_go))
+    }
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn members_share_the_threads_and_each_is_tended_by_one() {
+        let pool = Collectors::new(2);
+        let members: Vec<_> = (0..3).map(|_| member(&pool, None)).collect();
+        for _ in 0..2 {
+            for (number, _) in &members {
+                assert!(pool.wake(*number));
+            }
+            // Two threads stand in two members; woken again, these are not entered twice.
+            for (_, (_, told, _)) in &members[..2] {
+                told.recv_timeout(PATIENCE).unwrap();
+            }
+            pool.wake(members[0].0);
+            let (_, (_, first, let_go)) = &members[0];
+            let (_, (_, third, _)) = &members[2];
+            assert!(first.try_recv().is_err() && third.try_recv().is_err());
+            let_go.send(()).unwrap();
+            third.recv_timeout(PATIENCE).unwrap();
+            members[1].1.2.send(()).unwrap();
+            first.recv_timeout(PATIENCE).unwrap();
+            let_go.send(()).unwrap();
+            members[2].1.2.send(()).unwrap();
+            assert!(pool.0.shared.state().threads.len() <= 2);
+        }
+        pool.leave(members[1].0);
+        assert!(!pool.wake(members[1].0));
+    }
+
+    #[test]
+    fn a_member_is_tended_when_it_is_due() {
+        let pool = Collectors::new(1);
+        let (number, (_member, told, let_go)) = member(&pool, Some(Duration::from_millis(1)));
+        pool.wake(number);
+        for _ in 0..3 {
+            told.recv_timeout(PATIENCE).unwrap();
+            let_go.send(()).unwrap();
+        }
+        drop(let_go);
+    }
+
+    #[test]
+    fn without_threads_nobody_comes() {
+        let pool = Collectors::new(0);
+        let (number, _) = member(&pool, None);
+        assert!(!pool.wake(number));
+    }
+}

@@ -1,0 +1,133 @@
+//! Writes at a position of a byte string: `APPEND` and its kin.
+
+use std::borrow::Cow;
+
+use super::engine::{Engine, Payment, Reserved, expiry};
+use super::entry::{Found, Put};
+use super::handle::Store;
+use super::journal::Scope;
+use crate::tree::{Probe, Splice, Spliced, Step, Turn};
+use ordna_base::value::MAX_LEN;
+use ordna_base::{Change, Error, Key};
+
+/// What a splice wrote, for the journal.
+struct Written<T> {
+    splice: Splice<T>,
+    /// The new length of the value.
+    len: usize,
+    /// Whether the key was absent: then the value is zeros and what was written.
+    is_new: bool,
+}
+
+impl<K: Key + ?Sized> Engine<K, [u8]> {
+    fn splice<T: AsRef<[u8]>>(
+        &self,
+        key: &K,
+        turn: &Turn<'_>,
+        mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
+    ) -> Result<Option<Written<T>>, Error> {
+        loop {
+            let (mut reserved, mut kept) = (Reserved::new(self, key), false);
+            let decide_present = |value: &[u8], deadline| {
+                if self.is_expired(deadline) {
+                    return None;
+                }
+                let decided = decide(Some(Found { value, expires_at: expiry(deadline) }));
+                kept = decided.is_none();
+                decided.map(|(at, bytes)| Splice { at, bytes })
+            };
+            let prepare = |step: Step| reserved.prepare(step, Payment::Due);
+            let probe = Probe::new(key);
+            let done = self.tree.splice(&probe, turn, decide_present, prepare, || self.live())?;
+            if let Some(Spliced { splice, len, outcome }) = done {
+                reserved.settle(&outcome);
+                return Ok(Some(Written { splice, len, is_new: false }));
+            }
+            if kept {
+                return Ok(None);
+            }
+            // Absent or expired: an entry like any other, unless it has come meanwhile.
+            let (mut written, mut refused, mut came) = (None, None, false);
+            self.apply::<Vec<u8>, _>(key, turn, Payment::Due, |found| {
+                came = found.is_some();
+                let Some((at, bytes)) = (if came { None } else { decide(None) }) else {
+                    return Change::Keep;
+                };
+                let len = at.saturating_add(bytes.as_ref().len());
+                if len > MAX_LEN {
+                    refused = Some(Error::ValueTooLong { len });
+                    return Change::Keep;
+                }
+                let value = [Cow::from(vec![0; at]), bytes.as_ref().into()].concat();
+                written = Some(Written { splice: Splice { at, bytes }, len, is_new: true });
+                Change::Put(Put::forever(value))
+            })?;
+            if let Some(refused) = refused {
+                return Err(refused);
+            }
+            if !came {
+                return Ok(written);
+            }
+        }
+    }
+}
+
+impl<K: Key + ?Sized> Store<K, [u8]> {
+    /// Appends to the value of `key` (absent: creates it); returns its new length. A snapshot keeps
+    /// the value as it was. O(log n) and the bytes appended, amortized: a value of 256 bytes or
+    /// more that grows gets as much room behind it as it has, at most 1 MiB, which counts against
+    /// the memory limit.
+    ///
+    /// # Errors
+    /// As [`modify_entry`](Self::modify_entry).
+    ///
+    /// ```
+    /// let log: ordna::Store<[u8], [u8]> = ordna::Store::new();
+    /// assert_eq!(log.append(b"today", b"sunny")?, 5);
+    /// assert_eq!(log.append(b"today", b", then rain")?, 16);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn append(&self, key: &K, bytes: &[u8]) -> Result<usize, Error> {
+        let at_end = |found: Option<Found<'_, [u8]>>| found.map_or(0, |found| found.value.len());
+        let written = self.splice(key, |found| Some((at_end(found), bytes)))?;
+        Ok(written.unwrap_or_default())
+    }
+
+    /// Shows the entry of `key` to `decide`, and writes the bytes that it returns at the position
+    /// that it returns, as one step; `None` changes nothing. Returns the new length if it wrote.
+    /// Zeros fill what lies between the value's end and the position. The deadline stays. Past the
+    /// end it costs what [`append`](Self::append) does; inside the value it copies, O(length).
+    /// `decide` may run several times, under the lock of the key's leaf.
+    ///
+    /// # Errors
+    /// As [`modify_entry`](Self::modify_entry).
+    pub fn splice<T: AsRef<[u8]>>(
+        &self,
+        key: &K,
+        mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
+    ) -> Result<Option<usize>, Error> {
+        key.check()?;
+        let mut unlogged = || {
+            self.within_limit(|engine| engine.writing(|turn| engine.splice(key, turn, &mut decide)))
+        };
+        let Some(journal) = self.journal() else {
+            return Ok(unlogged()?.map(|written| written.len));
+        };
+        let mut len = None;
+        journal.write(Scope::Key(key), self, &mut |notes| {
+            let Some(Written { splice: Splice { at, bytes }, len: new, is_new }) = unlogged()?
+            else {
+                return Ok(());
+            };
+            len = Some(new);
+            if is_new {
+                let value = [Cow::from(vec![0; at]), bytes.as_ref().into()].concat();
+                notes.put(key, Put::forever(value.as_slice()));
+            } else {
+                notes.splice(key, at, bytes.as_ref());
+            }
+            Ok(())
+        })?;
+        Ok(len)
+    }
+}

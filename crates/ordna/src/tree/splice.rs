@@ -1,0 +1,175 @@
+//! Writes at a position of a byte string; those at its end cost what they write, amortized.
+//!
+//! # Contract
+//! As for [`Tree::apply`]. A value that grows to [`SHARED_FROM`] bytes or more moves to a buffer
+//! with room behind it ([`ordna_base::buffer`]). The next write at its end claims some of that room
+//! under the leaf's lock, and publishes a new small record; undo records and readers keep the old
+//! one, of the same buffer with a shorter length. A write inside the value copies it: bytes that a
+//! record shows never change. An entry counts with its buffer's whole room against the memory
+//! limit, and so does an undo record that shares it.
+//!
+//! # Shares
+//! If an undo record keeps the old record, both own a share. Otherwise the new record takes over
+//! the share of the old one, whose memory alone is retired.
+
+#![expect(unsafe_code, reason = "the records of a locked entry")]
+
+use ordna_base::buffer::Buffer;
+use ordna_base::record::Record;
+use ordna_base::sync::point;
+use ordna_base::value::MAX_LEN;
+use ordna_base::{Error, Key};
+
+use super::leaf::{Leaf, Probe};
+use super::undo::{LiveTerms, State};
+use super::{Held, Outcome, Step, Tree, Turn};
+
+/// Values of this length get room behind them when they grow: below it, a copy costs no more than
+/// the allocation of a record.
+const SHARED_FROM: usize = 256;
+/// Room behind a value at most, in bytes; below it, as much as the value has.
+const MOST_ROOM: usize = 1 << 20;
+
+/// A write at a position: where, and what.
+pub struct Splice<T> {
+    pub at: usize,
+    pub bytes: T,
+}
+
+/// What a splice has done.
+pub struct Spliced<T> {
+    pub splice: Splice<T>,
+    /// The new length of the value.
+    pub len: usize,
+    pub outcome: Outcome,
+}
+
+impl<K: Key + ?Sized> Tree<K, [u8]> {
+    /// Shows value and deadline of the key to `decide` and writes as it says. `None`: the key is
+    /// absent or `decide` said so, and nothing was changed. `prepare` and `live` as for
+    /// [`Tree::apply`].
+    ///
+    /// # Errors
+    /// Those of `prepare`, and a value that is too long. Nothing is changed.
+    pub fn splice<T: AsRef<[u8]>>(
+        &self,
+        probe: &Probe<'_, K>,
+        turn: &Turn<'_>,
+        decide: impl FnOnce(&[u8], u64) -> Option<Splice<T>>,
+        mut prepare: impl FnMut(Step) -> Result<(), Error>,
+        live: impl Fn() -> Option<LiveTerms>,
+    ) -> Result<Option<Spliced<T>>, Error> {
+        let Held { leaf, lock } = self.lock(probe, turn.guard);
+        let entry = leaf.find(probe, self.simd).map(|slot| (slot, leaf.entry(slot)));
+        let decided = entry.and_then(|(slot, old)| {
+            let record = Leaf::<K, [u8]>::record(old.word)?;
+            let decide = |value: &[u8]| Some((decide(value, old.deadline)?, value.len()));
+            // SAFETY: the entry's record; its leaf is locked.
+            let (splice, len) = unsafe { record.with_value(decide) }?;
+            Some((slot, old, record, splice, len))
+        });
+        let Some((slot, old, record, splice, len)) = decided else {
+            lock.unlock_unchanged();
+            return Ok(None);
+        };
+        let (at, bytes) = (splice.at, splice.bytes.as_ref());
+        let end = at.saturating_add(bytes.len());
+        let new_len = len.max(end);
+        if new_len > MAX_LEN {
+            lock.unlock_unchanged();
+            return Err(Error::ValueTooLong { len: new_len });
+        }
+        // SAFETY: as above.
+        let claim = unsafe { record.buffer() }.and_then(|buffer| buffer.claim(at.min(len), end));
+        let mut capacity = (end > len && new_len >= SHARED_FROM)
+            .then(|| (new_len + new_len.min(MOST_ROOM)).min(MAX_LEN));
+        let shrinks = Self::cost_of(old.word, old.deadline);
+        let grows = match (&claim, capacity) {
+            (Some(_), _) => shrinks,
+            (None, Some(capacity)) => {
+                let stored = size_of::<usize>() + Buffer::size_of(capacity);
+                Self::cost_of_len(probe.key, stored, old.deadline)
+            }
+            (None, None) => Self::cost_of_len(probe.key, new_len, old.deadline),
+        };
+        let undo = self.needs_undo(leaf, probe, turn);
+        let mut step = Step {
+            grows,
+            shrinks,
+            undo: if undo { super::Log::<K, [u8]>::RECORD + shrinks } else { 0 },
+            deadline: old.deadline,
+        };
+        let mut prepared = prepare(step);
+        if prepared.is_err() && claim.is_none() && capacity.take().is_some() {
+            // It may fit without room.
+            step.grows = Self::cost_of_len(probe.key, new_len, old.deadline);
+            prepared = prepare(step);
+        }
+        if let Err(refused) = prepared {
+            if let Some(claim) = claim {
+                claim.give_back();
+            }
+            lock.unlock_unchanged();
+            return Err(refused);
+        }
+        let mut outcome = Outcome {
+            before: Some(old.deadline),
+            after: Some(old.deadline),
+            changed: true,
+            shrinks,
+            ..Outcome::default()
+        };
+        if undo {
+            let state = State::Present { word: old.word, deadline: old.deadline };
+            outcome.undo.0 = self.log.push(leaf, probe, state, turn.term);
+            point("tree.splice.pushed");
+        }
+        let extends = claim.is_some();
+        let new = match claim {
+            Some(claim) => {
+                let buffer = claim.fill(bytes);
+                if undo {
+                    buffer.share();
+                }
+                point("tree.splice.filled");
+                Record::of_buffer(probe.key, buffer, new_len)
+            }
+            // SAFETY: as above: the undo record that now keeps it, if any, does not end under the
+            // lock.
+            None => unsafe {
+                record.with_value(|value| Self::copied(probe.key, value, at, bytes, capacity))
+            },
+        };
+        // The deadline stays, so a reader that finds old or new word needs no new version.
+        outcome.word = Leaf::word_of(probe, new);
+        leaf.set_word(slot, outcome.word);
+        match (undo, extends) {
+            (true, _) => {}
+            // SAFETY: unlinked under the leaf's lock; the new record has the share.
+            (false, true) => unsafe { record.retire_without_share(turn.guard) },
+            (false, false) => Self::retire(old.word, turn.guard),
+        }
+        self.prune_and_unlock(leaf, lock, true, live, turn.guard, &mut outcome);
+        Ok(Some(Spliced { splice, len: new_len, outcome }))
+    }
+
+    /// A record of a value with bytes written over it; with room behind it if there is a capacity.
+    fn copied(
+        key: &K,
+        value: &[u8],
+        at: usize,
+        bytes: &[u8],
+        capacity: Option<usize>,
+    ) -> Record<K, [u8]> {
+        let zeros = vec![0; at.saturating_sub(value.len())];
+        let rest = value.get(at + bytes.len()..).unwrap_or_default();
+        let pieces = [&value[..at.min(value.len())], &zeros, bytes, rest];
+        match capacity {
+            None => Record::new(key, pieces.concat().as_slice()),
+            Some(capacity) => {
+                let len = pieces.iter().map(|piece| piece.len()).sum();
+                Record::of_buffer(key, Buffer::new(&pieces, capacity), len)
+            }
+        }
+    }
+}
