@@ -60,17 +60,19 @@ impl Client {
     /// Has the connection close as soon as its task looks: at the next read, write or stretch.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        self.ending.notify_one();
+        self.ending.notify_waiters();
     }
 
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Resolves once [`end`](Self::end) was called. One task at a time may wait.
+    /// Resolves once [`end`](Self::end) was called.
     pub async fn ended(&self) {
-        while !self.is_ended() {
-            self.ending.notified().await;
+        // Before the look: it is told of an end that comes between the look and the wait.
+        let ending = self.ending.notified();
+        if !self.is_ended() {
+            ending.await;
         }
     }
 

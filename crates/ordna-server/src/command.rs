@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ordna::Change;
 use ordna::{Found, OrderedIndex, Put};
 
-use crate::hash::{Hash, MOST_BYTES};
+use crate::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::logs::{Slow, SlowLog, unix_millis};
 use crate::lookup::Lookup;
@@ -289,6 +289,46 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// Writes bytes at a position of a string, as [`Store::splice`](ordna::Store::splice) does, and
+    /// reports the key. `decide` gets the string, and may run several times. Returns the new
+    /// length.
+    ///
+    /// # Errors
+    /// The key holds no string.
+    pub fn splice<T: AsRef<[u8]>>(
+        &self,
+        key: &[u8],
+        mut decide: impl FnMut(&[u8]) -> (usize, T),
+    ) -> Result<usize> {
+        let mut front = 0;
+        let spliced = self.keys.splice(key, |found| {
+            // The first byte tells how a string is stored: it must stay.
+            let value = found.map(|found| found.value).filter(|value| !value.is_empty())?;
+            let string = stored::string(value)?;
+            front = value.len() - string.len();
+            if front == 0 && value[0] == MARK {
+                return None;
+            }
+            let (at, bytes) = decide(string);
+            (at > 0).then_some((front + at, bytes))
+        });
+        if let Some(length) = spliced.map_err(refused)? {
+            self.report([key]);
+            return Ok(length - front);
+        }
+        let mut length = 0;
+        self.modify(key, |found| {
+            let (at, bytes) = decide(found.map_or(&[], |found| found.value));
+            let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
+            let end = at + bytes.as_ref().len();
+            value.resize(value.len().max(end), 0);
+            value[at..end].copy_from_slice(bytes.as_ref());
+            length = value.len();
+            Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
+        })?;
+        Ok(length)
+    }
+
     /// Removes a key; returns whether it was there.
     pub fn remove(&self, key: &[u8]) -> bool {
         let mut was_there = false;
@@ -409,16 +449,24 @@ impl Context<'_> {
     pub fn call(&mut self, number: usize, arguments: Arguments<'_>, out: &mut Replies) -> Outcome {
         let state = self.state;
         let spec = &self.table.catalog.all()[number];
-        if state.monitors.receiver_count() > 0 && !spec.has("admin") && !is_secret(spec) {
+        if state.was_monitored.load(Ordering::Relaxed)
+            && state.monitors.receiver_count() > 0
+            && !spec.has("admin")
+            && !is_secret(spec)
+        {
             self.show_monitors(arguments);
         }
-        let (begin, before) = (Instant::now(), out.bytes.len());
+        // In a pipeline a command begins when the one before it ends.
+        let begin = self.session.now.take().unwrap_or_else(Instant::now);
+        let before = out.bytes.len();
         let outcome = self.table.execute(number)(self, arguments, out);
         let outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
             Outcome::Done
         });
-        let took = begin.elapsed();
+        let end = Instant::now();
+        let took = end.saturating_duration_since(begin);
+        self.session.now = Some(end);
         state.stats.executed(number, took, out.bytes.get(before) == Some(&b'-'));
         self.session.client.last_command.store(number, Ordering::Relaxed);
         let settings = &state.settings;

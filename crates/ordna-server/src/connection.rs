@@ -5,10 +5,13 @@
 //! and between the stretches of a walk.
 
 use std::io::{Error, ErrorKind, Result};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -26,6 +29,8 @@ use crate::walk::Walk;
 
 /// Replies are sent before they grow beyond this, if more of a batch is to come.
 const SEND: usize = 256 << 10;
+/// Commands of a batch whose keys are looked up together: as many cache misses as a core overlaps.
+const AHEAD: usize = 16;
 /// Commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
 /// A walk goes on for this long after its client has closed its side of the connection: the client
@@ -67,12 +72,15 @@ pub async fn serve(state: Arc<State>, table: &'static Table, stream: Stream, cli
 impl Connection<'_> {
     async fn converse(&mut self, session: &mut Session) -> Result<()> {
         let mut requests = Requests::default();
+        let client = Arc::clone(&self.client);
+        // Waits from the first read on, so that a read registers nothing.
+        let mut ended = Waiting { future: pin!(client.ended()), client: &client, waits: false };
         loop {
             // Bytes that are there come before the end, which costs a look at shared memory.
             let received = tokio::select! {
                 biased;
                 received = self.stream.read_buf(requests.receive()) => received?,
-                () = self.client.ended() => return Ok(()),
+                () = &mut ended => return Ok(()),
                 line = next_line(session) => {
                     self.replies.simple(&line);
                     self.send().await?;
@@ -82,9 +90,11 @@ impl Connection<'_> {
             if received == 0 {
                 return Ok(());
             }
-            let since = self.client.since.elapsed().as_millis() as u64;
+            let now = Instant::now();
+            session.now = Some(now);
+            let since = now.saturating_duration_since(self.client.since).as_millis() as u64;
             self.client.last_seen.store(since, Ordering::Relaxed);
-            self.state.stats.input_bytes.fetch_add(received as u64, Ordering::Relaxed);
+            self.state.stats.received(received);
             self.account(&requests);
             let go_on = self.execute_all(session, &mut requests).await?;
             self.settle(session).await;
@@ -117,6 +127,9 @@ impl Connection<'_> {
         requests.limit(self.state.settings.query_limit.size());
         let mut executed = 0;
         loop {
+            if executed % AHEAD == 0 {
+                self.fetch_ahead(requests);
+            }
             let arguments = match requests.next(session.user.is_some()) {
                 Ok(None) => return Ok(true),
                 Ok(Some(arguments)) => arguments,
@@ -130,6 +143,7 @@ impl Connection<'_> {
             };
             if self.state.may_be_paused() {
                 self.wait_for_pause(arguments).await;
+                session.now = None;
             }
             executed += 1;
             self.unsent += 1;
@@ -148,6 +162,9 @@ impl Connection<'_> {
                     true
                 }
             };
+            if !matches!(outcome, Outcome::Done) {
+                session.now = None;
+            }
             match outcome {
                 Outcome::Done => {}
                 Outcome::Close => return Ok(false),
@@ -173,10 +190,21 @@ impl Connection<'_> {
             if self.replies.bytes.len() > SEND {
                 self.settle(session).await;
                 self.send().await?;
+                session.now = None;
             }
             if executed % TURN == 0 {
                 self.turn().await?;
+                session.now = None;
             }
+        }
+    }
+
+    /// Has the memory behind the keys of several commands fetched at once.
+    fn fetch_ahead(&self, requests: &Requests) {
+        let mut keys = [&[][..]; AHEAD];
+        let found = requests.ahead(&mut keys);
+        if found > 1 {
+            self.state.keys().get_many_with(&keys[..found], |_, _| ());
         }
     }
 
@@ -297,13 +325,32 @@ impl Connection<'_> {
             sent += written;
         }
         if sent > 0 {
-            self.state.stats.output_bytes.fetch_add(sent as u64, Ordering::Relaxed);
+            self.state.stats.sent(sent);
             self.replies.bytes.clear();
             if matches!(self.stream, Stream::Tls(_)) {
                 self.stream.flush().await?;
             }
         }
         Ok(())
+    }
+}
+
+/// The wait for a client's end, which registers the task once: all its wakers are the same.
+struct Waiting<'a, F> {
+    future: Pin<&'a mut F>,
+    client: &'a Client,
+    waits: bool,
+}
+
+impl<F: Future<Output = ()>> Future for Waiting<'_, F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.waits && !self.client.is_ended() {
+            return Poll::Pending;
+        }
+        self.waits = true;
+        self.future.as_mut().poll(context)
     }
 }
 

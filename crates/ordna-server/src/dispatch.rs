@@ -24,7 +24,7 @@ pub fn execute(
     if session.acl_version != state.acl.version() && !refresh_user(state, session) {
         return Outcome::Close;
     }
-    let Some(number) = table.catalog.number_of(arguments.get(0)) else {
+    let Some(number) = table.catalog.number_after(session.last_command, arguments.get(0)) else {
         if is_web_page(arguments.get(0)) {
             tracing::warn!(
                 peer = %session.client.peer,
@@ -35,6 +35,7 @@ pub fn execute(
         }
         return fail(session, arguments, &unknown(arguments), out);
     };
+    session.last_command = number;
     let spec = &table.catalog.all()[number];
     if let Err(error) = permitted(state, session, number, spec, arguments) {
         state.stats.rejected(number);

@@ -66,9 +66,9 @@ pub fn text(state: &State) -> String {
     lines.counter("ordna_connections_refused_total", "Connections beyond the limit.", refused);
     let evicted = load(&state.clients.evicted);
     lines.counter("ordna_evicted_clients_total", "Clients closed for their memory.", evicted);
-    let input = load(&state.stats.input_bytes);
+    let input = state.stats.input_bytes();
     lines.counter("ordna_input_bytes_total", "Bytes received.", input);
-    let output = load(&state.stats.output_bytes);
+    let output = state.stats.output_bytes();
     lines.counter("ordna_output_bytes_total", "Bytes sent.", output);
     lines.counter("ordna_keyspace_hits_total", "GETs of present keys.", state.hits.sum());
     lines.counter("ordna_keyspace_misses_total", "GETs of absent keys.", state.misses.sum());

@@ -10,23 +10,25 @@ pub struct Replies {
 
 impl Replies {
     fn header(&mut self, sign: u8, number: i64) {
-        let mut digits = [0; 20];
-        let mut at = digits.len();
+        // Sign, minus, twenty digits, end of line: from the back.
+        let mut line = [0; 24];
+        line[22..].copy_from_slice(b"\r\n");
+        let mut at = 22;
         let mut rest = number.unsigned_abs();
         loop {
             at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
+            line[at] = b'0' + (rest % 10) as u8;
             rest /= 10;
             if rest == 0 {
                 break;
             }
         }
-        self.bytes.push(sign);
         if number < 0 {
-            self.bytes.push(b'-');
+            at -= 1;
+            line[at] = b'-';
         }
-        self.bytes.extend_from_slice(&digits[at..]);
-        self.bytes.extend_from_slice(b"\r\n");
+        line[at - 1] = sign;
+        self.bytes.extend_from_slice(&line[at - 1..]);
     }
 
     /// A status, such as `OK`. No line breaks.

@@ -231,6 +231,37 @@ impl Requests {
         Ok(Some(Arguments { bytes: &self.buffer, ranges: &self.arguments }))
     }
 
+    /// The first arguments of the complete commands that follow, up to the length of `keys`;
+    /// returns how many. Only a look: what is no such command ends it.
+    pub fn ahead<'a>(&'a self, keys: &mut [&'a [u8]]) -> usize {
+        let mut found = 0;
+        let mut rest = self.buffer.get(self.at..).unwrap_or_default();
+        if self.missing > 0 {
+            return 0;
+        }
+        while let Some(place) = keys.get_mut(found)
+            && let Some((count, mut at)) = length(rest, b'*')
+        {
+            for number in 0..count {
+                let Some((length, used)) = length(&rest[at..], b'$') else { return found };
+                let start = at + used;
+                let Some(argument) = rest.get(start..start.saturating_add(length)) else {
+                    return found;
+                };
+                if number == 1 {
+                    *place = argument;
+                }
+                at = start + length + 2;
+                if at > rest.len() {
+                    return found;
+                }
+            }
+            found += usize::from(count > 1);
+            rest = &rest[at..];
+        }
+        found
+    }
+
     /// The number behind `*` or `$`, up to the end of its line.
     fn line(&mut self, too_long: &str) -> Result<Option<Range<usize>>, ProtocolError> {
         let rest = &self.buffer[self.at..];
@@ -284,6 +315,23 @@ pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option
         }
     }
     (commands, None)
+}
+
+/// A short length behind a sign, and the bytes that its line takes.
+fn length(bytes: &[u8], sign: u8) -> Option<(usize, usize)> {
+    const DIGITS: usize = 6;
+    if *bytes.first()? != sign {
+        return None;
+    }
+    let mut length = 0;
+    for (at, byte) in bytes.iter().enumerate().skip(1).take(DIGITS + 1) {
+        match byte {
+            b'0'..=b'9' => length = length * 10 + usize::from(byte - b'0'),
+            b'\r' => return Some((length, at + 2)).filter(|(_, used)| *used <= bytes.len()),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// A decimal number as Redis reads one: no blanks, no leading zeroes or plus.
@@ -382,6 +430,34 @@ mod tests {
         assert_eq!(whole, expected);
         for piece in 1..20 {
             assert_eq!(parse(bytes, piece).unwrap(), whole, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_look_ahead_finds_the_first_arguments_of_whole_commands() {
+        let bytes = b"*2\r\n$3\r\nGET\r\n$2\r\nk1\r\n*1\r\n$4\r\nPING\r\n*3\r\n$3\r\nSET\r\n$2\r\nk2\r\n$1\r\nv\r\n";
+        let mut requests = Requests::default();
+        let mut whole = Vec::new();
+        for cut in 0..=bytes.len() {
+            requests = Requests::default();
+            requests.receive().extend_from_slice(&bytes[..cut]);
+            let mut keys = [&[][..]; 4];
+            let found = requests.ahead(&mut keys);
+            whole.push(found);
+            assert_eq!(keys[..found], [b"k1".as_slice(), b"k2"][..found], "cut at {cut}");
+        }
+        assert_eq!(whole.last(), Some(&2));
+        assert!(whole.is_sorted());
+        assert_eq!(requests.ahead(&mut [&[][..]; 1]), 1);
+        // Behind a command that was taken, and not within one.
+        assert!(requests.next(true).unwrap().is_some());
+        assert_eq!(requests.ahead(&mut [&[][..]; 4]), 1);
+        for broken in ["*2\r\n$x", "*99999999\r\n", "GET a\r\n", "*2\r\n$999999\r\na", "*2\r"] {
+            let mut requests = Requests::default();
+            requests.receive().extend_from_slice(broken.as_bytes());
+            assert_eq!(requests.ahead(&mut [&[][..]; 4]), 0, "{broken:?}");
+            let _ = requests.next(true);
+            assert_eq!(requests.ahead(&mut [&[][..]; 4]), 0, "{broken:?}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use tokio::sync::broadcast;
 
@@ -59,6 +60,10 @@ pub struct Session {
     pub executing: bool,
     /// A command since the last replies may have written.
     pub wrote: bool,
+    /// The time, if it was read just now.
+    pub now: Option<Instant>,
+    /// The number of the last command.
+    pub last_command: usize,
 }
 
 impl Session {
@@ -74,6 +79,8 @@ impl Session {
             guesses: 0,
             executing: false,
             wrote: false,
+            now: None,
+            last_command: 0,
         };
         session.become_user(user);
         session

@@ -148,6 +148,13 @@ impl Catalog {
         self.numbers.get(std::str::from_utf8(lower).ok()?).copied()
     }
 
+    /// The same for a client whose last command had this number: most repeat it.
+    #[inline]
+    pub fn number_after(&self, last: usize, name: &[u8]) -> Option<usize> {
+        let same = |spec: &Spec| spec.name.as_bytes().eq_ignore_ascii_case(name);
+        if self.specs.get(last).is_some_and(same) { Some(last) } else { self.number_of(name) }
+    }
+
     pub fn find(&self, name: &[u8]) -> Option<&Spec> {
         self.number_of(name).and_then(|number| self.specs.get(number))
     }

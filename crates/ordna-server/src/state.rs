@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::{Bound, Deref};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use ordna::sync::StripedCounter;
-use ordna::{MemoryBudget, Options, Statistics};
+use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, broadcast};
 
 use crate::acl::Acl;
@@ -23,7 +23,6 @@ use crate::persistence::Persistence;
 use crate::samples::Samples;
 use crate::search::results::Results;
 use crate::settings::Settings;
-use crate::snapshot::Snapshot;
 use crate::snapshots::Snapshots;
 use crate::spec::Catalog;
 use crate::stats::Stats;
@@ -32,9 +31,6 @@ use crate::watches::Watches;
 
 /// Lines that a monitor may lag behind before it loses some.
 const MONITOR_LAG: usize = 4096;
-
-/// Flushed keyspaces that snapshots may keep; few, as each has threads.
-const MOST_KEPT: usize = 8;
 
 /// Until when clients pause.
 #[derive(Debug, Default)]
@@ -57,6 +53,8 @@ pub struct State {
     flushed: Mutex<Vec<Weak<Entries>>>,
     /// The memory limit, for all of them together.
     memory: Option<MemoryBudget>,
+    /// The threads that collect for all of them.
+    collectors: Collectors,
     pub persistence: Option<Arc<Persistence>>,
     pub config: Config,
     pub settings: Settings,
@@ -80,6 +78,8 @@ pub struct State {
     pub pause: Pause,
     /// Receives a line for each command while somebody monitors.
     pub monitors: broadcast::Sender<Arc<str>>,
+    /// Somebody has monitored since the start. The channel's own count is behind a lock.
+    pub was_monitored: AtomicBool,
     /// `SHUTDOWN` was said.
     pub shutdown: Notify,
     /// The listener is gone, and connections drain.
@@ -100,12 +100,14 @@ impl State {
         settings.max_clients.set(sized(config.max_clients));
         settings.output_limit.set(sized(config.max_reply));
         settings.clients_memory.set(sized(config.max_clients_memory()));
-        let keyspace = Keyspace::with_options(options(&config, memory.as_ref()));
+        let collectors = Collectors::new(config.collectors.get());
+        let keyspace = Keyspace::with_options(options(&collectors, memory.as_ref()));
         let dir = config.data.as_ref().map(|data| data.dir.as_path());
         let indexes = Indexes::new(dir, memory.clone());
         indexes.replaced(&keyspace);
         Self {
             keyspace: ShardedLock::new(keyspace),
+            collectors,
             indexes,
             results: Results::default(),
             persistence: config.data.clone().map(|data| Arc::new(Persistence::new(data))),
@@ -128,6 +130,7 @@ impl State {
             run_id: run_id(),
             pause: Pause::default(),
             monitors: broadcast::channel(MONITOR_LAG).0,
+            was_monitored: AtomicBool::new(false),
             shutdown: Notify::new(),
             stopping: AtomicBool::new(false),
             hits: StripedCounter::new(),
@@ -150,7 +153,7 @@ impl State {
 
     /// How the keyspace works.
     pub fn options(&self) -> Options {
-        options(&self.config, self.memory.as_ref())
+        options(&self.collectors, self.memory.as_ref())
     }
 
     /// Puts the keyspace that was read at the start in the place of the empty one.
@@ -160,39 +163,24 @@ impl State {
         *held = keyspace;
     }
 
-    /// A stable state with no command half done in it. A snapshot alone could hold a write that
-    /// began first and miss one that ended first; here no write is under way at the moment it is
-    /// taken.
-    pub fn cut(&self) -> Snapshot {
-        Snapshot::of(&self.keys_alone())
-    }
-
     /// Removes all keys, and ends scans; snapshots stay. Puts an empty keyspace in the place of
-    /// this one and returns this one. If snapshots keep [`MOST_KEPT`] keyspaces already, it removes
-    /// the keys instead, in O(n): each keyspace has collectors of its own.
+    /// this one and returns this one.
     ///
     /// # Errors
     /// Other commands are inside, or the log refuses a new keyspace.
-    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Option<Keyspace>, String> {
+    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
         let Keys::Alone(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
         let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
         flushed.retain(|flushed| flushed.strong_count() > 0);
-        if flushed.len() >= MOST_KEPT {
-            self.cursors.end_all();
-            keyspace.remove_range(Bound::Unbounded, Bound::Unbounded);
-            self.indexes.replaced(keyspace);
-            return Ok(None);
-        }
-        let options = options(&self.config, self.memory.as_ref());
-        debug_assert!(flushed.len() < MOST_KEPT);
-        let empty = keyspace.successor(options).map_err(|error| format!("MISCONF {error}"))?;
+        let empty =
+            keyspace.successor(self.options()).map_err(|error| format!("MISCONF {error}"))?;
         self.cursors.end_all();
         flushed.push(keyspace.downgrade());
         drop(flushed);
         self.indexes.replaced(&empty);
-        Ok(Some(std::mem::replace(&mut **keyspace, empty)))
+        Ok(std::mem::replace(&mut **keyspace, empty))
     }
 
     /// Counts of the flushed keyspaces that are not freed.
@@ -266,8 +254,8 @@ fn run_id() -> String {
 }
 
 /// How the keyspace works.
-fn options(config: &Config, memory: Option<&MemoryBudget>) -> Options {
-    let options = Options::new().collectors(config.collectors.get());
+fn options(collectors: &Collectors, memory: Option<&MemoryBudget>) -> Options {
+    let options = Options::new().shared_collectors(collectors);
     match memory {
         Some(budget) => options.memory_budget(budget),
         None => options,

@@ -36,8 +36,15 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Stats {
     stripes: Box<[Box<[Cells]>]>,
-    pub input_bytes: AtomicU64,
-    pub output_bytes: AtomicU64,
+    bytes: Box<[Bytes]>,
+}
+
+/// Bytes received and sent. On a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Bytes {
+    received: AtomicU64,
+    sent: AtomicU64,
 }
 
 fn stripe() -> usize {
@@ -65,9 +72,24 @@ impl Stats {
         let stripe = || (0..commands).map(|_| Cells::default()).collect();
         Self {
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
-            input_bytes: AtomicU64::new(0),
-            output_bytes: AtomicU64::new(0),
+            bytes: (0..STRIPES).map(|_| Bytes::default()).collect(),
         }
+    }
+
+    pub fn received(&self, bytes: usize) {
+        self.bytes[stripe()].received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn sent(&self, bytes: usize) {
+        self.bytes[stripe()].sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn input_bytes(&self) -> u64 {
+        self.bytes.iter().map(|bytes| bytes.received.load(Ordering::Relaxed)).sum()
+    }
+
+    pub fn output_bytes(&self) -> u64 {
+        self.bytes.iter().map(|bytes| bytes.sent.load(Ordering::Relaxed)).sum()
     }
 
     /// Counts an execution.
@@ -114,8 +136,10 @@ impl Stats {
             let all = [&cells.calls, &cells.nanoseconds, &cells.failed, &cells.rejected];
             all.into_iter().chain(&cells.buckets).for_each(|cell| cell.store(0, Ordering::Relaxed));
         }
-        self.input_bytes.store(0, Ordering::Relaxed);
-        self.output_bytes.store(0, Ordering::Relaxed);
+        for bytes in &self.bytes {
+            bytes.received.store(0, Ordering::Relaxed);
+            bytes.sent.store(0, Ordering::Relaxed);
+        }
     }
 }
 

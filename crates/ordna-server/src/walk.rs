@@ -1,8 +1,10 @@
 //! Commands that walk over many keys, in stretches, so that other clients get their turn.
 //!
 //! A walk reads one snapshot from its first stretch to its last; a removal follows the present
-//! state. A stretch ends by the work done, not by the entries met: matching, copying and passing an
-//! entry all count.
+//! state. A walk that wants few entries reads the present state in its first stretch, with no other
+//! command inside: that is one state too. It takes a snapshot of the same moment if it must go on.
+//! A stretch ends by the work done, not by the entries met: matching, copying and passing an entry
+//! all count.
 //!
 //! # Protocol of a long reply
 //! An array names its length first. A walk gathers entries until its end or until [`GATHERED`]
@@ -13,6 +15,7 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
+use ordna::index::bounds_cross;
 use ordna::{Direction, OrderedIndex};
 
 use crate::cursors::Position;
@@ -30,6 +33,8 @@ const STRETCH: usize = 32 << 10;
 const ENTRY: usize = 16;
 /// Bytes copied for one unit of work.
 const COPIED: usize = 64;
+/// Entries that a walk reads at once, with no other command inside, before it takes a snapshot.
+const AT_ONCE: usize = 256;
 /// Bytes of a reply that are kept before the walk only counts.
 const GATHERED: usize = 256 << 10;
 
@@ -131,13 +136,32 @@ impl Walk {
             }
             return Ok(over);
         }
-        if self.snapshot.is_none() {
-            self.snapshot = Some(held.map_or_else(|| state.cut(), Snapshot::of));
-        }
         self.found.resp3 = out.resp3;
+        let snapshot = match self.snapshot.clone() {
+            Some(snapshot) => snapshot,
+            None => {
+                // A snapshot beside writes could hold one that began first and miss one that ended
+                // first; here no write is under way.
+                let alone = held.is_none().then(|| state.keys_alone());
+                let Some(keys) = held.or(alone.as_deref()) else { return Ok(true) };
+                let is_short = self.skip.saturating_add(self.limit) <= AT_ONCE;
+                if is_short && matches!(self.form, Form::Plain) {
+                    self.found.bytes.reserve(self.limit * 32);
+                    if self.read_stretch(&Source::Live(keys), None) {
+                        drop(alone);
+                        self.finish(state, out);
+                        return Ok(true);
+                    }
+                }
+                let snapshot = Snapshot::of(keys);
+                self.snapshot = Some(snapshot.clone());
+                snapshot
+            }
+        };
+        let source = Source::Snapshot(&snapshot);
         let over = match self.phase {
-            Phase::Gather | Phase::Count(..) => self.read_stretch(None),
-            Phase::Send => self.read_stretch(Some(out)),
+            Phase::Gather | Phase::Count(..) => self.read_stretch(&source, None),
+            Phase::Send => self.read_stretch(&source, Some(out)),
         };
         match &self.phase {
             Phase::Gather if over => {
@@ -170,12 +194,11 @@ impl Walk {
         Ok(false)
     }
 
-    /// Walks for a stretch, over a snapshot; whether the walk is at its end. Entries go to `out` if
-    /// it is given, to `found` otherwise.
-    fn read_stretch(&mut self, out: Option<&mut Replies>) -> bool {
-        let Self { lower, upper, direction, skip, limit, purpose, snapshot, phase, .. } = self;
+    /// Walks for a stretch; whether the walk is at its end. Entries go to `out` if it is given, to
+    /// `found` otherwise.
+    fn read_stretch(&mut self, source: &Source<'_>, out: Option<&mut Replies>) -> bool {
+        let Self { lower, upper, direction, skip, limit, purpose, phase, .. } = self;
         let Self { found, count, unsent, last, .. } = self;
-        let Some(snapshot) = snapshot else { return true };
         if *limit == 0 {
             return true;
         }
@@ -184,7 +207,8 @@ impl Walk {
         let out = out.unwrap_or(found);
         let mut work = 0;
         *last = None;
-        snapshot.visit(borrow(lower), borrow(upper), *direction, |key, value| {
+        let most = skip.saturating_add(*limit);
+        source.visit(borrow(lower), borrow(upper), *direction, most, |key, value| {
             work += ENTRY;
             if *skip > 0 {
                 *skip -= 1;
@@ -296,6 +320,31 @@ impl Walk {
         }
         self.header(out);
         out.bytes.append(&mut self.found.bytes);
+    }
+}
+
+/// What a stretch reads.
+enum Source<'a> {
+    /// The present state, of a keyspace that is held alone.
+    Live(&'a Keyspace),
+    Snapshot(&'a Snapshot),
+}
+
+impl Source<'_> {
+    /// Visits entries within the bounds; the caller wants at most `most` of them.
+    fn visit(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        most: usize,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        match self {
+            Self::Live(_) if bounds_cross(lower, upper) => {}
+            Self::Live(keys) => keys.walk((lower, upper), direction, most, visit),
+            Self::Snapshot(snapshot) => snapshot.visit(lower, upper, direction, visit),
+        }
     }
 }
 

@@ -51,12 +51,10 @@ fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     };
     let (at, shift) = (offset / 8, 7 - offset % 8);
     let mut old = 0;
-    context.modify(arguments.get(1), |found| {
-        let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
-        value.resize(value.len().max(at + 1), 0);
-        old = value[at] >> shift & 1;
-        value[at] = value[at] & !(1 << shift) | bit << shift;
-        Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
+    context.splice(arguments.get(1), |string| {
+        let byte = string.get(at).copied().unwrap_or(0);
+        old = byte >> shift & 1;
+        (at, [byte & !(1 << shift) | bit << shift])
     })?;
     out.integer(i64::from(old));
     Ok(Outcome::Done)

@@ -14,7 +14,6 @@ use crate::command::{
 };
 use crate::cursors::Recalled;
 use crate::glob::{self, Pattern};
-use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
@@ -108,7 +107,7 @@ fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     if !fits {
         return Err(SYNTAX.to_owned());
     }
-    let freeing = context.state.flush(&mut context.keys)?.and_then(Keyspace::release);
+    let freeing = context.state.flush(&mut context.keys)?.release();
     out.simple("OK");
     Ok(freeing.map_or(Outcome::Done, Outcome::Freeing))
 }

@@ -183,6 +183,7 @@ fn monitor(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
         return Err("ERR MONITOR isn't allowed in a transaction".to_owned());
     }
     context.session.monitor = Some(context.state.monitors.subscribe());
+    context.state.was_monitored.store(true, Ordering::Relaxed);
     context.session.client.is_monitor.store(true, Ordering::Relaxed);
     ok(out)
 }

@@ -1,10 +1,9 @@
 //! Commands on parts of values.
 //!
-//! A value is written anew as a whole: the store has no spare room behind a value, so `APPEND` and
-//! `SETRANGE` cost O(length).
+//! What grows a value costs the bytes written, amortized: the store keeps room behind it.
+//! `SETRANGE` inside a value copies the value.
 
-use ordna::Put;
-use ordna::{Change, value};
+use ordna::value;
 
 use crate::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, TOO_LONG, WRITE,
@@ -46,15 +45,8 @@ pub const COMMANDS: &[Command] = &[
 
 fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, tail) = (arguments.get(1), arguments.get(2));
-    let mut length = 0;
-    context.modify(key, |found| {
-        let longer = [found.map_or(&[][..], |found| found.value), tail].concat();
-        length = longer.len();
-        // One byte too long is refused by the store, with the key unchanged.
-        Change::Put(Put { value: longer, expires_at: found.and_then(|found| found.expires_at) })
-    })?;
-    debug_assert!(length <= value::MAX_LEN);
-    out.count(length);
+    // One byte too long is refused by the store, with the key unchanged.
+    out.count(context.splice(key, |string| (string.len(), tail))?);
     Ok(Outcome::Done)
 }
 
@@ -91,17 +83,8 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         out.count(context.string(key, <[u8]>::len)?.unwrap_or(0));
         return Ok(Outcome::Done);
     }
-    let end =
-        offset.checked_add(piece.len()).filter(|end| *end <= value::MAX_LEN).ok_or(TOO_LONG)?;
-    let mut length = 0;
-    context.modify(key, |found| {
-        let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
-        value.resize(value.len().max(end), 0);
-        value[offset..end].copy_from_slice(piece);
-        length = value.len();
-        Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
-    })?;
-    out.count(length);
+    offset.checked_add(piece.len()).filter(|end| *end <= value::MAX_LEN).ok_or(TOO_LONG)?;
+    out.count(context.splice(key, |_| (offset, piece))?);
     Ok(Outcome::Done)
 }
 

@@ -2,6 +2,8 @@
 
 mod against_redis;
 #[cfg(target_os = "linux")]
+mod appends;
+#[cfg(target_os = "linux")]
 mod collectors;
 mod commands;
 mod common;
