@@ -36,7 +36,17 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
                 kept = decided.is_none();
                 decided.map(|(at, bytes)| Splice { at, bytes })
             };
-            let prepare = |step: Step| reserved.prepare(step, Payment::Due);
+            let prepare = |step: Step| {
+                let needs = step.grows.saturating_sub(step.shrinks);
+                // While the limit is lifted, too, room is taken within it only.
+                if let Some(limit) = self.budget.limit()
+                    && step.room
+                    && self.budget.used() + needs > limit
+                {
+                    return Err(Error::MemoryLimit { limit });
+                }
+                reserved.prepare(step, Payment::Due)
+            };
             let probe = Probe::new(key);
             let done = self.tree.splice(&probe, turn, decide_present, prepare, || self.live())?;
             if let Some(Spliced { splice, len, outcome }) = done {

@@ -131,6 +131,8 @@ pub struct Step {
     pub undo: usize,
     /// The deadline of the new entry; [`FOREVER`] if it has none.
     pub deadline: u64,
+    /// Whether the new entry takes room for later; if refused, the write is tried without.
+    pub room: bool,
 }
 
 /// What a write has done.
@@ -411,7 +413,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let value = value.borrow();
                 let grows = Self::cost(probe.key, value, *deadline != FOREVER);
                 let undo = if undo { Log::<K, V>::RECORD + shrinks } else { 0 };
-                let step = Step { grows, shrinks, undo, deadline: *deadline };
+                let step = Step { grows, shrinks, undo, deadline: *deadline, room: false };
                 if let Err(refused) = value.check().and_then(|()| prepare(step)) {
                     lock.unlock_unchanged();
                     return Err(refused);

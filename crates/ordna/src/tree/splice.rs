@@ -98,10 +98,12 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             shrinks,
             undo: if undo { super::Log::<K, [u8]>::RECORD + shrinks } else { 0 },
             deadline: old.deadline,
+            room: claim.is_none() && capacity.is_some(),
         };
         let mut prepared = prepare(step);
         if prepared.is_err() && claim.is_none() && capacity.take().is_some() {
             // It may fit without room.
+            step.room = false;
             step.grows = Self::cost_of_len(probe.key, new_len, old.deadline);
             prepared = prepare(step);
         }

@@ -206,19 +206,19 @@ fn a_newer_format_is_refused_as_such() {
     let (disk, _) = small_backup(Compression::None);
     let path = Path::new("/b/shard-0000");
     let mut content = disk.read(path);
-    content[8] = 2;
+    content[8] = 3;
     let sum = crc(&content[..44]).to_le_bytes();
     content[44..48].copy_from_slice(&sum);
     disk.replace(path, content);
     let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
-    assert!(matches!(error, BackupError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, BackupError::NewerFormat { found: 3, known: 2, .. }), "{error}");
     let path = Path::new("/b/MANIFEST");
     let text = String::from_utf8(disk.read(path)).unwrap();
     let (_, json) = text.split_once('\n').unwrap();
-    let sum = crc(format!("ORDNA-MANIFEST 2 {json}").as_bytes());
-    disk.replace(path, format!("ORDNA-MANIFEST 2 {sum:08x}\n{json}").into_bytes());
+    let sum = crc(format!("ORDNA-MANIFEST 3 {json}").as_bytes());
+    disk.replace(path, format!("ORDNA-MANIFEST 3 {sum:08x}\n{json}").into_bytes());
     let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
-    assert!(matches!(error, BackupError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    assert!(matches!(error, BackupError::NewerFormat { found: 3, known: 2, .. }), "{error}");
 }
 
 #[test]
