@@ -4,6 +4,7 @@ mod backup;
 mod common;
 mod growth;
 mod paper;
+mod secondary;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -35,6 +36,8 @@ enum Command {
     Growth(Box<growth::Growth>),
     /// Measure backup, restore and the log, each beside its limit.
     Backup(backup::Backup),
+    /// Measure secondary indexes beside the raw store.
+    Secondary(secondary::Secondary),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
     /// List the indexes, key sets and workloads.
@@ -132,6 +135,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
         Command::Run(run) => run.run(),
         Command::Growth(growth) => growth.run(),
         Command::Backup(backup) => backup.run(),
+        Command::Secondary(secondary) => secondary.run(),
         Command::Paper(papers) => papers.run(),
         Command::Docs(docs) => docs.run(),
     }
