@@ -591,8 +591,7 @@ impl Service {
         Ok(info(&index, &cut))
     }
 
-    /// Names of all fields that an index looks at. O(indexes). A source may leave other fields away only
-    /// if it sends whole documents for indexes to come.
+    /// Whether any index is over documents with such an id. O(indexes).
     pub fn covers(&self, id: &[u8]) -> bool {
         lock(&self.shared.registry).indexes.values().any(|index| index.definition.covers(id))
     }
