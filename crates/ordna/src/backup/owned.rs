@@ -27,7 +27,7 @@ impl OwnedStore {
     /// their number). Parallel. O(n).
     ///
     /// # Errors
-    /// [`BackupError`]. Source: Nitro, §5.2 and §9.
+    /// [`BackupError`]; the backup has entries that expire. Source: Nitro, §5.2 and §9.
     pub fn restore(
         backup: impl AsRef<Path>,
         options: OpenOptions,
@@ -35,7 +35,16 @@ impl OwnedStore {
         owner_of: impl Fn(&[u8], u64) -> usize + Sync,
         hash: &EntryHash,
     ) -> Result<(Arc<Self>, Vec<Owner>), BackupError> {
-        let store = Store::restore(backup, options)?;
+        let backup = backup.as_ref();
+        let store: Store<[u8], u64> = Store::restore(backup, options)?;
+        // A collector would free records that owners point at.
+        if store.statistics().expiring.0 > 0 {
+            return Err(BackupError::OtherKind {
+                path: backup.to_owned(),
+                found: "entries that expire".to_owned(),
+                expected: "entries of owners".to_owned(),
+            });
+        }
         Ok(Self::adopt(store, owners.max(1), &owner_of, hash))
     }
 }
