@@ -110,6 +110,7 @@ pub(crate) fn info(index: &Index, cut: &Cut) -> IndexInfo {
         entries: snapshot.map_or(0, Snapshot::len),
         bytes: index.entries.memory(),
         reverse_bytes: index.reverse_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum(),
+        writes: index.writes.load(Ordering::Relaxed),
         wrong_type: index.wrong_type.load(Ordering::Relaxed),
         too_large: index.too_large.load(Ordering::Relaxed),
     }

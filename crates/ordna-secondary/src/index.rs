@@ -37,6 +37,8 @@ pub struct IndexInfo {
     pub bytes: usize,
     /// Bytes of the reverse maps, as of the last cut.
     pub reverse_bytes: usize,
+    /// Entries inserted and removed, as of the last cut.
+    pub writes: u64,
     /// Documents left out because of a field's type.
     pub wrong_type: u64,
     /// Documents left out because they are too large.
@@ -58,6 +60,7 @@ pub(crate) struct Index {
     pub too_large: AtomicU64,
     /// Bytes of each worker's reverse map.
     pub reverse_bytes: Vec<AtomicUsize>,
+    pub writes: AtomicU64,
     /// The last document that was left out, and why.
     pub left_out: Mutex<Option<(Vec<u8>, Error)>>,
 }
@@ -75,6 +78,7 @@ impl Index {
             wrong_type: AtomicU64::new(0),
             too_large: AtomicU64::new(0),
             reverse_bytes: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            writes: AtomicU64::new(0),
             left_out: Mutex::new(None),
         }
     }

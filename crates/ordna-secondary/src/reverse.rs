@@ -90,29 +90,36 @@ pub(crate) enum ReverseMap {
 }
 
 impl ReverseMap {
-    /// Makes these keys the document's entries. Entries that stay are not touched. O(log n) for each
-    /// that comes or goes.
+    /// Makes these keys the document's entries; returns how many came or went. Entries that stay are not
+    /// touched. O(log n) for each that comes or goes.
     ///
     /// # Errors
     /// The memory limit is reached: entries may be missing from now on.
-    pub fn set(&mut self, hash: u64, bucket: u32, id: &[u8], keys: &mut Keys) -> Result<(), Error> {
+    pub fn set(
+        &mut self,
+        hash: u64,
+        bucket: u32,
+        id: &[u8],
+        keys: &mut Keys,
+    ) -> Result<u64, Error> {
         let value = entry_value(bucket, id);
+        let mut writes = 0;
         match self {
             Self::Pointers(owner) => {
                 let mut present = std::mem::take(&mut keys.present);
                 present.clear();
                 present.resize(keys.len(), false);
                 if !fault!("pipeline.reverse.removes") {
-                    owner.remove_where(hash, |key, value| {
+                    writes += owner.remove_where(hash, |key, value| {
                         if id_of(key, value) != id {
                             return false;
                         }
                         let stays = keys.iter().position(|new| new == key);
                         stays.map(|at| present[at] = true).is_none()
-                    });
+                    }) as u64;
                 }
                 for (key, _) in keys.iter().zip(&present).filter(|(_, present)| !**present) {
-                    owner.insert(key, value)?;
+                    writes += u64::from(owner.insert(key, value)?);
                 }
                 keys.present = present;
             }
@@ -120,13 +127,14 @@ impl ReverseMap {
                 let old = map.get(id).map_or(&[][..], |(_, keys)| keys);
                 for gone in old.iter().filter(|old| !keys.iter().any(|new| new == &***old)) {
                     store.remove(gone);
+                    writes += 1;
                 }
                 for new in keys.iter().filter(|new| !old.iter().any(|old| &**old == *new)) {
                     store.insert(new, &value)?;
+                    writes += 1;
                 }
                 let bytes = |id: &[u8], keys: &[Box<[u8]>]| -> usize {
-                    let per_key = |key: &Box<[u8]>| size_of::<Box<[u8]>>() + key.len();
-                    id.len() + keys.iter().map(per_key).sum::<usize>()
+                    id.len() + size_of_val(keys) + keys.iter().map(|key| key.len()).sum::<usize>()
                 };
                 if let Some((id, (_, keys))) = map.remove_entry(id) {
                     *memory -= bytes(&id, &keys);
@@ -138,7 +146,7 @@ impl ReverseMap {
                 }
             }
         }
-        Ok(())
+        Ok(writes)
     }
 
     /// Removes the entries of all documents of a bucket. O(documents).

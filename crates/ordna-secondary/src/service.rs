@@ -299,9 +299,6 @@ impl Shared {
             if self.lanes.is_stopped() {
                 return Err(Error::Stopped);
             }
-            if let Some(error) = &*lock(&self.source_error) {
-                return Err(error.clone().into());
-            }
             let Some(left) = timeout.checked_sub(began.elapsed()) else {
                 return Err(Error::Timeout { waited: timeout });
             };
@@ -327,6 +324,8 @@ impl Shared {
             // What was fed can be shown at once; for what was not, the next cut does.
             if self.lanes.vector().reaches(&target)? {
                 self.ask();
+            } else if let Some(error) = &*lock(&self.source_error) {
+                return Err(error.clone().into());
             }
             Ok(None)
         })
@@ -414,7 +413,7 @@ impl Service {
             for (index, maps) in indexes {
                 registry.indexes.insert(index.definition.name.clone(), Arc::clone(&index));
                 for (worker, map) in locals.iter_mut().zip(maps) {
-                    worker.push(Local { index: Arc::clone(&index), map, newer: None });
+                    worker.push(Local { index: Arc::clone(&index), map, writes: 0, newer: None });
                 }
             }
         }
@@ -533,7 +532,10 @@ impl Service {
         }
         let builder = Arc::clone(shared);
         self.spawn("index-build".to_owned(), move || match builder.fill(&index, &at) {
-            Ok(()) => builder.lanes.stop().send(|_| Message::Filled(Arc::clone(&index))),
+            Ok(()) => {
+                builder.lanes.stop().send(|_| Message::Filled(Arc::clone(&index)));
+                builder.ask();
+            }
             Err(error) => {
                 index.fail(error);
                 let _published = lock(&builder.published);

@@ -14,6 +14,8 @@ use crate::reverse::{Hasher, ReverseMap};
 pub(crate) struct Local {
     pub index: Arc<Index>,
     pub map: ReverseMap,
+    /// Entries inserted and removed since the last cut.
+    pub writes: u64,
     /// While the index is built from a snapshot: what the snapshot's documents must not overwrite.
     pub newer: Option<Newer>,
 }
@@ -42,8 +44,9 @@ impl Local {
         if let Err(error) = made {
             index.leave_out(&mutation.id, error);
         }
-        if let Err(error) = self.map.set(hash, mutation.bucket, &mutation.id, keys) {
-            index.fail(error);
+        match self.map.set(hash, mutation.bucket, &mutation.id, keys) {
+            Ok(writes) => self.writes += writes,
+            Err(error) => index.fail(error),
         }
     }
 }
@@ -84,7 +87,7 @@ pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: V
                 }
                 Message::Add(index, map) => {
                     let newer = (!index.is_filled()).then(Newer::default);
-                    indexes.push(Local { index, map: *map, newer });
+                    indexes.push(Local { index, map: *map, writes: 0, newer });
                 }
                 Message::Remove(index) => indexes.retain(|local| local.index.uid != index.uid),
                 Message::Clear(bucket) => {
@@ -96,7 +99,9 @@ pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: V
                     }
                 }
                 Message::Cut(meeting) => {
-                    for local in &indexes {
+                    for local in &mut indexes {
+                        let writes = std::mem::take(&mut local.writes);
+                        local.index.writes.fetch_add(writes, Ordering::Relaxed);
                         let bytes = &local.index.reverse_bytes[number];
                         bytes.store(local.map.memory(), Ordering::Relaxed);
                     }

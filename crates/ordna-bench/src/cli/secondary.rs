@@ -358,7 +358,7 @@ impl Secondary {
         let mut times = Vec::new();
         let pushed: u64 = thread::scope(|scope| -> Result<u64, BenchError> {
             let push = |thread: u64| -> Result<u64, SourceError> {
-                let mut pushed = 0;
+                let mut pushed = 0_u64;
                 let mut next = world.fed + 1;
                 while !stop.load(Ordering::Relaxed) {
                     for bucket in (0..BUCKETS).filter(|bucket| bucket % self.threads == thread) {
@@ -367,7 +367,7 @@ impl Secondary {
                         let bucket = bucket as u32;
                         feed.push(Mutation { bucket, seq: next, id: id(number), document })?;
                         pushed += 1;
-                        if pushed % 512 == 0 {
+                        if pushed.is_multiple_of(512) {
                             lock().push_back((bucket, next, Instant::now()));
                         }
                     }

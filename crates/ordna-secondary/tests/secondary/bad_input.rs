@@ -55,7 +55,7 @@ fn cursors_of_other_queries_and_dropped_indexes_are_refused() {
     let two = Query::new().limit(2);
     let cursor = world.service.query("names", &two, &read).unwrap().cursor.unwrap();
     let mut damaged = cursor.as_bytes().to_vec();
-    damaged[20] ^= 1;
+    damaged[15] ^= 1;
     assert!(matches!(Cursor::from_bytes(&damaged), Err(Error::BadCursor(_))));
     assert!(Cursor::from_bytes(b"").is_err());
     assert!("zz".parse::<Cursor>().is_err());
@@ -126,18 +126,14 @@ impl ChangeSource for Jumping {
         while !feed.has_indexes() {
             std::thread::yield_now();
         }
+        let mut repeated: Vec<bool> = Vec::new();
         for (seq, number) in [(1, 1), (2, 2), (1, 1), (2, 2), (3, 3)] {
             let document = Some(Document::new().with("n", int(number)));
             let taken =
                 feed.push(Mutation { bucket: 0, seq, id: Box::from(&b"d"[..]), document })?;
-            assert_eq!(
-                taken,
-                feed.position(0).unwrap().seq == seq && number >= seq as i128 && {
-                    // A repetition is told apart by its position only.
-                    taken
-                }
-            );
+            repeated.push(!taken);
         }
+        assert_eq!(repeated, [false, false, true, true, false]);
         let elsewhere = Mutation { bucket: 1, seq: 1, id: Box::default(), document: None };
         assert!(matches!(feed.push(elsewhere), Err(SourceError::NoSuchBucket { .. })));
         let (place, reason) = ("here".to_owned(), "the end".to_owned());

@@ -152,7 +152,8 @@ fn in_order(parts: &[Part], a: &[Value], b: &[Value]) -> Ordering {
 }
 
 type Model = BTreeMap<Vec<u8>, Document>;
-type Rows = Vec<(Vec<Value>, Vec<u8>)>;
+type Row = (Vec<Value>, Vec<u8>);
+type Rows = Vec<Row>;
 
 /// What an index holds, from the documents.
 fn recompute(definition: &IndexDefinition, documents: &Model) -> Rows {
@@ -195,9 +196,7 @@ fn recompute(definition: &IndexDefinition, documents: &Model) -> Rows {
 }
 
 fn assert_same(definition: &IndexDefinition, found: &Rows, expected: &Rows) {
-    let same = |(a, b): (&(Vec<Value>, Vec<u8>), &(Vec<Value>, Vec<u8>))| {
-        in_order(&definition.parts, &a.0, &b.0).is_eq() && a.1 == b.1
-    };
+    let same = |(a, b): (&Row, &Row)| in_order(&definition.parts, &a.0, &b.0).is_eq() && a.1 == b.1;
     let all = found.len() == expected.len() && found.iter().zip(expected).all(same);
     assert!(all, "{definition:?}\nfound    {found:?}\nexpected {expected:?}");
 }

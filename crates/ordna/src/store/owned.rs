@@ -30,6 +30,9 @@ use ordna_base::index::Change;
 use ordna_base::record::Record;
 use ordna_base::{Error, Key, MemoryUsage, OrderedIndex};
 
+/// A record of an entry, and the entry's hash.
+type Hashed = (u64, Record<[u8], u64>);
+
 /// Computes the hash of an entry, by which its owner finds it.
 pub type EntryHash = Arc<dyn Fn(&[u8], u64) -> u64 + Send + Sync>;
 
@@ -81,7 +84,7 @@ impl OwnedStore {
             }
             sorted
         };
-        let sorted: Vec<Vec<Vec<(u64, Record<[u8], u64>)>>> = thread::scope(|scope| {
+        let sorted: Vec<Vec<Vec<Hashed>>> = thread::scope(|scope| {
             let parts = leaves.chunks(share.max(1)).map(|part| scope.spawn(move || sort(part)));
             let parts: Vec<_> = parts.collect();
             parts.into_iter().map(|part| part.join().expect("the closures do not panic")).collect()
