@@ -38,7 +38,15 @@ fn document() -> impl Strategy<Value = Document> {
 }
 
 fn part() -> impl Strategy<Value = Part> {
-    let kinds = vec![Kind::Any, Kind::Number, Kind::Text, Kind::LowerText, Kind::Bytes, Kind::Bool];
+    let kinds = vec![
+        Kind::Any,
+        Kind::Number,
+        Kind::Text,
+        Kind::LowerText,
+        Kind::Bytes,
+        Kind::Bool,
+        Kind::Natural,
+    ];
     (select(&FIELDS[..]), any::<bool>(), prop_oneof![Just(Kind::Any), select(kinds)]).prop_map(
         |(field, descending, kind)| {
             let part = Part::new(field).kind(kind);
@@ -107,6 +115,10 @@ fn stored(value: &Value, kind: Kind) -> Option<Value> {
         (Kind::Any, _) | (_, Value::Null | Value::Missing) => Some(value.clone()),
         (Kind::Number, Value::Number(_)) | (Kind::Bool, Value::Bool(_)) => Some(value.clone()),
         (Kind::Number, _) => Some(Value::Number(Number::Int(text?.parse().ok()?))),
+        (Kind::Natural, _) => match text.and_then(|text| text.parse().ok()) {
+            Some(number) => Some(Value::Number(Number::Int(number))),
+            None => Some(value.clone()),
+        },
         (Kind::Text, _) => text.map(Value::String),
         (Kind::LowerText, _) => text.map(|text| Value::String(text.to_lowercase())),
         (Kind::Bytes, Value::Bytes(_)) => Some(value.clone()),
