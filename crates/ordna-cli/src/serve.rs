@@ -11,7 +11,6 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use ordna_server::{Config, Data, LogSync, Server, Tls, parse_bytes};
 use serde::Deserialize;
-use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -241,23 +240,17 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
         .with_writer(std::io::stderr)
         .init();
     let options = options.with_file()?;
-    let threads = match options.threads {
-        Some(threads) => threads.get(),
-        None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
-    };
-    let one = std::env::var_os("ORDNA_MULTI").is_none();
-    let runtime = if one {
-        Builder::new_current_thread().enable_all().build()?
-    } else {
-        Builder::new_multi_thread().worker_threads(threads).enable_all().build()?
-    };
-    let workers = if one { others(&runtime, threads)? } else { Vec::new() };
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = options.threads {
+        builder.worker_threads(threads.get());
+    }
+    let runtime = builder.enable_all().build()?;
     let config = options.to_config()?;
     runtime.block_on(async {
         // Before the socket is there, so that no signal comes too early for its handler.
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
-        let server = Server::bind(config).await?.serve_on(workers);
+        let server = Server::bind(config).await?;
         tracing::info!(address = %server.address(), "ready");
         if let Some(address) = server.console_address() {
             tracing::info!("console at http://{address}/");
@@ -281,18 +274,6 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
     })?;
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(ExitCode::SUCCESS)
-}
-
-/// A runtime for each thread but this one's, on a thread of its own; the handles of all.
-fn others(own: &Runtime, threads: usize) -> anyhow::Result<Vec<Handle>> {
-    let mut workers = vec![own.handle().clone()];
-    for _ in 1..threads {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        workers.push(runtime.handle().clone());
-        let run = move || runtime.block_on(std::future::pending::<()>());
-        std::thread::Builder::new().name("ordna worker".to_owned()).spawn(run)?;
-    }
-    Ok(workers)
 }
 
 fn say_what_next(address: SocketAddr) {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
@@ -76,7 +75,6 @@ pub struct Server {
     console: Option<TcpListener>,
     state: Arc<State>,
     address: SocketAddr,
-    workers: Vec<Handle>,
 }
 
 impl std::fmt::Debug for Server {
@@ -162,13 +160,7 @@ impl Server {
         let state = State::new(config, address, &table().catalog);
         load_users(&state)?;
         let state = Arc::new(state);
-        let workers = Vec::new();
-        Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address, workers })
-    }
-
-    /// Has these runtimes serve the connections in turn, instead of the one that runs the server.
-    pub fn serve_on(self, workers: Vec<Handle>) -> Self {
-        Self { workers, ..self }
+        Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address })
     }
 
     /// Where it listens first: with port 0 asked for, the port that the system chose.
@@ -197,15 +189,13 @@ impl Server {
     /// # Errors
     /// The data directory could not be read.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { listeners, encrypted, acceptor, metrics, console, state, workers, .. } = self;
-        let workers: Arc<[Handle]> = workers.into();
+        let Self { listeners, encrypted, acceptor, metrics, console, state, .. } = self;
         let mut tasks: Vec<JoinHandle<()>> = Vec::new();
         for listener in listeners {
-            tasks.push(tokio::spawn(accept(state.clone(), listener, None, workers.clone())));
+            tasks.push(tokio::spawn(accept(state.clone(), listener, None)));
         }
         for listener in encrypted {
-            let acceptor = acceptor.clone();
-            tasks.push(tokio::spawn(accept(state.clone(), listener, acceptor, workers.clone())));
+            tasks.push(tokio::spawn(accept(state.clone(), listener, acceptor.clone())));
         }
         let pages = [(metrics, false), (console, true)];
         for (listener, console) in pages {
@@ -268,14 +258,8 @@ fn load_users(state: &State) -> Result<(), ServeError> {
 }
 
 /// Accepts connections of one listener.
-async fn accept(
-    state: Arc<State>,
-    listener: TcpListener,
-    acceptor: Option<TlsAcceptor>,
-    workers: Arc<[Handle]>,
-) {
+async fn accept(state: Arc<State>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
     let Some(local) = local(&listener) else { return };
-    let mut turns = workers.iter().cycle();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -285,13 +269,7 @@ async fn accept(
                     continue;
                 };
                 let (state, acceptor) = (state.clone(), acceptor.clone());
-                let worker = turns.next();
-                // A socket waits in the runtime that it was made in.
-                let stream = match worker {
-                    Some(_) => stream.into_std().map(Accepted::Elsewhere),
-                    None => Ok(Accepted::Here(stream)),
-                };
-                let serve = async move {
+                tokio::spawn(async move {
                     match prepare(&state, stream, acceptor).await {
                         Ok(stream) => connection::serve(state, table(), stream, client).await,
                         Err(error) => {
@@ -299,8 +277,7 @@ async fn accept(
                             state.clients.leave(&client);
                         }
                     }
-                };
-                worker.map_or_else(Handle::current, Handle::clone).spawn(serve);
+                });
             }
             Err(error) => {
                 // Out of file descriptors, most likely: others must close first.
@@ -309,12 +286,6 @@ async fn accept(
             }
         }
     }
-}
-
-/// A connection for the runtime that accepted it, or for another one.
-enum Accepted {
-    Here(TcpStream),
-    Elsewhere(std::net::TcpStream),
 }
 
 /// Tells a client that there are too many.
@@ -326,13 +297,9 @@ fn refuse(stream: &TcpStream) {
 /// Sets the options of a socket, and does the handshake.
 async fn prepare(
     state: &State,
-    stream: std::io::Result<Accepted>,
+    stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
 ) -> std::io::Result<Stream> {
-    let stream = match stream? {
-        Accepted::Here(stream) => stream,
-        Accepted::Elsewhere(stream) => TcpStream::from_std(stream)?,
-    };
     stream.set_nodelay(true)?;
     let seconds = state.settings.keepalive.get();
     if let Some(seconds) = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0) {
