@@ -11,14 +11,14 @@
 //!
 //! # Invariants
 //! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
-//! 2. The list that begins at `open` holds exactly the slabs that have room. An empty slab is freed
-//!    at once.
+//! 2. The list that begins at `open` holds exactly the slabs that have room and are not chosen to become
+//!    empty. An empty slab is freed at once.
 //!
 //! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where
 //! the system knows no huge pages a slab is memory like any other.
 //!
-//! Nodes do not move: one live node, or one dead node that is not yet freed, keeps its whole slab.
-//! [`Pool::spare`] counts the unused bytes.
+//! One live node, or one dead node that is not yet freed, keeps its whole slab. [`Pool::spare`] counts the
+//! unused bytes. The owner of the nodes may move those of sparse slabs, see [`Pool::begin_compaction`].
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -26,6 +26,7 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, PoisonError};
 
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::lock::{Mutex, MutexGuard};
 
 /// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
@@ -55,7 +56,7 @@ struct State {
     nodes: usize,
     /// The first of the slabs that have room.
     open: *mut Slab,
-    slabs: usize,
+    slabs: Vec<*mut Slab>,
     /// Nodes in slabs.
     used: usize,
 }
@@ -63,7 +64,7 @@ struct State {
 // SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
 unsafe impl Send for State {}
 
-/// The head of a slab. All but `shared` is used under the lock of the pool's state. `shared` is
+/// The head of a slab. All but `shared` and `sparse` is used under the lock of the pool's state. `shared` is
 /// read without it, to get at the lock: so there is never a `&mut` to the whole head, only to
 /// single fields.
 struct Slab {
@@ -77,6 +78,10 @@ struct Slab {
     /// Its neighbours among the slabs that have room, if it has.
     next: *mut Self,
     prev: *mut Self,
+    /// Whether it is in that list.
+    listed: bool,
+    /// Whether its nodes are to move elsewhere; read without the lock.
+    sparse: AtomicBool,
 }
 
 impl Pool {
@@ -84,7 +89,7 @@ impl Pool {
     pub fn new(layout: Layout) -> Self {
         let layout = layout.pad_to_align();
         let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
-        let state = State { nodes: 0, open: ptr::null_mut(), slabs: 0, used: 0 };
+        let state = State { nodes: 0, open: ptr::null_mut(), slabs: Vec::new(), used: 0 };
         Self(Arc::new(Shared { size, align, state: Mutex::new(state) }))
     }
 
@@ -99,8 +104,9 @@ impl Pool {
         // SAFETY: a new slab is in no list, an open one is there, and the lock is held.
         unsafe {
             if state.open.is_null() {
-                state.open(Slab::new(&self.0)?.as_ptr());
-                state.slabs += 1;
+                let slab = Slab::new(&self.0)?.as_ptr();
+                state.open(slab);
+                state.slabs.push(slab);
             }
             state.used += 1;
             let slab = state.open;
@@ -116,6 +122,70 @@ impl Pool {
     pub fn forget(&self) {
         let mut state = self.0.lock();
         state.nodes = state.nodes.saturating_sub(1);
+    }
+
+    /// Whether more than a quarter of the slabs is without a node that counts:
+    /// [`Pool::begin_compaction`] is worth its while.
+    pub fn has_much_room(&self) -> bool {
+        let state = self.0.lock();
+        let slabs = state.slabs.len() * SLAB;
+        slabs >= PLAIN && state.nodes * self.0.size < slabs / 4 * 3
+    }
+
+    /// Chooses the slabs with the fewest nodes whose nodes all others have room for; all slabs if the
+    /// nodes are so few that the next ones get no slab. They give out no memory until [`Pool::end_compaction`]; [`Pool::is_sparse`] tells their nodes, which the owner
+    /// moves. Returns whether there are any. O(s log s) with s slabs. One caller at a time.
+    pub fn begin_compaction(&self) -> bool {
+        let mut state = self.0.lock();
+        // SAFETY: listed slabs are there, and the lock is held.
+        let used = |slab: &*mut Slab| unsafe { (**slab).used };
+        let mut slabs = state.slabs.clone();
+        slabs.sort_unstable_by_key(used);
+        let capacity = (SLAB - self.0.start()) / self.0.size;
+        let mut room: usize = slabs.iter().map(|slab| capacity - used(slab)).sum();
+        let (mut moving, mut any) = (0, false);
+        let without_slabs = state.nodes * self.0.size < PLAIN;
+        for slab in slabs {
+            // The room of a chosen slab is none.
+            room -= capacity - used(&slab);
+            moving += used(&slab);
+            if moving > room && !without_slabs {
+                break;
+            }
+            any = true;
+            // SAFETY: as above.
+            unsafe {
+                (*slab).sparse.store(true, Ordering::Relaxed);
+                if (*slab).listed {
+                    state.close(slab);
+                }
+            }
+        }
+        any
+    }
+
+    /// Whether the node's slab was chosen to become empty.
+    ///
+    /// # Safety
+    /// The memory comes from [`Pool::allocate`] of some pool and is not freed.
+    pub unsafe fn is_sparse(memory: NonNull<u8>) -> bool {
+        let slab = memory.as_ptr().addr() & !(SLAB - 1);
+        let slab = ptr::with_exposed_provenance_mut::<Slab>(slab);
+        // SAFETY: the slab has this node in it, so it is there.
+        unsafe { (*slab).sparse.load(Ordering::Relaxed) }
+    }
+
+    /// Slabs that were chosen and still hold nodes give out memory again.
+    pub fn end_compaction(&self) {
+        let mut state = self.0.lock();
+        for slab in state.slabs.clone() {
+            // SAFETY: listed slabs are there, and the lock is held.
+            unsafe {
+                if (*slab).sparse.swap(false, Ordering::Relaxed) && Slab::has_room(slab, &self.0) {
+                    state.open(slab);
+                }
+            }
+        }
     }
 
     /// Frees a node's memory.
@@ -136,12 +206,14 @@ impl Pool {
             let had_room = Slab::has_room(slab, &shared);
             (*slab).free = memory.as_ptr();
             (*slab).used -= 1;
-            if !had_room {
+            if !had_room && !(*slab).sparse.load(Ordering::Relaxed) {
                 state.open(slab);
             }
             if (*slab).used == 0 {
-                state.close(slab);
-                state.slabs -= 1;
+                if (*slab).listed {
+                    state.close(slab);
+                }
+                state.slabs.retain(|other| *other != slab);
                 slab.drop_in_place();
                 dealloc(slab.cast(), LAYOUT);
             }
@@ -151,7 +223,7 @@ impl Pool {
     /// Bytes of slabs that no node stands in.
     pub fn spare(&self) -> usize {
         let state = self.0.lock();
-        state.slabs * SLAB - state.used * self.0.size
+        state.slabs.len() * SLAB - state.used * self.0.size
     }
 }
 
@@ -175,6 +247,7 @@ impl State {
     unsafe fn open(&mut self, slab: *mut Slab) {
         // SAFETY: by the caller; slabs in the list are there.
         unsafe {
+            (*slab).listed = true;
             (*slab).prev = ptr::null_mut();
             (*slab).next = self.open;
             if !self.open.is_null() {
@@ -191,6 +264,7 @@ impl State {
     unsafe fn close(&mut self, slab: *mut Slab) {
         // SAFETY: by the caller; slabs in the list are there.
         unsafe {
+            (*slab).listed = false;
             let (next, prev) = ((*slab).next, (*slab).prev);
             if !next.is_null() {
                 (*next).prev = prev;
@@ -217,6 +291,8 @@ impl Slab {
             free: ptr::null_mut(),
             next: ptr::null_mut(),
             prev: ptr::null_mut(),
+            listed: false,
+            sparse: AtomicBool::new(false),
         };
         // SAFETY: new memory, large enough, aligned to its size.
         unsafe { slab.cast::<Self>().write(head) };
@@ -252,6 +328,23 @@ impl Slab {
             }
         }
     }
+}
+
+/// Bytes of huge pages that stand behind the memory of this process that asked for them: the slabs. `None` if
+/// the system does not tell. Reads `/proc/self/smaps`: O(mappings), milliseconds.
+pub fn huge_bytes() -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let (mut total, mut here) = (0, 0);
+    for line in maps.lines() {
+        if let Some(size) = line.strip_prefix("AnonHugePages:") {
+            here = size.trim().strip_suffix(" kB")?.parse().ok()?;
+        }
+        // The last line of a mapping; "hg" is the advice of `ask_for_huge_pages`.
+        if line.starts_with("VmFlags:") && line.split_whitespace().any(|flag| flag == "hg") {
+            total += here << 10;
+        }
+    }
+    Some(total)
 }
 
 /// Asks the system to back the slab with a huge page. A refusal does not matter.
@@ -310,7 +403,7 @@ mod tests {
             // SAFETY: 1280 bytes of this test's own.
             unsafe { node.write_bytes(0xA5, 1280) };
         }
-        let slabs = |pool: &Pool| pool.0.lock().slabs;
+        let slabs = |pool: &Pool| pool.0.lock().slabs.len();
         let before = slabs(&pool);
         let gone: Vec<_> = nodes.iter().copied().step_by(2).collect();
         nodes.retain(|node| !gone.contains(node));
@@ -399,7 +492,7 @@ mod tests {
         drop(pool);
         let left = || {
             let state = shared.lock();
-            (state.slabs, state.used, open(&state))
+            (state.slabs.len(), state.used, open(&state))
         };
         assert_eq!(left(), (1, 1, 1));
         free(last);
