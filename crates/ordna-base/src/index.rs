@@ -279,6 +279,28 @@ pub trait OrderedIndex: Send + Sync {
         removed
     }
 
+    /// Calls `each` with the position of a range and its entries in order, range by range; at most as
+    /// many entries of a range as stand beside it.
+    ///
+    /// As many single scans, but an index may overlap their memory accesses.
+    fn scan_many(
+        &self,
+        ranges: &[(Bounds<'_, Self::Key>, usize)],
+        mut each: impl FnMut(usize, &Self::Key, &Self::Value),
+    ) {
+        let _pin = self.pin();
+        for (at, ((lower, upper), limit)) in ranges.iter().enumerate() {
+            let mut left = *limit;
+            if left > 0 && !bounds_cross(*lower, *upper) {
+                self.walk((*lower, *upper), Direction::Ascending, *limit, |key, value| {
+                    each(at, key, value);
+                    left -= 1;
+                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+            }
+        }
+    }
+
     /// The entry with the largest key that is at most `key`.
     fn floor(&self, key: &Self::Key) -> Option<Owned<Self>> {
         self.nearest(Bound::Unbounded, Bound::Included(key), Direction::Descending)
