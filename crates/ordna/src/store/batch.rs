@@ -3,7 +3,8 @@
 use super::engine::Payment;
 use super::entry::Put;
 use super::handle::Store;
-use crate::tree::Tree;
+use super::journal::Notes;
+use crate::tree::{GROUP, Probe, Tree};
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Error, Key, Value};
@@ -29,6 +30,21 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
     pub fn key(&self) -> &'a K {
         match self {
             Self::Put(key, _) | Self::Remove(key) => key,
+        }
+    }
+
+    pub(super) fn change(&self) -> Change<Put<&'a V>> {
+        match *self {
+            Self::Put(_, put) => Change::Put(put),
+            Self::Remove(_) => Change::Remove,
+        }
+    }
+
+    /// Tells the journal.
+    pub(super) fn note(&self, notes: &mut dyn Notes<K, V>) {
+        match *self {
+            Self::Put(key, put) => notes.put(key, put),
+            Self::Remove(key) => notes.remove(key),
         }
     }
 
@@ -61,13 +77,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         };
         let engine = self.engine();
         engine.writing(|turn| {
-            for write in writes {
-                let (key, change) = match *write {
-                    Write::Put(key, put) => (key, Change::Put(put)),
-                    Write::Remove(key) => (key, Change::Remove),
-                };
-                engine.apply(key, turn, payment, |_| change)?;
-                point("store.batch.between_writes");
+            let mut probes = Vec::with_capacity(GROUP);
+            for group in writes.chunks(GROUP) {
+                probes.clear();
+                probes.extend(group.iter().map(|write| Probe::new(write.key())));
+                let places = engine.tree.approach(&probes, turn.guard);
+                for ((write, probe), place) in group.iter().zip(&probes).zip(places) {
+                    engine.apply_from(probe, Some(place), turn, payment, |_| write.change())?;
+                    point("store.batch.between_writes");
+                }
             }
             Ok(())
         })

@@ -43,6 +43,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if self.collection.pending.load(Ordering::Relaxed) && self.collection.is_unattended() {
             self.free_undo(false);
         }
+        if self.tree.is_sparse() && !self.collectors.is_unattended() {
+            self.wake_to_compact();
+        }
+    }
+
+    /// Has the thread compact the tree.
+    #[cold]
+    fn wake_to_compact(&self) {
+        if !self.collectors.compacting.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
     }
 
     /// Frees the undo records that no snapshot needs. If `wait`, waits for the writers of their
@@ -76,6 +87,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         while self.expire() > 0 {}
         self.free_undo(true);
         self.collector.pin().flush();
+        self.tree.compact(&self.collector);
     }
 
     /// Removes expired keys, up to a number. Returns how many were looked at. One caller at a time:
@@ -113,6 +125,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tended for Engine<K, V> {
     fn tend(&self) -> Option<Duration> {
         let _attendance = Attendance(&self.collection.unattended);
         self.free_undo(true);
+        self.collectors.compacting.store(false, Ordering::Relaxed);
+        self.tree.compact(&self.collector);
         let earliest = self.deadlines.earliest();
         if earliest == u64::MAX {
             return None;

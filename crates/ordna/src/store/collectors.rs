@@ -14,6 +14,8 @@ pub struct Collection {
     pub unattended: AtomicBool,
     /// Records of an ended term wait for its writers.
     pub pending: AtomicBool,
+    /// The thread was woken to compact the tree.
+    pub compacting: AtomicBool,
     /// Bytes of undo records freed.
     pub freed: AtomicUsize,
     /// Held by the thread that frees: another one that looks later finds its work done.
@@ -27,6 +29,7 @@ impl Collection {
             unattended: AtomicBool::new(collectors.threads() == 0),
             collectors,
             pending: AtomicBool::new(false),
+            compacting: AtomicBool::new(false),
             freed: AtomicUsize::new(0),
             turn: Mutex::new(()),
         }

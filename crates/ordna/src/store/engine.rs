@@ -17,8 +17,8 @@ use super::options::Options;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
 use super::walks::Walks;
-use crate::tree::{FOREVER, LiveTerms, Outcome, Probe, Span, Step, Tree, Turn};
-use ordna_base::index::{Change, Direction};
+use crate::tree::{FOREVER, GROUP, Gone, LiveTerms, Outcome, Place, Probe, Span, Step, Tree, Turn};
+use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
 use ordna_base::sync::{notice, point, stripe_of_this_thread};
 use ordna_base::{Error, Key, Value};
@@ -29,6 +29,18 @@ const WRITER_STRIPES: usize = 32;
 const RETIRED: usize = 256;
 /// A walk that enters this many reading sections is a long one: some 1,000 entries.
 const LONG_WALK: usize = 3;
+
+/// Entries that a group of walks returns at most while it holds one guard.
+const AT_ONCE: usize = 4096;
+
+/// How far a group of writes has come.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Writes done.
+    pub done: usize,
+    /// Those of keys that were present.
+    pub present: usize,
+}
 
 /// Whether a write's bytes must still be reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,14 +138,86 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         });
     }
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller
-    /// wants at most `limit` of them.
+    /// Calls `each` with the position of a range and its entries, range by range.
+    pub fn scan_many(
+        &self,
+        view: View,
+        ranges: &[(Bounds<'_, K>, usize)],
+        mut each: impl FnMut(usize, &K, &V),
+    ) {
+        let empty = K::Owned::default();
+        for (group, ranges) in ranges.chunks(GROUP).enumerate() {
+            let entries = ranges.iter().fold(0_usize, |sum, (_, limit)| sum.saturating_add(*limit));
+            // The places hold while the guard does: not for long walks.
+            let guard = (entries <= AT_ONCE).then(|| self.collector.pin());
+            let places = guard.as_ref().map(|guard| {
+                let mut keys = [empty.borrow(); GROUP];
+                for (key, ((lower, _), _)) in keys.iter_mut().zip(ranges) {
+                    if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
+                        *key = lower;
+                    }
+                }
+                self.tree.approach_walks(&keys[..ranges.len()], guard)
+            });
+            for (at, (bounds, limit)) in ranges.iter().enumerate() {
+                let mut left = *limit;
+                if left == 0 || bounds_cross(bounds.0, bounds.1) {
+                    continue;
+                }
+                let from = places.map(|places| places[at]);
+                self.walk(view, *bounds, Direction::Ascending, (*limit, from), |key, found| {
+                    each(group * GROUP + at, key, found.value);
+                    left -= 1;
+                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+            }
+        }
+    }
+
+    /// How many entries lie within the bounds.
+    pub fn count_range(&self, view: View, (lower, upper): Bounds<'_, K>) -> usize {
+        if bounds_cross(lower, upper) {
+            return 0;
+        }
+        let _walk = self.walks.begin();
+        let shows = |deadline| self.shows(view, deadline);
+        self.tree.count(view.snapshot(), (lower, upper), &self.collector, shows)
+    }
+
+    /// Calls `read` with the entry at this position from the front.
+    pub fn select<R>(
+        &self,
+        view: View,
+        position: usize,
+        read: impl FnOnce(&K, &V) -> R,
+    ) -> Option<R> {
+        let _walk = self.walks.begin();
+        let shows = |deadline| self.shows(view, deadline);
+        self.tree.select(view.snapshot(), position, &self.collector, shows, |key, value, _| {
+            read(key, value)
+        })
+    }
+
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller wants at
+    /// most `limit` of them.
     pub fn visit(
         &self,
         view: View,
-        (lower, upper): (Bound<&K>, Bound<&K>),
+        bounds: Bounds<'_, K>,
         direction: Direction,
         limit: usize,
+        visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
+    ) {
+        self.walk(view, bounds, direction, (limit, None), visit);
+    }
+
+    /// [`Engine::visit`] from a place that the tree told of, if one is given.
+    fn walk(
+        &self,
+        view: View,
+        (lower, upper): Bounds<'_, K>,
+        direction: Direction,
+        (limit, from): (usize, Option<Place>),
         mut visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
     ) {
         let mut walk = self.walks.begin();
@@ -144,7 +228,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 walk.note_as_long();
             }
         };
-        let span = Span { lower, upper, direction, limit };
+        let span = Span { lower, upper, direction, limit, from };
         self.tree.visit(
             view.snapshot(),
             &span,
@@ -190,13 +274,65 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         key: &K,
         turn: &Turn<'_>,
         payment: Payment,
+        change: F,
+    ) -> Result<Outcome, Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
+    {
+        self.apply_from(&Probe::new(key), None, turn, payment, change)
+    }
+
+    /// Applies `change` to each item's key, as single writes that descend in groups, from where `progress`
+    /// stands.
+    pub fn apply_many<'a, I, T>(
+        &self,
+        items: &'a [I],
+        key: impl Fn(&'a I) -> &'a K,
+        mut change: impl FnMut(&'a I) -> Change<Put<T>>,
+        progress: &mut Progress,
+    ) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+    {
+        let mut probes: Vec<Probe<'_, K>> = Vec::with_capacity(GROUP);
+        let first = progress.done;
+        for group in items.get(first..).unwrap_or_default().chunks(GROUP) {
+            probes.clear();
+            probes.extend(group.iter().map(|item| Probe::new(key(item))));
+            self.writing(|turn| {
+                let places = self.tree.approach(&probes, turn.guard);
+                for ((item, probe), place) in group.iter().zip(&probes).zip(places) {
+                    let mut present = false;
+                    self.apply_from(probe, Some(place), turn, Payment::Due, |found| {
+                        present = found.is_some();
+                        change(item)
+                    })?;
+                    progress.done += 1;
+                    progress.present += usize::from(present);
+                    point("store.many.between_writes");
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// [`Engine::apply`] from where the tree's `approach` told.
+    #[inline]
+    pub fn apply_from<T, F>(
+        &self,
+        probe: &Probe<'_, K>,
+        from: Option<Place>,
+        turn: &Turn<'_>,
+        payment: Payment,
         mut change: F,
     ) -> Result<Outcome, Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
-        let mut reserved = Reserved::new(self, key);
+        let mut reserved = Reserved::new(self, probe.key);
         let decide = |found: Option<(&V, u64)>| {
             let found = found.filter(|(_, deadline)| !self.is_expired(*deadline));
             let found =
@@ -208,7 +344,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             }
         };
         let prepare = |step: Step| reserved.prepare(step, payment);
-        let outcome = self.tree.apply(&Probe::new(key), turn, decide, prepare, || self.live())?;
+        let outcome = self.tree.apply(probe, from, turn, decide, prepare, || self.live())?;
         reserved.settle(&outcome);
         Ok(outcome)
     }
@@ -236,10 +372,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         let mut removed = 0;
         self.writing(|turn| {
-            self.tree.remove_range(lower, upper, turn, |key, outcome| {
-                removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
-                self.count(key, &outcome);
-                self.budget.release(outcome.shrinks);
+            self.tree.remove_range(lower, upper, turn, |gone| match gone {
+                Gone::Entry(key, outcome) => {
+                    removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
+                    self.count(key, &outcome);
+                    self.budget.release(outcome.shrinks);
+                }
+                Gone::Leaf { entries, bytes } => {
+                    removed += entries;
+                    self.terms.items.add(-(entries as i64));
+                    self.budget.release(bytes);
+                }
             });
         });
         removed

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{Budget, Lifted};
-use super::engine::{Engine, Payment, View};
+use super::engine::{Engine, Payment, Progress, View};
 use super::entry::{Found, Put};
 use super::journal::Journal;
 use super::options::Options;
@@ -153,6 +153,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         .map(|_| ())
     }
 
+    /// Applies `change` to each item's key, past the journal, from where `progress` stands. Keys and values
+    /// were checked.
+    pub(super) fn write_many_unlogged<'a, I, T>(
+        &self,
+        items: &'a [I],
+        key: impl Fn(&'a I) -> &'a K,
+        mut change: impl FnMut(&'a I) -> Change<Put<T>>,
+        progress: &mut Progress,
+    ) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+    {
+        self.within_limit(|engine| engine.apply_many(items, &key, &mut change, progress))
+    }
+
     /// Sets `key` to a value that is gone at `expires_at`, in milliseconds on the store's clock.
     ///
     /// # Errors
@@ -215,6 +230,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 visit(key, Put { value: found.value, expires_at: found.expires_at })
             });
         }
+    }
+
+    /// How many keys lie within the bounds: 40 entries at a time, O(log n + l) with l leaves within them.
+    /// Beside writers it counts as a walk does: every key that is there throughout counts once. At a
+    /// [`Snapshot`] it is exact.
+    pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+        self.engine().count_range(View::Latest, (lower, upper))
+    }
+
+    /// How many keys are below `key`: its position from the front, if it is there. As
+    /// [`count`](Self::count).
+    pub fn rank(&self, key: &K) -> usize {
+        self.count(Bound::Unbounded, Bound::Excluded(key))
+    }
+
+    /// The entry at this position from the front, the first one at 0. O(log n + l) with l leaves before it.
+    /// Beside writers as [`count`](Self::count).
+    pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
+        self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
+    }
+
+    /// Calls `read` with the entry at this position, see [`select`](Self::select).
+    pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        self.engine().select(View::Latest, position, read)
     }
 
     /// When `key` expires; `None` if it is absent, `Some(None)` if it does not expire.

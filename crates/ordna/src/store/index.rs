@@ -3,10 +3,11 @@
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
+use super::batch::Write;
 use super::engine::View;
 use super::entry::Put;
 use super::handle::Store;
-use ordna_base::index::{Bounds, Change, Direction};
+use ordna_base::index::{Bounds, Change, Direction, check_pairs};
 use ordna_base::reclaim::Guard;
 use ordna_base::{Audit, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
@@ -67,6 +68,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
 
     fn validate(&self) -> Result<Audit, Violation> {
         self.engine().tree.validate()
+    }
+
+    fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
+        self.engine().scan_many(View::Latest, ranges, each);
+    }
+
+    fn insert_many<Q, W>(&self, pairs: &[(Q, W)]) -> Result<usize, Error>
+    where
+        Q: Borrow<K>,
+        W: Borrow<V>,
+    {
+        check_pairs::<K, V, _, _>(pairs)?;
+        let writes: Vec<Write<'_, K, V>> =
+            pairs.iter().map(|(key, value)| Write::put(key.borrow(), value.borrow())).collect();
+        let progress = self.write_many(&writes)?;
+        Ok(progress.done - progress.present)
+    }
+
+    fn remove_many<Q: Borrow<K>>(&self, keys: &[Q]) -> usize {
+        let keys = keys.iter().map(Borrow::borrow).filter(|key: &&K| key.check().is_ok());
+        let writes: Vec<Write<'_, K, V>> = keys.map(Write::Remove).collect();
+        self.write_many(&writes).map_or(0, |progress| progress.present)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {

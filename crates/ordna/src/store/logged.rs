@@ -5,6 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::batch::Write;
+use super::engine::Progress;
 use super::entry::{Found, Put};
 use super::handle::Store;
 use super::journal::{Entries, Journal, Scope};
@@ -91,14 +92,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let keys: Vec<&K> = writes.iter().map(Write::key).collect();
         journal.write(Scope::Keys(&keys), self, &mut |notes| {
             self.write_batch_unlogged(writes)?;
-            for write in writes {
-                match *write {
-                    Write::Put(key, put) => notes.put(key, put),
-                    Write::Remove(key) => notes.remove(key),
-                }
-            }
+            writes.iter().for_each(|write| write.note(notes));
             Ok(())
         })
+    }
+
+    /// Applies the writes in order, each a step of its own. Keys and values were checked.
+    ///
+    /// # Errors
+    /// The memory limit is reached, or [`Error::LogFailed`]: the writes before are done.
+    pub(super) fn write_many(&self, writes: &[Write<'_, K, V>]) -> Result<Progress, Error> {
+        /// Writes that are recorded together.
+        const AT_ONCE: usize = 256;
+        let mut all = Progress::default();
+        let run = |writes, progress: &mut Progress| {
+            self.write_many_unlogged(writes, Write::key, |write| write.change(), progress)
+        };
+        let Some(journal) = self.journal() else { return run(writes, &mut all).map(|()| all) };
+        for writes in writes.chunks(AT_ONCE) {
+            let keys: Vec<&K> = writes.iter().map(Write::key).collect();
+            let (mut progress, mut refused) = (Progress::default(), Ok(()));
+            journal.write(Scope::Keys(&keys), self, &mut |notes| {
+                refused = run(writes, &mut progress);
+                writes[..progress.done].iter().for_each(|write| write.note(notes));
+                Ok(())
+            })?;
+            all.done += progress.done;
+            all.present += progress.present;
+            refused?;
+        }
+        Ok(all)
     }
 
     /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or

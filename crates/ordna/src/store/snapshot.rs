@@ -136,6 +136,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
     }
 
+    /// Calls `each` with the position of a range and its entries in order, range by range; at most as
+    /// many entries of a range as stand beside it. Their memory accesses overlap.
+    pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
+        self.engine().scan_many(self.view(), ranges, each);
+    }
+
+    /// How many keys lie within the bounds, exact. O(log n + l) with l leaves within them, and O(1) for each
+    /// entry of a leaf that has changed since.
+    pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+        self.engine().count_range(self.view(), (lower, upper))
+    }
+
+    /// How many keys are below `key`, exact: its position from the front, if it is there. As
+    /// [`count`](Self::count).
+    pub fn rank(&self, key: &K) -> usize {
+        self.count(Bound::Unbounded, Bound::Excluded(key))
+    }
+
+    /// The entry at this position from the front, the first one at 0. As [`count`](Self::count).
+    pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
+        self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
+    }
+
+    /// Calls `read` with the entry at this position, see [`select`](Self::select).
+    pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        self.engine().select(self.view(), position, read)
+    }
+
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. O(log n), and
     /// O(1) amortized for each version passed. Memory freed by others is held back for short
     /// stretches only, however long the walk.

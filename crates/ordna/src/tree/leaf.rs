@@ -41,7 +41,7 @@ use ordna_base::record::Record;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
-use ordna_base::sync::{VersionLock, fault};
+use ordna_base::sync::{VersionLock, fault, point};
 use ordna_base::{Key, Value};
 
 /// Buckets of a leaf: what leaves room for header, order and bits in a size without waste (1 KiB).
@@ -334,7 +334,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     /// Calls `f` with the anchor; `None` for the first leaf of byte strings, which has the empty key.
     pub fn with_anchor<R>(self, f: impl FnOnce(Option<&K>) -> R) -> R {
-        let anchor = self.header().anchor.load(Ordering::Acquire);
+        Self::with_anchor_word(self.anchor_word(), f)
+    }
+
+    /// The anchor, or the address of its record. While a guard lasts, equal words are equal anchors.
+    pub fn anchor_word(self) -> u64 {
+        self.header().anchor.load(Ordering::Acquire)
+    }
+
+    /// Calls `f` with an anchor that a leaf had under the caller's guard.
+    pub fn with_anchor_word<R>(anchor: u64, f: impl FnOnce(Option<&K>) -> R) -> R {
         if K::HEAD_IS_KEY {
             return f(K::from_head(&anchor));
         }
@@ -431,7 +440,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// The word of a slot. Acquire: what the word leads to is seen whole.
     #[inline]
     pub fn word(self, slot: usize) -> u64 {
-        self.words(slot / LANES).0[slot % LANES].load(Ordering::Acquire)
+        let relaxed = fault!("undo_order.slot.acquire");
+        let order = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        self.words(slot / LANES).0[slot % LANES].load(order)
     }
 
     pub fn entry(self, slot: usize) -> Entry {
@@ -443,7 +454,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// word or the new one; the release store hands on the undo record that was pushed before.
     #[inline]
     pub fn set_word(self, slot: usize, word: u64) {
-        self.words(slot / LANES).0[slot % LANES].store(word, Ordering::Release);
+        let relaxed = fault!("undo_order.slot.release");
+        let order = if relaxed { Ordering::Relaxed } else { Ordering::Release };
+        self.words(slot / LANES).0[slot % LANES].store(word, order);
     }
 
     /// Whether some entry has or had a deadline.
@@ -523,6 +536,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
+    /// Becomes what another leaf is, but for its anchor and its undo records. Takes the deadlines from it;
+    /// a reader that stands there finds its version changed.
+    pub fn copy_from(self, other: Self) {
+        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
+        for at in 0..Self::LINES {
+            for (to, from) in self.line(at).0.iter().zip(&other.line(at).0) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        let (to, from) = (self.header(), other.header());
+        to.deadlines
+            .store(from.deadlines.swap(ptr::null_mut(), Ordering::Relaxed), Ordering::Release);
+        to.used.store(from.used.load(Ordering::Relaxed) & !POOLED | pooled, Ordering::Release);
+        self.set_next(other.next());
+        self.set_high(other.high());
+    }
+
+    /// Whether the leaf stands in a slab that is to become empty.
+    pub fn is_in_sparse_slab(self) -> bool {
+        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED != 0;
+        // SAFETY: pooled memory, which the caller's guard keeps.
+        pooled && unsafe { Pool::is_sparse(self.header.cast()) }
+    }
+
     /// [`Leaf::put`] of an entry of another leaf.
     pub fn put_entry(self, entry: Entry) -> bool {
         Self::with_key(&entry, |key| self.put(&Probe::new(key), entry))
@@ -579,6 +616,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
                 count += 1;
             }
         }
+        point("tree.leaf.entries_copied");
         (image.count, image.next, image.high) = (count, self.next(), self.high());
     }
 
@@ -589,26 +627,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         version: u64,
         simd: InstructionSet,
     ) -> [u8; order::MOST] {
+        // 0 is the number of no version.
         let number = version + 1;
+        self.published_order(number).unwrap_or_else(|| {
+            let places = image.sorted(simd);
+            self.publish_order(&places, number);
+            places
+        })
+    }
+
+    /// The order with this number, if it is published.
+    pub fn published_order(self, number: u64) -> Option<[u8; order::MOST]> {
         let words = &self.header().order;
         if words[BUCKETS].load(Ordering::Acquire) == number {
             let mut places = [0; order::MOST];
             for (eight, word) in places.chunks_exact_mut(8).zip(&words[..BUCKETS]) {
                 eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
             }
-            fence(Ordering::Acquire);
+            if !fault!("leaf_order.read.fence") {
+                fence(Ordering::Acquire);
+            }
             if words[BUCKETS].load(Ordering::Relaxed) == number {
-                return places;
+                return Some(places);
             }
         }
-        let places = image.sorted(simd);
-        self.publish_order(&places, number);
-        places
+        None
     }
 
     /// Publishes the order of the version `number` − 1. Racing threads of one version write the same;
     /// a thread that comes late for its version finds another number or is overtaken.
-    fn publish_order(self, places: &[u8; order::MOST], number: u64) {
+    pub fn publish_order(self, places: &[u8; order::MOST], number: u64) {
         const BUSY: u64 = u64::MAX;
         let words = &self.header().order;
         let seen = words[BUCKETS].load(Ordering::Relaxed);
@@ -622,7 +670,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             return;
         }
         // Pairs with the fence in `order`: a reader that sees a new place sees `BUSY` or later.
-        fence(Ordering::Release);
+        if !fault!("leaf_order.publish.fence") {
+            fence(Ordering::Release);
+        }
         for (eight, word) in places.chunks_exact(8).zip(&words[..BUCKETS]) {
             let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
             word.store(eight, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! Reads of many keys: groups of them go down all layers together, so that their cache misses overlap.
+//! Groups of keys: a group goes down all layers together, so that its cache misses overlap.
 //!
 //! # Contract
-//! As many single reads, each linearizable by itself.
+//! As many single reads or writes, each linearizable by itself.
 //!
 //! Source: PI, whose batches descend level by level.
 
@@ -11,9 +11,43 @@ use ordna_base::{Key, Value};
 
 use super::Tree;
 use super::leaf::{Leaf, Probe, is_inline};
-use super::search::GROUP;
+use super::search::{GROUP, Place};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    /// The places of up to [`GROUP`] keys, each to be passed on with its key under the same guard. Asks
+    /// for what reads and writes of the keys look at.
+    pub fn approach(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [Place; GROUP] {
+        let mut places = [0; GROUP];
+        let Some(first) = probes.first() else { return places };
+        let mut keys = [first.key; GROUP];
+        for (key, probe) in keys.iter_mut().zip(probes) {
+            *key = probe.key;
+        }
+        self.search.find_many(&keys[..probes.len().min(GROUP)], &mut places, guard);
+        for (probe, place) in probes.iter().zip(&places) {
+            Self::leaf_at(*place).prefetch(probe);
+        }
+        if !is_inline::<K, V>() {
+            for (probe, place) in probes.iter().zip(&places) {
+                if let Some(word) = Self::leaf_at(*place).candidate(probe, self.simd) {
+                    prefetch(Leaf::<K, V>::address(word));
+                }
+            }
+        }
+        places
+    }
+
+    /// The places where walks from up to [`GROUP`] keys upwards begin; asks for the whole leaves.
+    pub fn approach_walks(&self, keys: &[&K], guard: &Guard<'_>) -> [Place; GROUP] {
+        let mut places = [0; GROUP];
+        let keys = &keys[..keys.len().min(GROUP)];
+        self.search.find_many(keys, &mut places, guard);
+        for place in &places[..keys.len()] {
+            Self::leaf_at(*place).prefetch_whole();
+        }
+        places
+    }
+
     /// Calls `each` with position, value and deadline of every key, in order.
     pub fn get_many<'k>(
         &self,
@@ -24,32 +58,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) where
         K: 'k,
     {
-        let mut keys = keys.enumerate();
-        let mut group: Vec<&K> = Vec::with_capacity(GROUP);
+        let mut keys = keys;
+        let mut probes: Vec<Probe<'_, K>> = Vec::with_capacity(GROUP);
+        let mut first = 0;
         loop {
-            group.clear();
-            let mut first = None;
-            for (at, key) in keys.by_ref().take(GROUP) {
-                first.get_or_insert(at);
-                group.push(key);
+            probes.clear();
+            probes.extend(keys.by_ref().take(GROUP).map(Probe::new));
+            if probes.is_empty() {
+                return;
             }
-            let Some(first) = first else { return };
-            let mut places = [0; GROUP];
-            self.search.find_many(&group, &mut places, guard);
-            let probes: [Option<Probe<'_, K>>; GROUP] =
-                std::array::from_fn(|at| group.get(at).map(|key| Probe::new(*key)));
-            let leaves = || probes.iter().flatten().zip(&places);
-            for (probe, place) in leaves() {
-                Self::leaf_at(*place).prefetch(probe);
-            }
-            if !is_inline::<K, V>() {
-                for (probe, place) in leaves() {
-                    if let Some(word) = Self::leaf_at(*place).candidate(probe, self.simd) {
-                        prefetch(Leaf::<K, V>::address(word));
-                    }
-                }
-            }
-            for (at, (probe, place)) in leaves().enumerate() {
+            let places = self.approach(&probes, guard);
+            for (at, (probe, place)) in probes.iter().zip(&places).enumerate() {
                 let found = self.find_from(Self::leaf_at(*place), probe, snapshot, guard);
                 match found {
                     None => each(first + at, None),
@@ -58,6 +77,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     }),
                 }
             }
+            first += probes.len();
         }
     }
 }

@@ -33,14 +33,20 @@
 //! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
 //! | `walk` | ordered walks |
-//! | `many` | reads in groups |
+//! | `many` | groups of keys |
+//! | `count` | positions from the front |
+//! | `compact` | merges sparse leaves, empties sparse slabs |
 //! | `build` | a tree from sorted entries |
 //! | `audit` | what must hold at rest |
 
 mod audit;
 mod build;
+mod compact;
+mod count;
 mod leaf;
 mod many;
+#[cfg(loom)]
+pub mod model;
 mod order;
 mod reshape;
 mod search;
@@ -54,16 +60,17 @@ use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::simd::InstructionSet;
 use ordna_base::slabs::Pool;
-use ordna_base::sync::atomic::{AtomicUsize, Ordering};
+use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ordna_base::sync::{Obsolete, WriteGuard, fault, point};
 use ordna_base::{Change, Error, Key, Value};
 
 pub use build::Run;
 pub use leaf::{FOREVER, Probe, SLOTS};
 use leaf::{Header, Leaf, is_inline};
-pub use search::FANOUT;
+pub use reshape::Gone;
 use search::Search;
 pub use splice::{Splice, Spliced};
+pub use search::{FANOUT, GROUP, Place};
 pub use undo::LiveTerms;
 use undo::{Log, Lookup, Reading, State};
 pub use walk::Span;
@@ -96,6 +103,10 @@ pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
     slots: usize,
     simd: InstructionSet,
     leaves: AtomicUsize,
+    /// Whether slabs have much room; see `compact`.
+    sparse: AtomicBool,
+    /// Whether a thread compacts.
+    compacting: AtomicBool,
 }
 
 // SAFETY: leaves are atomics under their locks; records are Send + Sync.
@@ -177,6 +188,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             slots: sizes.slots.clamp(2, SLOTS),
             simd: InstructionSet::widest(),
             leaves: AtomicUsize::new(1),
+            sparse: AtomicBool::new(false),
+            compacting: AtomicBool::new(false),
         }
     }
 
@@ -273,10 +286,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         point("tree.seek.found");
         let mut found = found.map(|slot| (leaf.word(slot), leaf.deadline(slot)));
         point("tree.seek.slot_read");
-        if let Some(snapshot) = snapshot
-            && leaf.header().dead.load(Ordering::Acquire) > snapshot
-        {
-            match self.log.lookup(leaf, probe, snapshot, reading) {
+        if let Some(snapshot) = snapshot {
+            match self.log.at_snapshot(leaf, probe, snapshot, reading) {
                 Lookup::Slot => {}
                 Lookup::Old(State::Present { word, deadline }) => found = Some((word, deadline)),
                 Lookup::Old(State::Absent) => return Some(Seek::Absent),
@@ -335,11 +346,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
     }
 
-    /// The leaf that covers the key, locked.
+    /// The leaf that covers the key, locked. The search begins at `from`, which the search layer told of
+    /// under the same guard, if it is given.
     #[inline]
-    fn lock<'g>(&self, probe: &Probe<'_, K>, guard: &'g Guard<'_>) -> Held<'g, K, V> {
+    fn lock<'g>(
+        &self,
+        probe: &Probe<'_, K>,
+        mut from: Option<Place>,
+        guard: &'g Guard<'_>,
+    ) -> Held<'g, K, V> {
         'search: loop {
-            let mut leaf = Self::leaf_at(self.search.find(probe.key, false, guard));
+            let place = from.take().unwrap_or_else(|| self.search.find(probe.key, false, guard));
+            let mut leaf = Self::leaf_at(place);
             // The lock's atomic operation waits for the header; the bucket comes meanwhile.
             leaf.prefetch(probe);
             point("tree.lock.searched");
@@ -372,20 +390,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Shows value and deadline of the key to `decide` and does what it says, as one step. `prepare`
     /// runs before the change and may refuse it. `live` tells the live snapshots, for prunes; `None`
-    /// forbids them. Both closures run under the leaf's lock, perhaps several times. O(log n).
+    /// forbids them. Both closures run under the leaf's lock, perhaps several times. `from` is what
+    /// [`Tree::approach`] told of the key under the turn's guard. O(log n).
     ///
     /// # Errors
     /// Those of `prepare`, and a value that is too long. Nothing is changed.
     pub fn apply<T: Borrow<V>>(
         &self,
         probe: &Probe<'_, K>,
+        mut from: Option<Place>,
         turn: &Turn<'_>,
         mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
         mut prepare: impl FnMut(Step) -> Result<(), Error>,
         live: impl Fn() -> Option<LiveTerms>,
     ) -> Result<Outcome, Error> {
         loop {
-            let Held { leaf, lock } = self.lock(probe, turn.guard);
+            let Held { leaf, lock } = self.lock(probe, from.take(), turn.guard);
             let slot = leaf.find(probe, self.simd);
             let old = slot.map(|slot| leaf.entry(slot));
             let change = match &old {
@@ -412,7 +432,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if let Some((value, deadline)) = &put {
                 let value = value.borrow();
                 let grows = Self::cost(probe.key, value, *deadline != FOREVER);
-                let undo = if undo { Log::<K, V>::RECORD + shrinks } else { 0 };
+                let undo = if undo { self.log.next_push() + shrinks } else { 0 };
                 let step = Step { grows, shrinks, undo, deadline: *deadline, room: false };
                 if let Err(refused) = value.check().and_then(|()| prepare(step)) {
                     lock.unlock_unchanged();

@@ -20,7 +20,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Image, Leaf, Probe};
+use super::leaf::{Entry, Image, Leaf, Probe, is_inline};
 use super::order::common_prefix;
 use super::{Held, Outcome, State, Tree, Turn};
 
@@ -29,6 +29,19 @@ const FLUSH: usize = 16;
 
 /// Undo records of a merged leaf at most, for each slot: reads at snapshots pass them all.
 const UNDO: usize = 4;
+
+/// Leaves that a range removal drops under one lock of the leaf on their left at most: some 50 µs.
+const AT_ONCE: usize = 64;
+
+/// What the removal of a range took.
+pub enum Gone<'a, K: Key + ?Sized> {
+    Entry(&'a K, Outcome),
+    /// All entries of a leaf, without deadlines, and their bytes of the memory limit.
+    Leaf {
+        entries: usize,
+        bytes: usize,
+    },
+}
 
 /// The shortest anchor above `below` and not above `above`.
 pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
@@ -173,7 +186,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Moves the entries of the right neighbour here and unlinks it, if both fit into three quarters of
     /// a leaf.
-    fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
+    pub(super) fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
         let Ok(lock) = Self::header(&left, guard).lock.lock() else { return false };
         let Some(right) = left.next() else {
             lock.unlock_unchanged();
@@ -194,41 +207,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let done = left.put_entry(image.entry(at));
             debug_assert!(done, "the leaf has room");
         }
-        self.log.merge(left, right);
-        debug_assert!(left.high() <= right.high(), "neighbours ascend");
-        left.set_high(right.high());
-        left.set_next(right.next());
-        point("tree.merge.before_remove");
-        right.with_anchor(|anchor| {
-            self.search.remove(anchor.expect("only the first leaf lacks an anchor"), guard);
-        });
+        self.unlink(left, right, guard);
         if fault!("tree.merge.obsolete") {
             drop(right_lock);
         } else {
             right_lock.unlock_obsolete();
         }
         drop(lock);
-        let leaves = self.leaves.fetch_sub(1, Ordering::Relaxed);
-        self.pool.forget();
-        #[expect(unsafe_code, reason = "the leaf is unlinked")]
-        // SAFETY: neither the list nor the search layer leads to it any more.
-        unsafe {
-            guard.retire(right.as_retired())
-        };
-        if leaves.is_multiple_of(FLUSH) {
-            guard.flush();
-        }
+        self.retire_leaf(right, guard);
         true
     }
 
-    /// Removes the entries within the bounds, a leaf at a time, and calls `each` with key and outcome
-    /// of each. Leaves that become empty go. O(log n) and O(1) amortized for each entry.
+    /// Removes the entries within the bounds, a leaf at a time, and calls `each` with what went. Leaves that
+    /// become empty go. A leaf within the bounds goes as a whole if no snapshot needs it. O(log n) and O(1)
+    /// amortized for each entry; with integers, for each leaf.
     pub fn remove_range(
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,
         turn: &Turn<'_>,
-        mut each: impl FnMut(&K, Outcome),
+        mut each: impl FnMut(Gone<'_, K>),
     ) {
         let empty = K::Owned::default();
         let mut from: K::Owned = match lower {
@@ -236,34 +234,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Bound::Unbounded => empty,
         };
         loop {
-            let Held { leaf, lock } = self.lock(&Probe::new(from.borrow()), turn.guard);
-            let image = leaf.image();
-            for at in 0..image.count {
-                let entry = image.entry(at);
-                Leaf::<K, V>::with_key(&entry, |key| {
-                    if is_below(key, lower) || is_above(key, upper) {
-                        return;
-                    }
-                    let probe = Probe::new(key);
-                    let Some(slot) = leaf.find(&probe, self.simd) else { return };
-                    let shrinks = Self::cost_of(entry.word, entry.deadline);
-                    let undo = self.needs_undo(leaf, &probe, turn);
-                    let mut taken = 0;
-                    if undo {
-                        let state = State::Present { word: entry.word, deadline: entry.deadline };
-                        taken = self.log.push(leaf, &probe, state, turn.term);
-                    }
-                    leaf.clear(slot);
-                    if !undo {
-                        Self::retire(entry.word, turn.guard);
-                    }
-                    let before = Some(entry.deadline);
-                    let undo = (taken, 0);
-                    each(
-                        key,
-                        Outcome { before, after: None, changed: true, shrinks, undo, word: 0 },
-                    );
-                });
+            let Held { leaf, lock } = self.lock(&Probe::new(from.borrow()), None, turn.guard);
+            let within = |key: &K| !is_below(key, lower) && !is_above(key, upper);
+            self.remove_entries(leaf, within, turn, &mut each);
+            if turn.seen_by() == 0 || fault!("tree.range.drops") {
+                let mut left = AT_ONCE;
+                while left > 0 && self.drop_next(leaf, upper, turn, &mut each) {
+                    left -= 1;
+                }
             }
             let next =
                 leaf.next().and_then(|next| next.with_anchor(|at| at.map(ToOwned::to_owned)));
@@ -276,6 +254,106 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 Some(next) if !is_above(next.borrow(), upper) => from = next,
                 _ => return,
             }
+        }
+    }
+
+    /// Removes the entries of a locked leaf whose keys are `within`.
+    fn remove_entries(
+        &self,
+        leaf: Leaf<K, V>,
+        within: impl Fn(&K) -> bool,
+        turn: &Turn<'_>,
+        each: &mut impl FnMut(Gone<'_, K>),
+    ) {
+        let image = leaf.image();
+        for at in 0..image.count {
+            let entry = image.entry(at);
+            Leaf::<K, V>::with_key(&entry, |key| {
+                let probe = Probe::new(key);
+                let Some(slot) = leaf.find(&probe, self.simd).filter(|_| within(key)) else {
+                    return;
+                };
+                let shrinks = Self::cost_of(entry.word, entry.deadline);
+                let undo = self.needs_undo(leaf, &probe, turn);
+                let mut taken = 0;
+                if undo {
+                    let state = State::Present { word: entry.word, deadline: entry.deadline };
+                    taken = self.log.push(leaf, &probe, state, turn.term);
+                }
+                leaf.clear(slot);
+                if !undo {
+                    Self::retire(entry.word, turn.guard);
+                }
+                let before = Some(entry.deadline);
+                let undo = (taken, 0);
+                each(Gone::Entry(
+                    key,
+                    Outcome { before, after: None, changed: true, shrinks, undo, word: 0 },
+                ));
+            });
+        }
+    }
+
+    /// Unlinks the leaf behind a locked one if it lies below the bound as a whole; no snapshot needs its
+    /// entries. Returns whether it did.
+    fn drop_next(
+        &self,
+        left: Leaf<K, V>,
+        upper: Bound<&K>,
+        turn: &Turn<'_>,
+        each: &mut impl FnMut(Gone<'_, K>),
+    ) -> bool {
+        let Some(right) = left.next() else { return false };
+        let Ok(lock) = Self::header(&right, turn.guard).lock.lock() else {
+            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
+        };
+        let below = match (right.next(), upper) {
+            (_, Bound::Unbounded) => true,
+            (None, _) => false,
+            (Some(next), Bound::Included(key) | Bound::Excluded(key)) => {
+                next.with_anchor(|fence| fence.is_some_and(|fence| fence <= key))
+            }
+        };
+        if !below || self.log.are_beyond([left, right], UNDO * self.slots) {
+            lock.unlock_unchanged();
+            return false;
+        }
+        if is_inline::<K, V>() && !right.has_deadlines() {
+            let entries = right.count();
+            each(Gone::Leaf { entries, bytes: entries * Leaf::<K, V>::SHARE });
+        } else {
+            self.remove_entries(right, |_| true, turn, each);
+        }
+        self.unlink(left, right, turn.guard);
+        lock.unlock_obsolete();
+        self.retire_leaf(right, turn.guard);
+        true
+    }
+
+    /// Takes a leaf out of the list and the search layer, whose entries went or are on its left now. Both
+    /// are locked.
+    fn unlink(&self, left: Leaf<K, V>, right: Leaf<K, V>, guard: &Guard<'_>) {
+        self.log.merge(left, right);
+        debug_assert!(left.high() <= right.high(), "neighbours ascend");
+        left.set_high(right.high());
+        left.set_next(right.next());
+        point("tree.merge.before_remove");
+        right.with_anchor(|anchor| {
+            self.search.remove(anchor.expect("only the first leaf lacks an anchor"), guard);
+        });
+    }
+
+    /// Counts and retires an unlinked leaf.
+    fn retire_leaf(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
+        let leaves = self.leaves.fetch_sub(1, Ordering::Relaxed);
+        self.forget_leaf();
+        #[expect(unsafe_code, reason = "the leaf is unlinked")]
+        // SAFETY: neither the list nor the search layer leads to it any more.
+        unsafe {
+            guard.retire(leaf.as_retired())
+        };
+        if leaves.is_multiple_of(FLUSH) {
+            guard.flush();
         }
     }
 }

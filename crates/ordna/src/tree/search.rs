@@ -28,6 +28,8 @@
 
 #![expect(unsafe_code, reason = "nodes are followed by address")]
 
+mod inspect;
+
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::ptr;
@@ -411,6 +413,15 @@ impl<K: Key + ?Sized> Search<K> {
 
     /// The place of the last leaf. O(log n).
     pub fn last(&self, _: &Guard<'_>) -> Place {
+        let last = |node: &Node<K>| node.len().checked_sub(1);
+        for _ in 0..RETRIES {
+            if let Ok((node, version, at)) = self.try_bottom(last) {
+                let place = node.child(at);
+                if node.checked(version).is_ok() {
+                    return place;
+                }
+            }
+        }
         let _turn = self.turn();
         let mut node = self.root.load(Ordering::Relaxed);
         loop {
@@ -424,6 +435,35 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
+    /// Asks for the first lines of the leaf that covers `key` and of those that follow it in its node.
+    /// Returns how many. O(log n).
+    pub fn prefetch_from(&self, key: &K, _: &Guard<'_>) -> usize {
+        let Ok((node, _, at)) = self.try_bottom(|node| node.route(key, false, self.simd)) else {
+            return 1;
+        };
+        // Addresses of a torn read are only asked for.
+        let len = node.len();
+        for child in at..len {
+            prefetch(ptr::with_exposed_provenance::<u8>(node.child(child)));
+        }
+        len.saturating_sub(at).max(1)
+    }
+
+    /// Goes down by `route` to a lowest node: the node, its version, and the child there.
+    fn try_bottom(
+        &self,
+        route: impl Fn(&Node<K>) -> Option<usize>,
+    ) -> Result<(&Node<K>, Version, usize), Obsolete> {
+        let (mut node, mut version) = self.enter()?;
+        loop {
+            let at = route(node).ok_or(Obsolete)?;
+            if node.height == 0 {
+                return Ok((node, version, at));
+            }
+            (node, version) = self.step(node, version, node.child(at))?;
+        }
+    }
+
     /// The root and its version.
     #[inline]
     fn enter(&self) -> Result<(&Node<K>, Version), Obsolete> {
@@ -431,8 +471,9 @@ impl<K: Key + ?Sized> Search<K> {
         // SAFETY: alive under the caller's guard, or never retired.
         let node = unsafe { &*root };
         let version = node.lock.read()?;
-        // A root that was split covers only its left part from then on.
-        let current = self.root.load(Ordering::Acquire) == root || fault!("search.root.recheck");
+        // A root that was split covers only its left part from then on. Without this check a search would
+        // lead to a leaf further on the left, and the list from there to the right one: slow, not wrong.
+        let current = self.root.load(Ordering::Acquire) == root;
         if current { Ok((node, version)) } else { Err(Obsolete) }
     }
 
@@ -526,6 +567,8 @@ impl<K: Key + ?Sized> Search<K> {
         let mut path = self.path(anchor, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
         let (mut boundary, mut child) = (Boundary::new(anchor), place);
+        let separator = boundary.separator.map_or(0, Self::size_of);
+        self.bytes.fetch_add(separator, Ordering::Relaxed);
         while let Some((node, at)) = path.pop() {
             // SAFETY: the writers' lock keeps the node.
             let node = unsafe { &*node };
@@ -581,7 +624,7 @@ impl<K: Key + ?Sized> Search<K> {
             held.push(node.lock.enter_owned());
             let boundary = node.take(at);
             if at > 0 {
-                Self::retire(boundary.separator, guard);
+                self.retire(boundary.separator, guard);
                 break;
             }
             // The node's lower bound rises: an ancestor holds it. The nodes between get new versions: a
@@ -599,7 +642,7 @@ impl<K: Key + ?Sized> Search<K> {
                 let above = unsafe { &*above };
                 held.push(above.lock.enter_owned());
                 let mut contents = above.contents();
-                Self::retire(contents.separators[at - 1], guard);
+                self.retire(contents.separators[at - 1], guard);
                 contents.heads[at - 1] = boundary.head;
                 contents.separators[at - 1] = boundary.separator;
                 above.fill(&contents);
@@ -636,91 +679,32 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
-    fn retire(separator: Option<Separator<K>>, guard: &Guard<'_>) {
+    fn retire(&self, separator: Option<Separator<K>>, guard: &Guard<'_>) {
         if let Some(separator) = separator {
+            self.bytes.fetch_sub(Self::size_of(separator), Ordering::Relaxed);
             // SAFETY: taken out of its node under the writers' lock.
             unsafe { separator.retire(guard) };
         }
     }
 
-    /// Up to `limit` anchors, evenly spread over all, in order; the first leaf has none. O(limit) nodes
-    /// are read, at least one level.
-    pub fn sample(&self, limit: usize) -> Vec<K::Owned>
-    where
-        K::Owned: Clone,
-    {
-        let _turn = self.turn();
-        let mut level = vec![self.root.load(Ordering::Relaxed)];
-        let mut anchors: Vec<K::Owned> = Vec::new();
-        loop {
-            let mut next = Vec::new();
-            let mut found = Vec::new();
-            let mut above = anchors.into_iter();
-            for (at, node) in level.iter().enumerate() {
-                // SAFETY: nothing changes under the writers' lock.
-                let node = unsafe { &**node };
-                if at > 0 {
-                    found.extend(above.next());
-                }
-                for at in 0..node.len() - 1 {
-                    found.extend(node.anchor(at));
-                }
-                if node.height > 0 {
-                    let child = |at| ptr::with_exposed_provenance_mut(node.child(at));
-                    next.extend((0..node.len()).map(child));
-                }
-            }
-            anchors = found;
-            if next.is_empty() || anchors.len() >= limit {
-                let step = anchors.len().div_ceil(limit.max(1)).max(1);
-                return anchors.into_iter().step_by(step).collect();
-            }
-            level = next;
-        }
+    fn size_of(separator: Separator<K>) -> usize {
+        // SAFETY: a separator of the writer's own.
+        unsafe { separator.size() }
     }
 
-    /// Calls `each` with every anchor and place in order; the first place has no anchor. Excludes
-    /// changes. O(n).
-    ///
-    /// # Errors
-    /// What is broken in the layer itself.
-    pub fn audit(&self, mut each: impl FnMut(Option<&K>, Place)) -> Result<usize, String> {
+    /// Leads the keys from `anchor` on to `place`, and no more to where they led. `anchor` was inserted.
+    /// O(log n).
+    pub fn replace(&self, anchor: &K, place: Place) {
         let _turn = self.turn();
-        let mut nodes = 0;
-        let mut stack = vec![(self.root.load(Ordering::Relaxed), None::<K::Owned>, None)];
-        while let Some((node, lower, height)) = stack.pop() {
-            // SAFETY: nothing changes under the writers' lock.
+        if let Some((node, at)) = self.path(anchor, false).pop() {
+            // SAFETY: the writers' lock keeps the node.
             let node = unsafe { &*node };
-            nodes += 1;
-            let len = node.len();
-            if len == 0 || len > self.fanout || height.is_some_and(|height| height != node.height) {
-                return Err(format!("a node of height {} has {len} children", node.height));
-            }
-            let anchors: Vec<K::Owned> = (0..len - 1).filter_map(|at| node.anchor(at)).collect();
-            let sorted = anchors.is_sorted_by(|a, b| a < b)
-                && lower
-                    .as_ref()
-                    .is_none_or(|lower| anchors.first().is_none_or(|first| lower < first));
-            if anchors.len() + 1 != len || !sorted {
-                return Err("separators do not ascend".to_owned());
-            }
-            let lowers = std::iter::once(lower).chain(anchors.into_iter().map(Some));
-            if node.height == 0 {
-                for (at, lower) in lowers.enumerate() {
-                    each(lower.as_ref().map(std::borrow::Borrow::borrow), node.child(at));
-                }
-            } else {
-                let children: Vec<_> = lowers.enumerate().collect();
-                for (at, lower) in children.into_iter().rev() {
-                    let child = ptr::with_exposed_provenance_mut(node.child(at));
-                    stack.push((child, lower, Some(node.height - 1)));
-                }
-            }
+            let _held = node.lock.enter_owned();
+            node.set_child(at, place);
         }
-        Ok(nodes)
     }
 
-    /// Bytes of the nodes; separators of byte strings are not counted.
+    /// Bytes of the nodes and their separators.
     pub fn memory_usage(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -739,14 +723,6 @@ impl<K: Key + ?Sized> Node<K> {
     fn prefetch(&self) {
         prefetch(self);
         self.heads.iter().for_each(|line| prefetch(line));
-    }
-
-    fn anchor(&self, at: usize) -> Option<K::Owned> {
-        if K::HEAD_IS_KEY {
-            return K::from_head(&self.head(at)).map(ToOwned::to_owned);
-        }
-        // SAFETY: under the writers' lock.
-        self.separator(at).map(|separator| unsafe { separator.key::<'_>() }.to_owned())
     }
 }
 

@@ -156,7 +156,7 @@ pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
     chunks: AtomicUsize,
     /// Records in lists.
     records: AtomicUsize,
-    /// Bytes of chunks and of what they own.
+    /// Bytes of chunks and of what they own: what was taken of the memory limit.
     bytes: AtomicUsize,
     /// Pushes onto a leaf between two prunes, at least.
     prune_after: u64,
@@ -225,7 +225,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Chunk<K, V> {
             }
         }
         // SAFETY: allocated by `new`, exclusively the caller's.
-        unsafe { dealloc(memory.as_ptr().cast(), Self::LAYOUT) }
+        unsafe {
+            if cfg!(debug_assertions) {
+                // A link that is followed into it leads to no memory.
+                memory.as_ptr().cast::<u8>().write_bytes(0xFF, CHUNK);
+            }
+            dealloc(memory.as_ptr().cast(), Self::LAYOUT);
+        }
     }
 }
 
@@ -301,8 +307,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         }
     }
 
-    /// Bytes that one push takes of the memory limit, beside what it keeps.
-    pub const RECORD: usize = size_of::<Undo>();
+    /// Bytes that this thread's next push takes beside what it keeps: those of a chunk if it begins one.
+    pub fn next_push(&self) -> usize {
+        let stripe = self.stripe(stripe_of_this_thread());
+        if Self::has_room(&stripe) { 0 } else { CHUNK }
+    }
+
+    fn has_room(stripe: &Stripe<K, V>) -> bool {
+        stripe.back().is_some_and(|chunk| chunk.header().len < Chunk::<K, V>::ROOM)
+    }
 
     pub fn horizon(&self) -> u64 {
         self.horizon.load(Ordering::Acquire)
@@ -330,7 +343,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
 
     /// What the leaf's list says about the key at a snapshot that lives. To be called after the slot was
     /// read, and to be validated.
-    pub fn lookup(
+    #[inline]
+    pub fn at_snapshot(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        snapshot: u64,
+        reading: Reading<'_>,
+    ) -> Lookup {
+        let relaxed = fault!("undo_order.dead.acquire");
+        let order = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        if leaf.header().dead.load(order) <= snapshot {
+            return Lookup::Slot;
+        }
+        self.lookup(leaf, probe, snapshot, reading)
+    }
+
+    fn lookup(
         &self,
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
@@ -399,19 +428,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             next_dead: AtomicU64::new(header.dead.load(Ordering::Relaxed)),
         };
         let owned = Self::owned_bytes(old);
+        let mut taken = owned;
         let address = {
             let number = stripe_of_this_thread() % STRIPES;
             let mut stripe = self.stripe(number);
-            if stripe.back().is_none_or(|chunk| chunk.header().len == Chunk::<K, V>::ROOM) {
+            if !Self::has_room(&stripe) {
                 stripe.push_back(Chunk::new(number));
                 self.chunks.fetch_add(1, Ordering::Release);
-                self.bytes.fetch_add(CHUNK, Ordering::Relaxed);
+                taken += CHUNK;
             }
             let chunk = stripe.back_mut().expect("just pushed");
             Linked(chunk.push(record, dead, owned)).address()
         };
         self.records.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(owned, Ordering::Relaxed);
+        self.bytes.fetch_add(taken, Ordering::Relaxed);
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
@@ -420,7 +450,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         if !fault!("undo.push.dead") {
             header.dead.store(dead, Ordering::Release);
         }
-        Self::RECORD + owned
+        taken
     }
 
     /// Whether the list has grown enough to be worth a prune.
@@ -527,7 +557,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             return 0;
         }
         // Before the first chunk goes: a writer that reads the horizon later follows no link into it.
-        self.horizon.fetch_max(horizon, Ordering::AcqRel);
+        let late = fault!("undo.free.horizon_first");
+        if !late {
+            self.horizon.fetch_max(horizon, Ordering::AcqRel);
+        }
         point("undo.free.before_chunks");
         let mut freed = 0;
         for at in 0..STRIPES {
@@ -551,7 +584,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             }
             for chunk in gone {
                 let (linked, owned) = (chunk.header().linked, chunk.header().owned);
-                freed += owned + linked * Self::RECORD;
+                freed += CHUNK + owned;
                 self.bytes.fetch_sub(CHUNK + owned, Ordering::Relaxed);
                 self.records.fetch_sub(linked, Ordering::Relaxed);
                 self.chunks.fetch_sub(1, Ordering::Release);
@@ -559,6 +592,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 // SAFETY: no link to it is followed from now on (invariant 2), and guards of before keep it.
                 unsafe { guard.retire_at_once(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
             }
+        }
+        point("undo.free.chunks_gone");
+        if late {
+            self.horizon.fetch_max(horizon, Ordering::AcqRel);
         }
         freed
     }
@@ -580,6 +617,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     /// The leaf's records that may be followed, youngest first.
     fn collect(&self, leaf: Leaf<K, V>) -> Vec<Linked> {
         let (mut rest, horizon) = (Walk::of(leaf), self.horizon());
+        point("undo.collect.horizon_read");
         std::iter::from_fn(|| rest.next_above(horizon)).collect()
     }
 
@@ -639,7 +677,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         }
         self.bytes.fetch_sub(owned, Ordering::Relaxed);
         self.records.fetch_sub(1, Ordering::Relaxed);
-        Self::RECORD + owned
+        owned
     }
 }
 

@@ -20,6 +20,7 @@ use ordna_base::sync::{Obsolete, fault, point};
 use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Image, Leaf};
+use super::search::Place;
 use super::undo::{Reading, State};
 use super::{RETRIES, Tree};
 
@@ -30,26 +31,26 @@ pub const SECTION: usize = 12;
 const AHEAD: usize = 24;
 
 /// The entries of one leaf, in order, as of a view.
-struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
-    image: Image<K, V>,
-    order: [u8; super::order::MOST],
+pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
+    pub(super) image: Image<K, V>,
+    pub(super) order: [u8; super::order::MOST],
     /// The entries at a snapshot, where they differ from the image.
-    at_snapshot: Option<Vec<Entry>>,
+    pub(super) at_snapshot: Option<Vec<Entry>>,
     /// The anchor, for walks downwards.
     anchor: Option<K::Owned>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         let order = [0; super::order::MOST];
         Self { image: Image::empty(), order, at_snapshot: None, anchor: None }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.at_snapshot.as_ref().map_or(self.image.count, Vec::len)
     }
 
-    fn entry(&self, at: usize) -> Entry {
+    pub(super) fn entry(&self, at: usize) -> Entry {
         match &self.at_snapshot {
             Some(entries) => entries[at],
             None => self.image.entry(usize::from(self.order[at])),
@@ -57,7 +58,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
     }
 
     /// How many entries come before the first for which `reached` holds.
-    fn partition(&self, reached: impl Fn(&K) -> bool) -> usize {
+    pub(super) fn partition(&self, reached: impl Fn(&K) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = (low + high) / 2;
@@ -82,6 +83,9 @@ pub struct Span<'a, K: Key + ?Sized> {
     pub direction: Direction,
     /// Entries that the caller wants at most: what is beyond is not fetched ahead.
     pub limit: usize,
+    /// The place that [`Tree::approach_walks`] told of the lower bound of a walk upwards, under a guard
+    /// that the caller holds.
+    pub from: Option<Place>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
@@ -100,11 +104,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let (mut lower, mut upper) = (owned(span.lower), owned(span.upper));
         let ascending = span.direction == Direction::Ascending;
         let mut left = span.limit;
+        let mut from = span.from;
         let mut stretch = Stretch::empty();
         loop {
             let guard = collector.pin();
             section();
-            let mut leaf = if ascending {
+            let mut leaf = if let Some(place) = from.take() {
+                Self::leaf_at(place)
+            } else if ascending {
                 self.leaf_of_lower(lower.as_ref().map(Borrow::borrow), &guard)
             } else {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
@@ -158,7 +165,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 } else if leaf == self.first {
                     None
                 } else {
-                    stretch.anchor.as_ref().map(|anchor| {
+                    Self::lower_fence(leaf, &stretch).map(|anchor| {
                         // Nothing of this leaf is left: go on below it.
                         upper = Bound::Excluded(anchor.clone());
                         Self::leaf_at(self.search.find(anchor.borrow(), true, &guard))
@@ -180,7 +187,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    fn leaf_of_lower(&self, lower: Bound<&K>, guard: &Guard<'_>) -> Leaf<K, V> {
+    pub(super) fn leaf_of_lower(&self, lower: Bound<&K>, guard: &Guard<'_>) -> Leaf<K, V> {
         match lower {
             Bound::Unbounded => self.first,
             Bound::Included(key) | Bound::Excluded(key) => {
@@ -206,6 +213,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
+    /// The anchor that the leaf had when it was read: it may have sunk since, below entries that were on
+    /// the left then.
+    fn lower_fence(leaf: Leaf<K, V>, stretch: &Stretch<K, V>) -> Option<K::Owned> {
+        if fault!("tree.walk.anchor_outside") {
+            return leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+        }
+        stretch.anchor.clone()
+    }
+
     /// Whether the leaf's upper fence is at or above the bound of a walk downwards.
     fn reaches(stretch: &Stretch<K, V>, upper: Bound<&K>) -> bool {
         let (Some(next), Bound::Included(key) | Bound::Excluded(key)) = (stretch.image.next, upper)
@@ -225,7 +241,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Reads a leaf at one moment.
-    fn read(
+    pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
         snapshot: Option<u64>,

@@ -204,14 +204,34 @@ macro_rules! reads {
             found.transpose()
         }
 
-        /// Counts the entries within the bounds. O(their number).
-        fn count(&self, span: &Span) -> usize {
-            let (mut count, (lower, upper)) = (0, by_ref(span));
-            self.$source.visit(lower, upper, Direction::Ascending, |_, _| {
-                count += 1;
-                ControlFlow::Continue(())
+        /// How many keys are below `key`: its position from the front, if it is there. 40 entries at a
+        /// time.
+        pub fn rank<Q: Like<K> + ?Sized>(&self, key: &Q) -> usize {
+            self.count(&span::<K, Q, _>(&self.lead, &(Bound::Unbounded, Bound::Excluded(key))))
+        }
+
+        /// The entry at this position from the front, the first one at 0. 40 entries at a time.
+        ///
+        /// # Errors
+        /// It is of other types.
+        pub fn select(&self, position: usize) -> Result<Option<(K, V)>, MapError> {
+            let before = match self.lead.is_empty() {
+                true => 0,
+                false => self.$source.rank(&self.lead),
+            };
+            let found = self.$source.select_with(before + position, |key, value| {
+                // The entries of other maps follow.
+                key.starts_with(&self.lead).then(|| {
+                    key_of(key, self.lead.len()).and_then(|key| Ok((key, V::load(value)?)))
+                })
             });
-            count
+            found.flatten().transpose()
+        }
+
+        /// Counts the entries within the bounds.
+        fn count(&self, span: &Span) -> usize {
+            let (lower, upper) = by_ref(span);
+            self.$source.count(lower, upper)
         }
     };
 }
