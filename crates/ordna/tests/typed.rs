@@ -387,3 +387,25 @@ fn values_that_serde_knows() {
         .unwrap();
     assert!(map.get(&1).unwrap_err().to_string().ends_with(": 1 bytes too many"));
 }
+
+#[test]
+fn positions_are_those_within_the_map() {
+    let store = Arc::new(Store::new());
+    let maps: Vec<Map<u64, u64>> =
+        ["a", "b", "c"].map(|name| Map::named(&store, name).unwrap()).into();
+    for (map, from) in maps.iter().zip([0, 10, 20]) {
+        (from..from + 100).step_by(2).for_each(|key| _ = map.insert(&key, &(key + 1)).unwrap());
+    }
+    let then = maps[1].snapshot();
+    maps[1].remove(&10).unwrap();
+    for (map, from) in maps.iter().zip([0, 12, 20]) {
+        assert_eq!(map.rank(&(from + 5)), 3);
+        assert_eq!(map.select(3).unwrap(), Some((from + 6, from + 7)));
+        assert_eq!(map.select(map.len()).unwrap(), None);
+    }
+    assert_eq!((then.rank(&15), then.select(0).unwrap()), (3, Some((10, 11))));
+    let whole: Map<u64, u64> = Map::new();
+    whole.insert(&7, &8).unwrap();
+    assert_eq!(whole.select(0).unwrap(), Some((7, 8)));
+    assert_eq!(whole.select(1).unwrap(), None);
+}

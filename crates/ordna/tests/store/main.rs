@@ -2,6 +2,7 @@
 
 ordna_testkit::count_memory!();
 
+mod store_counts;
 mod store_cuts;
 mod store_expiry;
 mod store_index;

@@ -420,3 +420,160 @@ fn undo_records_are_freed_beside_a_reader() {
     );
     assert_eq!(found, Some(12));
 }
+
+/// Leaves split and merge beside a group of writes that knows its leaves already.
+#[test]
+fn a_group_of_writes_stands_while_its_leaves_change() {
+    fn check<K: TestKey + ?Sized>() {
+        let keys: Vec<u64> = (10..22).collect();
+        for change in CHANGES {
+            for removes in [false, true] {
+                let store = Store::<K, u64>::with_options(tiny(4));
+                keys.iter().for_each(|n| _ = store.insert(as_key::<K>(*n).as_ref(), n).unwrap());
+                let group: Vec<K::Owned> = (8..24).map(|n| as_key::<K>(n).0).collect();
+                let pairs: Vec<_> = group.iter().map(|key| (key.clone(), 7)).collect();
+                while_held(
+                    "store.many.between_writes",
+                    || match removes {
+                        true => _ = store.remove_many(&group),
+                        false => _ = store.insert_many(&pairs).unwrap(),
+                    },
+                    || change.run(&store, &keys, 10, true),
+                );
+                store.validate().unwrap();
+                // The first write came before the change, all others after it.
+                let expected = (!removes).then_some(7);
+                for key in &group[1..] {
+                    let key = std::borrow::Borrow::borrow(key);
+                    assert_eq!(store.get(key), expected, "{change:?}, removes {removes}");
+                }
+            }
+        }
+    }
+    check::<u64>();
+    check::<[u8]>();
+}
+
+/// Whole leaves are dropped under readers, walks and writers that stand in them.
+#[test]
+fn a_range_is_dropped_under_readers_and_writers() {
+    fn check<K: TestKey + ?Sized>() {
+        let keys: Vec<u64> = (0..60).collect();
+        let mut sorted: Vec<K::Owned> = keys.iter().map(|n| K::number(*n)).collect();
+        sorted.sort();
+        let as_ref = |key: &K::Owned| as_owned::<K>(key.clone());
+        let filled = || {
+            let store = Store::<K, u64>::with_options(tiny(4));
+            sorted.iter().for_each(|key| _ = store.insert(as_ref(key).as_ref(), &1).unwrap());
+            store
+        };
+        let (low, high) = (as_ref(&sorted[10]), as_ref(&sorted[50]));
+        let drop_range = |store: &Store<K, u64>| {
+            let (low, high) = (Bound::Included(low.as_ref()), Bound::Excluded(high.as_ref()));
+            assert_eq!(store.remove_range(low, high), 40);
+        };
+        for own in (0..60).step_by(3) {
+            let key = as_ref(&sorted[own]);
+            let gone = (10..50).contains(&own);
+            for stop in ["tree.seek.begun", "tree.seek.slot_read", "search.find.routed"] {
+                let store = filled();
+                let found = while_held(stop, || store.get(key.as_ref()), || drop_range(&store));
+                assert!(found == Some(1) || found.is_none() && gone, "key {own} at {stop}");
+            }
+            let store = filled();
+            let write = || store.insert(key.as_ref(), &2).unwrap();
+            while_held("tree.lock.searched", write, || drop_range(&store));
+            assert_eq!(store.get(key.as_ref()), Some(2), "key {own}");
+            assert_eq!(store.approximate_len(), 20 + usize::from(gone));
+            store.validate().unwrap();
+        }
+        for stop in ["tree.walk.before_validate", "tree.walk.read"] {
+            let store = filled();
+            let all =
+                || store.range::<(Bound<&K>, Bound<&K>)>((Bound::Unbounded, Bound::Unbounded));
+            let walked: Vec<K::Owned> = while_held(
+                stop,
+                || all().map(|(key, _)| key).collect(),
+                || {
+                    drop_range(&store);
+                },
+            );
+            assert!(walked.is_sorted(), "at {stop}");
+            let stays = |key: &&K::Owned| !sorted[10..50].contains(key);
+            assert!(walked.iter().filter(stays).eq(sorted.iter().filter(stays)), "at {stop}");
+        }
+    }
+    fn as_owned<K: TestKey + ?Sized>(key: K::Owned) -> Owned<K> {
+        Owned(key)
+    }
+    check::<u64>();
+    check::<[u8]>();
+}
+
+/// A walk that stands in or between leaves returns each key that stays once, in order.
+#[test]
+fn walks_stand_while_entries_move() {
+    type Change = (&'static str, fn(&Words));
+    let changes: [Change; 4] = [
+        ("shift", |store| _ = store.insert(&1, &1).unwrap()),
+        ("shift further on", |store| _ = store.insert(&37, &1).unwrap()),
+        ("split", |store| (33..47).step_by(2).for_each(|key| _ = store.insert(&key, &0).unwrap())),
+        ("merge", |store| {
+            (0..100).filter(|key| key % 8 != 4).for_each(|key| _ = store.remove(&key));
+        }),
+    ];
+    let stops = ["tree.leaf.entries_copied", "tree.walk.before_validate", "tree.walk.read"];
+    for ((name, change), stop) in changes.iter().flat_map(|c| stops.map(move |stop| (c, stop))) {
+        for upwards in [true, false] {
+            for skipped in 0..3 {
+                let store = Words::with_options(tiny(8));
+                (0..100).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
+                // The second leaf and that behind the sixteenth key from the end get room.
+                [18, 22, 26, 50, 54, 58].iter().for_each(|key| _ = store.remove(key));
+                let stays = (0..100).filter(|key| key % 8 == 4);
+                // The walk begins so many leaves further on.
+                let (low, high) = (skipped * 16, 100 - skipped * 16);
+                let walk = || -> Vec<u64> {
+                    let range = store.range(low..high).map(|(key, _)| key);
+                    if upwards { range.collect() } else { range.rev().collect() }
+                };
+                let mut walked = while_held(stop, walk, || change(&store));
+                if !upwards {
+                    walked.reverse();
+                }
+                let told = format!("{name} at {stop}, upwards {upwards}, from {low}: {walked:?}");
+                assert!(walked.is_sorted_by(|one, other| one < other), "{told}");
+                for key in stays.filter(|key| (low..high).contains(key)) {
+                    assert!(walked.contains(&key), "{key} is missing; {told}");
+                }
+            }
+        }
+    }
+}
+
+/// A writer that begins after undo records were retired does not follow links to them.
+#[test]
+fn a_split_beside_the_end_of_undo_records() {
+    let store = Words::with_options(tiny(4));
+    (0..4).for_each(|key| _ = store.insert(&(key * 10), &key).unwrap());
+    let old = store.snapshot();
+    (0..4).for_each(|key| _ = store.insert(&(key * 10), &(key + 7)).unwrap());
+    drop(old);
+    let schedule = Schedule::new();
+    schedule.hold("end", "undo.free.chunks_gone");
+    schedule.hold("writer", "undo.collect.horizon_read");
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| schedule.enroll("end", || store.collect_garbage()));
+        schedule.wait_held("end", "undo.free.chunks_gone");
+        let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&15, &1)));
+        schedule.wait_held("writer", "undo.collect.horizon_read");
+        schedule.release("end", "undo.free.chunks_gone");
+        end.join().unwrap();
+        schedule.release("writer", "undo.collect.horizon_read");
+        assert_eq!(writer.join().unwrap(), Ok(None));
+    });
+    let again = store.snapshot();
+    (0..4).for_each(|key| _ = store.insert(&(key * 10), &0).unwrap());
+    store.validate().unwrap();
+    assert!(content(&again).into_iter().eq([(0, 7), (10, 8), (15, 1), (20, 9), (30, 10)]));
+}

@@ -1,0 +1,164 @@
+//! Positions from the front: `count`, `rank`, `select`, of the latest state and at snapshots.
+
+use std::borrow::Borrow;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ordna::{Options, Snapshot, Store};
+use ordna_base::{OrderedIndex, Value};
+use ordna_testkit::kinds::{TestKey, TestValue};
+
+fn bounds<'a, K: ?Sized>(
+    lower: &'a impl Borrow<K>,
+    upper: &'a impl Borrow<K>,
+) -> [(Bound<&'a K>, Bound<&'a K>); 4] {
+    let (lower, upper) = (lower.borrow(), upper.borrow());
+    [
+        (Bound::Included(lower), Bound::Excluded(upper)),
+        (Bound::Excluded(lower), Bound::Included(upper)),
+        (Bound::Unbounded, Bound::Included(upper)),
+        (Bound::Included(lower), Bound::Unbounded),
+    ]
+}
+
+fn within<K: Ord + ?Sized>(key: &K, (lower, upper): (Bound<&K>, Bound<&K>)) -> bool {
+    let above = match lower {
+        Bound::Included(lower) => key >= lower,
+        Bound::Excluded(lower) => key > lower,
+        Bound::Unbounded => true,
+    };
+    above
+        && match upper {
+            Bound::Included(upper) => key <= upper,
+            Bound::Excluded(upper) => key < upper,
+            Bound::Unbounded => true,
+        }
+}
+
+/// Compares with the keys themselves, in order.
+fn check<K: TestKey + ?Sized, V: Value + ?Sized>(
+    keys: &[K::Owned],
+    others: &[K::Owned],
+    count: impl Fn(Bound<&K>, Bound<&K>) -> usize,
+    select: impl Fn(usize) -> Option<(K::Owned, V::Owned)>,
+) {
+    for (at, key) in keys.iter().enumerate() {
+        let found = select(at).expect("the position is there").0;
+        assert!(found.borrow() == key.borrow(), "position {at}");
+    }
+    assert!(select(keys.len()).is_none());
+    let all = keys.iter().chain(others);
+    for (lower, upper) in
+        all.clone().step_by(7).flat_map(|a| all.clone().step_by(11).map(move |b| (a, b)))
+    {
+        for bounds in bounds::<K>(lower, upper) {
+            let expected = keys.iter().filter(|key| within((*key).borrow(), bounds)).count();
+            assert_eq!(count(bounds.0, bounds.1), expected);
+        }
+    }
+}
+
+fn counts_are_those_of_a_walk<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots: usize, keys: u64) {
+    let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(slots, 4));
+    let walked = || store.iter_keys();
+    let mut snapshots: Vec<(Snapshot<K, V>, Vec<K::Owned>)> = Vec::new();
+    let others: Vec<K::Owned> = (keys..keys + 20).map(K::number).collect();
+    for round in 0..4_u64 {
+        for n in (0..keys).filter(|n| !(n + round).is_multiple_of(3)) {
+            store.insert(K::number(n).borrow(), V::dress(n + round).borrow()).unwrap();
+        }
+        for n in (0..keys).filter(|n| (n * 7 + round).is_multiple_of(4)) {
+            store.remove(K::number(n).borrow());
+        }
+        let now = walked();
+        check::<K, V>(&now, &others, |l, u| store.count(l, u), |at| store.select(at));
+        assert_eq!(now.iter().position(|key| store.rank(key.borrow()) > 0), Some(1));
+        snapshots.push((store.snapshot(), now));
+        for (snapshot, then) in &snapshots {
+            check::<K, V>(then, &others, |l, u| snapshot.count(l, u), |at| snapshot.select(at));
+        }
+    }
+}
+
+trait IterKeys<K: TestKey + ?Sized> {
+    fn iter_keys(&self) -> Vec<K::Owned>;
+}
+
+impl<K: TestKey + ?Sized, V: Value + ?Sized> IterKeys<K> for Store<K, V> {
+    fn iter_keys(&self) -> Vec<K::Owned> {
+        self.range::<(Bound<&K>, Bound<&K>)>((Bound::Unbounded, Bound::Unbounded))
+            .map(|(key, _)| key)
+            .collect()
+    }
+}
+
+#[test]
+fn counts_of_integers() {
+    counts_are_those_of_a_walk::<u64, u64>(4, 160);
+    counts_are_those_of_a_walk::<u64, [u8]>(56, 700);
+}
+
+#[test]
+fn counts_of_byte_strings() {
+    counts_are_those_of_a_walk::<[u8], [u8]>(4, 160);
+    counts_are_those_of_a_walk::<[u8], u64>(56, 700);
+}
+
+#[test]
+fn expired_entries_do_not_count() {
+    let clock = Arc::new(AtomicU64::new(0));
+    let hands = Arc::clone(&clock);
+    let options = Options::new().collectors(0).sizes(4, 3);
+    let store: Store<u64, u64> =
+        Store::with_options(options.clock(move || hands.load(Ordering::Relaxed)));
+    for key in 0..40 {
+        store.insert(&key, &key).unwrap();
+        if key % 5 == 0 {
+            store.set_expiry(&key, Some(10)).unwrap();
+        }
+    }
+    let before = store.snapshot();
+    clock.store(10, Ordering::Relaxed);
+    assert_eq!((store.rank(&20), before.rank(&20)), (16, 20));
+    assert_eq!((store.select(4), before.select(4)), (Some((6, 6)), Some((4, 4))));
+    assert_eq!(store.count(Bound::Unbounded, Bound::Unbounded), 32);
+}
+
+/// Entries that move to the right between the reads of two leaves count once.
+#[cfg(debug_assertions)]
+#[test]
+fn counts_stand_while_leaves_change() {
+    use ordna_base::sync::schedule::while_held;
+
+    type Change = (&'static str, fn(&Store<u64, u64>));
+    let changes: [Change; 3] = [
+        ("shift", |store| _ = store.insert(&1, &1).unwrap()),
+        ("split", |store| (33..47).step_by(2).for_each(|key| _ = store.insert(&key, &0).unwrap())),
+        ("merge", |store| (64..100).step_by(2).for_each(|key| _ = store.remove(&key))),
+    ];
+    for (name, change) in changes {
+        for at_snapshot in [false, true] {
+            let store: Store<u64, u64> =
+                Store::with_options(Options::new().collectors(0).sizes(8, 3));
+            (0..100).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
+            // The second leaf gets room.
+            [18, 22, 26].iter().for_each(|key| _ = store.remove(key));
+            let before = store.count(Bound::Unbounded, Bound::Unbounded);
+            assert_eq!(before, 47);
+            let snapshot = at_snapshot.then(|| store.snapshot());
+            let counted = while_held(
+                "tree.count.counted",
+                || match &snapshot {
+                    Some(snapshot) => snapshot.count(Bound::Unbounded, Bound::Unbounded),
+                    None => store.count(Bound::Unbounded, Bound::Unbounded),
+                },
+                || change(&store),
+            );
+            let after = store.count(Bound::Unbounded, Bound::Unbounded);
+            let range =
+                if at_snapshot { before..=before } else { before.min(after)..=before.max(after) };
+            assert!(range.contains(&counted), "{name}: {counted} of {range:?}");
+        }
+    }
+}
