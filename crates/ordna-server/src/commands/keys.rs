@@ -74,8 +74,10 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         return Ok(Outcome::Done);
     }
     // No other command runs. The batch is one step for snapshots too.
-    let mut present: Vec<&[u8]> =
-        keys.into_iter().filter(|key| context.keys.contains(key)).collect();
+    let mut present: Vec<&[u8]> = Vec::with_capacity(keys.len());
+    context.keys.get_many_with(&keys, |at, value| {
+        present.extend(value.and_then(|_| keys.get(at)).copied());
+    });
     present.sort_unstable();
     present.dedup();
     let writes: Vec<_> = present.iter().map(|key| Write::Remove(*key)).collect();
@@ -86,7 +88,10 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
 }
 
 fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    out.count(arguments.iter_from(1).filter(|key| context.keys.contains(key)).count());
+    let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
+    let mut present = 0;
+    context.keys.get_many_with(&keys, |_, value| present += usize::from(value.is_some()));
+    out.count(present);
     Ok(Outcome::Done)
 }
 

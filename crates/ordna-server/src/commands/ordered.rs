@@ -64,6 +64,22 @@ pub const COMMANDS: &[Command] = &[
     ),
     Command::new("ordna.count", 3, READ_ALL, NO_KEY, "Counts the keys between two bounds.", count),
     Command::new(
+        "ordna.rank",
+        2,
+        READ_ALL,
+        NO_KEY,
+        "Returns how many keys are below the one given: its position from the front.",
+        rank,
+    ),
+    Command::new(
+        "ordna.at",
+        2,
+        READ_ALL,
+        NO_KEY,
+        "Returns the key at a position from the front, or from the back, and its value.",
+        at,
+    ),
+    Command::new(
         "ordna.delrange",
         3,
         REMOVE_ALL,
@@ -278,6 +294,25 @@ fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
 fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
     Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Count))))
+}
+
+/// `ORDNA.RANK key`, in the state of one moment.
+fn rank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.count(context.keys.snapshot().rank(arguments.get(1)));
+    Ok(Outcome::Done)
+}
+
+/// `ORDNA.AT position`: 0 is the first key, -1 the last one, in the state of one moment.
+fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let position = number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    let snapshot = context.keys.snapshot();
+    let from_front = match usize::try_from(position) {
+        Ok(position) => Some(position),
+        Err(_) => usize::try_from(position.unsigned_abs())
+            .ok()
+            .and_then(|back| snapshot.count(Bound::Unbounded, Bound::Unbounded).checked_sub(back)),
+    };
+    entry(from_front.and_then(|position| snapshot.select(position)), out)
 }
 
 fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
