@@ -61,6 +61,23 @@ impl Source {
         }
     }
 
+    /// How many keys lie within the bounds.
+    pub fn count(&self, span: &Span) -> usize {
+        let (lower, upper) = by_ref(span);
+        match self {
+            Self::Live(store) => store.count(lower, upper),
+            Self::At(snapshot) => snapshot.count(lower, upper),
+        }
+    }
+
+    /// The entry at a position from the front.
+    pub fn select(&self, position: usize) -> Option<(Vec<u8>, Vec<u8>)> {
+        match self {
+            Self::Live(store) => store.select(position),
+            Self::At(snapshot) => snapshot.select(position),
+        }
+    }
+
     pub fn nearest(&self, span: &Span, direction: Direction) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut found = None;
         self.visit(span, direction, |key, value| {
