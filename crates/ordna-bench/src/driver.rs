@@ -405,6 +405,7 @@ impl<'p> Measuring<'p> {
             latency: latency.map(|latency| latency.curve.clone()).unwrap_or_default(),
             bytes_per_key: Rounds::median(&rounds.bytes_per_key),
             rss_per_key: Rounds::median(&rounds.rss_per_key),
+            huge_per_key: Rounds::median(&rounds.huge_per_key),
             checked: note.is_none(),
             note,
             detail,

@@ -28,6 +28,8 @@ pub struct Load {
     pub bytes_per_key: Option<f64>,
     /// By how much the resident set grew, per key.
     pub rss_per_key: Option<f64>,
+    /// Bytes of slabs that the system backed with huge pages, per key.
+    pub huge_per_key: Option<f64>,
     /// What was wrong with the scan after it. Point operations may be right all the same.
     pub wrong_scan: Option<String>,
 }

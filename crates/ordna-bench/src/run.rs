@@ -120,6 +120,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         drop(operations);
         let grown = memory::allocated().saturating_sub(before.0);
         let resident = before.1.zip(memory::resident());
+        let huge = ordna_base::slabs::huge_bytes();
         let mut held = Held::nothing(job.keys.len());
         for (thread, base) in bases.into_iter().enumerate() {
             held.load(part(thread)..part(thread + 1), base);
@@ -141,6 +142,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         let load = Load {
             mops: ran.measured.mops,
             bytes_per_key: target.on_our_allocator().then_some(per_key(grown)),
+            huge_per_key: huge.filter(|bytes| *bytes > 0).map(per_key),
             rss_per_key: resident.map(|(before, after)| per_key(after.saturating_sub(before))),
             wrong_scan: wrong_scan.clone(),
         };

@@ -121,6 +121,9 @@ pub struct Cell {
     /// By how much the load made the resident set grow, per key.
     #[serde(default)]
     pub rss_per_key: Option<f64>,
+    /// Bytes of slabs that the system backed with huge pages after the load, per key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_per_key: Option<f64>,
     /// Whether every answer was checked and right.
     pub checked: bool,
     /// Why there is no figure.
@@ -164,6 +167,7 @@ pub fn render(cells: &[Cell], baseline: &str) -> String {
         "ratio",
         "bytes/key",
         "RSS/key",
+        "huge/key",
         "p50 ns",
         "p99 ns",
         "p99.9 ns",
@@ -216,7 +220,9 @@ fn row(cell: &Cell, first: bool, base: Option<f64>) -> Vec<String> {
     let whole = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |f| f.to_string());
     row.extend([mops.median, mops.min, mops.max].map(|mops| format!("{mops:.3}")));
     row.push(base.map_or_else(|| "-".to_owned(), |base| format!("{:.2}x", mops.median / base)));
-    row.extend([figure(cell.bytes_per_key, 1), figure(cell.rss_per_key, 1)]);
+    row.extend(
+        [cell.bytes_per_key, cell.rss_per_key, cell.huge_per_key].map(|bytes| figure(bytes, 1)),
+    );
     row.extend([cell.p50_ns, cell.p99_ns, cell.p999_ns].map(whole));
     row.push(whole(cell.max_ns.map(|nanoseconds| nanoseconds / 1000)));
     row
@@ -273,6 +279,7 @@ pub fn sample(index: &str) -> Cell {
         latency: Vec::new(),
         bytes_per_key: Some(44.0),
         rss_per_key: Some(50.0),
+        huge_per_key: None,
         checked: true,
         note: None,
         detail: None,

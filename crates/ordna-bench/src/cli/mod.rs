@@ -5,6 +5,7 @@ mod common;
 mod growth;
 mod paper;
 mod secondary;
+mod snapshots;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ enum Command {
     Backup(backup::Backup),
     /// Measure secondary indexes beside the raw store.
     Secondary(secondary::Secondary),
+    /// Measure what snapshots cost those that write and read beside them.
+    Snapshots(snapshots::Snapshots),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
     /// List the indexes, key sets and workloads.
@@ -136,6 +139,7 @@ pub fn main(bench: &Bench) -> Result<(), BenchError> {
         Command::Growth(growth) => growth.run(),
         Command::Backup(backup) => backup.run(),
         Command::Secondary(secondary) => secondary.run(),
+        Command::Snapshots(snapshots) => snapshots.run(),
         Command::Paper(papers) => papers.run(),
         Command::Docs(docs) => docs.run(),
     }

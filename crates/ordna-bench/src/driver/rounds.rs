@@ -13,6 +13,7 @@ pub struct Rounds {
     roles: Vec<Vec<f64>>,
     pub bytes_per_key: Vec<f64>,
     pub rss_per_key: Vec<f64>,
+    pub huge_per_key: Vec<f64>,
     pub latency: Option<Latency>,
     /// Keys of a call for groups in the last round.
     pub groups: Groups,
@@ -34,6 +35,7 @@ impl Rounds {
         self.load.push(load.mops);
         self.bytes_per_key.extend(load.bytes_per_key);
         self.rss_per_key.extend(load.rss_per_key);
+        self.huge_per_key.extend(load.huge_per_key);
     }
 
     /// A scan of the whole index was wrong. Figures of scans and of the load are void then; those
