@@ -116,7 +116,9 @@ pub enum Lookup {
 
 /// The live snapshots, oldest first, and the settled term of the same moment.
 pub struct LiveTerms {
+    /// The terms of the live snapshots.
     pub terms: Vec<u64>,
+    /// The settled term.
     pub settled: u64,
 }
 
