@@ -42,7 +42,6 @@ pub enum Op {
     GetMany(Vec<u64>),
     InsertMany(Vec<(u64, u64)>),
     RemoveMany(Vec<u64>),
-    ScanMany(Vec<(End, End, usize)>),
     Floor(u64),
     Ceiling(u64),
     Ends,
@@ -76,8 +75,6 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => prop::collection::vec(key.clone(), 0..40).prop_map(Op::GetMany),
         1 => prop::collection::vec((key.clone(), value), 0..40).prop_map(Op::InsertMany),
         1 => prop::collection::vec(key.clone(), 0..40).prop_map(Op::RemoveMany),
-        1 => prop::collection::vec((end.clone(), end.clone(), 0..90_usize), 0..40)
-            .prop_map(Op::ScanMany),
         2 => key.clone().prop_map(Op::Floor),
         2 => key.clone().prop_map(Op::Ceiling),
         1 => Just(Op::Ends),
@@ -170,25 +167,6 @@ where
         Op::RemoveMany(keys) => {
             let keys: Vec<_> = keys.iter().map(key).collect();
             show(index.remove_many(&keys))
-        }
-        Op::ScanMany(ranges) => {
-            let ranges: Vec<_> = ranges
-                .iter()
-                .map(|(lower, upper, limit)| {
-                    (bound::<I::Key>(lower), bound::<I::Key>(upper), *limit)
-                })
-                .collect();
-            let ranges: Vec<_> = ranges
-                .iter()
-                .map(|(lower, upper, limit)| {
-                    ((as_ref::<I::Key>(lower), as_ref::<I::Key>(upper)), *limit)
-                })
-                .collect();
-            let mut out = Vec::new();
-            index.scan_many(&ranges, |at, key, value| {
-                out.push((at, key.to_owned(), value.to_owned()));
-            });
-            show(out)
         }
         Op::Floor(k) => show(index.floor(key(k).borrow())),
         Op::Ceiling(k) => show(index.ceiling(key(k).borrow())),

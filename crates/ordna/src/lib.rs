@@ -34,10 +34,6 @@ pub mod store;
 mod tree;
 pub mod typed;
 
-#[cfg(loom)]
-#[doc(hidden)]
-pub use tree::{LiveTerms, model};
-
 pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
     entries, index, key, reclaim, sync, tuple, value,

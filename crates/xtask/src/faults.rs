@@ -16,12 +16,10 @@ use crate::page;
 use crate::tools::{LIBRARY, Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
-const MODELLED: [(&str, &str, &str, &str); 8] = [
+const MODELLED: [(&str, &str, &str, &str); 6] = [
     ("version_lock", "ordna-base", "loom_version_lock", ""),
     ("twin", "ordna-papers", "models", "loom_twin::"),
     ("mvcc_terms", "ordna", "loom_mvcc_terms", ""),
-    ("undo_order", "ordna", "loom_tree", ""),
-    ("leaf_order", "ordna", "loom_tree", ""),
     ("nitro_barrier", "ordna-papers", "models", "loom_nitro_barrier::"),
     ("art_prefix", "ordna-papers", "models", "loom_art_prefix::"),
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),

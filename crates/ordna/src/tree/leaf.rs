@@ -440,9 +440,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// The word of a slot. Acquire: what the word leads to is seen whole.
     #[inline]
     pub fn word(self, slot: usize) -> u64 {
-        let relaxed = fault!("undo_order.slot.acquire");
-        let order = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
-        self.words(slot / LANES).0[slot % LANES].load(order)
+        self.words(slot / LANES).0[slot % LANES].load(Ordering::Acquire)
     }
 
     pub fn entry(self, slot: usize) -> Entry {
@@ -454,9 +452,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// word or the new one; the release store hands on the undo record that was pushed before.
     #[inline]
     pub fn set_word(self, slot: usize, word: u64) {
-        let relaxed = fault!("undo_order.slot.release");
-        let order = if relaxed { Ordering::Relaxed } else { Ordering::Release };
-        self.words(slot / LANES).0[slot % LANES].store(word, order);
+        self.words(slot / LANES).0[slot % LANES].store(word, Ordering::Release);
     }
 
     /// Whether some entry has or had a deadline.
@@ -637,16 +633,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// The order with this number, if it is published.
-    pub fn published_order(self, number: u64) -> Option<[u8; order::MOST]> {
+    fn published_order(self, number: u64) -> Option<[u8; order::MOST]> {
         let words = &self.header().order;
         if words[BUCKETS].load(Ordering::Acquire) == number {
             let mut places = [0; order::MOST];
             for (eight, word) in places.chunks_exact_mut(8).zip(&words[..BUCKETS]) {
                 eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
             }
-            if !fault!("leaf_order.read.fence") {
-                fence(Ordering::Acquire);
-            }
+            fence(Ordering::Acquire);
             if words[BUCKETS].load(Ordering::Relaxed) == number {
                 return Some(places);
             }
@@ -656,7 +650,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     /// Publishes the order of the version `number` − 1. Racing threads of one version write the same;
     /// a thread that comes late for its version finds another number or is overtaken.
-    pub fn publish_order(self, places: &[u8; order::MOST], number: u64) {
+    fn publish_order(self, places: &[u8; order::MOST], number: u64) {
         const BUSY: u64 = u64::MAX;
         let words = &self.header().order;
         let seen = words[BUCKETS].load(Ordering::Relaxed);
@@ -670,9 +664,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             return;
         }
         // Pairs with the fence in `order`: a reader that sees a new place sees `BUSY` or later.
-        if !fault!("leaf_order.publish.fence") {
-            fence(Ordering::Release);
-        }
+        fence(Ordering::Release);
         for (eight, word) in places.chunks_exact(8).zip(&words[..BUCKETS]) {
             let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
             word.store(eight, Ordering::Relaxed);

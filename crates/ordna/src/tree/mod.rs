@@ -45,8 +45,6 @@ mod compact;
 mod count;
 mod leaf;
 mod many;
-#[cfg(loom)]
-pub mod model;
 mod order;
 mod reshape;
 mod search;

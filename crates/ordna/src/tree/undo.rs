@@ -353,9 +353,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         snapshot: u64,
         reading: Reading<'_>,
     ) -> Lookup {
-        let relaxed = fault!("undo_order.dead.acquire");
-        let order = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
-        if leaf.header().dead.load(order) <= snapshot {
+        if leaf.header().dead.load(Ordering::Acquire) <= snapshot {
             return Lookup::Slot;
         }
         self.lookup(leaf, probe, snapshot, reading)
