@@ -37,6 +37,14 @@ pub enum BackupError {
         /// The latest version known here.
         known: u32,
     },
+    /// The file needs a feature that this build does not have.
+    #[error("{}: needs the feature `{feature}`, which this build does not have", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The cargo feature.
+        feature: &'static str,
+    },
     /// The file holds other kinds of keys or values than the store.
     #[error("{}: holds {found}, the store {expected}", path.display())]
     OtherKind {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use crc32c::crc32c_append;
 
+use ordna_base::sync::fault;
+
 use super::codec::Stored;
 use super::error::BackupError;
 use super::storage::{OutFile, Storage, write_all};
@@ -25,6 +27,11 @@ pub const BLOCK_HEADER: usize = 56;
 const MARKER: [u8; 4] = *b"OBLK";
 /// LZ4 shrinks nothing below a 255th; a larger promise is damage.
 const MOST_SHRINKAGE: u64 = 255;
+/// The same of Zstandard: 128 KiB of one byte take a block of four bytes.
+const MOST_SHRINKAGE_ZSTD: u64 = 1 << 15;
+/// Level of Zstandard: its own default is 3; 1 keeps pace with a disk.
+#[cfg(feature = "zstd")]
+const ZSTD_LEVEL: i32 = 1;
 
 /// How blocks are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,6 +42,76 @@ pub enum Compression {
     None,
     /// LZ4 block format; a block that it does not shrink is stored as it is.
     Lz4,
+    /// Zstandard; a block that it does not shrink is stored as it is. Needs the feature `zstd`, for
+    /// reading, too.
+    Zstd,
+}
+
+impl Compression {
+    fn number(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+
+    /// Refuses what this build cannot do.
+    fn check(self, path: &Path) -> Result<(), BackupError> {
+        if self == Self::Zstd && !cfg!(feature = "zstd") {
+            return Err(BackupError::Unsupported { path: path.to_owned(), feature: "zstd" });
+        }
+        Ok(())
+    }
+
+    /// Compresses into `out`; `None` if that is no gain. At most `out`'s bytes are written.
+    fn squeeze(self, payload: &[u8], out: &mut [u8]) -> Option<usize> {
+        let len = match self {
+            Self::None => return None,
+            Self::Lz4 => lz4_flex::block::compress_into(payload, out).ok(),
+            #[cfg(feature = "zstd")]
+            Self::Zstd => zstd::bulk::compress_to_buffer(payload, out, ZSTD_LEVEL).ok(),
+            #[cfg(not(feature = "zstd"))]
+            Self::Zstd => None,
+        };
+        len.filter(|len| *len < payload.len())
+    }
+
+    /// The opposite; `raw` is the length to come. Errors are texts.
+    fn unpack(self, payload: Vec<u8>, raw: u64) -> Result<Vec<u8>, String> {
+        let most = match self {
+            Self::None => return Ok(payload),
+            Self::Lz4 => MOST_SHRINKAGE,
+            Self::Zstd => MOST_SHRINKAGE_ZSTD,
+        };
+        if raw > (payload.len() as u64).saturating_mul(most).saturating_add(64) {
+            return Err("a block claims more than it can hold".to_owned());
+        }
+        let unpacked = match self {
+            Self::None => Ok(payload),
+            Self::Lz4 => {
+                let raw = usize::try_from(raw).unwrap_or(usize::MAX);
+                lz4_flex::block::decompress(&payload, raw).map_err(|error| error.to_string())
+            }
+            Self::Zstd => unpack_zstd(&payload, raw),
+        };
+        unpacked.map_err(|error| format!("a block does not decompress: {error}"))
+    }
+}
+
+/// As a stream: memory grows with what comes out, not with what the header claims.
+#[cfg(feature = "zstd")]
+fn unpack_zstd(payload: &[u8], raw: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let stream = zstd::stream::Decoder::with_buffer(payload).map_err(|error| error.to_string())?;
+    let read = stream.take(raw.saturating_add(1)).read_to_end(&mut bytes);
+    read.map(|_| bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "zstd"))]
+fn unpack_zstd(_: &[u8], _: u64) -> Result<Vec<u8>, String> {
+    // `BlockReader` has refused the block.
+    Err("this build has no zstd".to_owned())
 }
 
 /// What a file is.
@@ -94,11 +171,11 @@ impl FileHeader {
         if bytes[..8] != kind.magic() {
             return Err(BackupError::damaged(path, 0, format!("no {kind:?} file of Ordna")));
         }
-        if word32(bytes, 44) != crc32c_append(0, &bytes[..44]) {
+        if word32(bytes, 44) != crc32c_append(0, &bytes[..44]) && !fault!("damage.header.crc") {
             return Err(BackupError::damaged(path, 0, "the checksum of the file header differs"));
         }
         let version = word32(bytes, 8);
-        if version > VERSION {
+        if version > VERSION && !fault!("damage.header.version") {
             let path = path.to_owned();
             return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
         }
@@ -181,7 +258,7 @@ impl BlockHeader {
         let mut bytes = [0; BLOCK_HEADER];
         bytes[..4].copy_from_slice(&MARKER);
         bytes[4] = self.kind.number();
-        bytes[5] = u8::from(self.compression == Compression::Lz4);
+        bytes[5] = self.compression.number();
         for (at, word) in
             [self.start, self.stored, self.raw, self.count, self.synced].into_iter().enumerate()
         {
@@ -195,7 +272,8 @@ impl BlockHeader {
 
     /// `None`: no block header of a file with this salt.
     fn decode(bytes: &[u8; BLOCK_HEADER], salt: u64) -> Option<Self> {
-        if bytes[..4] != MARKER || word32(bytes, 52) != header_crc(salt, bytes) {
+        let crc_differs = word32(bytes, 52) != header_crc(salt, bytes);
+        if bytes[..4] != MARKER || crc_differs && !fault!("damage.block.header_crc") {
             return None;
         }
         let kind = match bytes[4] {
@@ -207,6 +285,7 @@ impl BlockHeader {
         let compression = match bytes[5] {
             0 => Compression::None,
             1 => Compression::Lz4,
+            2 => Compression::Zstd,
             _ => return None,
         };
         Some(Self {
@@ -287,6 +366,7 @@ impl BlockWriter {
         header: &FileHeader,
         compression: Compression,
     ) -> Result<Self, BackupError> {
+        compression.check(path)?;
         let file = storage.create(path).map_err(BackupError::io(path, "create"))?;
         write_all(&*file, &header.encode()).map_err(BackupError::io(path, "write"))?;
         Ok(Self {
@@ -329,21 +409,20 @@ impl BlockWriter {
     ) -> Result<(), BackupError> {
         let raw = frame.len() as u64;
         let mut compression = Compression::None;
-        if self.compression == Compression::Lz4 && raw > 0 {
+        if self.compression != Compression::None && raw > 0 {
             let payload = &frame.bytes[BLOCK_HEADER..];
+            // More than LZ4 may ever need. Zstandard needs less, or fails for lack of room.
             let most = lz4_flex::block::get_maximum_output_size(payload.len());
             self.squeezed.resize(BLOCK_HEADER + most, 0);
-            let out = &mut self.squeezed[BLOCK_HEADER..];
-            if let Ok(len) = lz4_flex::block::compress_into(payload, out)
-                && len < payload.len()
+            if let Some(len) = self.compression.squeeze(payload, &mut self.squeezed[BLOCK_HEADER..])
             {
                 self.squeezed.truncate(BLOCK_HEADER + len);
-                compression = Compression::Lz4;
+                compression = self.compression;
             }
         }
         let bytes = match compression {
             Compression::None => &mut frame.bytes,
-            Compression::Lz4 => &mut self.squeezed,
+            _ => &mut self.squeezed,
         };
         let payload = &bytes[BLOCK_HEADER..];
         let payload_crc = crc32c_append(self.chain, payload);
@@ -487,19 +566,16 @@ impl BlockReader {
         }
         let mut payload = vec![0; usize::try_from(header.stored).unwrap_or(usize::MAX)];
         self.input.read_exact(&mut payload).map_err(BackupError::io(&self.path, "read"))?;
-        if crc32c_append(self.chain, &payload) != header.payload_crc {
+        if crc32c_append(self.chain, &payload) != header.payload_crc
+            && !fault!("damage.block.payload_crc")
+        {
             return damaged("the checksum of a block differs");
         }
-        if header.compression == Compression::Lz4 {
-            if header.raw > header.stored.saturating_mul(MOST_SHRINKAGE).saturating_add(64) {
-                return damaged("a block claims more than it can hold");
-            }
-            let raw = usize::try_from(header.raw).unwrap_or(usize::MAX);
-            match lz4_flex::block::decompress(&payload, raw) {
-                Ok(bytes) => payload = bytes,
-                Err(error) => return damaged(&format!("a block does not decompress: {error}")),
-            }
-        }
+        header.compression.check(&self.path)?;
+        let payload = match header.compression.unpack(payload, header.raw) {
+            Ok(payload) => payload,
+            Err(what) => return damaged(&what),
+        };
         if payload.len() as u64 != header.raw {
             return damaged("a block has another length than its header says");
         }

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use ordna_base::sync::fault;
+
 use super::codec::Stored;
 use super::error::BackupError;
 use super::format::VERSION;
@@ -76,7 +78,9 @@ impl Manifest {
         let text = format!("{}\n{json}", first_line(VERSION, &json));
         let file = storage.create(&path).map_err(BackupError::io(&path, "create"))?;
         write_all(&*file, text.as_bytes()).map_err(BackupError::io(&path, "write"))?;
-        file.sync().map_err(BackupError::io(&path, "sync"))?;
+        if !fault!("faults.manifest.sync") {
+            file.sync().map_err(BackupError::io(&path, "sync"))?;
+        }
         Ok(text.len() as u64)
     }
 
@@ -100,10 +104,10 @@ impl Manifest {
             .strip_prefix(TITLE)
             .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
             .ok_or_else(|| damaged(0, "the first line is not that of a manifest"))?;
-        if first != first_line(version, json) {
+        if first != first_line(version, json) && !fault!("damage.manifest.crc") {
             return Err(damaged(0, "the checksum differs"));
         }
-        if version > VERSION {
+        if version > VERSION && !fault!("damage.manifest.version") {
             return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
         }
         serde_json::from_str(json).map_err(|error| {
