@@ -6,11 +6,13 @@
 //! while the runs are built, so no key is inserted twice.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
+
+use ordna_base::sync::fault;
 
 use super::codec::{Record, Span, Stored, StoredKey, StoredValue};
 use super::error::BackupError;
@@ -57,6 +59,7 @@ impl FileReader {
         let block = self.blocks.read_block()?;
         let end = |what| BackupError::damaged(self.blocks.path(), self.blocks.offset(), what);
         match block {
+            None if fault!("damage.file.end") => Ok(None),
             None => Err(end("the file is cut short: its last block is missing")),
             Some(block) if block.kind == BlockKind::Data => Ok(Some(block)),
             Some(_) => {
@@ -65,7 +68,8 @@ impl FileReader {
                     return Err(end("bytes follow the last block"));
                 }
                 let read = (self.blocks.count(), self.blocks.chain());
-                if read != (self.entry.entries, self.entry.crc32c) {
+                let differs = read != (self.entry.entries, self.entry.crc32c);
+                if differs && !fault!("damage.file.is_the_manifests") {
                     return Err(end("the file is not the one that the manifest names"));
                 }
                 Ok(None)
@@ -87,10 +91,33 @@ fn decode<K: Stored + ?Sized, V: Stored + ?Sized>(
     })
 }
 
-/// A key's state at the cut, from a delta file.
-type State<V> = Option<Put<<V as ToOwned>::Owned>>;
-/// The states of all deltas, by key.
-type States<K, V> = Vec<(<K as ToOwned>::Owned, State<V>)>;
+/// A key's state, as spans of a block of a delta file.
+struct State {
+    /// The key's first bytes: most comparisons need no more.
+    head: u64,
+    dead: u64,
+    block: usize,
+    key: Span,
+    /// The value and its deadline; `None`: absent.
+    old: Option<(Span, Option<u64>)>,
+}
+
+/// The states of all deltas at the cut, in the order of their keys.
+#[derive(Default)]
+struct States {
+    blocks: Vec<Vec<u8>>,
+    all: Vec<State>,
+}
+
+impl States {
+    fn key<K: Stored + ?Sized>(&self, state: &State) -> K::Ref<'_> {
+        K::content(block_of(&self.blocks, state), state.key.clone())
+    }
+}
+
+fn block_of<'a>(blocks: &'a [Vec<u8>], state: &State) -> &'a [u8] {
+    blocks.get(state.block).map_or(&[], Vec::as_slice)
+}
 
 /// Reads all delta files. The state of smallest death wins.
 fn read_deltas<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
@@ -98,8 +125,8 @@ fn read_deltas<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
     dir: &Path,
     manifest: &Manifest,
     progress: &Progress,
-) -> Result<States<K, V>, BackupError> {
-    let mut states: BTreeMap<K::Owned, (u64, State<V>)> = BTreeMap::new();
+) -> Result<States, BackupError> {
+    let States { mut blocks, mut all } = States::default();
     for entry in &manifest.deltas {
         let mut reader = FileReader::open::<K, V>(storage, dir, FileKind::Delta, entry)?;
         let path = dir.join(&entry.file);
@@ -111,23 +138,29 @@ fn read_deltas<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
                 let Record::Was { key, dead, old } = record else {
                     return Err(BackupError::damaged(&path, block.offset, "no record of a delta"));
                 };
-                let view = K::content(payload, key);
-                let key: &K = view.borrow();
-                if states.get(key).is_some_and(|(earlier, _)| *earlier <= dead) {
-                    continue;
-                }
-                let state = old.map(|(value, expires_at)| {
-                    let view = V::content(payload, value);
-                    let value: &V = view.borrow();
-                    Put { value: value.to_owned(), expires_at }
-                });
-                states.insert(key.to_owned(), (dead, state));
+                let view = K::content(payload, key.clone());
+                let head = Borrow::<K>::borrow(&view).head();
+                all.push(State { head, dead, block: blocks.len(), key, old });
             }
             whole(&path, &block, at)?;
             progress.add(0, payload.len() as u64);
+            blocks.push(block.payload);
         }
     }
-    Ok(states.into_iter().map(|(key, (_, state))| (key, state)).collect())
+    let by_key = |one: &State, other: &State| {
+        one.head.cmp(&other.head).then_with(|| {
+            let views = [one, other].map(|it| K::content(block_of(&blocks, it), it.key.clone()));
+            let [one, other] = views.each_ref().map(Borrow::<K>::borrow);
+            one.cmp(other)
+        })
+    };
+    let by_death = |one: &State, other: &State| match fault!("live.delta.smallest_death") {
+        true => other.dead.cmp(&one.dead),
+        false => one.dead.cmp(&other.dead),
+    };
+    all.sort_unstable_by(|one, other| by_key(one, other).then(by_death(one, other)));
+    all.dedup_by(|later, first| by_key(later, first).is_eq());
+    Ok(States { blocks, all })
 }
 
 /// Refuses bytes behind the last record of a block.
@@ -139,37 +172,35 @@ fn whole(path: &Path, block: &Block, at: usize) -> Result<(), BackupError> {
 }
 
 /// What the parts of one restore share.
-struct Shared<'a, K: StoredKey + ?Sized, V: StoredValue + ?Sized> {
+struct Shared<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,
-    states: States<K, V>,
+    states: States,
     progress: &'a Progress,
     failed: Mutex<Option<BackupError>>,
 }
 
 /// A shard that becomes a run of the store.
-struct Shard<'a, K: StoredKey + ?Sized, V: StoredValue + ?Sized> {
-    shared: &'a Shared<'a, K, V>,
+struct Shard<'a, K: ?Sized, V: ?Sized> {
+    shared: &'a Shared<'a>,
     entry: &'a FileEntry,
     /// Its part of the deltas' states.
     states: Range<usize>,
+    kinds: PhantomData<(fn(&K), fn(&V))>,
 }
 
-/// A key or a value as a run takes it: a piece of a block, or a copy.
-enum Lent<P, O> {
-    Piece(P),
-    Owned(O),
+/// A key or a value as a run takes it: a piece of a block of the shard, or of one of a delta.
+enum Item<'a, T: Stored + ?Sized> {
+    Piece(T::Piece),
+    Lent(T::Ref<'a>),
 }
 
-/// `Lent` as a key or value of kind `T`.
-struct Item<T: Stored + ?Sized>(Lent<T::Piece, T::Owned>);
-
-impl<T: Stored + ?Sized> Borrow<T> for Item<T> {
+impl<T: Stored + ?Sized> Borrow<T> for Item<'_, T> {
     #[inline]
     fn borrow(&self) -> &T {
-        match &self.0 {
-            Lent::Piece(piece) => piece.borrow(),
-            Lent::Owned(owned) => owned.borrow(),
+        match self {
+            Self::Piece(piece) => piece.borrow(),
+            Self::Lent(lent) => lent.borrow(),
         }
     }
 }
@@ -192,7 +223,7 @@ where
     K: StoredKey + ?Sized,
     V: StoredValue + ?Sized,
 {
-    type Item = (Item<K>, Put<Item<V>>);
+    type Item = (Item<'a, K>, Put<Item<'a, V>>);
     type IntoIter = Merged<'a, K, V>;
 
     fn into_iter(self) -> Merged<'a, K, V> {
@@ -259,12 +290,12 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Merged<'_, K, V> {
     }
 }
 
-impl<K, V> Iterator for Merged<'_, K, V>
+impl<'a, K, V> Iterator for Merged<'a, K, V>
 where
     K: StoredKey + ?Sized,
     V: StoredValue + ?Sized,
 {
-    type Item = (Item<K>, Put<Item<V>>);
+    type Item = (Item<'a, K>, Put<Item<'a, V>>);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -275,28 +306,31 @@ where
                 return None;
             }
             let shared = self.shard.shared;
-            let state = shared.states.get(self.shard.states.clone()).and_then(<[_]>::first);
-            if let Some((key, state)) = state {
+            let all = &shared.states.all;
+            let state = all.get(self.shard.states.clone()).and_then(<[_]>::first);
+            if let Some(state) = state {
                 let order = self.ahead.as_ref().map(|(ahead, ..)| {
-                    let view = K::content(&self.block, ahead.clone());
-                    let (ahead, key): (&K, &K) = (view.borrow(), key.borrow());
+                    let views =
+                        (shared.states.key::<K>(state), K::content(&self.block, ahead.clone()));
+                    let (key, ahead): (&K, &K) = (views.0.borrow(), views.1.borrow());
                     key.cmp(ahead)
                 });
                 if order.is_none_or(std::cmp::Ordering::is_le) {
-                    if order.is_some_and(std::cmp::Ordering::is_eq) {
+                    if order.is_some_and(std::cmp::Ordering::is_eq)
+                        && !fault!("live.delta.overrides")
+                    {
                         self.ahead = None;
                     }
                     self.shard.states.start += 1;
-                    let Some(Put { value, expires_at }) = state else { continue };
-                    let value = Item(Lent::Owned(value.clone()));
-                    let put = Put { value, expires_at: *expires_at };
-                    return Some((Item(Lent::Owned(key.clone())), put));
+                    let Some((value, expires_at)) = state.old.clone() else { continue };
+                    let value = V::content(block_of(&shared.states.blocks, state), value);
+                    let put = Put { value: Item::Lent(value), expires_at };
+                    return Some((Item::Lent(shared.states.key::<K>(state)), put));
                 }
             }
             let (key, value, expires_at) = self.ahead.take()?;
-            let value = Item(Lent::Piece(V::piece(&self.block, value)));
-            let key = Item(Lent::Piece(K::piece(&self.block, key)));
-            return Some((key, Put { value, expires_at }));
+            let value = Item::Piece(V::piece(&self.block, value));
+            return Some((Item::Piece(K::piece(&self.block, key)), Put { value, expires_at }));
         }
     }
 }
@@ -321,15 +355,18 @@ where
     let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
     let first = |bound: &Option<K::Owned>| match bound {
         None => 0,
-        Some(bound) => states.partition_point(|(key, _)| key < bound),
+        Some(bound) => states.all.partition_point(|state| {
+            let view = states.key::<K>(state);
+            Borrow::<K>::borrow(&view) < (*bound).borrow()
+        }),
     };
     let starts: Vec<usize> = bounds.iter().map(first).collect();
-    let count = states.len();
+    let count = states.all.len();
     let shared = Shared { storage, dir, states, progress, failed: Mutex::new(None) };
     let parts = manifest.shards.iter().enumerate().map(|(number, entry)| {
         let end = starts.get(number + 1).copied().unwrap_or(count);
         let start = if number == 0 { 0 } else { starts.get(number).copied().unwrap_or(end) };
-        Shard { shared: &shared, entry, states: start..end.max(start) }
+        Shard { shared: &shared, entry, states: start..end.max(start), kinds: PhantomData }
     });
     let done = read(parts.collect());
     match shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
+use ordna_base::sync::fault;
+
 use super::super::codec::{Record, Span, Stored, StoredKey, StoredValue};
 use super::super::error::BackupError;
 use super::super::format::{Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced};
@@ -83,10 +85,10 @@ enum Ended {
 }
 
 impl Reading<'_> {
-    /// Reads all segments; calls `apply` with the payload of each block and the span of its records.
+    /// Reads all segments; calls `apply` with the payload of each block and the spans of its records.
     pub fn run<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
         &self,
-        mut apply: impl FnMut(&[u8], Record) -> Result<(), Error>,
+        mut apply: impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
     ) -> Result<LogRead, BackupError> {
         let mut read = LogRead { position: self.position, ..LogRead::default() };
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
@@ -101,7 +103,7 @@ impl Reading<'_> {
             must_follow = None;
             let Some(reader) = self.open(path, later, &mut read)? else { return Ok(read) };
             reader.header.check_kinds::<K, V>(path)?;
-            if reader.header.number != *number {
+            if reader.header.number != *number && !fault!("damage.segment.number") {
                 let what = format!("is segment {}, not {number}", reader.header.number);
                 return Err(BackupError::damaged(path, 0, what));
             }
@@ -112,7 +114,9 @@ impl Reading<'_> {
                 Ended::Cut => return Ok(read),
             }
         }
-        if let Some(path) = must_follow {
+        if let Some(path) = must_follow
+            && !fault!("damage.log.must_follow")
+        {
             let path = path.clone();
             return Err(BackupError::Missing { path: self.path_of(expected), needed_by: path });
         }
@@ -179,7 +183,7 @@ impl Reading<'_> {
         mut reader: BlockReader,
         later: &[u64],
         read: &mut LogRead,
-        apply: &mut impl FnMut(&[u8], Record) -> Result<(), Error>,
+        apply: &mut impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
     ) -> Result<Ended, BackupError> {
         let path = reader.path().to_owned();
         let mut ended = None;
@@ -200,14 +204,15 @@ impl Reading<'_> {
             };
             self.progress.add(block.count, reader.offset() - before);
             match block.kind {
-                BlockKind::Data => apply_block::<K, V>(&path, &block, apply)?,
+                BlockKind::Data => {
+                    let records = decode_block::<K, V>(&path, &block)?;
+                    read.blocks += 1;
+                    read.records += block.count;
+                    read.position = reader.position();
+                    apply(block.payload, records)?;
+                }
                 BlockKind::End => ended = Some(Ended::Here { closed: true }),
                 BlockKind::Continued => ended = Some(Ended::Continued),
-            }
-            if block.kind == BlockKind::Data {
-                read.blocks += 1;
-                read.records += block.count;
-                read.position = reader.position();
             }
         }
     }
@@ -239,41 +244,44 @@ impl Reading<'_> {
                 dropped += next.len();
             }
         }
-        if durable.is_some_and(|durable| durable > position) && !self.repair {
+        let was_durable = durable.is_some_and(|durable| durable > position);
+        if was_durable && !self.repair && !fault!("damage.log.was_durable") {
             return Err(BackupError::Damaged { path, offset, what });
         }
         if self.mend {
             for path in later.iter().rev().map(|number| self.path_of(*number)) {
                 self.storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
             }
-            self.storage.truncate(&path, offset).map_err(BackupError::io(&path, "truncate"))?;
+            if !fault!("damage.log.cuts_its_tail") {
+                let cut = self.storage.truncate(&path, offset);
+                cut.map_err(BackupError::io(&path, "truncate"))?;
+            }
         }
         read.cuts.push(LogCut { path, offset, what, dropped });
         Ok(Ended::Cut)
     }
 }
 
-fn apply_block<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+/// The records of a block, all checked before the first is repeated.
+fn decode_block<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
     path: &Path,
     block: &Block,
-    apply: &mut impl FnMut(&[u8], Record) -> Result<(), Error>,
-) -> Result<(), BackupError> {
-    let mut at = 0;
+) -> Result<Vec<Record>, BackupError> {
+    let (mut at, mut records) = (0, Vec::new());
     for _ in 0..block.count {
         let begins = at;
         let record = Record::decode::<K, V>(&block.payload, &mut at);
         let record = record.filter(|record| !matches!(record, Record::Was { .. }));
-        let record = record.ok_or_else(|| {
+        records.push(record.ok_or_else(|| {
             let what = format!("byte {begins} of this block begins no record of a log");
             BackupError::damaged(path, block.offset, what)
-        })?;
-        apply(&block.payload, record)?;
+        })?);
     }
     if at != block.payload.len() {
         let what = "bytes follow the last record of this block";
         return Err(BackupError::damaged(path, block.offset, what));
     }
-    Ok(())
+    Ok(records)
 }
 
 /// Repeats a write.
@@ -309,7 +317,7 @@ pub(crate) fn repeat<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
             store.remove_range(Bound::Unbounded, Bound::Unbounded);
             Ok(())
         }
-        // Only deltas have them; `apply_block` refuses them.
+        // Only deltas have them; `decode_block` refuses them.
         Record::Was { .. } => Ok(()),
     }
 }

@@ -1,0 +1,137 @@
+//! Repeats the log's records on several threads.
+//!
+//! # Contract
+//! The records of a key are repeated in their order: the key's hash chooses the worker. A record of a
+//! range waits until all records before it are repeated; those behind it wait for it.
+//!
+//! # Progress
+//! The reader of the log waits for a worker that has [`AHEAD`] blocks before it, so memory is bounded.
+//! A worker that fails goes on taking blocks, so the reader never waits for it in vain.
+
+use std::borrow::Borrow;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use ordna_base::sync::fault;
+
+use super::super::codec::{Record, StoredKey, StoredValue};
+use super::hash;
+use super::replay::repeat;
+use crate::{Error, Store};
+
+/// Blocks that may wait for a worker.
+const AHEAD: usize = 4;
+
+/// What a worker gets.
+enum Work {
+    /// Its records of a block.
+    Records(Arc<Vec<u8>>, Vec<Record>),
+    /// Drop this once everything before is repeated.
+    Wait(Sender<()>),
+}
+
+/// Takes the records of a block.
+pub(crate) type Apply<'a> = dyn FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error> + 'a;
+
+/// Calls `read` with a function that repeats the records of a block on `store`, sooner or later; returns
+/// once all are repeated.
+///
+/// # Errors
+/// The first error of a repeated record. `read` may see it earlier.
+pub(crate) fn apply_with<K, V, R>(
+    store: &Store<K, V>,
+    workers: usize,
+    read: impl FnOnce(&mut Apply<'_>) -> R,
+) -> (R, Result<(), Error>)
+where
+    K: StoredKey + ?Sized,
+    V: StoredValue + ?Sized,
+{
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let check = || match &*failed.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error.clone()),
+        None => Ok(()),
+    };
+    let work = |queue: Receiver<Work>| {
+        for work in queue {
+            let (payload, records) = match work {
+                Work::Records(payload, records) => (payload, records),
+                Work::Wait(done) => {
+                    drop(done);
+                    continue;
+                }
+            };
+            let mut all = records.into_iter();
+            let repeat = |record| repeat(store, &payload, record);
+            let done = check().and_then(|()| all.try_for_each(repeat));
+            if let Err(error) = done {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        }
+    };
+    let done = thread::scope(|scope| {
+        let work = &work;
+        let start = |_| {
+            let (queue, taken) = sync_channel(AHEAD);
+            let builder = thread::Builder::new().name("ordna replay".to_owned());
+            builder.spawn_scoped(scope, move || work(taken)).is_ok().then_some(queue)
+        };
+        let queues: Vec<SyncSender<Work>> = (0..workers).filter_map(start).collect();
+        // What cannot be sent was for a worker that panicked; the scope passes the panic on.
+        read(&mut |payload, records| {
+            check()?;
+            let payload = Arc::new(payload);
+            let mut parts: Vec<Vec<Record>> = vec![Vec::new(); queues.len()];
+            let send = |parts: &mut Vec<Vec<Record>>| {
+                for (queue, part) in queues.iter().zip(parts) {
+                    if !part.is_empty() {
+                        let part = std::mem::take(part);
+                        let _ = queue.send(Work::Records(Arc::clone(&payload), part));
+                    }
+                }
+            };
+            for record in records {
+                let worker = key_of(&record).and_then(|key| {
+                    let view = K::content(&payload, key);
+                    let key: &K = view.borrow();
+                    (hash(key) >> 32).checked_rem(queues.len() as u64)
+                });
+                match worker.and_then(|worker| parts.get_mut(worker as usize)) {
+                    Some(part) => part.push(record),
+                    None => {
+                        send(&mut parts);
+                        if !fault!("order.replay.ranges_wait") {
+                            wait(&queues);
+                        }
+                        repeat(store, &payload, record)?;
+                    }
+                }
+            }
+            send(&mut parts);
+            Ok(())
+        })
+    });
+    (done, check())
+}
+
+/// The one key that a record changes.
+fn key_of(record: &Record) -> Option<super::super::codec::Span> {
+    match record {
+        Record::Put { key, .. } | Record::Remove { key } | Record::Expire { key, .. } => {
+            Some(key.clone())
+        }
+        Record::RemoveRange { .. } | Record::Clear | Record::Was { .. } => None,
+    }
+}
+
+/// Waits until all queues are empty and their work is done.
+fn wait(queues: &[SyncSender<Work>]) {
+    let (done, ended) = channel();
+    for queue in queues {
+        let _ = queue.send(Work::Wait(done.clone()));
+    }
+    drop(done);
+    // Nobody sends: it ends when the last worker has dropped its part.
+    let _ = ended.recv();
+}
