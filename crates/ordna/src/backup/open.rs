@@ -8,13 +8,18 @@
 //! # Invariants
 //! 1. A segment is removed only once a backup that holds its records is in place, durably.
 //! 2. The segment that a backup names exists before the backup is in place.
+//! 3. Segments come into being in the order of their numbers, without a gap: `Segments::next` is held
+//!    from the choice of a number until the log goes on in that segment, or the file is removed again.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::{Duration, Instant};
+
+use ordna_base::sync::fault;
 
 use super::codec::{StoredKey, StoredValue};
 use super::delta::Delta;
@@ -22,8 +27,9 @@ use super::directory::{Listing, backup_path, lock as lock_directory, segment_pat
 use super::error::BackupError;
 use super::format::{BlockWriter, Compression, FileHeader, FileKind};
 use super::log::Log;
-use super::log::queue::{Queue, Sync};
-use super::log::replay::{LogRead, Reading, repeat};
+use super::log::apply::apply_with;
+use super::log::queue::{Queue, Successors, Sync};
+use super::log::replay::{LogRead, Reading};
 use super::restore::read_store;
 use super::storage::{Disk, Storage};
 use super::write::{BackupOptions, Cut, Mode, Progress, Summary, Writing, unix_ms};
@@ -37,9 +43,13 @@ pub struct OpenOptions {
     sync: Sync,
     waits: bool,
     repair: bool,
+    segment_bytes: u64,
     progress: Progress,
     storage: Arc<dyn Storage>,
 }
+
+/// Bytes at which the log goes on in a new segment: few files, and removal frees space bit by bit.
+const SEGMENT_BYTES: u64 = 256 << 20;
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -48,6 +58,7 @@ impl Default for OpenOptions {
             sync: Sync::default(),
             waits: true,
             repair: false,
+            segment_bytes: SEGMENT_BYTES,
             progress: Progress::default(),
             storage: Arc::new(Disk),
         }
@@ -80,6 +91,11 @@ impl OpenOptions {
     /// the place is lost.
     pub fn repair(self, repair: bool) -> Self {
         Self { repair, ..self }
+    }
+
+    /// Has the log go on in a new segment once a segment has so many bytes: 256 MiB unless told.
+    pub fn segment_bytes(self, bytes: u64) -> Self {
+        Self { segment_bytes: bytes, ..self }
     }
 
     /// Where progress is counted.
@@ -158,7 +174,7 @@ struct Home<K: StoredKey + ?Sized> {
     log: Log<K>,
     dir: PathBuf,
     storage: Arc<dyn Storage>,
-    next_segment: AtomicU64,
+    segments: Arc<Segments>,
     busy: AtomicBool,
     status: Mutex<Status>,
     recovery: Recovery,
@@ -184,18 +200,50 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Home<K> {
     }
 }
 
-/// Creates a segment of the log, durably.
-fn new_segment<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
-    storage: &dyn Storage,
-    dir: &Path,
-    number: u64,
-) -> Result<BlockWriter, BackupError> {
-    let header = FileHeader::new::<K, V>(FileKind::Log, number);
-    let path = segment_path(dir, number);
-    let segment = BlockWriter::create(storage, &path, &header, Compression::None)?;
-    segment.sync()?;
-    storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))?;
-    Ok(segment)
+/// Creates the segments of a store's log.
+struct Segments {
+    storage: Arc<dyn Storage>,
+    dir: PathBuf,
+    /// The header of a segment of this number.
+    header: fn(u64) -> FileHeader,
+    /// The number of the next segment.
+    next: Mutex<u64>,
+}
+
+impl Segments {
+    /// Creates a segment of the log, durably, or leaves nothing.
+    fn create(&self, number: u64) -> Result<BlockWriter, BackupError> {
+        let path = segment_path(&self.dir, number);
+        let made = || {
+            let header = (self.header)(number);
+            let segment = BlockWriter::create(&*self.storage, &path, &header, Compression::None)?;
+            if !fault!("faults.segment.syncs_its_header") {
+                segment.sync()?;
+            }
+            if fault!("faults.segment.syncs_its_name") {
+                return Ok(segment);
+            }
+            self.storage.sync_dir(&self.dir).map_err(BackupError::io(&self.dir, "sync"))?;
+            Ok(segment)
+        };
+        made().inspect_err(|_| {
+            // What stays is in the way of the next attempt, which then tells.
+            let _ = self.storage.remove(&path);
+        })
+    }
+}
+
+impl Successors for Segments {
+    fn next(&self, take: &mut dyn FnMut(BlockWriter)) {
+        // A backup that is about to begin a segment keeps the number. It may wait for writers, and they
+        // for the log's thread: so this thread does not wait.
+        let Ok(mut next) = self.next.try_lock() else { return };
+        // Without a new segment the log goes on in the present one.
+        if let Ok(segment) = self.create(*next) {
+            *next += 1;
+            take(segment);
+        }
+    }
 }
 
 impl<K: StoredKey + ?Sized> Home<K> {
@@ -215,10 +263,10 @@ impl<K: StoredKey + ?Sized> Home<K> {
             return Err(BackupError::Busy);
         }
         self.status().running = Some((options.progress.clone(), Instant::now()));
-        let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
+        let number = self.segments.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = backup_path(&self.dir, *number);
         let done = self.backup_before(number, store, options);
         if done.is_err() {
-            let target = backup_path(&self.dir, number);
             Writing::<K>::discard(&*self.storage, &target);
         }
         let mut status = self.status();
@@ -236,30 +284,31 @@ impl<K: StoredKey + ?Sized> Home<K> {
         done.map(|(summary, _)| summary)
     }
 
-    /// A backup of everything before the segment `number`.
+    /// A backup of everything before the segment `next`.
     fn backup_before<V: StoredValue + ?Sized>(
         &self,
-        number: u64,
+        mut next: MutexGuard<'_, u64>,
         store: &Store<K, V>,
         options: &BackupOptions,
     ) -> Result<(Summary, Cut), BackupError> {
-        let options = &options.clone().storage(Arc::clone(&self.storage));
+        let counted = Arc::clone(&self.log.queue);
+        let writes = move || counted.records.load(Ordering::Relaxed);
+        let options = options.clone().storage(Arc::clone(&self.storage));
+        let options = &BackupOptions { writes: Some(Arc::new(writes)), ..options };
+        let number = *next;
         let target = backup_path(&self.dir, number);
         let bounds = store.partition_points(Writing::<K>::ranges(options));
         let writing = Writing::begin(&target, options, bounds)?;
         // A log that has failed refuses writes: the state stands still, and is read as it is.
         let works = self.log.queue.failure().is_none();
-        let mut segment = if works {
-            Some(new_segment::<K, V>(&*self.storage, &self.dir, number)?)
-        } else {
-            None
-        };
         let delta = if works && options.mode == Mode::Live {
             let file = writing.file::<V>(FileKind::Delta, 0)?;
             Some(Arc::new(Delta::new(file, writing.bounds.clone())))
         } else {
             None
         };
+        let mut segment = if works { Some(self.segments.create(number)?) } else { None };
+        *next += u64::from(works);
         let mut snapshot: Option<Snapshot<K, V>> = None;
         let queue = &self.log.queue;
         let cut = self.log.stop_writers(|set| {
@@ -282,6 +331,8 @@ impl<K: StoredKey + ?Sized> Home<K> {
                 records: queue.records.load(Ordering::Relaxed),
             }
         });
+        // A log that has failed begins no segments: the number stays this backup's.
+        let next = (!works).then_some(next);
         let entries: &dyn Entries<K, V> = match &snapshot {
             Some(snapshot) => snapshot,
             None => store,
@@ -289,6 +340,9 @@ impl<K: StoredKey + ?Sized> Home<K> {
         let shards = writing.shards(entries, delta.as_deref());
         if let Some(delta) = &delta {
             self.log.stop_writers(|set| {
+                if fault!("live.delta.hands_over") {
+                    return;
+                }
                 delta.terminate();
                 set(None);
             });
@@ -299,9 +353,13 @@ impl<K: StoredKey + ?Sized> Home<K> {
             Some(delta) => vec![delta.finish()?],
             None => Vec::new(),
         };
-        if !works {
+        if let Some(mut next) = next {
             // The segment that the manifest names. None is there: a failed log takes no new one.
-            segment = Some(new_segment::<K, V>(&*self.storage, &self.dir, number)?);
+            segment = Some(self.segments.create(number)?);
+            *next += 1;
+        }
+        if fault!("faults.backup.is_there_before_segments_go") {
+            self.remove_before(number, options.keep);
         }
         let summary = writing.finish::<V>(&cut, shards, deltas)?;
         // Writes were refused since before the cut if the segment was not taken over then: the backup
@@ -403,27 +461,27 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         {
             // What was in memory before is so again.
             let _lifted = store.lift_limit();
-            recovery.log =
-                reading.run::<K, V>(|payload, record| repeat(&store, payload, record))?;
+            let workers = thread::available_parallelism().map_or(1, usize::from);
+            let (read, repeated) = apply_with(&store, workers, |apply| reading.run::<K, V>(apply));
+            recovery.log = read?;
+            repeated?;
         }
         runs.store(true, Ordering::Release);
         if store.statistics().expiring.0 > 0 {
             store.collect_garbage();
         }
+        let (log, segments) = Self::log_behind(dir, &options, first, recovery.log.position)?;
         let home = Home {
-            log: Self::log_behind(dir, &options, first, recovery.log.position)?,
+            log,
             dir: dir.to_owned(),
             storage: Arc::clone(&options.storage),
-            next_segment: AtomicU64::new(0),
+            segments,
             busy: AtomicBool::new(false),
             status: Mutex::default(),
             recovery: Recovery { took: began.elapsed(), ..recovery },
             _lock: held,
         };
         home.status().backed_up = position;
-        let listing = Listing::read(storage, dir)?;
-        let last = listing.segments.last_key_value().map_or(first, |(number, _)| *number);
-        home.next_segment.store(last + 1, Ordering::Relaxed);
         store.attach(Arc::new(home));
         Ok(store)
     }
@@ -434,14 +492,21 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         options: &OpenOptions,
         first: u64,
         position: u64,
-    ) -> Result<Log<K>, BackupError> {
-        let storage = &*options.storage;
-        let listing = Listing::read(storage, dir)?;
+    ) -> Result<(Log<K>, Arc<Segments>), BackupError> {
+        let listing = Listing::read(&*options.storage, dir)?;
         let number =
             listing.segments.last_key_value().map_or(first, |(last, _)| first.max(last + 1));
-        let segment = new_segment::<K, V>(storage, dir, number)?;
-        let queue = Queue::new(segment, position, options.sync);
-        Log::start(queue, options.waits).map_err(BackupError::io(dir, "start the log's thread in"))
+        let segments = Arc::new(Segments {
+            storage: Arc::clone(&options.storage),
+            dir: dir.to_owned(),
+            header: |number| FileHeader::new::<K, V>(FileKind::Log, number),
+            next: Mutex::new(number + 1),
+        });
+        let successors = Arc::clone(&segments) as Arc<dyn Successors>;
+        let queue = Queue::new(segments.create(number)?, position, options.sync)
+            .segments(options.segment_bytes, successors);
+        let log = Log::start(queue, options.waits);
+        log.map(|log| (log, segments)).map_err(BackupError::io(dir, "start the log's thread in"))
     }
 
     fn home(&self) -> Option<&Home<K>> {
@@ -569,6 +634,19 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// [`Error::LogFailed`].
     pub fn flush_log(&self) -> Result<(), Error> {
         self.home().map_or(Ok(()), |home| home.log.queue.drain().map(|_| ()))
+    }
+
+    /// Ready once everything logged up to a [`log_position`](Self::log_position) is with the system: as
+    /// [`flush_log`](Self::flush_log), for a task, which does not wait for another thread's write.
+    pub fn poll_flushed(
+        &self,
+        position: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        match self.home() {
+            None => Poll::Ready(Ok(())),
+            Some(home) => home.log.queue.poll_written(position, context),
+        }
     }
 
     /// Makes everything logged so far durable.

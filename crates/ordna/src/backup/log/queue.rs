@@ -22,17 +22,20 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+
+use ordna_base::sync::fault;
 
 use super::super::error::BackupError;
 use super::super::format::{BlockKind, BlockWriter, Frame};
 use super::super::storage::OutFile;
 use crate::Error;
 
-/// Appends wait while the frames hold more than this many bytes: the disk is too slow.
-const MOST_WAITING: usize = 64 << 20;
+/// While the frames hold more than this many bytes, those that append write them: the log's thread is
+/// too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.
+const MOST_WAITING: usize = 8 << 20;
 /// A frame is closed at this many bytes, so that a reader of the log needs little memory.
 const FRAME: usize = 1 << 20;
 /// Frames that are kept for reuse.
@@ -69,6 +72,8 @@ struct State {
     spare: Vec<Frame>,
     /// Tasks that wait for a position to be durable.
     wakers: Vec<(u64, Waker)>,
+    /// Tasks that wait for a position to be written.
+    writing: Vec<(u64, Waker)>,
     failed: Option<Arc<str>>,
     stopping: bool,
     /// The log's thread waits for `work`.
@@ -81,9 +86,17 @@ struct Writer {
     former: Vec<Arc<dyn OutFile>>,
 }
 
+/// Where new segments come from.
+pub(crate) trait Successors: Send + std::marker::Sync {
+    /// Calls `take` with a new segment, or not at all if there can be none now.
+    fn next(&self, take: &mut dyn FnMut(BlockWriter));
+}
+
 /// The log's buffer.
 pub(crate) struct Queue {
     pub sync: Sync,
+    /// Bytes at which a segment ends, and where the next one comes from.
+    rotation: Option<(u64, Arc<dyn Successors>)>,
     state: Mutex<State>,
     work: Condvar,
     /// `written` or `synced` has moved, or the queue has failed.
@@ -104,6 +117,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes the wakers of positions up to this one.
+fn reached(wakers: &mut Vec<(u64, Waker)>, position: u64) -> Vec<Waker> {
+    wakers.extract_if(.., |(at, _)| *at <= position).map(|(_, waker)| waker).collect()
+}
+
 fn failed(reason: &Arc<str>) -> Error {
     Error::LogFailed { reason: Arc::clone(reason) }
 }
@@ -114,6 +132,7 @@ impl Queue {
         blocks.begin_at(position);
         Self {
             sync,
+            rotation: None,
             state: Mutex::default(),
             work: Condvar::new(),
             moved: Condvar::new(),
@@ -126,6 +145,11 @@ impl Queue {
             syncs: AtomicU64::new(0),
             records: AtomicU64::new(0),
         }
+    }
+
+    /// Has the log's thread begin a new segment once one has so many bytes.
+    pub fn segments(self, bytes: u64, successors: Arc<dyn Successors>) -> Self {
+        Self { rotation: Some((bytes, successors)), ..self }
     }
 
     pub fn appended(&self) -> u64 {
@@ -160,8 +184,9 @@ impl Queue {
     pub fn append(&self, records: &[u8], count: u64) -> Result<u64, Error> {
         let mut state = lock(&self.state);
         while state.bytes > MOST_WAITING && state.failed.is_none() {
-            self.work.notify_one();
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            drop(state);
+            self.drain()?;
+            state = lock(&self.state);
         }
         if let Some(reason) = &state.failed {
             return Err(failed(reason));
@@ -185,8 +210,8 @@ impl Queue {
         Ok(position)
     }
 
-    /// Has everything appended from now on written to another segment. The caller holds off appends
-    /// until this returns. If the queue has failed, the segment is returned.
+    /// Has everything appended from now on written to another segment. If the queue has failed, the
+    /// segment is returned.
     pub fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
         if state.failed.is_some() {
@@ -202,19 +227,29 @@ impl Queue {
 
     /// Writes all frames that wait; returns the position up to which is written.
     pub fn drain(&self) -> Result<u64, Error> {
-        let mut writer = lock(&self.writer);
+        self.drain_with(lock(&self.writer))
+    }
+
+    fn drain_with(&self, mut writer: MutexGuard<'_, Writer>) -> Result<u64, Error> {
         loop {
-            let chunks = {
+            let written = self.written.load(Ordering::Acquire);
+            let (chunks, ready) = {
                 let mut state = lock(&self.state);
                 if let Some(reason) = &state.failed {
                     return Err(failed(reason));
                 }
                 state.bytes = 0;
-                mem::take(&mut state.chunks)
+                if state.chunks.is_empty() {
+                    // Before the state: records that come from now on find no writer at work.
+                    drop(writer);
+                    let ready = reached(&mut state.writing, written);
+                    drop(state);
+                    ready.into_iter().for_each(Waker::wake);
+                    return Ok(written);
+                }
+                (mem::take(&mut state.chunks), reached(&mut state.writing, written))
             };
-            if chunks.is_empty() {
-                return Ok(self.written.load(Ordering::Acquire));
-            }
+            ready.into_iter().for_each(Waker::wake);
             for chunk in chunks {
                 let done = self.write(&mut writer, chunk);
                 done.map_err(|error| self.fail(&error))?;
@@ -253,15 +288,25 @@ impl Queue {
         let _turn = lock(&self.syncer);
         let (former, current, path, target) = {
             let mut writer = lock(&self.writer);
-            let target = self.written.load(Ordering::Acquire);
+            let target = match fault!("faults.commit.counts_what_is_written") {
+                true => self.appended(),
+                false => self.written.load(Ordering::Acquire),
+            };
             if target == self.synced() && writer.former.is_empty() {
                 return self.check();
             }
             let path = writer.blocks.path().to_owned();
             (mem::take(&mut writer.former), writer.blocks.file(), path, target)
         };
+        // For tasks that found the writer taken just now. A failure is kept.
+        let _ = self.drain();
         self.check()?;
-        let done = former.iter().chain([&current]).try_for_each(|file| file.sync());
+        let former = if fault!("faults.commit.syncs_former") { Vec::new() } else { former };
+        let mut files = former.iter().chain([&current]);
+        let done = match fault!("faults.commit.syncs") {
+            true => Ok(()),
+            false => files.try_for_each(|file| file.sync()),
+        };
         done.map_err(|error| self.fail(&BackupError::io(&path, "sync")(error)))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let ready: Vec<Waker> = {
@@ -269,11 +314,7 @@ impl Queue {
             debug_assert!(self.synced() <= target && target <= self.appended());
             // Under the lock, so that a waiter that has just looked is in the list.
             self.synced.store(target, Ordering::Release);
-            state
-                .wakers
-                .extract_if(.., |(position, _)| *position <= target)
-                .map(|it| it.1)
-                .collect()
+            reached(&mut state.wakers, target)
         };
         self.moved.notify_all();
         ready.into_iter().for_each(Waker::wake);
@@ -286,8 +327,12 @@ impl Queue {
         let reason = Arc::clone(state.failed.get_or_insert_with(|| error.to_string().into()));
         state.chunks.clear();
         state.bytes = 0;
+        if fault!("faults.failure.is_kept") {
+            state.failed = None;
+        }
         self.has_failed.store(true, Ordering::Release);
-        let wakers = mem::take(&mut state.wakers);
+        let mut wakers = mem::take(&mut state.wakers);
+        wakers.append(&mut state.writing);
         drop(state);
         self.moved.notify_all();
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
@@ -339,6 +384,36 @@ impl Queue {
         Poll::Pending
     }
 
+    /// Ready once the position is written. The task writes itself, unless another thread does so.
+    pub fn poll_written(
+        &self,
+        position: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let is_written = || self.written.load(Ordering::Acquire) >= position;
+        if is_written() {
+            return Poll::Ready(Ok(()));
+        }
+        let writer = match self.writer.try_lock() {
+            Ok(writer) => writer,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let mut state = lock(&self.state);
+                if is_written() {
+                    return Poll::Ready(Ok(()));
+                }
+                if let Some(reason) = &state.failed {
+                    return Poll::Ready(Err(failed(reason)));
+                }
+                // The other thread looks for records once more: it lets go of the writer only when it
+                // finds none, under the state's lock.
+                state.writing.push((position, context.waker().clone()));
+                return Poll::Pending;
+            }
+        };
+        Poll::Ready(self.drain_with(writer).map(|_| ()))
+    }
+
     /// The log's thread: writes and syncs until [`stop`](Self::stop).
     pub fn run(&self) {
         let mut last_sync = Instant::now();
@@ -354,6 +429,9 @@ impl Queue {
             };
             // Failures are kept for the writers.
             let drained = self.drain();
+            if drained.is_ok() && !stopping {
+                self.rotate_full_segment();
+            }
             if drained.is_ok() && (due || stopping) {
                 let _ = self.sync();
                 last_sync = Instant::now();
@@ -361,6 +439,14 @@ impl Queue {
             if stopping {
                 return;
             }
+        }
+    }
+
+    /// Begins a new segment if the present one is full.
+    fn rotate_full_segment(&self) {
+        let Some((most, successors)) = &self.rotation else { return };
+        if lock(&self.writer).blocks.written() >= *most {
+            successors.next(&mut |segment| drop(self.rotate(segment)));
         }
     }
 
