@@ -1,8 +1,9 @@
 //! What a backup without a held snapshot may have missed (Nitro §5.3, turned round).
 //!
 //! # Contract
-//! [`Delta::spilled`] may be called by many threads at once, but by one at a time for a key, and before
-//! that key's state changes. [`Delta::passed`] is called by the worker of a range.
+//! All methods may be called by many threads at once. A writer asks [`Delta::needs`] before it changes a
+//! key, with the key's stripe held, and hands the state over at any time before [`Delta::finish`].
+//! [`Delta::passed`] is called by the worker of a range.
 //!
 //! # Protocol
 //! The paper's collectors write what they unlink to delta files. Here the writers do, one step earlier:
@@ -27,11 +28,13 @@ use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::codec::{Stored, StoredKey, StoredValue, encode_was};
+use ordna_base::sync::fault;
+
+use super::codec::{Stored, StoredKey};
 use super::error::BackupError;
 use super::format::{BlockKind, BlockWriter, Frame};
 use super::manifest::FileEntry;
-use crate::Put;
+use crate::Key;
 
 /// Bytes of records per block of a delta file.
 const BLOCK: usize = 256 << 10;
@@ -48,6 +51,15 @@ enum Passed<K> {
     All,
 }
 
+/// How far the worker of a range is. Padded, so that ranges do not share a cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Range<K> {
+    /// Head of the last key read: smaller heads are passed, larger ones are not, this one may be either.
+    head: AtomicU64,
+    passed: Mutex<Passed<K>>,
+}
+
 #[derive(Debug)]
 struct File {
     writer: BlockWriter,
@@ -61,7 +73,7 @@ pub(crate) struct Delta<K: StoredKey + ?Sized> {
     /// Lower bounds of all ranges but the first, ascending.
     bounds: Vec<K::Owned>,
     /// One for each range.
-    passed: Vec<Mutex<Passed<K::Owned>>>,
+    ranges: Vec<Range<K::Owned>>,
     file: Mutex<File>,
     /// The last death.
     deaths: AtomicU64,
@@ -69,7 +81,7 @@ pub(crate) struct Delta<K: StoredKey + ?Sized> {
 
 impl<K: StoredKey + ?Sized> std::fmt::Debug for Delta<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Delta").field("ranges", &self.passed.len()).finish_non_exhaustive()
+        f.debug_struct("Delta").field("ranges", &self.ranges.len()).finish_non_exhaustive()
     }
 }
 
@@ -80,15 +92,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<K: StoredKey + ?Sized> Delta<K> {
     /// A delta of ranges that begin at the bounds, and one before them. The file's header is written.
     pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
-        let passed = (0..=bounds.len()).map(|_| Mutex::new(Passed::Nothing)).collect();
+        let unread = |_| Range { head: AtomicU64::new(0), passed: Mutex::new(Passed::Nothing) };
+        let ranges = (0..=bounds.len()).map(unread).collect();
         let file = Mutex::new(File { writer, frame: Frame::default(), failed: None });
-        Self { state: AtomicU8::new(INIT), bounds, passed, file, deaths: AtomicU64::new(0) }
+        Self { state: AtomicU8::new(INIT), bounds, ranges, file, deaths: AtomicU64::new(0) }
     }
 
     /// The cut: from now on writes spill.
     pub fn activate(&self) {
         // Relaxed: the caller holds off all writers, and its locks order this.
-        self.state.store(ACTIVE, Ordering::Relaxed);
+        if !fault!("live.delta.activates") {
+            self.state.store(ACTIVE, Ordering::Relaxed);
+        }
     }
 
     /// Whether a write of `key` must spill the key's state first.
@@ -98,11 +113,17 @@ impl<K: StoredKey + ?Sized> Delta<K> {
             return false;
         }
         let range = self.bounds.partition_point(|bound| bound.borrow() <= key);
-        let Some(passed) = self.passed.get(range) else { return true };
-        match &*lock(passed) {
-            Passed::Nothing => true,
-            Passed::UpTo(last) => key > last.borrow(),
-            Passed::All => false,
+        let Some(range) = self.ranges.get(range) else { return true };
+        // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes it
+        // after the worker's read. One that finds an older head spills, which is harmless.
+        match key.head().cmp(&range.head.load(Ordering::Acquire)) {
+            std::cmp::Ordering::Less => false,
+            std::cmp::Ordering::Greater => true,
+            std::cmp::Ordering::Equal => match &*lock(&range.passed) {
+                Passed::Nothing => true,
+                Passed::UpTo(last) => key > last.borrow() && !fault!("live.delta.equal_heads"),
+                Passed::All => false,
+            },
         }
     }
 
@@ -111,15 +132,14 @@ impl<K: StoredKey + ?Sized> Delta<K> {
         self.deaths.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Records the state that a key had up to the death `dead`: absent, or a value.
-    pub fn spilled<V: StoredValue + ?Sized>(&self, key: &K, old: Option<Put<&V>>, dead: u64) {
+    /// Takes encoded states of keys, each with a death of its own.
+    pub fn spilled(&self, states: &[u8], count: u64) {
         let mut file = lock(&self.file);
         let File { writer, frame, failed } = &mut *file;
         if failed.is_some() {
             return;
         }
-        encode_was(key, dead, old, frame.records());
-        frame.count += 1;
+        frame.extend(states, count);
         if frame.len() >= BLOCK {
             *failed = writer.data(frame, 0).err();
             frame.clear();
@@ -128,8 +148,10 @@ impl<K: StoredKey + ?Sized> Delta<K> {
 
     /// The worker of a range has read everything up to `last`, or (`None`) all of it.
     pub fn passed(&self, range: usize, last: Option<&K>) {
-        if let Some(passed) = self.passed.get(range) {
-            *lock(passed) = last.map_or(Passed::All, |last| Passed::UpTo(last.to_owned()));
+        if let Some(range) = self.ranges.get(range) {
+            let passed = last.map_or(Passed::All, |last| Passed::UpTo(last.to_owned()));
+            *lock(&range.passed) = passed;
+            range.head.store(last.map_or(u64::MAX, Key::head), Ordering::Release);
         }
     }
 
@@ -162,7 +184,9 @@ pub(crate) fn close<K: Stored + ?Sized>(
     from: Option<&K>,
 ) -> Result<FileEntry, BackupError> {
     writer.finish(BlockKind::End, 0)?;
-    writer.sync()?;
+    if !fault!("faults.shard.sync") {
+        writer.sync()?;
+    }
     let name = writer.path().file_name().unwrap_or_default();
     Ok(FileEntry {
         file: name.to_string_lossy().into_owned(),

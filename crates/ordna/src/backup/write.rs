@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ordna_base::sync::fault;
+
 use super::codec::{StoredKey, StoredValue, encode_put};
 use super::delta::{Delta, close};
 use super::error::BackupError;
@@ -28,6 +30,12 @@ const RANGES_PER_WORKER: usize = 4;
 /// Background workers give way to other threads of this machine by so much (`nice`).
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
+
+/// While others write, a background worker rests so many times as long as it computed: it takes an
+/// eighth of a processor. With its priority alone it took a half of one beside two writers on two.
+const REST: u32 = 7;
+/// Longest rest: a block that took long was not all the worker's own time.
+const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// How far a backup, a restore or a verification has come. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -104,6 +112,8 @@ pub struct BackupOptions {
     pub(crate) workers: usize,
     pub(crate) compression: Compression,
     pub(crate) background: bool,
+    /// Counts the writes of others.
+    pub(crate) writes: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     pub(crate) keep: usize,
     pub(crate) mode: Mode,
     pub(crate) metadata: Metadata,
@@ -129,6 +139,7 @@ impl Default for BackupOptions {
             workers: thread::available_parallelism().map_or(1, usize::from),
             compression: Compression::None,
             background: false,
+            writes: None,
             keep: 1,
             mode: Mode::default(),
             metadata: Arc::new(Vec::new),
@@ -154,7 +165,8 @@ impl BackupOptions {
         Self { compression, ..self }
     }
 
-    /// Has the workers give way to other threads (on Linux; elsewhere without effect).
+    /// Has the workers give way to other threads: by their priority (on Linux), and, in a backup of an
+    /// opened store, by rests while others write. Such a worker takes an eighth of a processor.
     pub fn background(self, background: bool) -> Self {
         Self { background, ..self }
     }
@@ -345,6 +357,12 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
         let mut writer = self.file::<V>(FileKind::Shard, range)?;
         let mut frame = Frame::default();
         let mut last: Option<K::Owned> = None;
+        let mut pace = Pace::new(self.options);
+        if fault!("live.worker.passes_after_its_read")
+            && let Some(delta) = delta
+        {
+            delta.passed(range, None);
+        }
         loop {
             self.options.progress.check()?;
             let lower = match (&last, from) {
@@ -372,6 +390,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
                 self.options.progress.add(frame.count, writer.written() - before);
                 frame.clear();
             }
+            pace.rest();
             match full {
                 Some(key) => last = Some(key),
                 None => return close(&mut writer, from.map(Borrow::borrow)),
@@ -404,10 +423,14 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
             deltas,
         };
         let length = manifest.write(storage, &self.dir)?;
-        storage.sync_dir(&self.dir).map_err(BackupError::io(&self.dir, "sync"))?;
+        if !fault!("faults.backup.syncs_its_names") {
+            storage.sync_dir(&self.dir).map_err(BackupError::io(&self.dir, "sync"))?;
+        }
         storage.rename(&self.dir, &self.target).map_err(BackupError::io(&self.target, "rename"))?;
         let above = parent(&self.target);
-        storage.sync_dir(&above).map_err(BackupError::io(&above, "sync"))?;
+        if !fault!("faults.backup.syncs_its_name") {
+            storage.sync_dir(&above).map_err(BackupError::io(&above, "sync"))?;
+        }
         Ok(Summary {
             path: self.target,
             entries: manifest.entries,
@@ -421,6 +444,47 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
     pub fn discard(storage: &dyn Storage, target: &Path) {
         // The next backup removes what is left.
         let _ = storage.remove(&unfinished(target));
+    }
+}
+
+/// The rests of a background worker.
+struct Pace<'a> {
+    writes: Option<&'a (dyn Fn() -> u64 + Send + Sync)>,
+    seen: u64,
+    computed: Duration,
+}
+
+impl<'a> Pace<'a> {
+    fn new(options: &'a BackupOptions) -> Self {
+        let writes = options.writes.as_deref().filter(|_| options.background);
+        Self { writes, seen: writes.map_or(0, |writes| writes()), computed: computed() }
+    }
+
+    /// Rests if others have written since the last call.
+    fn rest(&mut self) {
+        let Some(writes) = self.writes else { return };
+        let now = writes();
+        if now != self.seen {
+            let work = computed().saturating_sub(self.computed);
+            thread::sleep((work * REST).min(LONGEST_REST));
+            self.seen = now;
+        }
+        self.computed = computed();
+    }
+}
+
+/// Processor time of the calling thread; where that is not known, time.
+fn computed() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
     }
 }
 

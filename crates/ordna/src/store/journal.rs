@@ -40,8 +40,10 @@ pub(crate) trait Entries<K: ?Sized, V: ?Sized>: Sync {
 
 /// The notes of a write for its journal: the state in which it leaves its keys.
 pub(crate) trait Notes<K: ?Sized, V: ?Sized> {
-    /// Drops the notes of this write.
+    /// Drops the notes of this write, but for [`was`](Self::was).
     fn start_over(&mut self);
+    /// The state of the write's one key just before it changes.
+    fn was(&mut self, key: &K, old: Option<Put<&V>>);
     fn put(&mut self, key: &K, put: Put<&V>);
     /// Bytes were written at a position of the value, which is there.
     fn splice(&mut self, key: &K, at: usize, bytes: &[u8]);

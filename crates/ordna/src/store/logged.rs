@@ -40,10 +40,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 notes.start_over();
                 match &decided {
                     Change::Put(Put { value, expires_at }) => {
+                        notes.was(key, found.map(put_of));
                         let value = value.borrow();
                         notes.put(key, Put { value, expires_at: *expires_at });
                     }
-                    Change::Remove if found.is_some() => notes.remove(key),
+                    Change::Remove if found.is_some() => {
+                        notes.was(key, found.map(put_of));
+                        notes.remove(key);
+                    }
                     Change::Remove | Change::Keep => {}
                 }
                 decided
@@ -71,8 +75,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 let decided = change(found);
                 notes.start_over();
                 match (&decided, found) {
-                    (Change::Put(expires_at), Some(_)) => notes.expire(key, *expires_at),
-                    (Change::Remove, Some(_)) => notes.remove(key),
+                    (Change::Put(expires_at), Some(old)) => {
+                        notes.was(key, Some(put_of(old)));
+                        notes.expire(key, *expires_at);
+                    }
+                    (Change::Remove, Some(old)) => {
+                        notes.was(key, Some(put_of(old)));
+                        notes.remove(key);
+                    }
                     _ => {}
                 }
                 decided
@@ -156,6 +166,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         journal.group(&mut || done = work.take().map(|work| work()))?;
         Ok(done.expect("the journal runs the work once, or answers an error"))
     }
+}
+
+/// What was put to give this entry.
+fn put_of<V: ?Sized>(found: Found<'_, V>) -> Put<&V> {
+    Put { value: found.value, expires_at: found.expires_at }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Store<K, V> {

@@ -11,16 +11,19 @@
 //! a range, a group and a cut take all, so there is no circle of waiters. Under [`Sync::Always`] the
 //! write waits for the fsync after it has let go of the stripe.
 //!
-//! While a backup without a snapshot runs, the critical section first spills the old state of each key
-//! that the backup has not passed (see `delta`).
+//! While a backup without a snapshot runs, the critical section also spills the old state of each key
+//! that the backup has not passed (see `delta`). A write of one key takes that state from its own look
+//! at the entry, under the leaf's lock. States gather in the lane; a full lane hands them to the delta.
 //!
 //! # Progress
-//! Blocking per stripe. A slow disk holds up writers once 64 MiB wait for it.
+//! Blocking per stripe. A slow disk holds up writers once 8 MiB wait for it.
 
+pub mod apply;
 pub mod queue;
 pub mod replay;
 
 use std::any::Any;
+use std::borrow::Borrow;
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,9 +31,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::queue::{Queue, Sync};
+use ordna_base::sync::fault;
+
 use super::codec::{
     StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
-    encode_remove_range, encode_splice,
+    encode_remove_range, encode_splice, encode_was,
 };
 use super::delta::Delta;
 use crate::store::journal::{Entries, Journal, Notes, Run, Scope};
@@ -41,12 +46,20 @@ const STRIPES: usize = 64;
 /// Recently spilled keys that a stripe remembers, so that a hot key spills once in a while only.
 const RECENT: usize = 64;
 
+/// Bytes of spilled states at which a lane hands them to the delta.
+const GATHERED: usize = 16 << 10;
+
 /// What a write in a critical section works with.
 struct Lane<K: StoredKey + ?Sized> {
     /// The delta of the backup under way. The same in all stripes.
     delta: Option<Arc<Delta<K>>>,
     /// Keys that were spilled lately.
     recent: Vec<Option<K::Owned>>,
+    /// Whether the write under way is to spill the state that it finds.
+    spills: bool,
+    /// Spilled states on their way to the delta.
+    states: Vec<u8>,
+    states_count: u64,
     /// Records of the write under way.
     records: Vec<u8>,
     count: u64,
@@ -56,7 +69,16 @@ struct Lane<K: StoredKey + ?Sized> {
 
 impl<K: StoredKey + ?Sized> Default for Lane<K> {
     fn default() -> Self {
-        Self { delta: None, recent: Vec::new(), records: Vec::new(), count: 0, cleared: false }
+        Self {
+            delta: None,
+            recent: Vec::new(),
+            spills: false,
+            states: Vec::new(),
+            states_count: 0,
+            records: Vec::new(),
+            count: 0,
+            cleared: false,
+        }
     }
 }
 
@@ -102,6 +124,9 @@ fn hash<K: StoredKey + ?Sized>(key: &K) -> u64 {
 }
 
 fn stripe_of<K: StoredKey + ?Sized>(key: &K) -> usize {
+    if fault!("order.stripe.is_the_keys") {
+        return this_thread() / 16 % STRIPES;
+    }
     (hash(key) >> (u64::BITS - STRIPES.trailing_zeros())) as usize
 }
 
@@ -109,6 +134,13 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Notes<K, V> for Lane<K> {
     fn start_over(&mut self) {
         self.records.clear();
         self.count = 0;
+    }
+
+    fn was(&mut self, key: &K, old: Option<Put<&V>>) {
+        let absent_is_lost = old.is_none() && fault!("live.absent.spills");
+        if self.spills && !absent_is_lost {
+            self.state(key, old);
+        }
     }
 
     fn put(&mut self, key: &K, put: Put<&V>) {
@@ -138,41 +170,74 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Notes<K, V> for Lane<K> {
 }
 
 impl<K: StoredKey + ?Sized> Lane<K> {
-    /// Spills the state of the keys that a write may change.
+    /// Has the lane serve another backup, or none. What it gathered goes to the delta that it had.
+    fn serve(&mut self, delta: Option<Arc<Delta<K>>>) {
+        self.hand_over();
+        self.delta = delta;
+        if !fault!("live.recent.is_of_one_backup") {
+            self.recent = Vec::new();
+        }
+        self.states = Vec::new();
+    }
+
+    /// Hands the gathered states to the delta.
+    fn hand_over(&mut self) {
+        if let Some(delta) = &self.delta
+            && self.states_count > 0
+        {
+            delta.spilled(&self.states, self.states_count);
+        }
+        self.states.clear();
+        self.states_count = 0;
+    }
+
+    /// Spills the state of the keys that a write of several keys may change.
     fn spill<V: StoredValue + ?Sized>(&mut self, scope: &Scope<'_, K>, store: &dyn Entries<K, V>) {
-        let Some(delta) = self.delta.clone() else { return };
+        if self.delta.is_none() {
+            return;
+        }
         match *scope {
-            Scope::Key(key) => self.spill_key(&delta, key, store),
-            Scope::Keys(keys) => keys.iter().for_each(|key| self.spill_key(&delta, key, store)),
+            Scope::Key(key) => self.spill_key(key, store),
+            Scope::Keys(_) if fault!("live.batch.spills") => {}
+            Scope::Keys(keys) => keys.iter().for_each(|key| self.spill_key(*key, store)),
+            Scope::Range(..) if fault!("live.range.spills") => {}
             Scope::Range(lower, upper) => store.walk(lower, upper, &mut |key, put| {
-                if delta.needs(key) {
-                    delta.spilled(key, Some(put), delta.next_death());
+                if self.needs(key) {
+                    self.state(key, Some(put));
                 }
                 ControlFlow::Continue(())
             }),
         }
     }
 
-    fn spill_key<V: StoredValue + ?Sized>(
-        &mut self,
-        delta: &Delta<K>,
-        key: &K,
-        store: &dyn Entries<K, V>,
-    ) {
-        use std::borrow::Borrow;
+    fn spill_key<V: StoredValue + ?Sized>(&mut self, key: &K, store: &dyn Entries<K, V>) {
+        if self.needs(key) {
+            store.read(key, &mut |old| self.state(key, old));
+        }
+    }
+
+    /// Whether a write of `key` must spill.
+    fn needs(&self, key: &K) -> bool {
+        let Some(delta) = &self.delta else { return false };
         if !delta.needs(key) {
-            return;
+            return false;
         }
+        let recent = self.recent.get(hash(key) as usize % RECENT);
+        !recent.and_then(Option::as_ref).is_some_and(|recent| recent.borrow() == key)
+    }
+
+    /// Gathers the state that `key` has until the write under way.
+    fn state<V: StoredValue + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
+        let Some(delta) = &self.delta else { return };
+        encode_was(key, delta.next_death(), old, &mut self.states);
+        self.states_count += 1;
         self.recent.resize(RECENT, None);
-        let place = self.recent.get_mut(hash(key) as usize % RECENT);
-        if let Some(place) = place {
-            if place.as_ref().is_some_and(|recent| recent.borrow() == key) {
-                return;
+        if let Some(place) = self.recent.get_mut(hash(key) as usize % RECENT) {
+            match place {
+                Some(recent) => key.clone_into(recent),
+                None => *place = Some(key.to_owned()),
             }
-            *place = Some(key.to_owned());
         }
-        let death = delta.next_death();
-        store.read(key, &mut |old| delta.spilled(key, old, death));
     }
 }
 
@@ -218,10 +283,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
     ) -> R {
         let mut held = self.hold(u64::MAX);
         work(&mut |delta| {
-            for lane in &mut held {
-                lane.delta.clone_from(&delta);
-                lane.recent = Vec::new();
-            }
+            held.iter_mut().for_each(|lane| lane.serve(delta.clone()));
         })
     }
 
@@ -237,7 +299,8 @@ impl<K: StoredKey + ?Sized> Log<K> {
 
     /// Waits for the fsync if writers do.
     fn wait(&self, position: u64) -> Result<(), Error> {
-        if position > 0 && self.waits && self.queue.sync == Sync::Always {
+        let waits = self.waits && !fault!("faults.commit.waits");
+        if position > 0 && waits && self.queue.sync == Sync::Always {
             return self.queue.wait(position);
         }
         Ok(())
@@ -250,16 +313,14 @@ impl<K: StoredKey + ?Sized> Log<K> {
             let mut group = lock(&self.group);
             encode_clear(&mut group.records);
             group.count += 1;
-            group.delta = None;
+            group.serve(None);
             group.cleared = true;
             return Ok(());
         }
         let position = {
             let mut held = self.hold(u64::MAX);
             self.queue.check()?;
-            for lane in &mut held {
-                lane.delta = None;
-            }
+            held.iter_mut().for_each(|lane| lane.serve(None));
             let mut record = Vec::new();
             encode_clear(&mut record);
             self.queue.append(&record, 1)?
@@ -299,9 +360,9 @@ impl<K: StoredKey + ?Sized> Group<'_, K> {
         self.log.owner.store(0, Ordering::Relaxed);
         let mut lane = lock(&self.log.group);
         self.appended = self.log.append(&mut lane);
-        lane.delta = None;
+        lane.serve(None);
         if std::mem::take(&mut lane.cleared) {
-            self.held.iter_mut().for_each(|stripe| stripe.delta = None);
+            self.held.iter_mut().for_each(|stripe| stripe.serve(None));
         }
         drop(lane);
         self.held.clear();
@@ -323,10 +384,15 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Log<K> {
     ) -> Result<(), Error> {
         if self.in_group() {
             let mut group = lock(&self.group);
-            group.spill(&scope, store);
+            if !fault!("live.group.spills") {
+                group.spill(&scope, store);
+            }
             // Its own notes, so that a write that fails or starts over leaves those before it alone.
             let mut lane = Lane::default();
             write(&mut lane)?;
+            if fault!("order.group.is_one_append") {
+                return self.append(&mut lane).map(|_| ());
+            }
             group.records.extend_from_slice(&lane.records);
             group.count += lane.count;
             return Ok(());
@@ -361,9 +427,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Log<K> {
         {
             let mut lane = lock(&self.group);
             Notes::<K, V>::start_over(&mut *lane);
-            lane.delta = held.first().and_then(|lane| lane.delta.clone());
-            // What is in it may be of a former backup.
-            lane.recent = Vec::new();
+            lane.serve(held.first().and_then(|lane| lane.delta.clone()));
         }
         self.owner.store(this_thread(), Ordering::Relaxed);
         let mut group = Group { log: self, held, appended: Ok(0) };
@@ -388,9 +452,21 @@ impl<K: StoredKey + ?Sized> Log<K> {
         write: &mut Run<'_, K, V>,
     ) -> Result<u64, Error> {
         self.queue.check()?;
-        lane.spill(scope, store);
+        match scope {
+            // Before the write: once the key has changed, a worker may read the new state and pass it.
+            Scope::Key(key) => lane.spills = lane.needs(key),
+            _ => {
+                lane.spills = false;
+                lane.spill(scope, store);
+            }
+        }
         Notes::<K, V>::start_over(lane);
-        if let Err(error) = write(lane) {
+        let done = write(lane);
+        lane.spills = false;
+        if lane.states.len() >= GATHERED {
+            lane.hand_over();
+        }
+        if let Err(error) = done {
             Notes::<K, V>::start_over(lane);
             return Err(error);
         }
