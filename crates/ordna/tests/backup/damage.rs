@@ -7,7 +7,7 @@ use ordna::backup::{BackupError, BackupOptions, Compression, Progress, Sync, ver
 use ordna::{OrderedIndex, Put};
 
 use super::disk::Model;
-use super::steps::{Bytes, DIR, State, options, script, state_of};
+use super::steps::{Bytes, DIR, State, compressions, options, script, state_of};
 
 /// A backup with a delta's worth of everything, and the state in it.
 fn small_backup(compression: Compression) -> (Model, State) {
@@ -67,7 +67,7 @@ fn with_each_byte_changed(disk: &Model, mut each: impl FnMut(&Model, &Path, usiz
 
 #[test]
 fn each_changed_byte_of_a_backup_is_found_and_located() {
-    for compression in [Compression::None, Compression::Lz4] {
+    for compression in compressions() {
         let (disk, _) = small_backup(compression);
         let changes = with_each_byte_changed(&disk, |copy, path, at, mask| {
             let context = format!("byte {at} of {} ^ {mask:#x}", path.display());

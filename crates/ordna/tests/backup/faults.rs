@@ -4,7 +4,7 @@ use ordna::backup::Sync;
 use ordna_testkit::random::Random;
 
 use super::disk::{Fault, Model};
-use super::steps::{check, live, script};
+use super::steps::{check, live, live_with, options, script};
 
 /// Operations of a life without a fault.
 fn operations(sync: Sync) -> u64 {
@@ -41,6 +41,36 @@ fn each_operation_fails_once_and_nothing_acknowledged_is_lost() {
     }
     assert!(hits > 50, "{hits} faults");
     assert!(healed > 0, "a backup heals a failed log");
+}
+
+/// Segments of one block each: the log's thread begins a new one all the time.
+#[test]
+fn each_operation_fails_once_while_segments_rotate() {
+    let mut most = 0;
+    for (fault, cuts) in [(Fault::Fails, 2), (Fault::PowerCut, 2), (Fault::Lies, 0)] {
+        // Other numbers hit the same places: threads never take turns in the same way twice.
+        for number in (1..).step_by(5) {
+            let disk = Model::new().fault(number, fault);
+            let opened = options(&disk, Sync::Always).segment_bytes(1);
+            let left = live_with(opened, Sync::Always, &script());
+            let Some(hit) = disk.hit() else {
+                if disk.operations() < number {
+                    break;
+                }
+                continue;
+            };
+            let Ok(left) = left else { continue };
+            if fault != Fault::PowerCut {
+                let recovery = check(&disk.after_exit(), &left, &format!("{hit}, then exit"));
+                most = most.max(recovery.log.segments);
+            }
+            for seed in 0..cuts {
+                let after = disk.after_power_cut(&mut Random::new(number << 8 | seed));
+                check(&after, &left, &format!("{hit}, then a power cut {seed}"));
+            }
+        }
+    }
+    assert!(most > 2, "{most} segments: nothing rotates");
 }
 
 #[test]

@@ -14,11 +14,11 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use ordna::backup::{BackupOptions, Compression, Mode, OpenOptions, Sync};
+use ordna::backup::{BackupOptions, Mode, OpenOptions, Sync};
 use ordna::{OrderedIndex, Write};
 use ordna_testkit::random::Random;
 
-use super::steps::Bytes;
+use super::steps::{Bytes, compressions};
 
 const WRITERS: u64 = 3;
 const KEYS: u64 = 400;
@@ -122,7 +122,13 @@ fn tell(kind: u8, number: u64) {
 }
 
 fn options(seed: u64) -> OpenOptions {
-    OpenOptions::new().sync(if seed.is_multiple_of(3) { Sync::EverySecond } else { Sync::Always })
+    let sync = if seed.is_multiple_of(3) { Sync::EverySecond } else { Sync::Always };
+    // Half of them rotate all the time.
+    OpenOptions::new().sync(sync).segment_bytes(if seed.is_multiple_of(2) {
+        64 << 10
+    } else {
+        1 << 30
+    })
 }
 
 /// The child. Its arguments are in the environment; without them there is nothing to do.
@@ -154,8 +160,8 @@ fn child() {
         loop {
             thread::sleep(Duration::from_millis(random.below(10)));
             let mode = if random.below(3) == 0 { Mode::Snapshot } else { Mode::Live };
-            let compression =
-                if random.below(2) == 0 { Compression::Lz4 } else { Compression::None };
+            let all = compressions();
+            let compression = all[random.below(all.len() as u64) as usize];
             let backup = BackupOptions::new().workers(2).mode(mode).compression(compression);
             store.backup(&backup).unwrap();
             tell(BACKED_UP, 0);

@@ -4,14 +4,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use ordna::backup::{
-    BackupError, BackupOptions, Compression, Disk, Mode, OpenOptions, Progress, Sync, install,
-    verify,
+    BackupError, BackupOptions, Disk, Mode, OpenOptions, Progress, Sync, install, verify,
 };
 use ordna::{Options, OrderedIndex, Put, Store, Write};
 use ordna_testkit::random::Random;
 
 use super::disk::Model;
-use super::steps::{Bytes, DIR, options, state_of};
+use super::steps::{Bytes, DIR, compressions, options, state_of};
 
 fn filled(entries: u64) -> Bytes {
     let store = Bytes::with_options(Options::new().clock(|| 1000));
@@ -28,7 +27,7 @@ fn filled(entries: u64) -> Bytes {
 
 #[test]
 fn a_backup_restores_to_the_same_entries_and_deadlines() {
-    for compression in [Compression::None, Compression::Lz4] {
+    for compression in compressions() {
         for entries in [0, 1, 2, 5000, 60_000] {
             let disk = Model::new();
             let store = filled(entries);

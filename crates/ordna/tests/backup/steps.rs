@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ordna::backup::{BackupError, BackupOptions, Mode, OpenOptions, Recovery, Sync};
+use ordna::backup::{BackupError, BackupOptions, Compression, Mode, OpenOptions, Recovery, Sync};
 use ordna::{Error, Options, OrderedIndex, Put, Store, Write};
 
 use super::disk::Model;
@@ -14,6 +14,13 @@ pub type Bytes = Store<[u8], [u8]>;
 pub type State = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
 pub const DIR: &str = "/data";
+
+/// All compressions of this build.
+pub fn compressions() -> Vec<Compression> {
+    let mut all = vec![Compression::None, Compression::Lz4];
+    all.extend(cfg!(feature = "zstd").then_some(Compression::Zstd));
+    all
+}
 
 pub fn options(disk: &Model, sync: Sync) -> OpenOptions {
     // Time stands still, so that no deadline passes.
@@ -155,7 +162,12 @@ pub struct Left {
 
 /// Opens a store and runs the steps; errors are answers, not the end.
 pub fn live(disk: &Model, sync: Sync, steps: &[Step]) -> Result<Left, BackupError> {
-    let store = Bytes::open(DIR, options(disk, sync))?;
+    live_with(options(disk, sync), sync, steps)
+}
+
+/// As [`live`], with a store opened in this way.
+pub fn live_with(options: OpenOptions, sync: Sync, steps: &[Step]) -> Result<Left, BackupError> {
+    let store = Bytes::open(DIR, options)?;
     let mut left = Left { allowed: vec![state_of(&store)], errors: Vec::new() };
     for step in steps {
         let refused = store.check_log().is_err();
