@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ordna: {error:#}");
+            eprintln!("ordna: {}", told(&error));
             ExitCode::FAILURE
         }
     }
@@ -81,4 +81,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<query::OutputClosed>()
         .is_some_and(|query::OutputClosed(error)| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// An error and its causes. Some errors name their cause themselves: it is told once.
+fn told(error: &anyhow::Error) -> String {
+    let causes = error.chain().skip(1).map(ToString::to_string);
+    causes.fold(error.to_string(), |told, cause| {
+        if told.contains(&cause) { told } else { format!("{told}: {cause}") }
+    })
 }

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Parser;
+use ordna::backup::Compression;
 use ordna_server::{Config, Data, LogSync, Server, Tls, parse_bytes};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -85,6 +86,15 @@ pub struct Options {
     /// Time between two backups (30s, 15m, 6h); a backup begins a new log [default: none]
     #[arg(long)]
     backup_every: Option<String>,
+    /// Size of the log at which a backup begins a new one [default: 1gb]; 0: never for that reason
+    #[arg(long)]
+    backup_log_size: Option<String>,
+    /// Backups to keep [default: 1]
+    #[arg(long)]
+    backup_keep: Option<NonZeroUsize>,
+    /// Compress backups: none, lz4 or zstd [default: none]
+    #[arg(long)]
+    backup_compression: Option<String>,
     /// Drop the records behind a damaged place in the middle of the log
     #[arg(long)]
     log_repair: bool,
@@ -118,6 +128,9 @@ impl Options {
             dir: self.dir.or(file.dir),
             log: self.log.or(file.log),
             backup_every: self.backup_every.or(file.backup_every),
+            backup_log_size: self.backup_log_size.or(file.backup_log_size),
+            backup_keep: self.backup_keep.or(file.backup_keep),
+            backup_compression: self.backup_compression.or(file.backup_compression),
             log_repair: self.log_repair || file.log_repair,
         })
     }
@@ -168,8 +181,12 @@ impl Options {
 
     fn data(&self) -> anyhow::Result<Option<Data>> {
         let Some(dir) = &self.dir else {
-            if self.log.is_some() || self.backup_every.is_some() || self.log_repair {
-                bail!("--log, --backup-every and --log-repair need a directory: --dir");
+            let backups = self.backup_every.is_some()
+                || self.backup_log_size.is_some()
+                || self.backup_keep.is_some()
+                || self.backup_compression.is_some();
+            if self.log.is_some() || backups || self.log_repair {
+                bail!("--log, --backup-… and --log-repair need a directory: --dir");
             }
             return Ok(None);
         };
@@ -180,7 +197,19 @@ impl Options {
             Some(other) => bail!("--log: {other:?} is none of always, everysec, no"),
         };
         let every = self.backup_every.as_deref().map(duration).transpose()?;
-        Ok(Some(Data { dir: dir.clone(), log, backup_every: every, repair: self.log_repair }))
+        let compression = match self.backup_compression.as_deref() {
+            None | Some("none") => Compression::None,
+            Some("lz4") => Compression::Lz4,
+            Some("zstd") => Compression::Zstd,
+            Some(other) => bail!("--backup-compression: {other:?} is none of none, lz4, zstd"),
+        };
+        let mut data = Data { log, backup_every: every, ..Data::new(dir.clone()) };
+        if let Some(size) = &self.backup_log_size {
+            data.backup_log =
+                parse_bytes(size).map_err(|error| anyhow!("--backup-log-size: {error}"))?;
+        }
+        let keep = self.backup_keep.map_or(data.keep, NonZeroUsize::get);
+        Ok(Some(Data { keep, compression, repair: self.log_repair, ..data }))
     }
 
     fn to_config(&self) -> anyhow::Result<Config> {

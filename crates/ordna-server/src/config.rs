@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ordna::backup::Sync;
+use ordna::backup::{Compression, Sync};
 
 /// How to listen, and within which limits.
 #[derive(Debug, Clone)]
@@ -52,10 +52,31 @@ pub struct Data {
     pub dir: PathBuf,
     /// When the log is made durable.
     pub log: Sync,
-    /// Time between two backups; none: only `SAVE` and `BGSAVE` back up.
+    /// Time between two backups.
     pub backup_every: Option<Duration>,
+    /// Bytes of the log at which a backup begins a new one; 0: never for that reason.
+    pub backup_log: usize,
+    /// Backups that are kept.
+    pub keep: usize,
+    /// How backups are compressed.
+    pub compression: Compression,
     /// Cuts the log at a damaged place in its middle, instead of refusing to start.
     pub repair: bool,
+}
+
+impl Data {
+    /// A log that is synced every second; a backup once the log has 1 GiB, uncompressed; one is kept.
+    pub fn new(dir: PathBuf) -> Self {
+        Self {
+            dir,
+            log: Sync::EverySecond,
+            backup_every: None,
+            backup_log: 1 << 30,
+            keep: 1,
+            compression: Compression::None,
+            repair: false,
+        }
+    }
 }
 
 /// The Redis protocol over TLS.

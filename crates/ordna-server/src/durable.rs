@@ -10,7 +10,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordna::backup::{BackupError, BackupOptions, Durability, OpenOptions, Summary, Sync};
 
@@ -72,11 +72,12 @@ pub fn call(
 pub async fn settle(state: &State) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.persistence else { return Ok(()) };
     let keys = Keyspace::clone(&state.keys());
-    if persistence.data.log != Sync::Always {
-        return keys.flush_log();
-    }
-    let position = keys.log_position();
-    poll_fn(|context| keys.poll_durable(position, context)).await
+    let (position, always) = (keys.log_position(), persistence.data.log == Sync::Always);
+    poll_fn(|context| match always {
+        true => keys.poll_durable(position, context),
+        false => keys.poll_flushed(position, context),
+    })
+    .await
 }
 
 /// Opens the directory and installs its content. Blocks: the caller's thread must serve no client.
@@ -146,7 +147,9 @@ pub fn save(
 }
 
 fn finish(keys: &Keyspace, persistence: &Persistence, background: bool) -> Result<Summary, String> {
+    let data = &persistence.data;
     let options = BackupOptions::new().background(background);
+    let options = options.keep(data.keep).compression(data.compression);
     let options = if background { options.workers(WORKERS) } else { options };
     let done = keys.backup(&options);
     match &done {
@@ -187,18 +190,37 @@ pub fn save_in_background(keys: Keyspace, persistence: &Arc<Persistence>) -> Res
 pub const NO_DIRECTORY: &str =
     "ERR this server keeps its keys in memory only; start it with --dir to save them";
 
-/// Backs up from time to time, if anything was written.
+/// Between two looks at the log's size and the time.
+const WATCH: Duration = Duration::from_secs(1);
+/// From a backup that failed to the next one for the same reason.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Backs up from time to time, if anything was written, and when the log has grown long. Tells of a log
+/// that fails, and that works again.
 pub async fn back_up_regularly(state: Arc<State>) {
     let Some(persistence) = &state.persistence else { return };
-    let Some(every) = persistence.data.backup_every else { return };
+    let (every, most) = (persistence.data.backup_every, persistence.data.backup_log);
+    let (mut last, mut failed) = (Instant::now(), false);
+    let look = every.map_or(WATCH, |every| every.min(WATCH));
     loop {
-        tokio::time::sleep(every).await;
+        tokio::time::sleep(look).await;
         let keys = Keyspace::clone(&state.keys());
-        let told = keys.durability();
-        if told.is_some_and(|told| told.since_backup > 0)
-            && let Err(error) = save_in_background(keys, persistence)
-        {
-            tracing::warn!(error, "no backup this time");
+        let Some(told) = keys.durability() else { continue };
+        match (&told.failure, failed) {
+            (Some(reason), false) => tracing::error!(%reason, "the log failed; writes are refused"),
+            (None, true) => tracing::info!("the log works again; writes are accepted"),
+            _ => {}
+        }
+        failed = told.failure.is_some();
+        let since = last.elapsed();
+        let is_time = every.is_some_and(|every| since >= every) && told.since_backup > 0;
+        let is_long = most > 0 && told.since_backup >= most as u64;
+        let may_retry = told.last_error.is_none() || since >= RETRY;
+        if is_time || is_long && may_retry && told.running.is_none() {
+            last = Instant::now();
+            if let Err(error) = save_in_background(keys, persistence) {
+                tracing::warn!(error, "no backup this time");
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ordna::backup::Compression;
 use ordna_server::{Config, Data, LogSync};
 
 use crate::common::{Client, Running, request, show, start};
@@ -18,7 +19,7 @@ impl Dir {
     }
 
     fn config(&self, log: LogSync) -> Config {
-        let data = Data { dir: self.0.clone(), log, backup_every: None, repair: false };
+        let data = Data { log, ..Data::new(self.0.clone()) };
         Config { data: Some(data), ..Config::default() }
     }
 }
@@ -178,4 +179,36 @@ fn find(dir: &Path, name: &str) -> PathBuf {
         }
     }
     panic!("no {name}");
+}
+
+#[test]
+fn a_long_log_is_backed_up_and_as_many_backups_are_kept_as_asked() {
+    let dir = Dir::new("long-log");
+    let data = Data {
+        backup_log: 2000,
+        keep: 2,
+        compression: Compression::Zstd,
+        ..Data::new(dir.0.clone())
+    };
+    let config = Config { data: Some(data), ..Config::default() };
+    let mut server = start(config.clone());
+    let mut client = loaded(&server);
+    for saves in 1..=3 {
+        for number in 0..100 {
+            say(&mut client, &format!("SET k{number} a-value-of-some-length-{saves}"));
+        }
+        let begin = Instant::now();
+        while field(&mut client, "rdb_saves") != saves.to_string() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "no backup {saves}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    server.stop();
+    let names = std::fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap().file_name());
+    let backups = names.filter(|name| name.to_str().unwrap().starts_with("backup-")).count();
+    assert_eq!(backups, 2);
+    let server = start(config);
+    let mut client = loaded(&server);
+    assert_eq!(say(&mut client, "DBSIZE"), ":100");
+    assert_eq!(say(&mut client, "GET k7"), "$24 a-value-of-some-length-3");
 }
