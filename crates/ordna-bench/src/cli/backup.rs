@@ -199,6 +199,21 @@ fn writes_beside<E: Entries, R: Send>(
     })
 }
 
+/// Computes for five seconds, at a lower priority: what any work beside the writers costs them.
+fn only_compute(nice: i32) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // Of this thread alone, on Linux.
+            let _ = rustix::process::nice(nice);
+            let began = Instant::now();
+            let mut at = 1;
+            while began.elapsed() < Duration::from_secs(5) {
+                at = (0..1000).fold(at, |at, _| std::hint::black_box(scatter(at)));
+            }
+        });
+    });
+}
+
 /// Most resident bytes above those at the start, while `work` runs.
 fn growth<R: Send>(work: impl FnOnce() -> R + Send) -> (f64, R) {
     let start = memory::resident().unwrap_or(0);
@@ -271,12 +286,12 @@ impl Backup {
                 share * 100.0
             ),
         );
-        let lz4 = options().compression(Compression::Lz4);
-        let squeezed = plain.backup_to(self.dir.join("lz4"), &lz4).map_err(failed)?;
-        say(
-            "backup with LZ4",
-            format!("{:.2} s, {:.0} MB", squeezed.took.as_secs_f64(), squeezed.bytes as f64 / 1e6),
-        );
+        for (name, compression) in [("LZ4", Compression::Lz4), ("zstd", Compression::Zstd)] {
+            let options = options().compression(compression);
+            let done = plain.backup_to(self.dir.join(name), &options).map_err(failed)?;
+            let (seconds, bytes) = (done.took.as_secs_f64(), done.bytes as f64 / 1e6);
+            say(&format!("backup with {name}"), format!("{seconds:.2} s, {bytes:.0} MB"));
+        }
         drop(plain);
 
         let began = Instant::now();
@@ -307,6 +322,13 @@ impl Backup {
         let background = |mode| BackupOptions::new().workers(1).background(true).mode(mode);
         let (alone, ()) =
             writes_beside::<E, _>(&store, n, || thread::sleep(Duration::from_secs(5)));
+        for nice in [0, 10] {
+            let (beside, ()) = writes_beside::<E, _>(&store, n, || only_compute(nice));
+            say(
+                &format!("two writers beside a thread that only computes, nice {nice}"),
+                format!("{:.0} % of {:.2} M writes/s", beside / alone * 100.0, alone / 1e6),
+            );
+        }
         for mode in [Mode::Live, Mode::Snapshot] {
             let (beside, done) =
                 writes_beside::<E, _>(&store, n, || store.backup(&background(mode)));
