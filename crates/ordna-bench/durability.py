@@ -173,10 +173,10 @@ class Stalls:
 
 
 def backup(binary, directory, entries):
-    cases = {"ordna": ordna(binary, directory), "redis-server": redis(directory)}
+    cases = {"ordna": lambda: ordna(binary, directory), "redis-server": lambda: redis(directory)}
     for name, words in cases.items():
         shutil.rmtree(directory, ignore_errors=True)
-        server = Server(words)
+        server = Server(words())
         load(entries)
         client = Client()
         overwrite = ["-n", str(entries // 5), "-r", str(entries), "-P", "4", "-c", "8"]
@@ -203,7 +203,7 @@ def backup(binary, directory, entries):
         longest = stalls.stop()
         took = info["rdb_last_bgsave_time_sec"]
         server.kill()
-        again = Server(words)
+        again = Server(words())
         found = int(Client().call(b"DBSIZE")[1:])
         again.kill()
         if found != entries:
