@@ -348,8 +348,7 @@ fn the_last_write_of_a_hash_is_what_its_index_has() {
 }
 
 fn durable(dir: &Path) -> Config {
-    let data =
-        Data { dir: dir.to_owned(), log: LogSync::Always, backup_every: None, repair: false };
+    let data = Data { log: LogSync::Always, ..Data::new(dir.to_owned()) };
     Config { data: Some(data), ..Config::default() }
 }
 

@@ -43,7 +43,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if self.collection.pending.load(Ordering::Relaxed) && self.collection.is_unattended() {
             self.free_undo(false);
         }
-        if self.tree.is_sparse() && !self.collectors.is_unattended() {
+        if self.tree.is_sparse() && !self.collection.is_unattended() {
             self.wake_to_compact();
         }
     }
@@ -51,8 +51,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Has the thread compact the tree.
     #[cold]
     fn wake_to_compact(&self) {
-        if !self.collectors.compacting.swap(true, Ordering::Relaxed) {
-            self.wake();
+        if !self.collection.compacting.swap(true, Ordering::Relaxed) {
+            self.collection.wake();
         }
     }
 
@@ -125,7 +125,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tended for Engine<K, V> {
     fn tend(&self) -> Option<Duration> {
         let _attendance = Attendance(&self.collection.unattended);
         self.free_undo(true);
-        self.collectors.compacting.store(false, Ordering::Relaxed);
+        self.collection.compacting.store(false, Ordering::Relaxed);
         self.tree.compact(&self.collector);
         let earliest = self.deadlines.earliest();
         if earliest == u64::MAX {

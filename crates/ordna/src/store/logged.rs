@@ -168,8 +168,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
-/// What was put to give this entry.
-fn put_of<V: ?Sized>(found: Found<'_, V>) -> Put<&V> {
+/// The put that gives this entry.
+pub(super) fn put_of<V: ?Sized>(found: Found<'_, V>) -> Put<&V> {
     Put { value: found.value, expires_at: found.expires_at }
 }
 

@@ -6,7 +6,9 @@ use super::engine::{Engine, Payment, Reserved, expiry};
 use super::entry::{Found, Put};
 use super::handle::Store;
 use super::journal::Scope;
+use super::logged::put_of;
 use crate::tree::{Probe, Splice, Spliced, Step, Turn};
+use ordna_base::sync::fault;
 use ordna_base::value::MAX_LEN;
 use ordna_base::{Change, Error, Key};
 
@@ -117,16 +119,19 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
     ) -> Result<Option<usize>, Error> {
         key.check()?;
-        let mut unlogged = || {
-            self.within_limit(|engine| engine.writing(|turn| engine.splice(key, turn, &mut decide)))
-        };
         let Some(journal) = self.journal() else {
-            return Ok(unlogged()?.map(|written| written.len));
+            return Ok(self.splice_unlogged(key, decide)?.map(|written| written.len));
         };
         let mut len = None;
         journal.write(Scope::Key(key), self, &mut |notes| {
-            let Some(Written { splice: Splice { at, bytes }, len: new, is_new }) = unlogged()?
-            else {
+            let written = self.splice_unlogged(key, |found| {
+                let decided = decide(found);
+                if decided.is_some() && !fault!("live.splice.spills") {
+                    notes.was(key, found.map(put_of));
+                }
+                decided
+            })?;
+            let Some(Written { splice: Splice { at, bytes }, len: new, is_new }) = written else {
                 return Ok(());
             };
             len = Some(new);
@@ -139,5 +144,14 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
             Ok(())
         })?;
         Ok(len)
+    }
+
+    /// [`splice`](Self::splice) past the journal, of a key that was checked.
+    fn splice_unlogged<T: AsRef<[u8]>>(
+        &self,
+        key: &K,
+        mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
+    ) -> Result<Option<Written<T>>, Error> {
+        self.within_limit(|engine| engine.writing(|turn| engine.splice(key, turn, &mut decide)))
     }
 }

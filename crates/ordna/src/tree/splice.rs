@@ -59,7 +59,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         mut prepare: impl FnMut(Step) -> Result<(), Error>,
         live: impl Fn() -> Option<LiveTerms>,
     ) -> Result<Option<Spliced<T>>, Error> {
-        let Held { leaf, lock } = self.lock(probe, turn.guard);
+        let Held { leaf, lock } = self.lock(probe, None, turn.guard);
         let entry = leaf.find(probe, self.simd).map(|slot| (slot, leaf.entry(slot)));
         let decided = entry.and_then(|(slot, old)| {
             let record = Leaf::<K, [u8]>::record(old.word)?;
@@ -96,7 +96,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         let mut step = Step {
             grows,
             shrinks,
-            undo: if undo { super::Log::<K, [u8]>::RECORD + shrinks } else { 0 },
+            undo: if undo { self.log.next_push() + shrinks } else { 0 },
             deadline: old.deadline,
             room: claim.is_none() && capacity.is_some(),
         };

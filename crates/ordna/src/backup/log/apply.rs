@@ -118,9 +118,10 @@ where
 /// The one key that a record changes.
 fn key_of(record: &Record) -> Option<super::super::codec::Span> {
     match record {
-        Record::Put { key, .. } | Record::Remove { key } | Record::Expire { key, .. } => {
-            Some(key.clone())
-        }
+        Record::Put { key, .. }
+        | Record::Splice { key, .. }
+        | Record::Remove { key }
+        | Record::Expire { key, .. } => Some(key.clone()),
         Record::RemoveRange { .. } | Record::Clear | Record::Was { .. } => None,
     }
 }
