@@ -41,6 +41,9 @@ const CRC: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 /// Bytes of a row of a table.
 const ROW: usize = 8;
 
+/// A field and its value.
+pub type Entry<'a> = (&'a [u8], &'a [u8]);
+
 /// A hash as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hash<'a> {
@@ -172,7 +175,7 @@ impl<'a> Hash<'a> {
     /// About `count` fields of a table from a cursor on, and the next cursor (0: the end). A cursor
     /// is a CRC; fields of the same CRC are returned together, so a field that stays is returned
     /// however others come and go.
-    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<(&'a [u8], &'a [u8])>) {
+    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<Entry<'a>>) {
         let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
         let mut found = Vec::new();
         let mut last = None;

@@ -174,7 +174,7 @@ impl Snapshots {
         let (mut state, mut done) = (seed, 0);
         while done % 64 != 0 || Instant::now() < end {
             state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let n = (u128::from(key(state)) * u128::from(self.n) >> 64) as u64;
+            let n = ((u128::from(key(state)) * u128::from(self.n)) >> 64) as u64;
             let old = store.insert(&key(n), &n);
             assert_eq!(old, Ok(Some(n)), "an overwrite found another value");
             done += 1;

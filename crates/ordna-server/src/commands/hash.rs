@@ -142,13 +142,11 @@ fn hgetall(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     Ok(Outcome::Done)
 }
 
+/// Picks the field or the value of an entry.
+type Part = for<'h> fn((&'h [u8], &'h [u8])) -> &'h [u8];
+
 /// Writes a part of each entry.
-fn list(
-    context: &Context<'_>,
-    key: &[u8],
-    out: &mut Replies,
-    part: for<'h> fn((&'h [u8], &'h [u8])) -> &'h [u8],
-) -> Result {
+fn list(context: &Context<'_>, key: &[u8], out: &mut Replies, part: Part) -> Result {
     let found = context.hash(key, |hash| {
         out.array(hash.len());
         hash.iter().for_each(|entry| out.bulk(part(entry)));

@@ -262,10 +262,10 @@ impl<'a> Plan<'a> {
                 break;
             }
             most = most.saturating_mul(16).min(MOST_CANDIDATES);
-            if most == MOST_CANDIDATES {
-                if let Some(source) = self.source(&self.node, most)? {
-                    return Ok(source);
-                }
+            if most == MOST_CANDIDATES
+                && let Some(source) = self.source(&self.node, most)?
+            {
+                return Ok(source);
             }
         }
         let index = self.schema.documents();

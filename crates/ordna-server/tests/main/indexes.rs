@@ -336,10 +336,10 @@ fn the_last_write_of_a_hash_is_what_its_index_has() {
     let mut expected: Vec<(i64, String)> = Vec::new();
     for id in 0..8 {
         let id = format!("d:{id}");
-        if let Some(n) = words(&client.say(&format!("HGET {id} n"))).first() {
-            if let Ok(n) = n.parse() {
-                expected.push((n, id));
-            }
+        let n = words(&client.say(&format!("HGET {id} n"))).first().map(|n| n.parse());
+        if let Some(Ok(n)) = n {
+            expected.push((n, id));
+        }
         }
     }
     expected.sort();

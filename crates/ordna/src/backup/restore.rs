@@ -180,13 +180,16 @@ struct Shared<'a> {
     failed: Mutex<Option<BackupError>>,
 }
 
+/// Names the kinds of keys and values; may be sent to other threads.
+type Kinds<K, V> = PhantomData<(fn(&K), fn(&V))>;
+
 /// A shard that becomes a run of the store.
 struct Shard<'a, K: ?Sized, V: ?Sized> {
     shared: &'a Shared<'a>,
     entry: &'a FileEntry,
     /// Its part of the deltas' states.
     states: Range<usize>,
-    kinds: PhantomData<(fn(&K), fn(&V))>,
+    kinds: Kinds<K, V>,
 }
 
 /// A key or a value as a run takes it: a piece of a block of the shard, or of one of a delta.

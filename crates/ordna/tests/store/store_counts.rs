@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordna::{Options, Snapshot, Store};
+use ordna::{Options, Store};
 use ordna_base::{OrderedIndex, Value};
 use ordna_testkit::kinds::{TestKey, TestValue};
 
@@ -62,7 +62,7 @@ fn check<K: TestKey + ?Sized, V: Value + ?Sized>(
 fn counts_are_those_of_a_walk<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots: usize, keys: u64) {
     let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(slots, 4));
     let walked = || store.iter_keys();
-    let mut snapshots: Vec<(Snapshot<K, V>, Vec<K::Owned>)> = Vec::new();
+    let mut snapshots = Vec::new();
     let others: Vec<K::Owned> = (keys..keys + 20).map(K::number).collect();
     for round in 0..4_u64 {
         for n in (0..keys).filter(|n| !(n + round).is_multiple_of(3)) {

@@ -223,7 +223,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
             return false;
         }
         let recent = self.recent.get(hash(key) as usize % RECENT);
-        !recent.and_then(Option::as_ref).is_some_and(|recent| recent.borrow() == key)
+        recent.and_then(Option::as_ref).is_none_or(|recent| recent.borrow() != key)
     }
 
     /// Gathers the state that `key` has until the write under way.
