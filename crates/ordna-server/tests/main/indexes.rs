@@ -340,7 +340,6 @@ fn the_last_write_of_a_hash_is_what_its_index_has() {
         if let Some(Ok(n)) = n {
             expected.push((n, id));
         }
-        }
     }
     expected.sort();
     let found = ids(&client.say("ORDNA.INDEX SCAN last"));
