@@ -69,6 +69,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         Self::TAIL + tail
     }
 
+    /// Bytes of a record whose key and value have tails of so many together.
+    #[inline]
+    pub fn size_with_tails(tails: usize) -> usize {
+        Self::layout(tails).size()
+    }
+
     fn layout(tail: usize) -> Layout {
         let size = (Self::TAIL + tail).max(size_of::<Header<K, V>>());
         Layout::from_size_align(size, Self::ALIGN).expect("checked lengths stay far below isize")

@@ -171,6 +171,19 @@ fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
     assert_eq!((audit.entries, store.statistics().dead), (store.statistics().items, 0));
 }
 
+/// Bytes of the process once no thread frees what an earlier store has left.
+fn settled() -> i64 {
+    let mut before = live_everywhere();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = live_everywhere();
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
 /// After churn with snapshots, the bytes of the process are those of a store that has never held
 /// anything but what is there now, within 5 %.
 #[test]
@@ -178,13 +191,13 @@ fn memory_after_churn_is_that_of_the_live_data() {
     const ITEMS: u64 = 100_000;
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let spread = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let start = live_everywhere();
+    let start = settled();
     let fresh = Words::with_options(Options::new().collectors(2));
     (0..ITEMS).for_each(|n| drop(fresh.insert(&spread(n), &n)));
     fresh.collect_garbage();
     let live = live_everywhere() - start;
     drop(fresh);
-    let start = live_everywhere();
+    let start = settled();
     let store = Words::with_options(Options::new().collectors(2));
     for round in 0..6 {
         let mut alive = VecDeque::new();

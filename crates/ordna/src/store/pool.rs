@@ -280,6 +280,9 @@ mod tests {
             let_go.send(()).unwrap();
             members[2].1.2.send(()).unwrap();
             assert!(pool.0.shared.state().threads.len() <= 2);
+            while pool.0.shared.state().members.values().any(|member| member.busy || member.woken) {
+                thread::yield_now();
+            }
         }
         pool.leave(members[1].0);
         assert!(!pool.wake(members[1].0));

@@ -678,7 +678,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             0
         } else {
             self.with_anchor(|anchor| {
-                anchor.map_or(0, |anchor| Record::<K, u64>::size_with_key(anchor.tail().len()))
+                anchor.map_or(0, |anchor| Record::<K, u64>::size_with_tails(anchor.tail().len()))
             })
         };
         anchor + if self.has_deadlines() { size_of::<DeadlineLine>() } else { 0 }

@@ -206,7 +206,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// The cost of an entry whose value takes so many bytes of its record, or beside it.
     fn cost_of_len(key: &K, value: usize, deadline: u64) -> usize {
-        let record = Record::<K, V>::size_with_key(key.tail().len()) + value;
+        let record = Record::<K, V>::size_with_tails(key.tail().len() + value);
         Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
     }
 

@@ -39,7 +39,7 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
                     // A hot key now and then.
                     let own = key(if random.below(4) == 0 { KEYS - 3 } else { number });
                     let value = random.next_u64().to_le_bytes();
-                    match random.below(12) {
+                    match random.below(14) {
                         0..=3 => drop(store.insert(&own, &value).unwrap()),
                         4..=6 => drop(store.remove(&own)),
                         7 => store.insert_until(&own, &value, 5000 + number).unwrap(),
@@ -59,6 +59,8 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
                             };
                             store.log_group(group).unwrap();
                         }
+                        11 => drop(store.append(&own, &value).unwrap()),
+                        12 => drop(store.splice(&own, |_| Some((3, value))).unwrap()),
                         _ => {
                             let end = key(number + 5);
                             let bounds = (

@@ -110,3 +110,19 @@ fn the_limit_collects_before_it_refuses() {
     assert_eq!(store.statistics().expiring.0, 0);
     store.validate().unwrap();
 }
+
+/// A record of a short key is as large as its fixed part: that much is taken, and given back.
+#[test]
+fn short_keys_take_what_they_give_back() {
+    let store: Store<[u8], u64> =
+        Store::with_options(Options::new().memory_limit(1 << 20).collectors(0));
+    store.insert(b"long enough", &0).unwrap();
+    let before = store.statistics().bytes;
+    for round in 0..100 {
+        store.insert(b"a", &round).unwrap();
+        store.write_batch(&[Write::put(b"a", &round), Write::put(b"", &round)]).unwrap();
+        assert_eq!(store.remove(b""), Some(round));
+        assert_eq!(store.remove(b"a"), Some(round));
+    }
+    assert_eq!(store.statistics().bytes, before);
+}
