@@ -182,18 +182,17 @@ impl Clients {
 
     fn evict(&self, limit: usize) {
         let map = self.map();
-        // Clients that were told to end hold their memory a little longer.
-        let ending = map.values().filter(|client| client.is_ended());
-        let mut memory = self.memory();
-        memory -= memory.min(ending.map(|client| client.held.load(Ordering::Relaxed)).sum());
-        let may_go =
-            |client: &&Arc<Client>| !client.is_ended() && !client.no_evict.load(Ordering::Relaxed);
-        let mut clients: Vec<_> = map.values().filter(may_go).collect();
-        clients.sort_by_key(|client| client.held.load(Ordering::Relaxed));
+        // Clients that were told to end hold their memory a little longer, and one that has left is
+        // in the shared sum for a moment: neither is a reason to close others.
+        let held = |client: &Arc<Client>| client.held.load(Ordering::Relaxed);
+        let mut clients: Vec<_> = map.values().filter(|client| !client.is_ended()).collect();
+        let mut memory: usize = clients.iter().copied().map(held).sum();
+        clients.retain(|client| !client.no_evict.load(Ordering::Relaxed));
+        clients.sort_by_key(|client| held(client));
         while memory > limit
             && let Some(largest) = clients.pop()
         {
-            let held = largest.held.load(Ordering::Relaxed);
+            let held = held(largest);
             tracing::warn!(
                 client = largest.id, peer = %largest.peer, bytes = held, limit,
                 "closed: the memory of all clients exceeds maxmemory-clients"
@@ -231,6 +230,12 @@ mod tests {
         all[0].no_evict.store(true, Ordering::Relaxed);
         clients.account(&enter(&clients, 100 << 10), 1);
         assert_eq!((all[0].is_ended(), all[2].is_ended()), (false, true));
+        // One that has left is in the sum for a moment more.
+        clients.memory.fetch_add(10 << 20, Ordering::Relaxed);
+        let last = enter(&clients, 1 << 20);
+        clients.account(&last, 5 << 20);
+        assert!(!last.is_ended());
+        clients.memory.fetch_sub(10 << 20, Ordering::Relaxed);
         clients.all().iter().for_each(|client| clients.leave(client));
         assert_eq!(clients.memory(), 0);
     }
