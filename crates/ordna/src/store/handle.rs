@@ -136,7 +136,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Lifts the memory limit; see [`MemoryBudget::lift`].
+    /// Lifts the memory limit; see [`MemoryBudget::lift`](super::MemoryBudget::lift).
     pub fn lift_limit(&self) -> Lifted {
         self.engine().budget.shared().lift()
     }
