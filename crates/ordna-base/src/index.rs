@@ -279,7 +279,8 @@ pub trait OrderedIndex: Send + Sync {
         removed
     }
 
-    /// Calls `each` with the position of a range and its entries in order, range by range; at most as
+    /// Calls `each` with the position of a range and its entries in order, range by range; at most
+    /// as
     /// many entries of a range as stand beside it.
     ///
     /// As many single scans, but an index may overlap their memory accesses.

@@ -11,14 +11,17 @@
 //!
 //! # Invariants
 //! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
-//! 2. The list that begins at `open` holds exactly the slabs that have room and are not chosen to become
+//! 2. The list that begins at `open` holds exactly the slabs that have room and are not chosen to
+//! become
 //!    empty. An empty slab is freed at once.
 //!
 //! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where
 //! the system knows no huge pages a slab is memory like any other.
 //!
-//! One live node, or one dead node that is not yet freed, keeps its whole slab. [`Pool::spare`] counts the
-//! unused bytes. The owner of the nodes may move those of sparse slabs, see [`Pool::begin_compaction`].
+//! One live node, or one dead node that is not yet freed, keeps its whole slab. [`Pool::spare`]
+//! counts the
+//! unused bytes. The owner of the nodes may move those of sparse slabs, see
+//! [`Pool::begin_compaction`].
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -64,7 +67,8 @@ struct State {
 // SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
 unsafe impl Send for State {}
 
-/// The head of a slab. All but `shared` and `sparse` is used under the lock of the pool's state. `shared` is
+/// The head of a slab. All but `shared` and `sparse` is used under the lock of the pool's state.
+/// `shared` is
 /// read without it, to get at the lock: so there is never a `&mut` to the whole head, only to
 /// single fields.
 struct Slab {
@@ -132,8 +136,10 @@ impl Pool {
         slabs >= PLAIN && state.nodes * self.0.size < slabs / 4 * 3
     }
 
-    /// Chooses the slabs with the fewest nodes whose nodes all others have room for; all slabs if the
-    /// nodes are so few that the next ones get no slab. They give out no memory until [`Pool::end_compaction`]; [`Pool::is_sparse`] tells their nodes, which the owner
+    /// Chooses the slabs with the fewest nodes whose nodes all others have room for; all slabs if
+    /// the
+    /// nodes are so few that the next ones get no slab. They give out no memory until
+    /// [`Pool::end_compaction`]; [`Pool::is_sparse`] tells their nodes, which the owner
     /// moves. Returns whether there are any. O(s log s) with s slabs. One caller at a time.
     pub fn begin_compaction(&self) -> bool {
         let mut state = self.0.lock();
@@ -330,7 +336,8 @@ impl Slab {
     }
 }
 
-/// Bytes of huge pages that stand behind the memory of this process that asked for them: the slabs. `None` if
+/// Bytes of huge pages that stand behind the memory of this process that asked for them: the slabs.
+/// `None` if
 /// the system does not tell. Reads `/proc/self/smaps`: O(mappings), milliseconds.
 pub fn huge_bytes() -> Option<usize> {
     let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;

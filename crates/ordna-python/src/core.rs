@@ -346,7 +346,8 @@ impl Core {
         Ok(done.map_err(raise)?.is_ok())
     }
 
-    /// The entry at a position, counted from the front or (negative) from the back. 40 entries at a time.
+    /// The entry at a position, counted from the front or (negative) from the back. 40 entries at a
+    /// time.
     fn _at<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let source = self.source()?;
         let found = py.detach(|| {
@@ -405,7 +406,8 @@ impl Core {
         Ok(py.detach(|| source.count(&span)))
     }
 
-    /// Lists of entries within the bounds, in order; `kind` is 0 for keys, 1 for values, 2 for both.
+    /// Lists of entries within the bounds, in order; `kind` is 0 for keys, 1 for values, 2 for
+    /// both.
     #[pyo3(signature = (kind, lo, hi, inclusive, reverse, limit))]
     fn _chunks(
         &self,

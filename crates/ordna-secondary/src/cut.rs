@@ -68,7 +68,8 @@ impl View {
         self.of(index)?.page(query)
     }
 
-    /// Number of entries in a range of the part behind `prefix`. O(1) for the whole index, else O(n) with n
+    /// Number of entries in a range of the part behind `prefix`. O(1) for the whole index, else
+    /// O(n) with n
     /// entries in the range.
     ///
     /// # Errors

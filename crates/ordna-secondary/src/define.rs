@@ -1,12 +1,16 @@
 //! What an index is of: parts, order, filter; and the keys that a document has in it.
 //!
 //! # Missing, null, wrong types
-//! Every document of the prefix that passes the filter has at least one entry. A field that is not there
-//! is `Value::Missing`, which lies below `Value::Null`, and both below all other values. An exploded array
-//! without elements counts as missing. [`OnWrongType`] says what becomes of a value of another kind.
+//! Every document of the prefix that passes the filter has at least one entry. A field that is not
+//! there
+//! is `Value::Missing`, which lies below `Value::Null`, and both below all other values. An
+//! exploded array
+//! without elements counts as missing. [`OnWrongType`] says what becomes of a value of another
+//! kind.
 //!
 //! # Keys
-//! A key is the encoded parts (`docs/TUPLE.md`), one after the other, then the bytes of the document's id.
+//! A key is the encoded parts (`docs/TUPLE.md`), one after the other, then the bytes of the
+//! document's id.
 //! The value of the entry holds the bucket (above bit 16) and the length of the id.
 
 use serde::{Deserialize, Serialize};

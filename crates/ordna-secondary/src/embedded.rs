@@ -1,8 +1,10 @@
 //! The embedded source: documents that this process writes.
 //!
 //! # Contract
-//! Every write of a document goes through [`Embedded::write`], which holds the document's bucket from before
-//! the write until its change is queued. So the queue has the order of the writes. The lock order is
+//! Every write of a document goes through [`Embedded::write`], which holds the document's bucket
+//! from before
+//! the write until its change is queued. So the queue has the order of the writes. The lock order
+//! is
 //! bucket, then lane; the closure of a write must not write another document.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -20,7 +22,8 @@ pub trait DocumentStore: Send + Sync {
     /// The document of this name as it is now.
     fn get(&self, id: &[u8]) -> Option<Document>;
 
-    /// All documents as of this call, in about so many parts. The call is short, as all writes wait for it;
+    /// All documents as of this call, in about so many parts. The call is short, as all writes wait
+    /// for it;
     /// the iterators do the work, beside later writes.
     fn snapshot(&self, parts: usize) -> Vec<Box<dyn Iterator<Item = Named> + Send>>;
 }
@@ -42,8 +45,10 @@ struct Bucket {
 
 /// A source whose documents are written by this process.
 ///
-/// Sequence numbers come from `next_seq`, which is called under the bucket's lock after each write: the
-/// position of a log of the documents serves, as it goes on after a restart. Without one, a counter and a
+/// Sequence numbers come from `next_seq`, which is called under the bucket's lock after each write:
+/// the
+/// position of a log of the documents serves, as it goes on after a restart. Without one, a counter
+/// and a
 /// new identity at each start have all indexes rebuilt.
 pub struct Embedded {
     buckets: Vec<Mutex<Bucket>>,
@@ -74,7 +79,8 @@ impl Embedded {
         }
     }
 
-    /// With sequence numbers from elsewhere: at each call larger than what it returned for the bucket
+    /// With sequence numbers from elsewhere: at each call larger than what it returned for the
+    /// bucket
     /// before, and at least 1.
     #[must_use]
     pub fn sequence(mut self, next_seq: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
@@ -86,7 +92,8 @@ impl Embedded {
         self
     }
 
-    /// With what changed behind a position of a former run of the process. An index backup from there on
+    /// With what changed behind a position of a former run of the process. An index backup from
+    /// there on
     /// is brought up to date with these documents only.
     #[must_use]
     pub fn resume(mut self, changed: Changed) -> Self {
@@ -103,8 +110,10 @@ impl Embedded {
         self.buckets[bucket as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a write of the document `id`; its change, if there is one, is queued before any later write of
-    /// the document. Waits while the queue is full, and at the start until a service follows this source.
+    /// Runs a write of the document `id`; its change, if there is one, is queued before any later
+    /// write of
+    /// the document. Waits while the queue is full, and at the start until a service follows this
+    /// source.
     ///
     /// `write` returns its result and the document as it is afterwards: `None`, if nothing changed;
     /// `Some(None)`, if it is gone.
@@ -126,7 +135,8 @@ impl Embedded {
         Ok(result)
     }
 
-    /// Runs a write of several documents, as one: no cut of the indexes and no other write of them comes
+    /// Runs a write of several documents, as one: no cut of the indexes and no other write of them
+    /// comes
     /// between. `write` returns its result and, in the order of `ids`, what [`write`](Self::write) says.
     ///
     /// # Errors
@@ -151,7 +161,8 @@ impl Embedded {
         Ok(result)
     }
 
-    /// Runs a write that removes all documents, and drops all entries. O(documents) in the workers, for
+    /// Runs a write that removes all documents, and drops all entries. O(documents) in the workers,
+    /// for
     /// each bucket.
     pub fn clear<R>(&self, write: impl FnOnce() -> R) -> R {
         let feed = self.feed.wait();

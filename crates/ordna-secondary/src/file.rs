@@ -6,8 +6,10 @@
 //! {"op":"update","id":"town:1","doc":{"name":"Lund","people":95000}}
 //! {"op":"delete","id":"town:1"}
 //! ```
-//! `insert` and `update` both give the whole document. The file is one bucket; the sequence number of a
-//! change is the offset behind its line. Lines may be appended while the service runs; a last line without
+//! `insert` and `update` both give the whole document. The file is one bucket; the sequence number
+//! of a
+//! change is the offset behind its line. Lines may be appended while the service runs; a last line
+//! without
 //! its end is read once the end is there. The identity of the history is that of the first line.
 
 use std::fs::File;

@@ -8,8 +8,10 @@
 //! field   = letters, digits, `_`, `-`, `.`; or anything between backquotes
 //! literal = number | 'text' | "text" | true | false | null
 //! ```
-//! Words in capitals are read in any case. A quote within a text is doubled. A comparison holds only
-//! between values of one class: numbers, texts, truth values. A text that is a number compares with a
+//! Words in capitals are read in any case. A quote within a text is doubled. A comparison holds
+//! only
+//! between values of one class: numbers, texts, truth values. A text that is a number compares with
+//! a
 //! number. `!=` holds for a field that is there with any other value.
 
 use serde::{Deserialize, Serialize};
@@ -73,8 +75,10 @@ impl std::fmt::Display for Filter {
 impl Filter {
     /// The filter of a text such as `people >= 1000 AND (country = 'SE' OR NOT EXISTS country)`.
     ///
-    /// Operators: `=`, `!=`, `<`, `<=`, `>`, `>=`, `EXISTS`, `NOT`, `AND`, `OR`. Literals: numbers, texts
-    /// in quotes, `true`, `false`, `null`. Names of fields with other characters than letters, digits,
+    /// Operators: `=`, `!=`, `<`, `<=`, `>`, `>=`, `EXISTS`, `NOT`, `AND`, `OR`. Literals: numbers,
+    /// texts
+    /// in quotes, `true`, `false`, `null`. Names of fields with other characters than letters,
+    /// digits,
     /// `_`, `-` and `.` stand in backquotes. O(bytes).
     ///
     /// # Errors

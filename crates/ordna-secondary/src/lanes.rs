@@ -1,12 +1,14 @@
 //! The queues between a source and the workers, and the cut through them.
 //!
 //! # Contract
-//! Any number of threads feed. The changes of one document reach one worker, in the order in which they
+//! Any number of threads feed. The changes of one document reach one worker, in the order in which
+//! they
 //! were fed. A queue that is full makes its feeder wait; control messages never wait.
 //!
 //! # Invariants
 //! 1. A lane is chosen by the CRC32 of the document's id.
-//! 2. The position of a bucket changes under a lane's lock, together with the push of the change. So a
+//! 2. The position of a bucket changes under a lane's lock, together with the push of the change.
+//! So a
 //!    thread that holds all locks reads a vector such that exactly the changes up to it are in the queues,
 //!    or were.
 //!
@@ -127,7 +129,8 @@ impl Lanes {
         crc32fast::hash(id) as usize % self.lanes.len()
     }
 
-    /// Feeds a change; `false`: it is at or below the bucket's position and was ignored. Waits for room.
+    /// Feeds a change; `false`: it is at or below the bucket's position and was ignored. Waits for
+    /// room.
     pub fn feed(&self, mutation: Mutation) -> Result<bool, SourceError> {
         let buckets = self.buckets.len() as u32;
         let Some(bucket) = self.buckets.get(mutation.bucket as usize) else {
@@ -179,7 +182,8 @@ impl Lanes {
         }
     }
 
-    /// Takes all messages of a lane into `messages`, which is empty; `false`: the service has stopped.
+    /// Takes all messages of a lane into `messages`, which is empty; `false`: the service has
+    /// stopped.
     pub fn take(&self, lane: usize, messages: &mut VecDeque<Message>) -> bool {
         let lane = &self.lanes[lane];
         let mut queue = lock(lane);

@@ -15,7 +15,8 @@ use crate::values::{ByteRange, Kind, between, coerce};
 
 /// Bounds of the part behind a query's prefix.
 ///
-/// A range with one bound holds values of that bound's class only: numbers, texts, truth values, and so on.
+/// A range with one bound holds values of that bound's class only: numbers, texts, truth values,
+/// and so on.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Range {
     /// Everything, missing and null too.
@@ -131,7 +132,8 @@ impl Query {
     }
 }
 
-/// Where a page ended. Opaque; survives a restart of a service that has backups, and any change of the
+/// Where a page ended. Opaque; survives a restart of a service that has backups, and any change of
+/// the
 /// index: the next page begins behind the last entry of the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(Vec<u8>);
@@ -296,7 +298,8 @@ impl AtCut<'_> {
         Ok((first, last))
     }
 
-    /// Number of entries. O(1) for the whole index; otherwise O(n) for n entries in the range, as the store
+    /// Number of entries. O(1) for the whole index; otherwise O(n) for n entries in the range, as
+    /// the store
     /// keeps no counts within.
     pub fn count(&self, prefix: &[Value], range: &Range) -> Result<usize, Error> {
         if prefix.is_empty() && *range == Range::All {

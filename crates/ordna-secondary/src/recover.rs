@@ -2,7 +2,8 @@
 //!
 //! # Format
 //! A backup is the directory `backup-N` with a backup of each index's store (`docs/FORMAT.md`) in
-//! `index-<uid>`, and the file `SERVICE.json` with the vector. The metadata of an index's backup is its
+//! `index-<uid>`, and the file `SERVICE.json` with the vector. The metadata of an index's backup is
+//! its
 //! definition as JSON. The directory gets its name once all is durable.
 
 use std::path::{Path, PathBuf};
@@ -124,7 +125,8 @@ pub(crate) fn back_up(
     Ok(Backup { path, vector: cut.vector.clone(), entries })
 }
 
-/// Restores the newest backup in a directory, if there is one. Indexes are restored at once; the reverse
+/// Restores the newest backup in a directory, if there is one. Indexes are restored at once; the
+/// reverse
 /// maps of one are rebuilt while others are read.
 pub(crate) fn recover(
     dir: &Path,

@@ -3,7 +3,8 @@
 //! # Contract
 //! A map belongs to one worker. It holds the entries of the worker's documents, and writes them.
 //!
-//! Source: the Nitro paper (VLDB 2016), §9, "Optimizations for reverse-map data structure" and "Storage
+//! Source: the Nitro paper (VLDB 2016), §9, "Optimizations for reverse-map data structure" and
+//! "Storage
 //! Optimization".
 
 use std::collections::HashMap;
@@ -90,7 +91,8 @@ pub(crate) enum ReverseMap {
 }
 
 impl ReverseMap {
-    /// Makes these keys the document's entries; returns how many came or went. Entries that stay are not
+    /// Makes these keys the document's entries; returns how many came or went. Entries that stay
+    /// are not
     /// touched. O(log n) for each that comes or goes.
     ///
     /// # Errors

@@ -1,12 +1,15 @@
 //! The service: a source, its workers, the indexes, and a cut of them every few milliseconds.
 //!
 //! # Contract
-//! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers have
+//! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers
+//! have
 //! finished what is queued.
 //!
 //! # Protocol of a cut
-//! The timer's thread holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each worker
-//! waits at the meeting, so no change behind the vector is applied. The last worker to come takes the
+//! The timer's thread holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each
+//! worker
+//! waits at the meeting, so no change behind the vector is applied. The last worker to come takes
+//! the
 //! snapshots, O(1) for each index, and publishes them. Then all go on.
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.1, §9.
@@ -77,7 +80,8 @@ impl Options {
         Self { interval, ..self }
     }
 
-    /// Changes that wait for a worker at most, with one index; with more indexes it is divided by them,
+    /// Changes that wait for a worker at most, with one index; with more indexes it is divided by
+    /// them,
     /// so that the time to the next cut stays. At least one.
     #[must_use]
     pub fn queue(self, changes: usize) -> Self {
@@ -90,7 +94,8 @@ impl Options {
         Self { reverse, ..self }
     }
 
-    /// Options of each index's store. A memory budget is shared by all of them; an index that exceeds it
+    /// Options of each index's store. A memory budget is shared by all of them; an index that
+    /// exceeds it
     /// becomes [`State::Failed`](crate::State::Failed).
     #[must_use]
     pub fn store(self, store: ordna::Options) -> Self {
@@ -387,7 +392,8 @@ impl std::fmt::Debug for Service {
 }
 
 impl Service {
-    /// Starts the service: restores the newest backup, if [`Options::backups`] names a directory with one,
+    /// Starts the service: restores the newest backup, if [`Options::backups`] names a directory
+    /// with one,
     /// and follows the source from there.
     ///
     /// # Errors
@@ -489,7 +495,8 @@ impl Service {
         Feed { lanes: Arc::clone(&self.shared.lanes), has_indexes: Arc::new(has_indexes) }
     }
 
-    /// Creates an index and begins to build it from the source's documents, in parallel; changes go on
+    /// Creates an index and begins to build it from the source's documents, in parallel; changes go
+    /// on
     /// meanwhile. [`wait_until_built`](Self::wait_until_built) waits for its end.
     ///
     /// # Errors
@@ -499,7 +506,8 @@ impl Service {
     }
 
     /// The same with a number of the caller's, from 2^32 on, that no other index of the service has
-    /// or had: cursors name it. A caller that keeps definitions across restarts gives each index the
+    /// or had: cursors name it. A caller that keeps definitions across restarts gives each index
+    /// the
     /// number that it had, so that cursors stay valid.
     ///
     /// # Errors
@@ -702,7 +710,8 @@ impl Service {
         if exists { Ok(()) } else { Err(Error::CursorOfDroppedIndex) }
     }
 
-    /// Backs up the newest cut into the directory of [`Options::backups`]; older backups beyond `keep` go.
+    /// Backs up the newest cut into the directory of [`Options::backups`]; older backups beyond
+    /// `keep` go.
     /// Changes go on. O(entries).
     ///
     /// # Errors

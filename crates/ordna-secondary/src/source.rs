@@ -13,9 +13,11 @@ pub type Documents = Box<dyn Iterator<Item = Result<Mutation, SourceError>> + Se
 /// A stream of changes of documents, in buckets.
 ///
 /// # Contract
-/// A document belongs to one bucket, for good. The changes of a bucket have ascending sequence numbers,
+/// A document belongs to one bucket, for good. The changes of a bucket have ascending sequence
+/// numbers,
 /// from 1 on, not necessarily dense. A bucket's history has an identity, not 0; it changes when the
-/// history is no longer an extension of the former one. An older change of a document may be left out if a
+/// history is no longer an extension of the former one. An older change of a document may be left
+/// out if a
 /// later one follows.
 ///
 /// # A partitioned message log (Kafka)
@@ -47,16 +49,20 @@ pub trait ChangeSource: Send + Sync {
     /// The source cannot tell.
     fn newest(&self, bucket: u32) -> Result<Position, SourceError>;
 
-    /// Whether the changes behind this position can still be told, as an extension of it. If not, the
+    /// Whether the changes behind this position can still be told, as an extension of it. If not,
+    /// the
     /// bucket is rebuilt: its entries go, and `run` tells its history from the start.
     ///
     /// # Errors
     /// The source cannot tell.
     fn continues(&self, bucket: u32, from: Position) -> Result<bool, SourceError>;
 
-    /// The documents of all buckets as of some moment, in about `parts` parts that are read at once.
-    /// The state holds every change up to `at`, and no change that was not fed before this call returns.
-    /// A part may give several states of a document, and deletions; the last one counts. All states of a
+    /// The documents of all buckets as of some moment, in about `parts` parts that are read at
+    /// once.
+    /// The state holds every change up to `at`, and no change that was not fed before this call
+    /// returns.
+    /// A part may give several states of a document, and deletions; the last one counts. All states
+    /// of a
     /// document are in one part.
     ///
     /// # Errors
@@ -64,8 +70,10 @@ pub trait ChangeSource: Send + Sync {
     fn documents(&self, at: &Vector, parts: usize) -> Result<Vec<Documents>, SourceError>;
 
     /// Feeds all changes behind `from`, and goes on with those to come, until
-    /// [`Feed::is_stopped`] or [`SourceError::Stopped`]. Runs on a thread of its own. May return at once
-    /// if other threads feed through a clone of `feed`. Looks at least each 100 ms whether it has to stop.
+    /// [`Feed::is_stopped`] or [`SourceError::Stopped`]. Runs on a thread of its own. May return at
+    /// once
+    /// if other threads feed through a clone of `feed`. Looks at least each 100 ms whether it has
+    /// to stop.
     ///
     /// # Errors
     /// The source cannot go on; queries that wait for more of it get the error.
@@ -88,7 +96,8 @@ impl std::fmt::Debug for Feed {
 }
 
 impl Feed {
-    /// Hands in a change. Waits while the queue of the document's worker is full. `false`: its sequence
+    /// Hands in a change. Waits while the queue of the document's worker is full. `false`: its
+    /// sequence
     /// number is not above the bucket's position; the change is ignored and counted. O(1).
     ///
     /// # Errors
@@ -119,7 +128,8 @@ impl Feed {
         self.lanes.position(bucket)
     }
 
-    /// Whether there is any index. Without one a source need not tell old documents: an index to come
+    /// Whether there is any index. Without one a source need not tell old documents: an index to
+    /// come
     /// asks for [`ChangeSource::documents`].
     pub fn has_indexes(&self) -> bool {
         (self.has_indexes)()

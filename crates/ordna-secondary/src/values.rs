@@ -73,7 +73,8 @@ pub(crate) fn parse_number(text: &str) -> Option<Number> {
     text.parse::<f64>().ok().filter(|number| !number.is_nan()).map(Number::from)
 }
 
-/// The codes of the values that compare with those of this code: all numbers, both truth values, else
+/// The codes of the values that compare with those of this code: all numbers, both truth values,
+/// else
 /// the type itself.
 fn class(first: u8) -> (u8, u8) {
     match first {
@@ -89,7 +90,8 @@ pub(crate) fn same_class(a: &[u8], b: &[u8]) -> bool {
     class_of(a) == class_of(b)
 }
 
-/// Bounds of encoded values, as a range over all keys that begin with a value within. A missing bound is
+/// Bounds of encoded values, as a range over all keys that begin with a value within. A missing
+/// bound is
 /// the end of the other one's class.
 pub(crate) type ByteRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 

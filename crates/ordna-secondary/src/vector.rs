@@ -17,7 +17,8 @@ pub struct Position {
 
 /// The positions of all buckets.
 ///
-/// As text: `identity-seq` for each bucket in hex, with commas between; `*n` behind a position stands for
+/// As text: `identity-seq` for each bucket in hex, with commas between; `*n` behind a position
+/// stands for
 /// n buckets that have it.
 ///
 /// ```

@@ -65,7 +65,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// A log that is synced every second; a backup once the log has 1 GiB, uncompressed; one is kept.
+    /// A log that is synced every second; a backup once the log has 1 GiB, uncompressed; one is
+    /// kept.
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,

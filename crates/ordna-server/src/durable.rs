@@ -195,7 +195,8 @@ const WATCH: Duration = Duration::from_secs(1);
 /// From a backup that failed to the next one for the same reason.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Backs up from time to time, if anything was written, and when the log has grown long. Tells of a log
+/// Backs up from time to time, if anything was written, and when the log has grown long. Tells of a
+/// log
 /// that fails, and that works again.
 pub async fn back_up_regularly(state: Arc<State>) {
     let Some(persistence) = &state.persistence else { return };

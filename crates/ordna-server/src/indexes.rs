@@ -514,7 +514,8 @@ impl Indexes {
     /// Builds the indexes anew that the file names; to be called once the keyspace is read.
     ///
     /// # Errors
-    /// The file cannot be read, or the service refuses one of its indexes. Definitions then cannot be
+    /// The file cannot be read, or the service refuses one of its indexes. Definitions then cannot
+    /// be
     /// changed, so that the file stays as it is.
     pub fn restore(&self) -> Result<(), String> {
         self.read_file().inspect_err(|reason| {

@@ -16,7 +16,8 @@
 //! line `~ why` behind a mistake says why no test can notice it; such a one is not run.
 //!
 //! All mistakes stand in one copy, each behind `crate::mutant(number)`: the copy is built once, and
-//! `ORDNA_MUTANT` picks one. A build for each would take hours. So both texts are expressions of one
+//! `ORDNA_MUTANT` picks one. A build for each would take hours. So both texts are expressions of
+//! one
 //! type, or statements if they end with `;` or `}`.
 
 use std::collections::{BTreeMap, BTreeSet};

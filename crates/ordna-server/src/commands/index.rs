@@ -229,7 +229,8 @@ fn asked(
     Ok(Asked { query, read: Read { consistency, ..latest(timeout) }, values })
 }
 
-/// `SCAN name …`: a cursor (0: the end) and the keys, with VALUES each with the values of the parts.
+/// `SCAN name …`: a cursor (0: the end) and the keys, with VALUES each with the values of the
+/// parts.
 fn scan(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
     let name = name_of(&mut words)?;
     let definition = state.indexes.definition(name)?;

@@ -1,23 +1,29 @@
 //! What a backup without a held snapshot may have missed (Nitro §5.3, turned round).
 //!
 //! # Contract
-//! All methods may be called by many threads at once. A writer asks [`Delta::needs`] before it changes a
+//! All methods may be called by many threads at once. A writer asks [`Delta::needs`] before it
+//! changes a
 //! key, with the key's stripe held, and hands the state over at any time before [`Delta::finish`].
 //! [`Delta::passed`] is called by the worker of a range.
 //!
 //! # Protocol
-//! The paper's collectors write what they unlink to delta files. Here the writers do, one step earlier:
+//! The paper's collectors write what they unlink to delta files. Here the writers do, one step
+//! earlier:
 //! before a write changes a key, it spills the key's state, so no dead version need be kept at all.
 //!
 //! 1. INIT: the files are made; nothing is spilled.
 //! 2. ACTIVE, from the cut on: a write of key k spills unless the worker of k's range has passed k.
 //!    The worker walks the *latest* state. It publishes its position after it has read up to there.
-//! 3. TERMINATING, once all workers are through: nothing is spilled any more, and the file is closed.
+//! 3. TERMINATING, once all workers are through: nothing is spilled any more, and the file is
+//! closed.
 //!
 //! # Invariant
-//! A key's state at the cut is its spilled state of smallest death, or, if none was spilled, the state
-//! that its worker read. For: a write after the cut that changes k before the worker reads k finds k
-//! not passed, and spills. If the first such write spilled nothing, the worker had read k before it.
+//! A key's state at the cut is its spilled state of smallest death, or, if none was spilled, the
+//! state
+//! that its worker read. For: a write after the cut that changes k before the worker reads k finds
+//! k
+//! not passed, and spills. If the first such write spilled nothing, the worker had read k before
+//! it.
 //! Spilling more than that is harmless: later deaths are larger.
 //!
 //! # Limits
@@ -55,7 +61,8 @@ enum Passed<K> {
 #[derive(Debug)]
 #[repr(align(128))]
 struct Range<K> {
-    /// Head of the last key read: smaller heads are passed, larger ones are not, this one may be either.
+    /// Head of the last key read: smaller heads are passed, larger ones are not, this one may be
+    /// either.
     head: AtomicU64,
     passed: Mutex<Passed<K>>,
 }
@@ -90,7 +97,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<K: StoredKey + ?Sized> Delta<K> {
-    /// A delta of ranges that begin at the bounds, and one before them. The file's header is written.
+    /// A delta of ranges that begin at the bounds, and one before them. The file's header is
+    /// written.
     pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
         let unread = |_| Range { head: AtomicU64::new(0), passed: Mutex::new(Passed::Nothing) };
         let ranges = (0..=bounds.len()).map(unread).collect();
@@ -108,13 +116,15 @@ impl<K: StoredKey + ?Sized> Delta<K> {
 
     /// Whether a write of `key` must spill the key's state first.
     pub fn needs(&self, key: &K) -> bool {
-        // Relaxed: states change while the caller of `activate` or `terminate` holds off all writers.
+        // Relaxed: states change while the caller of `activate` or `terminate` holds off all
+        // writers.
         if self.state.load(Ordering::Relaxed) != ACTIVE {
             return false;
         }
         let range = self.bounds.partition_point(|bound| bound.borrow() <= key);
         let Some(range) = self.ranges.get(range) else { return true };
-        // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes it
+        // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes
+        // it
         // after the worker's read. One that finds an older head spills, which is harmless.
         match key.head().cmp(&range.head.load(Ordering::Acquire)) {
             std::cmp::Ordering::Less => false,

@@ -63,7 +63,7 @@ pub enum BackupError {
         /// The file or directory that needs it.
         needed_by: PathBuf,
     },
-    /// Another process, or another store of this one, uses the directory.
+    /// Another process, or another store of this one, uses the directory, and did for half a second.
     #[error("{}: in use by another store or process", dir.display())]
     InUse {
         /// The directory.

@@ -1,7 +1,8 @@
 //! Files as chains of checked blocks. Definitions, invariants and byte tables: `docs/FORMAT.md`.
 //!
 //! # Contract
-//! A reader takes arbitrary bytes. It answers with what was written, or with an error that names the
+//! A reader takes arbitrary bytes. It answers with what was written, or with an error that names
+//! the
 //! file and the offset; it allocates no more than the file's length justifies.
 
 use std::hash::{BuildHasher, RandomState};
@@ -141,7 +142,8 @@ pub struct FileHeader {
     pub kind: FileKind,
     pub key_kind: u8,
     pub value_kind: u8,
-    /// Drawn at random. Block headers are checked with it, so a block copied from another file fails.
+    /// Drawn at random. Block headers are checked with it, so a block copied from another file
+    /// fails.
     pub salt: u64,
     /// The number of the shard or the segment.
     pub number: u64,
@@ -622,7 +624,8 @@ impl BlockReader {
     }
 }
 
-/// The largest `synced` of all block headers at or behind `from`, wherever they lie. Says whether what
+/// The largest `synced` of all block headers at or behind `from`, wherever they lie. Says whether
+/// what
 /// precedes a damaged place was durable once: the file's later blocks know. O(length of the rest).
 pub fn latest_synced(
     storage: &dyn Storage,

@@ -41,7 +41,8 @@
 //! | `directory`, `open` | a store in a directory |
 //! | `owned` | a store that has owners |
 //!
-//! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the paper's.
+//! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the
+//! paper's.
 
 mod codec;
 mod delta;

@@ -23,7 +23,8 @@ impl OwnedStore {
         self.store().backup_snapshot_to(snapshot, target, options)
     }
 
-    /// A store of what a backup holds, its entries divided among `owners` owners by `owner_of` (modulo
+    /// A store of what a backup holds, its entries divided among `owners` owners by `owner_of`
+    /// (modulo
     /// their number). Parallel. O(n).
     ///
     /// # Errors

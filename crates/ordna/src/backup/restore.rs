@@ -1,8 +1,10 @@
 //! Reads a backup: builds a store bottom-up from its shards, or only checks it (Nitro §5.2).
 //!
 //! # Contract
-//! Nothing is returned that is not as it was written: every block, count and checksum is compared with
-//! the file's own and with the manifest's. States of delta files take the place of what the shards hold
+//! Nothing is returned that is not as it was written: every block, count and checksum is compared
+//! with
+//! the file's own and with the manifest's. States of delta files take the place of what the shards
+//! hold
 //! while the runs are built, so no key is inserted twice.
 
 use std::borrow::Borrow;
@@ -404,7 +406,8 @@ where
     }
 }
 
-/// Calls `each` with every key that a restore of the backup in `dir` would give, in order; `false`: the
+/// Calls `each` with every key that a restore of the backup in `dir` would give, in order; `false`:
+/// the
 /// key is out of order.
 pub(crate) fn each_entry<K, V>(
     storage: &dyn Storage,

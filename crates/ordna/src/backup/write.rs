@@ -1,7 +1,8 @@
 //! Writes a backup: workers over ranges of keys, one file each, the manifest last (Nitro §5.1).
 //!
 //! # Contract
-//! The target appears whole or not at all: files and manifest are written into a directory beside it,
+//! The target appears whole or not at all: files and manifest are written into a directory beside
+//! it,
 //! made durable, and renamed into place. A failure leaves the target and older backups untouched.
 
 use std::borrow::Borrow;
@@ -165,7 +166,8 @@ impl BackupOptions {
         Self { compression, ..self }
     }
 
-    /// Has the workers give way to other threads: by their priority (on Linux), and, in a backup of an
+    /// Has the workers give way to other threads: by their priority (on Linux), and, in a backup of
+    /// an
     /// opened store, by rests while others write. Such a worker takes an eighth of a processor.
     pub fn background(self, background: bool) -> Self {
         Self { background, ..self }
@@ -371,7 +373,8 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
                 (None, None) => Bound::Unbounded,
             };
             let mut full = None;
-            // The walk stops at each full block: writing under it would delay the freeing of memory.
+            // The walk stops at each full block: writing under it would delay the freeing of
+            // memory.
             entries.walk(lower, upper, &mut |key, put| {
                 encode_put(key, put, frame.records());
                 frame.count += 1;

@@ -198,7 +198,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         })
     }
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller wants at
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller
+    /// wants at
     /// most `limit` of them.
     pub fn visit(
         &self,
@@ -283,7 +284,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.apply_from(&Probe::new(key), None, turn, payment, change)
     }
 
-    /// Applies `change` to each item's key, as single writes that descend in groups, from where `progress`
+    /// Applies `change` to each item's key, as single writes that descend in groups, from where
+    /// `progress`
     /// stands.
     pub fn apply_many<'a, I, T>(
         &self,

@@ -1,14 +1,18 @@
-//! A store whose entries belong to owners: what needs the way back from something to its entries keeps
+//! A store whose entries belong to owners: what needs the way back from something to its entries
+//! keeps
 //! pointers to their records, not copies of their keys.
 //!
 //! # Contract
-//! An [`OwnedStore`] is written through its [`Owner`]s only. An owner belongs to one thread at a time;
+//! An [`OwnedStore`] is written through its [`Owner`]s only. An owner belongs to one thread at a
+//! time;
 //! owners of one store work at once. Snapshots and statistics are those of [`Store`].
 //!
 //! # Invariants
-//! 1. Each entry of the store is in the table of one owner at most: an insert succeeds only if the key is
+//! 1. Each entry of the store is in the table of one owner at most: an insert succeeds only if the
+//! key is
 //!    absent.
-//! 2. The record of an entry in a table is not freed: it does not move while its entry lives, nothing
+//! 2. The record of an entry in a table is not freed: it does not move while its entry lives,
+//! nothing
 //!    overwrites it, and its owner alone removes the entry, after it has left the table.
 //!
 //! Source: the Nitro paper (VLDB 2016), §9: the reverse map points at the index's nodes.
@@ -143,7 +147,8 @@ unsafe fn with<R>(record: Record<[u8], u64>, f: impl FnOnce(&[u8], u64) -> R) ->
 
 /// The only writer of some entries of an [`OwnedStore`]: a hash table of pointers to their records.
 ///
-/// Entries are found by a hash that the caller computes from key and value; several may have the same
+/// Entries are found by a hash that the caller computes from key and value; several may have the
+/// same
 /// one. The entries of a dropped owner stay in the store for good.
 pub struct Owner {
     store: Arc<OwnedStore>,
@@ -205,7 +210,8 @@ impl Owner {
         }
     }
 
-    /// Removes the owner's entries of this hash for which `gone` answers `true`; returns how many. Their
+    /// Removes the owner's entries of this hash for which `gone` answers `true`; returns how many.
+    /// Their
     /// keys are not copied. O(log n) for each.
     pub fn remove_where(&mut self, hash: u64, mut gone: impl FnMut(&[u8], u64) -> bool) -> usize {
         let mut removed = 0;

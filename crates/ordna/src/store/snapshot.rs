@@ -136,13 +136,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
     }
 
-    /// Calls `each` with the position of a range and its entries in order, range by range; at most as
+    /// Calls `each` with the position of a range and its entries in order, range by range; at most
+    /// as
     /// many entries of a range as stand beside it. Their memory accesses overlap.
     pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
         self.engine().scan_many(self.view(), ranges, each);
     }
 
-    /// How many keys lie within the bounds, exact. O(log n + l) with l leaves within them, and O(1) for each
+    /// How many keys lie within the bounds, exact. O(log n + l) with l leaves within them, and O(1)
+    /// for each
     /// entry of a leaf that has changed since.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(self.view(), (lower, upper))

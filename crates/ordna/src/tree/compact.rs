@@ -4,7 +4,8 @@
 //! [`Tree::compact`] runs beside everything. It holds two neighbours' locks at a time.
 //!
 //! # Why
-//! Removals merge a leaf once it is under a quarter, and only a slab without leaves is freed. After random
+//! Removals merge a leaf once it is under a quarter, and only a slab without leaves is freed. After
+//! random
 //! removals half-empty leaves stand in all slabs.
 
 use std::borrow::Borrow;
@@ -35,7 +36,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Merges neighbours that fit, and moves the leaves of the emptiest slabs to others, if slabs are
+    /// Merges neighbours that fit, and moves the leaves of the emptiest slabs to others, if slabs
+    /// are
     /// sparse. O(n). One thread at a time; another one returns at once.
     pub fn compact(&self, collector: &Collector) {
         if !self.is_sparse() || self.compacting.swap(true, Ordering::Acquire) {
@@ -54,7 +56,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         collector.pin().flush();
     }
 
-    /// Calls `each` with every leaf from left to right; leaves that split meanwhile may be left out.
+    /// Calls `each` with every leaf from left to right; leaves that split meanwhile may be left
+    /// out.
     fn for_each_leaf(&self, collector: &Collector, mut each: impl FnMut(Leaf<K, V>, &Guard<'_>)) {
         let mut from: Option<K::Owned> = None;
         loop {

@@ -1,18 +1,24 @@
 //! Positions from the front: how many entries lie within bounds, and the entry at a position.
 //!
 //! # Contract
-//! Counts add up leaves, each read at one moment, from left to right. Beside writers a count of the latest
-//! state is that of a walk: every key that is present throughout counts once, no absent key counts. At a
+//! Counts add up leaves, each read at one moment, from left to right. Beside writers a count of the
+//! latest
+//! state is that of a walk: every key that is present throughout counts once, no absent key counts.
+//! At a
 //! snapshot it is exact.
 //!
 //! # How
-//! A leaf that lies within the bounds as a whole, has no deadline and no undo record above the snapshot
-//! counts by its header alone: one cache line for some 40 entries. The search layer tells which headers
-//! come next, so their misses overlap. Writers pay nothing; counts in the search layer would make each
+//! A leaf that lies within the bounds as a whole, has no deadline and no undo record above the
+//! snapshot
+//! counts by its header alone: one cache line for some 40 entries. The search layer tells which
+//! headers
+//! come next, so their misses overlap. Writers pay nothing; counts in the search layer would make
+//! each
 //! insert and removal write to a line that all threads share.
 //!
 //! # Invariants
-//! A leaf counts whole only if its anchor is the fence of the leaf before, as both were read. Else entries
+//! A leaf counts whole only if its anchor is the fence of the leaf before, as both were read. Else
+//! entries
 //! have moved between the two reads, and the leaf is searched for the first one not yet counted.
 
 use std::borrow::Borrow;
@@ -55,7 +61,8 @@ enum Step<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// How many entries lie within the bounds. `shows` tells by deadline which entries count. O(log n + l)
+    /// How many entries lie within the bounds. `shows` tells by deadline which entries count. O(log
+    /// n + l)
     /// with l leaves within the bounds.
     pub fn count(
         &self,
@@ -77,7 +84,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         total
     }
 
-    /// Calls `read` with the entry at this position of all that `shows` tells. O(log n + l) with l leaves
+    /// Calls `read` with the entry at this position of all that `shows` tells. O(log n + l) with l
+    /// leaves
     /// before it.
     pub fn select<R>(
         &self,
@@ -121,7 +129,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         found
     }
 
-    /// Calls `each` with what every leaf adds, from left to right, until it returns `false`. If it refuses
+    /// Calls `each` with what every leaf adds, from left to right, until it returns `false`. If it
+    /// refuses
     /// a whole leaf it is called once more with the entries.
     fn step_by_leaves(
         &self,

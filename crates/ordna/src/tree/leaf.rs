@@ -1,9 +1,13 @@
-//! Leaves: slots in buckets of a cache line, a lock, fences, and the way to what snapshots still need.
+//! Leaves: slots in buckets of a cache line, a lock, fences, and the way to what snapshots still
+//! need.
 //!
 //! # Contract
-//! A [`Leaf`] is a handle, an address. Its header and lines are atomics; a thread that follows a handle
-//! holds a guard of the tree's collector. Methods that change a leaf need its lock, or a leaf that no
-//! other thread knows. Readers take a version first and validate it; what they read before is then of
+//! A [`Leaf`] is a handle, an address. Its header and lines are atomics; a thread that follows a
+//! handle
+//! holds a guard of the tree's collector. Methods that change a leaf need its lock, or a leaf that
+//! no
+//! other thread knows. Readers take a version first and validate it; what they read before is then
+//! of
 //! one moment. Two changes need no new version, see [`Leaf::set_word`].
 //!
 //! # Layout
@@ -14,8 +18,10 @@
 //! | 64 | 64 | the order of the slots, and the version it is of |
 //! | 128 | 64 each | integers: for each bucket a line of keys and a line of words; byte strings: a line of words |
 //!
-//! A *word* is the value if key and value are integers, else the address of a record. With byte-string
-//! keys its upper 16 bits are a tag from the key's hash. A reader that knows key and leaf so waits for
+//! A *word* is the value if key and value are integers, else the address of a record. With
+//! byte-string
+//! keys its upper 16 bits are a tag from the key's hash. A reader that knows key and leaf so waits
+//! for
 //! the header and one bucket, which it fetches at once, and for the record if there is one.
 //!
 //! # Invariants
@@ -318,7 +324,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.header().high.store(high, Ordering::Relaxed);
     }
 
-    /// Whether keys from the anchor on, up to this one, belong here and not further to the right. To be
+    /// Whether keys from the anchor on, up to this one, belong here and not further to the right.
+    /// To be
     /// validated.
     #[inline]
     pub fn covers(self, probe: &Probe<'_, K>) -> bool {
@@ -332,12 +339,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             && next.with_anchor(|anchor| anchor.is_some_and(|anchor| probe.key < anchor))
     }
 
-    /// Calls `f` with the anchor; `None` for the first leaf of byte strings, which has the empty key.
+    /// Calls `f` with the anchor; `None` for the first leaf of byte strings, which has the empty
+    /// key.
     pub fn with_anchor<R>(self, f: impl FnOnce(Option<&K>) -> R) -> R {
         Self::with_anchor_word(self.anchor_word(), f)
     }
 
-    /// The anchor, or the address of its record. While a guard lasts, equal words are equal anchors.
+    /// The anchor, or the address of its record. While a guard lasts, equal words are equal
+    /// anchors.
     pub fn anchor_word(self) -> u64 {
         self.header().anchor.load(Ordering::Acquire)
     }
@@ -532,7 +541,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Becomes what another leaf is, but for its anchor and its undo records. Takes the deadlines from it;
+    /// Becomes what another leaf is, but for its anchor and its undo records. Takes the deadlines
+    /// from it;
     /// a reader that stands there finds its version changed.
     pub fn copy_from(self, other: Self) {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
@@ -648,7 +658,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         None
     }
 
-    /// Publishes the order of the version `number` − 1. Racing threads of one version write the same;
+    /// Publishes the order of the version `number` − 1. Racing threads of one version write the
+    /// same;
     /// a thread that comes late for its version finds another number or is overtaken.
     fn publish_order(self, places: &[u8; order::MOST], number: u64) {
         const BUSY: u64 = u64::MAX;
@@ -732,7 +743,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
-    /// Positions of the entries in the order of their keys. Follows records: the caller's guard keeps
+    /// Positions of the entries in the order of their keys. Follows records: the caller's guard
+    /// keeps
     /// every record that stood in the leaf.
     pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {
         if K::HEAD_IS_KEY {

@@ -14,7 +14,8 @@ use super::leaf::{Leaf, Probe, is_inline};
 use super::search::{GROUP, Place};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// The places of up to [`GROUP`] keys, each to be passed on with its key under the same guard. Asks
+    /// The places of up to [`GROUP`] keys, each to be passed on with its key under the same guard.
+    /// Asks
     /// for what reads and writes of the keys look at.
     pub fn approach(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [Place; GROUP] {
         let mut places = [0; GROUP];

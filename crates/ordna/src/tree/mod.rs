@@ -1,27 +1,36 @@
 //! The store's tree: a search layer over a list of slotted leaves, with undo records for snapshots.
 //!
 //! # Contract
-//! Any number of threads read and write at once, each under a guard of one collector. A write is one
-//! step: the store of its slot, or the release of its leaf's lock. Every write lies in a term of the
+//! Any number of threads read and write at once, each under a guard of one collector. A write is
+//! one
+//! step: the store of its slot, or the release of its leaf's lock. Every write lies in a term of
+//! the
 //! caller's, who announces it (see [`crate::store::terms`]). A read at a snapshot's term needs the
 //! snapshot to live and its term to be settled.
 //!
 //! # Protocol
-//! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for the
+//! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for
+//! the
 //! key, and validates. A leaf that does not cover the key leads to its right neighbour. An unlinked
-//! leaf sends the search back to the search layer. After [`RETRIES`] failed validations a reader takes
-//! the leaf's lock. Writers lock their leaf; a split or merge locks two neighbours, the left one first.
+//! leaf sends the search back to the search layer. After [`RETRIES`] failed validations a reader
+//! takes
+//! the leaf's lock. Writers lock their leaf; a split or merge locks two neighbours, the left one
+//! first.
 //!
 //! # Invariants
-//! 1. Keys move to the right only, or with a leaf that is unlinked. So a leaf that once covered a key
+//! 1. Keys move to the right only, or with a leaf that is unlinked. So a leaf that once covered a
+//! key
 //!    leads to it along the list.
 //! 2. The first leaf is never unlinked.
-//! 3. A leaf and its anchor enter and leave the search layer under the lock of the leaf on its left.
+//! 3. A leaf and its anchor enter and leave the search layer under the lock of the leaf on its
+//! left.
 //!
 //! # Progress
-//! Readers are obstruction-free up to the retry bound, then blocking per leaf. Writers block per leaf.
+//! Readers are obstruction-free up to the retry bound, then blocking per leaf. Writers block per
+//! leaf.
 //!
-//! Sources: HydraList (§4.2, a data list that is always right under a search layer), Wormhole (§2.3),
+//! Sources: HydraList (§4.2, a data list that is always right under a search layer), Wormhole
+//! (§2.3),
 //! Nitro (§3, versions), OLC (Leis et al., DaMoN 2016). `docs/design/store.md` argues the whole.
 //!
 //! | module | holds |
@@ -240,7 +249,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another try.
+    /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another
+    /// try.
     ///
     /// # Errors
     /// The leaf is unlinked.
@@ -344,7 +354,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
     }
 
-    /// The leaf that covers the key, locked. The search begins at `from`, which the search layer told of
+    /// The leaf that covers the key, locked. The search begins at `from`, which the search layer
+    /// told of
     /// under the same guard, if it is given.
     #[inline]
     fn lock<'g>(
@@ -386,8 +397,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         largest <= youngest || !self.log.covers(leaf, probe, youngest)
     }
 
-    /// Shows value and deadline of the key to `decide` and does what it says, as one step. `prepare`
-    /// runs before the change and may refuse it. `live` tells the live snapshots, for prunes; `None`
+    /// Shows value and deadline of the key to `decide` and does what it says, as one step.
+    /// `prepare`
+    /// runs before the change and may refuse it. `live` tells the live snapshots, for prunes;
+    /// `None`
     /// forbids them. Both closures run under the leaf's lock, perhaps several times. `from` is what
     /// [`Tree::approach`] told of the key under the turn's guard. O(log n).
     ///
@@ -478,7 +491,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers need
+    /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers
+    /// need
     /// no new version.
     #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
     #[inline]
@@ -562,7 +576,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if is_inline::<K, V>() { None } else { Leaf::<K, V>::record(word) }
     }
 
-    /// The words of all entries, leaf by leaf in the order of keys. To be called while no thread writes.
+    /// The words of all entries, leaf by leaf in the order of keys. To be called while no thread
+    /// writes.
     pub fn words(&self) -> Vec<Vec<u64>> {
         let leaves = std::iter::successors(Some(self.first), |leaf| leaf.next());
         let words = leaves.map(|leaf| {

@@ -1,14 +1,18 @@
 //! How leaves split, shift entries to the right, merge, and lose ranges.
 //!
 //! # Contract
-//! A change of two leaves holds both locks, taken from left to right, until the search layer knows it.
-//! Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records with
+//! A change of two leaves holds both locks, taken from left to right, until the search layer knows
+//! it.
+//! Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records
+//! with
 //! the leaf that covers their keys.
 //!
 //! # Policy
-//! A full leaf first shifts entries to its right neighbour if that has room: leaves stay fuller than
+//! A full leaf first shifts entries to its right neighbour if that has room: leaves stay fuller
+//! than
 //! by splits alone. The last leaf stays full when a key above all others arrives. A leaf that falls
-//! below a quarter merges with a neighbour if both fit into three quarters and their undo records are
+//! below a quarter merges with a neighbour if both fit into three quarters and their undo records
+//! are
 //! not too many.
 
 use std::borrow::Borrow;
@@ -184,7 +188,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Moves the entries of the right neighbour here and unlinks it, if both fit into three quarters of
+    /// Moves the entries of the right neighbour here and unlinks it, if both fit into three
+    /// quarters of
     /// a leaf.
     pub(super) fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
         let Ok(lock) = Self::header(&left, guard).lock.lock() else { return false };
@@ -218,8 +223,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         true
     }
 
-    /// Removes the entries within the bounds, a leaf at a time, and calls `each` with what went. Leaves that
-    /// become empty go. A leaf within the bounds goes as a whole if no snapshot needs it. O(log n) and O(1)
+    /// Removes the entries within the bounds, a leaf at a time, and calls `each` with what went.
+    /// Leaves that
+    /// become empty go. A leaf within the bounds goes as a whole if no snapshot needs it. O(log n)
+    /// and O(1)
     /// amortized for each entry; with integers, for each leaf.
     pub fn remove_range(
         &self,
@@ -294,7 +301,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Unlinks the leaf behind a locked one if it lies below the bound as a whole; no snapshot needs its
+    /// Unlinks the leaf behind a locked one if it lies below the bound as a whole; no snapshot
+    /// needs its
     /// entries. Returns whether it did.
     fn drop_next(
         &self,
@@ -330,7 +338,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         true
     }
 
-    /// Takes a leaf out of the list and the search layer, whose entries went or are on its left now. Both
+    /// Takes a leaf out of the list and the search layer, whose entries went or are on its left
+    /// now. Both
     /// are locked.
     fn unlink(&self, left: Leaf<K, V>, right: Leaf<K, V>, guard: &Guard<'_>) {
         self.log.merge(left, right);

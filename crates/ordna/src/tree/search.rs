@@ -1,7 +1,8 @@
 //! The search layer: a B-tree of separators that leads from a key to its leaf.
 //!
 //! # Contract
-//! [`Search`] maps *anchors*, the lower bounds of leaves, to *places*, the addresses of leaves. A place
+//! [`Search`] maps *anchors*, the lower bounds of leaves, to *places*, the addresses of leaves. A
+//! place
 //! is a number here: nothing is read behind it. [`Search::find`] runs beside everything.
 //! [`Search::insert`] and [`Search::remove`] exclude each other by a lock. A search that overlaps a
 //! change returns the place of the state before or after it. A place that was removed before the
@@ -16,14 +17,16 @@
 //!
 //! # Protocol
 //! Readers couple versions: they read the child's version, then validate the parent, so a child is
-//! entered only while the parent still leads to it. A reader that restarts [`RETRIES`] times searches
+//! entered only while the parent still leads to it. A reader that restarts [`RETRIES`] times
+//! searches
 //! under the lock of the writers. Writers lock all nodes of a change and unlock them at its end.
 //!
 //! # Why a B-tree
 //! A node compares 64 heads in eight vector instructions whose misses overlap. Separators are as
 //! short as their neighbours allow, so eight bytes behind a common prefix decide nearly always.
 //!
-//! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before they
+//! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before
+//! they
 //! return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized keys.
 
 #![expect(unsafe_code, reason = "nodes are followed by address")]
@@ -43,7 +46,8 @@ use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
 use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, fault, point};
 
-/// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers' reach.
+/// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
+/// reach.
 pub const FANOUT: usize = 64;
 /// Lines of heads, and of children.
 const LINES: usize = FANOUT / LANES;
@@ -311,7 +315,8 @@ impl<K: Key + ?Sized> Node<K> {
         self.set_separator(at, boundary.separator);
     }
 
-    /// Takes child `at` and the separator next to it out: the one below, or above for the first child.
+    /// Takes child `at` and the separator next to it out: the one below, or above for the first
+    /// child.
     fn take(&self, at: usize) -> Boundary<K> {
         let mut contents = self.contents();
         let boundary = contents.take(at);
@@ -367,7 +372,8 @@ impl<K: Key + ?Sized> Contents<K> {
 type Path<K> = Vec<(*mut Node<K>, usize)>;
 
 impl<K: Key + ?Sized> Search<K> {
-    /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to [`FANOUT`].
+    /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to
+    /// [`FANOUT`].
     pub fn new(first: Place, fanout: usize) -> Self {
         let contents =
             Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first] };
@@ -435,7 +441,8 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
-    /// Asks for the first lines of the leaf that covers `key` and of those that follow it in its node.
+    /// Asks for the first lines of the leaf that covers `key` and of those that follow it in its
+    /// node.
     /// Returns how many. O(log n).
     pub fn prefetch_from(&self, key: &K, _: &Guard<'_>) -> usize {
         let Ok((node, _, at)) = self.try_bottom(|node| node.route(key, false, self.simd)) else {
@@ -471,8 +478,10 @@ impl<K: Key + ?Sized> Search<K> {
         // SAFETY: alive under the caller's guard, or never retired.
         let node = unsafe { &*root };
         let version = node.lock.read()?;
-        // A root that was split covers only its left part from then on. Without this check a search would
-        // lead to a leaf further on the left, and the list from there to the right one: slow, not wrong.
+        // A root that was split covers only its left part from then on. Without this check a search
+        // would
+        // lead to a leaf further on the left, and the list from there to the right one: slow, not
+        // wrong.
         let current = self.root.load(Ordering::Acquire) == root;
         if current { Ok((node, version)) } else { Err(Obsolete) }
     }
@@ -606,7 +615,8 @@ impl<K: Key + ?Sized> Search<K> {
         self.root.store(above, Ordering::Release);
     }
 
-    /// Has the keys from `anchor` on lead where those below it lead. `anchor` was inserted. O(log n).
+    /// Has the keys from `anchor` on lead where those below it lead. `anchor` was inserted. O(log
+    /// n).
     pub fn remove(&self, anchor: &K, guard: &Guard<'_>) {
         let _turn = self.turn();
         let mut path = self.path(anchor, false);
@@ -627,7 +637,8 @@ impl<K: Key + ?Sized> Search<K> {
                 self.retire(boundary.separator, guard);
                 break;
             }
-            // The node's lower bound rises: an ancestor holds it. The nodes between get new versions: a
+            // The node's lower bound rises: an ancestor holds it. The nodes between get new
+            // versions: a
             // reader that came by the old bound must not enter the node any more.
             let above = path.iter().rposition(|(_, at)| *at > 0);
             if let Some(position) = above {
@@ -692,7 +703,8 @@ impl<K: Key + ?Sized> Search<K> {
         unsafe { separator.size() }
     }
 
-    /// Leads the keys from `anchor` on to `place`, and no more to where they led. `anchor` was inserted.
+    /// Leads the keys from `anchor` on to `place`, and no more to where they led. `anchor` was
+    /// inserted.
     /// O(log n).
     pub fn replace(&self, anchor: &K, place: Place) {
         let _turn = self.turn();

@@ -8,24 +8,29 @@
 //!
 //! # Memory
 //! Records stand in chunks that one thread's stripe fills in the order of terms. A chunk is retired
-//! whole once no snapshot older than its last death lives, without a visit to its leaves: their links
+//! whole once no snapshot older than its last death lives, without a visit to its leaves: their
+//! links
 //! then dangle. A link carries the death of its target, and is followed only while a snapshot below
 //! that death lives or may live, or, by writers, above the *horizon*, the largest death retired.
 //!
 //! # Invariants
 //! 1. Deaths do not rise along a list. The leaf's `dead` is the death of its first record.
 //!    A reader follows a link only if the leaf still has the version that it reads at.
-//! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk that
+//! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
+//! that
 //!    is retired later outlives what the thread does with them.
 //! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
 //!    older record, or 0. [`Log::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
 //!    a term above `settled`, and so needs no older record.
-//! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless the
+//! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless
+//! the
 //!    chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
 //! # Orders of stores
-//! A writer stores the undo record, then the leaf's `dead`, then the slot. A reader loads the slot, then
-//! `dead`, then the list. If the slot's word is new, the reader sees the record; if it is old, it equals
+//! A writer stores the undo record, then the leaf's `dead`, then the slot. A reader loads the slot,
+//! then
+//! `dead`, then the list. If the slot's word is new, the reader sees the record; if it is old, it
+//! equals
 //! what the record says. So an overwrite in place needs no new version.
 //!
 //! Source: the versions of Nitro (§3), turned round: the entry holds the latest state.
@@ -135,7 +140,8 @@ impl LiveTerms {
 pub struct Reading<'a>(pub Option<(&'a VersionLock, Version)>);
 
 impl Reading<'_> {
-    /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a link
+    /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a
+    /// link
     /// and a death of two moments may lead to a chunk that is gone.
     fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| lock.validate(version))
@@ -185,7 +191,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
 
     /// The header of a chunk whose stripe's lock is held, or that left its stripe.
     fn header(&self) -> &ChunkHeader {
-        // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is gone.
+        // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is
+        // gone.
         unsafe { self.memory.as_ref() }
     }
 
@@ -309,7 +316,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         }
     }
 
-    /// Bytes that this thread's next push takes beside what it keeps: those of a chunk if it begins one.
+    /// Bytes that this thread's next push takes beside what it keeps: those of a chunk if it begins
+    /// one.
     pub fn next_push(&self) -> usize {
         let stripe = self.stripe(stripe_of_this_thread());
         if Self::has_room(&stripe) { 0 } else { CHUNK }
@@ -343,7 +351,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         false
     }
 
-    /// What the leaf's list says about the key at a snapshot that lives. To be called after the slot was
+    /// What the leaf's list says about the key at a snapshot that lives. To be called after the
+    /// slot was
     /// read, and to be validated.
     #[inline]
     pub fn at_snapshot(
@@ -381,7 +390,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         found
     }
 
-    /// Calls `each` with key and state of every record with a death above the snapshot, youngest first.
+    /// Calls `each` with key and state of every record with a death above the snapshot, youngest
+    /// first.
     /// `false` if the list is of no single moment.
     pub fn for_each_above(
         &self,
@@ -406,7 +416,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         true
     }
 
-    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. Byte strings:
+    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. Byte
+    /// strings:
     /// the list owns the record of the state from now on. Returns the bytes that this took.
     pub fn push(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, state: State, dead: u64) -> usize {
         let (old, deadline, present) = match state {
@@ -459,7 +470,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         head != 0 && head >> COUNTDOWN == 0
     }
 
-    /// Unlinks the records that no live snapshot needs. Returns the bytes given back. The caller ends
+    /// Unlinks the records that no live snapshot needs. Returns the bytes given back. The caller
+    /// ends
     /// with a new version of the leaf.
     pub fn prune(
         &self,
@@ -550,13 +562,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             && all.iter().all(|record| record.with_key::<K, V, _>(&belongs) == Some(true))
     }
 
-    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives, none will,
+    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives, none
+    /// will,
     /// and no writer is in a term up to it. Returns the bytes given back.
     pub fn free(&self, horizon: u64, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == 0 {
             return 0;
         }
-        // Before the first chunk goes: a writer that reads the horizon later follows no link into it.
+        // Before the first chunk goes: a writer that reads the horizon later follows no link into
+        // it.
         let late = fault!("undo.free.horizon_first");
         if !late {
             self.horizon.fetch_max(horizon, Ordering::AcqRel);
@@ -589,7 +603,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 self.records.fetch_sub(linked, Ordering::Relaxed);
                 self.chunks.fetch_sub(1, Ordering::Release);
                 // At once: the batch that a chunk would wait for takes megabytes.
-                // SAFETY: no link to it is followed from now on (invariant 2), and guards of before keep it.
+                // SAFETY: no link to it is followed from now on (invariant 2), and guards of before
+                // keep it.
                 unsafe { guard.retire_at_once(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
             }
         }
@@ -650,7 +665,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         leaf.header().dead.store(dead, Ordering::Release);
     }
 
-    /// A record left its list: gives back what it kept, unless its chunk is gone with all that it kept.
+    /// A record left its list: gives back what it kept, unless its chunk is gone with all that it
+    /// kept.
     fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
         let chunk = record.chunk();
         // SAFETY: the caller's guard keeps the chunk; its stripe's number never changes.

@@ -1,12 +1,15 @@
 //! Ordered walks over the latest state or a snapshot's.
 //!
 //! # Contract
-//! A walk reads whole leaves, each at one moment, and calls its visitor between the reads, outside of
+//! A walk reads whole leaves, each at one moment, and calls its visitor between the reads, outside
+//! of
 //! them. It returns in order and once every key that is present throughout, and nothing outside its
-//! bounds. It resumes behind the last key that it has returned, wherever that key's leaf went. A walk
+//! bounds. It resumes behind the last key that it has returned, wherever that key's leaf went. A
+//! walk
 //! leaves its reading section every [`SECTION`] leaves.
 //!
-//! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the anchor
+//! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the
+//! anchor
 //! that it read together with the leaf.
 
 use std::borrow::Borrow;
@@ -83,14 +86,16 @@ pub struct Span<'a, K: Key + ?Sized> {
     pub direction: Direction,
     /// Entries that the caller wants at most: what is beyond is not fetched ahead.
     pub limit: usize,
-    /// The place that [`Tree::approach_walks`] told of the lower bound of a walk upwards, under a guard
+    /// The place that [`Tree::approach_walks`] told of the lower bound of a walk upwards, under a
+    /// guard
     /// that the caller holds.
     pub from: Option<Place>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Calls `visit` with key, value and deadline of the entries of the span, in order, until it
-    /// breaks. `section` is told each time the walk enters another reading section. O(log n), and O(1)
+    /// breaks. `section` is told each time the walk enters another reading section. O(log n), and
+    /// O(1)
     /// amortized for each entry.
     pub fn visit(
         &self,
@@ -174,7 +179,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let Some(next) = next else { return };
                 leaf = next;
                 if ascending {
-                    // Leaves without entries are passed too. An anchor that has sunk below the last key
+                    // Leaves without entries are passed too. An anchor that has sunk below the last
+                    // key
                     // leads to keys that were returned already.
                     let anchor = next.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
                     if let Some(anchor) = anchor
@@ -213,7 +219,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// The anchor that the leaf had when it was read: it may have sunk since, below entries that were on
+    /// The anchor that the leaf had when it was read: it may have sunk since, below entries that
+    /// were on
     /// the left then.
     fn lower_fence(leaf: Leaf<K, V>, stretch: &Stretch<K, V>) -> Option<K::Owned> {
         if fault!("tree.walk.anchor_outside") {

@@ -238,7 +238,8 @@ fn bytes_behind_the_end_and_swapped_files_are_found() {
     assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
 }
 
-/// What the fuzz targets do for hours, for a moment: bytes of records, changed, with right checksums.
+/// What the fuzz targets do for hours, for a moment: bytes of records, changed, with right
+/// checksums.
 #[test]
 fn arbitrary_records_with_right_checksums_never_panic() {
     use ordna::backup::{Storage, fuzzing};

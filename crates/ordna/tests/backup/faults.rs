@@ -114,7 +114,8 @@ fn a_sync_that_lies_once_never_gives_another_state_in_silence() {
         let disk = Model::new().fault(number, Fault::Lies);
         let left = live(&disk, Sync::Always, &script()).unwrap();
         let Some(hit) = disk.hit() else { continue };
-        // The next sync of the same file makes up for it; without a power cut nothing is lost at all.
+        // The next sync of the same file makes up for it; without a power cut nothing is lost at
+        // all.
         check(&disk.after_exit(), &left, &hit);
     }
 }

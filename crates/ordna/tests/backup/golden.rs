@@ -1,4 +1,5 @@
-//! Files that former versions wrote stay readable. `ORDNA_WRITE_GOLDEN=1` writes those of this version,
+//! Files that former versions wrote stay readable. `ORDNA_WRITE_GOLDEN=1` writes those of this
+//! version,
 //! once per format version.
 
 use std::io::{self, Read};
@@ -13,7 +14,8 @@ use ordna::{Options, OrderedIndex, Put, Write};
 use super::disk::Model;
 use super::steps::{Bytes, DIR, State, options, state_of};
 
-/// A storage that calls something, once, when the first shard of a backup is created: after the cut,
+/// A storage that calls something, once, when the first shard of a backup is created: after the
+/// cut,
 /// before any worker has read anything.
 pub struct Hooked {
     storage: Arc<dyn Storage>,
@@ -94,7 +96,8 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32) -> State {
     }
     put(b"e", Some(LATE));
     put(b"", None);
-    // What follows the cut meets the backup: the delta holds a value, one with a deadline, an absence.
+    // What follows the cut meets the backup: the delta holds a value, one with a deadline, an
+    // absence.
     let late = Arc::clone(&store);
     hooked.before_the_first_shard(move || {
         late.insert(b"a", b"after the cut").unwrap();

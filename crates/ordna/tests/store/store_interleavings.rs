@@ -241,7 +241,8 @@ fn searches_stand_while_the_search_layer_grows() {
     }
 }
 
-/// A snapshot taken while a batch is under way and leaves split beside it: all of the batch or nothing.
+/// A snapshot taken while a batch is under way and leaves split beside it: all of the batch or
+/// nothing.
 #[test]
 fn a_batch_is_whole_while_its_leaves_split() {
     let store = filled(3, 0, 30, |n| n * 10);
@@ -282,7 +283,8 @@ fn a_batch_and_a_split_of_one_term() {
     store.validate().unwrap();
 }
 
-/// The removal of a range stands between two leaves while a snapshot is taken: all of it or nothing.
+/// The removal of a range stands between two leaves while a snapshot is taken: all of it or
+/// nothing.
 #[test]
 fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     let store = filled(3, 0, 40, |n| n);
@@ -328,7 +330,8 @@ fn a_writer_that_comes_late_writes_in_the_new_term() {
     }
 }
 
-/// A snapshot taken between a writer's announcement and its write holds that write; its readers wait.
+/// A snapshot taken between a writer's announcement and its write holds that write; its readers
+/// wait.
 #[test]
 fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
     for stop in ["tree.lock.searched", "store.apply.prepared"] {

@@ -380,7 +380,8 @@ fn undo_lists_are_pruned_under_snapshots() {
     run_keys::<[u8], [u8]>(|| Options::new().collectors(0).sizes(2, 3), 200, 3);
 }
 
-/// What an old snapshot sees is kept, and nothing to speak of that only snapshots that have ended saw.
+/// What an old snapshot sees is kept, and nothing to speak of that only snapshots that have ended
+/// saw.
 #[test]
 fn one_old_snapshot_keeps_what_it_sees_and_little_else() {
     let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));

@@ -1,11 +1,13 @@
 //! Repeats the log's records on several threads.
 //!
 //! # Contract
-//! The records of a key are repeated in their order: the key's hash chooses the worker. A record of a
+//! The records of a key are repeated in their order: the key's hash chooses the worker. A record of
+//! a
 //! range waits until all records before it are repeated; those behind it wait for it.
 //!
 //! # Progress
-//! The reader of the log waits for a worker that has [`AHEAD`] blocks before it, so memory is bounded.
+//! The reader of the log waits for a worker that has [`AHEAD`] blocks before it, so memory is
+//! bounded.
 //! A worker that fails goes on taking blocks, so the reader never waits for it in vain.
 
 use std::borrow::Borrow;
@@ -34,7 +36,8 @@ enum Work {
 /// Takes the records of a block.
 pub(crate) type Apply<'a> = dyn FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error> + 'a;
 
-/// Calls `read` with a function that repeats the records of a block on `store`, sooner or later; returns
+/// Calls `read` with a function that repeats the records of a block on `store`, sooner or later;
+/// returns
 /// once all are repeated.
 ///
 /// # Errors

@@ -6,14 +6,20 @@
 //!
 //! # Protocol
 //! Each key belongs to one of 64 stripes by its hash. A write takes its stripe's lock, changes the
-//! memory, and appends its records to the queue, all in that critical section; so two writers of one
-//! key cannot append in the other order than they wrote. A batch takes its stripes in ascending order,
-//! a range, a group and a cut take all, so there is no circle of waiters. Under [`Sync::Always`] the
+//! memory, and appends its records to the queue, all in that critical section; so two writers of
+//! one
+//! key cannot append in the other order than they wrote. A batch takes its stripes in ascending
+//! order,
+//! a range, a group and a cut take all, so there is no circle of waiters. Under [`Sync::Always`]
+//! the
 //! write waits for the fsync after it has let go of the stripe.
 //!
-//! While a backup without a snapshot runs, the critical section also spills the old state of each key
-//! that the backup has not passed (see `delta`). A write of one key takes that state from its own look
-//! at the entry, under the leaf's lock. States gather in the lane; a full lane hands them to the delta.
+//! While a backup without a snapshot runs, the critical section also spills the old state of each
+//! key
+//! that the backup has not passed (see `delta`). A write of one key takes that state from its own
+//! look
+//! at the entry, under the leaf's lock. States gather in the lane; a full lane hands them to the
+//! delta.
 //!
 //! # Progress
 //! Blocking per stripe. A slow disk holds up writers once 8 MiB wait for it.
@@ -113,7 +119,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn hash<K: StoredKey + ?Sized>(key: &K) -> u64 {
-    // A stripe is chosen by the first and the last eight bytes and the length: cheap, and keys with a
+    // A stripe is chosen by the first and the last eight bytes and the length: cheap, and keys with
+    // a
     // common prefix differ at their end.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let tail = key.tail();
@@ -306,7 +313,8 @@ impl<K: StoredKey + ?Sized> Log<K> {
         Ok(())
     }
 
-    /// Records that all keys are gone, for a store that takes the place of the journal's former one.
+    /// Records that all keys are gone, for a store that takes the place of the journal's former
+    /// one.
     /// A backup under way keeps to the former store: nothing is spilled for it any more.
     pub fn clear(&self) -> Result<(), Error> {
         if self.in_group() {
@@ -345,7 +353,8 @@ impl<K: StoredKey + ?Sized> Drop for Log<K> {
     }
 }
 
-/// Releases a group's ownership even if its work panics: what it wrote is in memory, so it is logged.
+/// Releases a group's ownership even if its work panics: what it wrote is in memory, so it is
+/// logged.
 struct Group<'a, K: StoredKey + ?Sized> {
     log: &'a Log<K>,
     held: Vec<Held<'a, K>>,
@@ -387,7 +396,8 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Log<K> {
             if !fault!("live.group.spills") {
                 group.spill(&scope, store);
             }
-            // Its own notes, so that a write that fails or starts over leaves those before it alone.
+            // Its own notes, so that a write that fails or starts over leaves those before it
+            // alone.
             let mut lane = Lane::default();
             write(&mut lane)?;
             if fault!("order.group.is_one_append") {
@@ -453,7 +463,8 @@ impl<K: StoredKey + ?Sized> Log<K> {
     ) -> Result<u64, Error> {
         self.queue.check()?;
         match scope {
-            // Before the write: once the key has changed, a worker may read the new state and pass it.
+            // Before the write: once the key has changed, a worker may read the new state and pass
+            // it.
             Scope::Key(key) => lane.spills = lane.needs(key),
             _ => {
                 lane.spills = false;

@@ -1,12 +1,15 @@
 //! The log's buffer and the files behind it: group commit.
 //!
 //! # Contract
-//! All methods may be called by many threads at once. Positions count bytes of records since the log
+//! All methods may be called by many threads at once. Positions count bytes of records since the
+//! log
 //! began; they grow by what is appended and never repeat.
 //!
 //! # Protocol
-//! `append` copies records into the youngest frame under a short lock and returns their end position.
-//! `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes durable what was
+//! `append` copies records into the youngest frame under a short lock and returns their end
+//! position.
+//! `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes durable what
+//! was
 //! written. So one fsync serves all records appended before it. Locks are taken in the order
 //! writer, state; no lock is held while a file is synced, except the syncer's own.
 //!
@@ -33,7 +36,8 @@ use super::super::format::{BlockKind, BlockWriter, Frame};
 use super::super::storage::OutFile;
 use crate::Error;
 
-/// While the frames hold more than this many bytes, those that append write them: the log's thread is
+/// While the frames hold more than this many bytes, those that append write them: the log's thread
+/// is
 /// too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.
 const MOST_WAITING: usize = 8 << 20;
 /// A frame is closed at this many bytes, so that a reader of the log needs little memory.
@@ -51,7 +55,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub enum Sync {
     /// Before a write is acknowledged; one fsync serves all writes that wait.
     Always,
-    /// Once a second. A crash of the machine may lose the last second, a crash of the process the last
+    /// Once a second. A crash of the machine may lose the last second, a crash of the process the
+    /// last
     /// few milliseconds.
     #[default]
     EverySecond,
@@ -405,7 +410,8 @@ impl Queue {
                 if let Some(reason) = &state.failed {
                     return Poll::Ready(Err(failed(reason)));
                 }
-                // The other thread looks for records once more: it lets go of the writer only when it
+                // The other thread looks for records once more: it lets go of the writer only when
+                // it
                 // finds none, under the state's lock.
                 state.writing.push((position, context.waker().clone()));
                 return Poll::Pending;

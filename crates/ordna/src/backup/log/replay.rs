@@ -1,7 +1,8 @@
 //! Reads the log's segments again, and decides what a damaged place means.
 //!
 //! # Contract
-//! The records of whole blocks are applied in their order. The log ends at the first block that is not
+//! The records of whole blocks are applied in their order. The log ends at the first block that is
+//! not
 //! whole. Two cases are told apart by what later blocks say was durable when they were written:
 //!
 //! - *Torn tail*: no later block knows of a durable position behind the damage. The damaged part was
@@ -85,7 +86,8 @@ enum Ended {
 }
 
 impl Reading<'_> {
-    /// Reads all segments; calls `apply` with the payload of each block and the spans of its records.
+    /// Reads all segments; calls `apply` with the payload of each block and the spans of its
+    /// records.
     pub fn run<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
         &self,
         mut apply: impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
