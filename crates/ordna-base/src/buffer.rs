@@ -16,7 +16,7 @@
 //! # Progress
 //! Claims and shares are one atomic operation each.
 
-#![expect(unsafe_code, reason = "lays out memory with room behind what was written")]
+#![expect(unsafe_code, reason = "lays out bytes with spare room behind them")]
 
 use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};

@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         Self::TAIL + tail
     }
 
-    /// Bytes of a record whose key and value have tails of so many together.
+    /// Bytes of a record. `tails` is the length of the key's tail plus that of the value's.
     #[inline]
     pub fn size_with_tails(tails: usize) -> usize {
         Self::layout(tails).size()

@@ -1,7 +1,7 @@
 //! Models of the version lock: every interleaving, and the reorderings that the language allows.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults version_lock` shows that each notices what it
-//! is there for.
+//! `cargo xtask loom` runs them; `cargo xtask faults version_lock` shows that each notices its
+//! fault.
 #![cfg(loom)]
 
 use loom::sync::Arc;

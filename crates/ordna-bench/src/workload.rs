@@ -151,7 +151,7 @@ impl std::fmt::Display for Workload {
 /// The operations of a workload, for each thread.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
-    /// What is measured.
+    /// The operations measured, for each thread.
     pub operations: Vec<Vec<Operation>>,
     /// How many operations of the workload these are: in groups a read-update is written as two.
     pub counted: Vec<usize>,

@@ -178,7 +178,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if rejects.count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The fields of a record, as a hash has them: what is no text is written as it is in JSON.
+/// The fields of a record, as a hash has them. Values other than texts keep their JSON form.
 fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
     let object: BTreeMap<String, &RawValue> =
         serde_json::from_slice(value).context("a record is no JSON object")?;

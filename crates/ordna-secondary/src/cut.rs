@@ -94,7 +94,7 @@ impl View {
     }
 }
 
-/// What is known of an index whose last snapshot is this one.
+/// Describes an index whose last snapshot is `cut`.
 pub(crate) fn info(index: &Index, cut: &Cut) -> IndexInfo {
     let snapshot = cut.indexes.get(&index.definition.name);
     let snapshot = snapshot.filter(|found| found.index.uid == index.uid);

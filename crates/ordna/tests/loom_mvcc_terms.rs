@@ -1,7 +1,7 @@
 //! Models of the terms: announcement of writers, the cut, the gate, snapshots one after the other.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_terms` shows that each notices what it is
-//! there for.
+//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_terms` shows that each notices its
+//! fault.
 #![cfg(loom)]
 
 use loom::sync::Arc;

@@ -171,7 +171,7 @@ impl World {
         Ok(took)
     }
 
-    /// Fails unless an index has so many entries, and the right one for some documents.
+    /// Fails unless an index has `count` entries, and the right entry for each document sampled.
     fn check(&self, index: u64, count: u64, round: u64) -> Result<(), BenchError> {
         let name = format!("index-{index}");
         let view = self.service.view(&Read::request_plus()).map_err(said)?;

@@ -19,14 +19,14 @@ use super::common::BenchError;
 /// Snapshots that live at once.
 const ALIVE: usize = 10;
 
-/// What has snapshots.
+/// An index with snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Engine {
     Store,
     Nitro,
 }
 
-/// What is measured.
+/// A part of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// How long taking a snapshot takes beside two writers.

@@ -1,7 +1,7 @@
 //! Models of the access barrier: what is freed, no thread reads; and everything is freed.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults nitro_barrier` shows that each notices what it
-//! is there for.
+//! `cargo xtask loom` runs them; `cargo xtask faults nitro_barrier` shows that each notices its
+//! fault.
 #![allow(unsafe_code, reason = "retiring is unsafe by nature")]
 
 use loom::cell::UnsafeCell;

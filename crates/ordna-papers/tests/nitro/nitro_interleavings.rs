@@ -401,8 +401,8 @@ fn nobody_waits_for_a_writer_that_collects() {
     index.validate().unwrap();
 }
 
-/// A key that is overwritten all the time is never absent: what was the last version when it was
-/// found may be dead when it is looked at.
+/// A key that is overwritten all the time is never absent: the version that a
+/// reader finds last may be dead when the reader looks at it.
 #[test]
 fn a_read_goes_on_from_a_version_that_was_overwritten_under_it() {
     let mut forced = 0;

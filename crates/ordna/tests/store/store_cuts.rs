@@ -1,4 +1,4 @@
-//! Many threads at once: every snapshot is a cut, and stays what it was.
+//! Many threads at once: every snapshot is a cut and never changes.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

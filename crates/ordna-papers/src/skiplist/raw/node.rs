@@ -263,7 +263,7 @@ impl<I: Item> Tower<I> {
             return None;
         }
         let to = to.map_addr(|address| address | kept);
-        // Release: publishes what `to` points to. Acquire: the tags tell of other threads' changes.
+        // Release: publishes the target of `to`. Acquire: the tags show other threads' changes.
         link.compare_exchange(word, to, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         Some(Word(word.addr()))
     }
