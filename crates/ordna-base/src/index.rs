@@ -280,8 +280,7 @@ pub trait OrderedIndex: Send + Sync {
     }
 
     /// Calls `each` with the position of a range and its entries in order, range by range; at most
-    /// as
-    /// many entries of a range as stand beside it.
+    /// as many entries of a range as stand beside it.
     ///
     /// As many single scans, but an index may overlap their memory accesses.
     fn scan_many(

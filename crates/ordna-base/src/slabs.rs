@@ -12,8 +12,7 @@
 //! # Invariants
 //! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
 //! 2. The list that begins at `open` holds exactly the slabs that have room and are not chosen to
-//! become
-//!    empty. An empty slab is freed at once.
+//!    become empty. An empty slab is freed at once.
 //!
 //! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where
 //! the system knows no huge pages a slab is memory like any other.
@@ -137,10 +136,9 @@ impl Pool {
     }
 
     /// Chooses the slabs with the fewest nodes whose nodes all others have room for; all slabs if
-    /// the
-    /// nodes are so few that the next ones get no slab. They give out no memory until
-    /// [`Pool::end_compaction`]; [`Pool::is_sparse`] tells their nodes, which the owner
-    /// moves. Returns whether there are any. O(s log s) with s slabs. One caller at a time.
+    /// the nodes are so few that the next ones get no slab. They give out no memory until
+    /// [`Pool::end_compaction`]; [`Pool::is_sparse`] tells their nodes, which the owner moves.
+    /// Returns whether there are any. O(s log s) with s slabs. One caller at a time.
     pub fn begin_compaction(&self) -> bool {
         let mut state = self.0.lock();
         // SAFETY: listed slabs are there, and the lock is held.

@@ -60,8 +60,7 @@ pub fn key_at<'a, K: Key + ?Sized>(job: &Job<'a, K>, position: usize) -> Result<
 
 /// The keys of a thread's operations, copied into the order of their use. The processor fetches
 /// them ahead there; in the key set each is a cache miss that is charged to the index. `None` if
-/// they
-/// stand in that order already.
+/// they stand in that order already.
 pub fn in_order<K: Key + ?Sized>(
     keys: &K::Sequence,
     operations: &[Operation],

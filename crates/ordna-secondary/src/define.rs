@@ -2,11 +2,9 @@
 //!
 //! # Missing, null, wrong types
 //! Every document of the prefix that passes the filter has at least one entry. A field that is not
-//! there
-//! is `Value::Missing`, which lies below `Value::Null`, and both below all other values. An
-//! exploded array
-//! without elements counts as missing. [`OnWrongType`] says what becomes of a value of another
-//! kind.
+//! there is `Value::Missing`, which lies below `Value::Null`, and both below all other values. An
+//! exploded array without elements counts as missing. [`OnWrongType`] says what becomes of a value
+//! of another kind.
 //!
 //! # Keys
 //! A key is the encoded parts (`docs/TUPLE.md`), one after the other, then the bytes of the

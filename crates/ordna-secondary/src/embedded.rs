@@ -4,8 +4,7 @@
 //! Every write of a document goes through [`Embedded::write`], which holds the document's bucket
 //! from before
 //! the write until its change is queued. So the queue has the order of the writes. The lock order
-//! is
-//! bucket, then lane; the closure of a write must not write another document.
+//! is bucket, then lane; the closure of a write must not write another document.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -46,10 +45,8 @@ struct Bucket {
 /// A source whose documents are written by this process.
 ///
 /// Sequence numbers come from `next_seq`, which is called under the bucket's lock after each write:
-/// the
-/// position of a log of the documents serves, as it goes on after a restart. Without one, a counter
-/// and a
-/// new identity at each start have all indexes rebuilt.
+/// the position of a log of the documents serves, as it goes on after a restart. Without one, a
+/// counter and a new identity at each start have all indexes rebuilt.
 pub struct Embedded {
     buckets: Vec<Mutex<Bucket>>,
     identity: u64,
@@ -80,8 +77,7 @@ impl Embedded {
     }
 
     /// With sequence numbers from elsewhere: at each call larger than what it returned for the
-    /// bucket
-    /// before, and at least 1.
+    /// bucket before, and at least 1.
     #[must_use]
     pub fn sequence(mut self, next_seq: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let now = next_seq().max(1);
@@ -136,8 +132,8 @@ impl Embedded {
     }
 
     /// Runs a write of several documents, as one: no cut of the indexes and no other write of them
-    /// comes
-    /// between. `write` returns its result and, in the order of `ids`, what [`write`](Self::write) says.
+    /// comes between. `write` returns its result and, in the order of `ids`, what
+    /// [`write`](Self::write) says.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -162,8 +158,7 @@ impl Embedded {
     }
 
     /// Runs a write that removes all documents, and drops all entries. O(documents) in the workers,
-    /// for
-    /// each bucket.
+    /// for each bucket.
     pub fn clear<R>(&self, write: impl FnOnce() -> R) -> R {
         let feed = self.feed.wait();
         let mut held: Vec<_> = (0..self.buckets()).map(|bucket| self.lock(bucket)).collect();

@@ -9,8 +9,8 @@
 //! `insert` and `update` both give the whole document. The file is one bucket; the sequence number
 //! of a
 //! change is the offset behind its line. Lines may be appended while the service runs; a last line
-//! without
-//! its end is read once the end is there. The identity of the history is that of the first line.
+//! without its end is read once the end is there. The identity of the history is that of the first
+//! line.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _, Seek, SeekFrom};

@@ -9,10 +9,8 @@
 //! literal = number | 'text' | "text" | true | false | null
 //! ```
 //! Words in capitals are read in any case. A quote within a text is doubled. A comparison holds
-//! only
-//! between values of one class: numbers, texts, truth values. A text that is a number compares with
-//! a
-//! number. `!=` holds for a field that is there with any other value.
+//! only between values of one class: numbers, texts, truth values. A text that is a number compares
+//! with a number. `!=` holds for a field that is there with any other value.
 
 use serde::{Deserialize, Serialize};
 
@@ -76,10 +74,8 @@ impl Filter {
     /// The filter of a text such as `people >= 1000 AND (country = 'SE' OR NOT EXISTS country)`.
     ///
     /// Operators: `=`, `!=`, `<`, `<=`, `>`, `>=`, `EXISTS`, `NOT`, `AND`, `OR`. Literals: numbers,
-    /// texts
-    /// in quotes, `true`, `false`, `null`. Names of fields with other characters than letters,
-    /// digits,
-    /// `_`, `-` and `.` stand in backquotes. O(bytes).
+    /// texts in quotes, `true`, `false`, `null`. Names of fields with other characters than
+    /// letters, digits, `_`, `-` and `.` stand in backquotes. O(bytes).
     ///
     /// # Errors
     /// [`Error::BadFilter`].

@@ -2,8 +2,7 @@
 //!
 //! # Contract
 //! Any number of threads feed. The changes of one document reach one worker, in the order in which
-//! they
-//! were fed. A queue that is full makes its feeder wait; control messages never wait.
+//! they were fed. A queue that is full makes its feeder wait; control messages never wait.
 //!
 //! # Invariants
 //! 1. A lane is chosen by the CRC32 of the document's id.

@@ -133,8 +133,7 @@ impl Query {
 }
 
 /// Where a page ended. Opaque; survives a restart of a service that has backups, and any change of
-/// the
-/// index: the next page begins behind the last entry of the former one.
+/// the index: the next page begins behind the last entry of the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(Vec<u8>);
 

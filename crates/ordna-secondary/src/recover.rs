@@ -3,8 +3,7 @@
 //! # Format
 //! A backup is the directory `backup-N` with a backup of each index's store (`docs/FORMAT.md`) in
 //! `index-<uid>`, and the file `SERVICE.json` with the vector. The metadata of an index's backup is
-//! its
-//! definition as JSON. The directory gets its name once all is durable.
+//! its definition as JSON. The directory gets its name once all is durable.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,8 +125,7 @@ pub(crate) fn back_up(
 }
 
 /// Restores the newest backup in a directory, if there is one. Indexes are restored at once; the
-/// reverse
-/// maps of one are rebuilt while others are read.
+/// reverse maps of one are rebuilt while others are read.
 pub(crate) fn recover(
     dir: &Path,
     options: &ordna::Options,

@@ -2,15 +2,12 @@
 //!
 //! # Contract
 //! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers
-//! have
-//! finished what is queued.
+//! have finished what is queued.
 //!
 //! # Protocol of a cut
 //! The timer's thread holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each
-//! worker
-//! waits at the meeting, so no change behind the vector is applied. The last worker to come takes
-//! the
-//! snapshots, O(1) for each index, and publishes them. Then all go on.
+//! worker waits at the meeting, so no change behind the vector is applied. The last worker to come
+//! takes the snapshots, O(1) for each index, and publishes them. Then all go on.
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.1, §9.
 
@@ -496,8 +493,7 @@ impl Service {
     }
 
     /// Creates an index and begins to build it from the source's documents, in parallel; changes go
-    /// on
-    /// meanwhile. [`wait_until_built`](Self::wait_until_built) waits for its end.
+    /// on meanwhile. [`wait_until_built`](Self::wait_until_built) waits for its end.
     ///
     /// # Errors
     /// The definition cannot be used, or the name is taken.
@@ -507,8 +503,7 @@ impl Service {
 
     /// The same with a number of the caller's, from 2^32 on, that no other index of the service has
     /// or had: cursors name it. A caller that keeps definitions across restarts gives each index
-    /// the
-    /// number that it had, so that cursors stay valid.
+    /// the number that it had, so that cursors stay valid.
     ///
     /// # Errors
     /// As [`create`](Self::create).

@@ -50,8 +50,7 @@ pub trait ChangeSource: Send + Sync {
     fn newest(&self, bucket: u32) -> Result<Position, SourceError>;
 
     /// Whether the changes behind this position can still be told, as an extension of it. If not,
-    /// the
-    /// bucket is rebuilt: its entries go, and `run` tells its history from the start.
+    /// the bucket is rebuilt: its entries go, and `run` tells its history from the start.
     ///
     /// # Errors
     /// The source cannot tell.
@@ -71,9 +70,8 @@ pub trait ChangeSource: Send + Sync {
 
     /// Feeds all changes behind `from`, and goes on with those to come, until
     /// [`Feed::is_stopped`] or [`SourceError::Stopped`]. Runs on a thread of its own. May return at
-    /// once
-    /// if other threads feed through a clone of `feed`. Looks at least each 100 ms whether it has
-    /// to stop.
+    /// once if other threads feed through a clone of `feed`. Looks at least each 100 ms whether it
+    /// has to stop.
     ///
     /// # Errors
     /// The source cannot go on; queries that wait for more of it get the error.
@@ -97,8 +95,7 @@ impl std::fmt::Debug for Feed {
 
 impl Feed {
     /// Hands in a change. Waits while the queue of the document's worker is full. `false`: its
-    /// sequence
-    /// number is not above the bucket's position; the change is ignored and counted. O(1).
+    /// sequence number is not above the bucket's position; the change is ignored and counted. O(1).
     ///
     /// # Errors
     /// The service has stopped, or the bucket does not exist.
@@ -129,8 +126,7 @@ impl Feed {
     }
 
     /// Whether there is any index. Without one a source need not tell old documents: an index to
-    /// come
-    /// asks for [`ChangeSource::documents`].
+    /// come asks for [`ChangeSource::documents`].
     pub fn has_indexes(&self) -> bool {
         (self.has_indexes)()
     }

@@ -74,8 +74,7 @@ pub(crate) fn parse_number(text: &str) -> Option<Number> {
 }
 
 /// The codes of the values that compare with those of this code: all numbers, both truth values,
-/// else
-/// the type itself.
+/// else the type itself.
 fn class(first: u8) -> (u8, u8) {
     match first {
         code::FALSE..=code::TRUE => (code::FALSE, code::TRUE),

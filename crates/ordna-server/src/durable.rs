@@ -196,8 +196,7 @@ const WATCH: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Backs up from time to time, if anything was written, and when the log has grown long. Tells of a
-/// log
-/// that fails, and that works again.
+/// log that fails, and that works again.
 pub async fn back_up_regularly(state: Arc<State>) {
     let Some(persistence) = &state.persistence else { return };
     let (every, most) = (persistence.data.backup_every, persistence.data.backup_log);

@@ -515,8 +515,7 @@ impl Indexes {
     ///
     /// # Errors
     /// The file cannot be read, or the service refuses one of its indexes. Definitions then cannot
-    /// be
-    /// changed, so that the file stays as it is.
+    /// be changed, so that the file stays as it is.
     pub fn restore(&self) -> Result<(), String> {
         self.read_file().inspect_err(|reason| {
             // Nobody else restores.

@@ -1,9 +1,9 @@
 //! Redis' listpack: a list of texts in which integers are numbers.
 //!
 //! A listpack is its length in bytes (4), its number of entries (2; 65,535: not known), the entries
-//! and
-//! `0xFF`. An entry is a number or a text with its length, and its own length once more to be read
-//! backwards. Numbers are little-endian; that of a length of 12 bits or an integer of 13 is not.
+//! and `0xFF`. An entry is a number or a text with its length, and its own length once more to be
+//! read backwards. Numbers are little-endian; that of a length of 12 bits or an integer of 13 is
+//! not.
 
 use crate::request::number;
 

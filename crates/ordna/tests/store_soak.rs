@@ -1,7 +1,7 @@
 //! Writers, removals of ranges, a snapshot every ten milliseconds and long scans, all at once:
-//! every
-//! snapshot is what an oracle says of its cut, at first and whenever it is read again; and what the
-//! churn took comes back. `ORDNA_SOAK=seconds` makes it run that long: minutes, for a soak.
+//! every snapshot is what an oracle says of its cut, at first and whenever it is read again; and
+//! what the churn took comes back. `ORDNA_SOAK=seconds` makes it run that long: minutes, for a
+//! soak.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -44,8 +44,7 @@ fn key_of(writer: u64, key: u64) -> u64 {
 }
 
 /// Round r removes the lower half of the writer's keys if it is a multiple of [`WIPE`]. Otherwise
-/// it
-/// is about the key r mod [`KEYS`]: removes it if r is a multiple of 3, or else writes r to it.
+/// it is about the key r mod [`KEYS`]: removes it if r is a multiple of 3, or else writes r to it.
 fn write_round(store: &Words, writer: u64, round: u64) {
     let key = key_of(writer, round % KEYS);
     if round.is_multiple_of(WIPE) {

@@ -17,8 +17,7 @@
 //!
 //! All mistakes stand in one copy, each behind `crate::mutant(number)`: the copy is built once, and
 //! `ORDNA_MUTANT` picks one. A build for each would take hours. So both texts are expressions of
-//! one
-//! type, or statements if they end with `;` or `}`.
+//! one type, or statements if they end with `;` or `}`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -19,12 +19,9 @@
 //!
 //! # Invariant
 //! A key's state at the cut is its spilled state of smallest death, or, if none was spilled, the
-//! state
-//! that its worker read. For: a write after the cut that changes k before the worker reads k finds
-//! k
-//! not passed, and spills. If the first such write spilled nothing, the worker had read k before
-//! it.
-//! Spilling more than that is harmless: later deaths are larger.
+//! state that its worker read. For: a write after the cut that changes k before the worker reads k
+//! finds k not passed, and spills. If the first such write spilled nothing, the worker had read k
+//! before it. Spilling more than that is harmless: later deaths are larger.
 //!
 //! # Limits
 //! A key that expires during the backup may be missing from it; its deadline has passed by then.
@@ -124,8 +121,7 @@ impl<K: StoredKey + ?Sized> Delta<K> {
         let range = self.bounds.partition_point(|bound| bound.borrow() <= key);
         let Some(range) = self.ranges.get(range) else { return true };
         // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes
-        // it
-        // after the worker's read. One that finds an older head spills, which is harmless.
+        // it after the worker's read. One that finds an older head spills, which is harmless.
         match key.head().cmp(&range.head.load(Ordering::Acquire)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,

@@ -2,8 +2,7 @@
 //!
 //! # Contract
 //! A reader takes arbitrary bytes. It answers with what was written, or with an error that names
-//! the
-//! file and the offset; it allocates no more than the file's length justifies.
+//! the file and the offset; it allocates no more than the file's length justifies.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
@@ -625,8 +624,8 @@ impl BlockReader {
 }
 
 /// The largest `synced` of all block headers at or behind `from`, wherever they lie. Says whether
-/// what
-/// precedes a damaged place was durable once: the file's later blocks know. O(length of the rest).
+/// what precedes a damaged place was durable once: the file's later blocks know. O(length of the
+/// rest).
 pub fn latest_synced(
     storage: &dyn Storage,
     path: &Path,

@@ -4,15 +4,14 @@
 //! The directory holds at most one newest backup `backup-N`, and the segments of the log from N on.
 //! The
 //! state is the backup's, changed by the log's records in their order. Each opening ends the log
-//! where
-//! it is whole, and goes on in a new segment. A lock keeps other stores out.
+//! where it is whole, and goes on in a new segment. A lock keeps other stores out.
 //!
 //! # Invariants
 //! 1. A segment is removed only once a backup that holds its records is in place, durably.
 //! 2. The segment that a backup names exists before the backup is in place.
 //! 3. Segments come into being in the order of their numbers, without a gap: `Segments::next` is
-//! held
-//!    from the choice of a number until the log goes on in that segment, or the file is removed again.
+//!    held from the choice of a number until the log goes on in that segment, or the file is
+//!    removed again.
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -85,8 +84,8 @@ impl OpenOptions {
     }
 
     /// Under [`Sync::Always`], has writes return before they are durable. The caller acknowledges
-    /// them
-    /// once [`Store::poll_durable`] is ready for [`Store::log_position`] as of after the write.
+    /// them once [`Store::poll_durable`] is ready for [`Store::log_position`] as of after the
+    /// write.
     pub fn acknowledge_later(self) -> Self {
         Self { waits: false, ..self }
     }
@@ -240,8 +239,7 @@ impl Segments {
 impl Successors for Segments {
     fn next(&self, take: &mut dyn FnMut(BlockWriter)) {
         // A backup that is about to begin a segment keeps the number. It may wait for writers, and
-        // they
-        // for the log's thread: so this thread does not wait.
+        // they for the log's thread: so this thread does not wait.
         let Ok(mut next) = self.next.try_lock() else { return };
         // Without a new segment the log goes on in the present one.
         if let Ok(segment) = self.create(*next) {
@@ -368,8 +366,7 @@ impl<K: StoredKey + ?Sized> Home<K> {
         }
         let summary = writing.finish::<V>(&cut, shards, deltas)?;
         // Writes were refused since before the cut if the segment was not taken over then: the
-        // backup
-        // holds all that memory holds. If the log failed later, the next backup heals it.
+        // backup holds all that memory holds. If the log failed later, the next backup heals it.
         if let Some(segment) = segment {
             self.log.stop_writers(|_| queue.restart(segment));
         }
@@ -393,8 +390,7 @@ impl<K: StoredKey + ?Sized> Home<K> {
 
 impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// Opens the store of a directory, which is created if it is not there: reads the newest backup
-    /// and
-    /// the log behind it, and has all writes logged from now on. O(n).
+    /// and the log behind it, and has all writes logged from now on. O(n).
     ///
     /// What had expired when the process ended is still there for the records that follow it in the
     /// log, and expires when all is read.
@@ -426,8 +422,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             storage.remove(path).map_err(BackupError::io(path, "remove"))?;
         }
         // Time stands still until all is read: what has expired since it was written must be there
-        // for
-        // the records behind it, which may lift its deadline.
+        // for the records behind it, which may lift its deadline.
         let runs = Arc::new(AtomicBool::new(false));
         let released = Arc::clone(&runs);
         let store_options = options.store.clone().wrap_clock(|clock| {
@@ -523,8 +518,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
 
     /// Backs up the state of this moment into the store's directory, and removes what that makes
     /// needless: older segments of the log, and older backups beyond those kept. Writers go on. A
-    /// log
-    /// that had failed works again afterwards.
+    /// log that had failed works again afterwards.
     ///
     /// # Errors
     /// [`BackupError`]; the previous backup is untouched, and the log goes on.
@@ -588,8 +582,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// An empty store that takes the place of this one in its directory: the log says that
     /// everything is
     /// gone, and goes on with the new store's writes. This one must not be written to any more. For
-    /// a
-    /// store without a directory it is [`with_options`](Self::with_options).
+    /// a store without a directory it is [`with_options`](Self::with_options).
     ///
     /// # Errors
     /// [`Error::LogFailed`].
@@ -684,8 +677,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     }
 
     /// Ends the log in order and durably; later writes are refused. Dropping the last of a store
-    /// and
-    /// its snapshots does the same, but cannot tell of a failure.
+    /// and its snapshots does the same, but cannot tell of a failure.
     ///
     /// # Errors
     /// [`Error::LogFailed`].

@@ -2,10 +2,8 @@
 //!
 //! # Contract
 //! Nothing is returned that is not as it was written: every block, count and checksum is compared
-//! with
-//! the file's own and with the manifest's. States of delta files take the place of what the shards
-//! hold
-//! while the runs are built, so no key is inserted twice.
+//! with the file's own and with the manifest's. States of delta files take the place of what the
+//! shards hold while the runs are built, so no key is inserted twice.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -407,8 +405,7 @@ where
 }
 
 /// Calls `each` with every key that a restore of the backup in `dir` would give, in order; `false`:
-/// the
-/// key is out of order.
+/// the key is out of order.
 pub(crate) fn each_entry<K, V>(
     storage: &dyn Storage,
     dir: &Path,

@@ -167,8 +167,7 @@ impl BackupOptions {
     }
 
     /// Has the workers give way to other threads: by their priority (on Linux), and, in a backup of
-    /// an
-    /// opened store, by rests while others write. Such a worker takes an eighth of a processor.
+    /// an opened store, by rests while others write. Such a worker takes an eighth of a processor.
     pub fn background(self, background: bool) -> Self {
         Self { background, ..self }
     }

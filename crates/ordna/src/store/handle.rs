@@ -236,8 +236,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// How many keys lie within the bounds: 40 entries at a time, O(log n + l) with l leaves within
     /// them.
     /// Beside writers it counts as a walk does: every key that is there throughout counts once. At
-    /// a
-    /// [`Snapshot`] it is exact.
+    /// a [`Snapshot`] it is exact.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }

@@ -1,6 +1,5 @@
 //! A store whose entries belong to owners: what needs the way back from something to its entries
-//! keeps
-//! pointers to their records, not copies of their keys.
+//! keeps pointers to their records, not copies of their keys.
 //!
 //! # Contract
 //! An [`OwnedStore`] is written through its [`Owner`]s only. An owner belongs to one thread at a
@@ -12,8 +11,7 @@
 //! key is
 //!    absent.
 //! 2. The record of an entry in a table is not freed: it does not move while its entry lives,
-//! nothing
-//!    overwrites it, and its owner alone removes the entry, after it has left the table.
+//!    nothing overwrites it, and its owner alone removes the entry, after it has left the table.
 //!
 //! Source: the Nitro paper (VLDB 2016), §9: the reverse map points at the index's nodes.
 
@@ -148,8 +146,7 @@ unsafe fn with<R>(record: Record<[u8], u64>, f: impl FnOnce(&[u8], u64) -> R) ->
 /// The only writer of some entries of an [`OwnedStore`]: a hash table of pointers to their records.
 ///
 /// Entries are found by a hash that the caller computes from key and value; several may have the
-/// same
-/// one. The entries of a dropped owner stay in the store for good.
+/// same one. The entries of a dropped owner stay in the store for good.
 pub struct Owner {
     store: Arc<OwnedStore>,
     table: HashTable<Record<[u8], u64>>,

@@ -137,8 +137,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// Calls `each` with the position of a range and its entries in order, range by range; at most
-    /// as
-    /// many entries of a range as stand beside it. Their memory accesses overlap.
+    /// as many entries of a range as stand beside it. Their memory accesses overlap.
     pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
         self.engine().scan_many(self.view(), ranges, each);
     }

@@ -5,8 +5,7 @@
 //!
 //! # Why
 //! Removals merge a leaf once it is under a quarter, and only a slab without leaves is freed. After
-//! random
-//! removals half-empty leaves stand in all slabs.
+//! random removals half-empty leaves stand in all slabs.
 
 use std::borrow::Borrow;
 
@@ -37,8 +36,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Merges neighbours that fit, and moves the leaves of the emptiest slabs to others, if slabs
-    /// are
-    /// sparse. O(n). One thread at a time; another one returns at once.
+    /// are sparse. O(n). One thread at a time; another one returns at once.
     pub fn compact(&self, collector: &Collector) {
         if !self.is_sparse() || self.compacting.swap(true, Ordering::Acquire) {
             return;

@@ -2,24 +2,19 @@
 //!
 //! # Contract
 //! Counts add up leaves, each read at one moment, from left to right. Beside writers a count of the
-//! latest
-//! state is that of a walk: every key that is present throughout counts once, no absent key counts.
-//! At a
-//! snapshot it is exact.
+//! latest state is that of a walk: every key that is present throughout counts once, no absent key
+//! counts. At a snapshot it is exact.
 //!
 //! # How
 //! A leaf that lies within the bounds as a whole, has no deadline and no undo record above the
-//! snapshot
-//! counts by its header alone: one cache line for some 40 entries. The search layer tells which
-//! headers
-//! come next, so their misses overlap. Writers pay nothing; counts in the search layer would make
-//! each
-//! insert and removal write to a line that all threads share.
+//! snapshot counts by its header alone: one cache line for some 40 entries. The search layer tells
+//! which headers come next, so their misses overlap. Writers pay nothing; counts in the search
+//! layer would make each insert and removal write to a line that all threads share.
 //!
 //! # Invariants
 //! A leaf counts whole only if its anchor is the fence of the leaf before, as both were read. Else
-//! entries
-//! have moved between the two reads, and the leaf is searched for the first one not yet counted.
+//! entries have moved between the two reads, and the leaf is searched for the first one not yet
+//! counted.
 
 use std::borrow::Borrow;
 use std::ops::Bound;
@@ -85,8 +80,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Calls `read` with the entry at this position of all that `shows` tells. O(log n + l) with l
-    /// leaves
-    /// before it.
+    /// leaves before it.
     pub fn select<R>(
         &self,
         snapshot: Option<u64>,
@@ -130,8 +124,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Calls `each` with what every leaf adds, from left to right, until it returns `false`. If it
-    /// refuses
-    /// a whole leaf it is called once more with the entries.
+    /// refuses a whole leaf it is called once more with the entries.
     fn step_by_leaves(
         &self,
         snapshot: Option<u64>,

@@ -3,12 +3,9 @@
 //!
 //! # Contract
 //! A [`Leaf`] is a handle, an address. Its header and lines are atomics; a thread that follows a
-//! handle
-//! holds a guard of the tree's collector. Methods that change a leaf need its lock, or a leaf that
-//! no
-//! other thread knows. Readers take a version first and validate it; what they read before is then
-//! of
-//! one moment. Two changes need no new version, see [`Leaf::set_word`].
+//! handle holds a guard of the tree's collector. Methods that change a leaf need its lock, or a
+//! leaf that no other thread knows. Readers take a version first and validate it; what they read
+//! before is then of one moment. Two changes need no new version, see [`Leaf::set_word`].
 //!
 //! # Layout
 //!
@@ -21,8 +18,7 @@
 //! A *word* is the value if key and value are integers, else the address of a record. With
 //! byte-string
 //! keys its upper 16 bits are a tag from the key's hash. A reader that knows key and leaf so waits
-//! for
-//! the header and one bucket, which it fetches at once, and for the record if there is one.
+//! for the header and one bucket, which it fetches at once, and for the record if there is one.
 //!
 //! # Invariants
 //! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
@@ -744,8 +740,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
     /// Positions of the entries in the order of their keys. Follows records: the caller's guard
-    /// keeps
-    /// every record that stood in the leaf.
+    /// keeps every record that stood in the leaf.
     pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {
         if K::HEAD_IS_KEY {
             return order::of_integers(&self.keys[..self.count], simd);

@@ -2,25 +2,20 @@
 //!
 //! # Contract
 //! Any number of threads read and write at once, each under a guard of one collector. A write is
-//! one
-//! step: the store of its slot, or the release of its leaf's lock. Every write lies in a term of
-//! the
-//! caller's, who announces it (see [`crate::store::terms`]). A read at a snapshot's term needs the
-//! snapshot to live and its term to be settled.
+//! one step: the store of its slot, or the release of its leaf's lock. Every write lies in a term
+//! of the caller's, who announces it (see [`crate::store::terms`]). A read at a snapshot's term
+//! needs the snapshot to live and its term to be settled.
 //!
 //! # Protocol
 //! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for
-//! the
-//! key, and validates. A leaf that does not cover the key leads to its right neighbour. An unlinked
-//! leaf sends the search back to the search layer. After [`RETRIES`] failed validations a reader
-//! takes
-//! the leaf's lock. Writers lock their leaf; a split or merge locks two neighbours, the left one
-//! first.
+//! the key, and validates. A leaf that does not cover the key leads to its right neighbour. An
+//! unlinked leaf sends the search back to the search layer. After [`RETRIES`] failed validations a
+//! reader takes the leaf's lock. Writers lock their leaf; a split or merge locks two neighbours,
+//! the left one first.
 //!
 //! # Invariants
 //! 1. Keys move to the right only, or with a leaf that is unlinked. So a leaf that once covered a
-//! key
-//!    leads to it along the list.
+//!    key leads to it along the list.
 //! 2. The first leaf is never unlinked.
 //! 3. A leaf and its anchor enter and leave the search layer under the lock of the leaf on its
 //! left.
@@ -492,8 +487,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers
-    /// need
-    /// no new version.
+    /// need no new version.
     #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
     #[inline]
     fn write<T: Borrow<V>>(

@@ -4,16 +4,13 @@
 //! A change of two leaves holds both locks, taken from left to right, until the search layer knows
 //! it.
 //! Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records
-//! with
-//! the leaf that covers their keys.
+//! with the leaf that covers their keys.
 //!
 //! # Policy
 //! A full leaf first shifts entries to its right neighbour if that has room: leaves stay fuller
-//! than
-//! by splits alone. The last leaf stays full when a key above all others arrives. A leaf that falls
-//! below a quarter merges with a neighbour if both fit into three quarters and their undo records
-//! are
-//! not too many.
+//! than by splits alone. The last leaf stays full when a key above all others arrives. A leaf that
+//! falls below a quarter merges with a neighbour if both fit into three quarters and their undo
+//! records are not too many.
 
 use std::borrow::Borrow;
 use std::ops::Bound;

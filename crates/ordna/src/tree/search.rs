@@ -2,8 +2,7 @@
 //!
 //! # Contract
 //! [`Search`] maps *anchors*, the lower bounds of leaves, to *places*, the addresses of leaves. A
-//! place
-//! is a number here: nothing is read behind it. [`Search::find`] runs beside everything.
+//! place is a number here: nothing is read behind it. [`Search::find`] runs beside everything.
 //! [`Search::insert`] and [`Search::remove`] exclude each other by a lock. A search that overlaps a
 //! change returns the place of the state before or after it. A place that was removed before the
 //! search began is never returned, so callers may retire a leaf after its removal returns.
@@ -18,16 +17,16 @@
 //! # Protocol
 //! Readers couple versions: they read the child's version, then validate the parent, so a child is
 //! entered only while the parent still leads to it. A reader that restarts [`RETRIES`] times
-//! searches
-//! under the lock of the writers. Writers lock all nodes of a change and unlock them at its end.
+//! searches under the lock of the writers. Writers lock all nodes of a change and unlock them at
+//! its end.
 //!
 //! # Why a B-tree
 //! A node compares 64 heads in eight vector instructions whose misses overlap. Separators are as
 //! short as their neighbours allow, so eight bytes behind a common prefix decide nearly always.
 //!
 //! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before
-//! they
-//! return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized keys.
+//! they return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized
+//! keys.
 
 #![expect(unsafe_code, reason = "nodes are followed by address")]
 
@@ -479,9 +478,8 @@ impl<K: Key + ?Sized> Search<K> {
         let node = unsafe { &*root };
         let version = node.lock.read()?;
         // A root that was split covers only its left part from then on. Without this check a search
-        // would
-        // lead to a leaf further on the left, and the list from there to the right one: slow, not
-        // wrong.
+        // would lead to a leaf further on the left, and the list from there to the right one: slow,
+        // not wrong.
         let current = self.root.load(Ordering::Acquire) == root;
         if current { Ok((node, version)) } else { Err(Obsolete) }
     }

@@ -9,29 +9,25 @@
 //! # Memory
 //! Records stand in chunks that one thread's stripe fills in the order of terms. A chunk is retired
 //! whole once no snapshot older than its last death lives, without a visit to its leaves: their
-//! links
-//! then dangle. A link carries the death of its target, and is followed only while a snapshot below
-//! that death lives or may live, or, by writers, above the *horizon*, the largest death retired.
+//! links then dangle. A link carries the death of its target, and is followed only while a snapshot
+//! below that death lives or may live, or, by writers, above the *horizon*, the largest death
+//! retired.
 //!
 //! # Invariants
 //! 1. Deaths do not rise along a list. The leaf's `dead` is the death of its first record.
 //!    A reader follows a link only if the leaf still has the version that it reads at.
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
-//! that
-//!    is retired later outlives what the thread does with them.
+//!    that is retired later outlives what the thread does with them.
 //! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
 //!    older record, or 0. [`Log::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
 //!    a term above `settled`, and so needs no older record.
 //! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless
-//! the
-//!    chunk is gone. Either the prune or the end of the chunk gives back what a record took.
+//!    the chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
 //! # Orders of stores
 //! A writer stores the undo record, then the leaf's `dead`, then the slot. A reader loads the slot,
-//! then
-//! `dead`, then the list. If the slot's word is new, the reader sees the record; if it is old, it
-//! equals
-//! what the record says. So an overwrite in place needs no new version.
+//! then `dead`, then the list. If the slot's word is new, the reader sees the record; if it is old,
+//! it equals what the record says. So an overwrite in place needs no new version.
 //!
 //! Source: the versions of Nitro (§3), turned round: the entry holds the latest state.
 
@@ -141,8 +137,7 @@ pub struct Reading<'a>(pub Option<(&'a VersionLock, Version)>);
 
 impl Reading<'_> {
     /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a
-    /// link
-    /// and a death of two moments may lead to a chunk that is gone.
+    /// link and a death of two moments may lead to a chunk that is gone.
     fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| lock.validate(version))
             || fault!("undo.walk.follows_torn_links")
@@ -471,8 +466,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     }
 
     /// Unlinks the records that no live snapshot needs. Returns the bytes given back. The caller
-    /// ends
-    /// with a new version of the leaf.
+    /// ends with a new version of the leaf.
     pub fn prune(
         &self,
         leaf: Leaf<K, V>,

@@ -2,15 +2,12 @@
 //!
 //! # Contract
 //! A walk reads whole leaves, each at one moment, and calls its visitor between the reads, outside
-//! of
-//! them. It returns in order and once every key that is present throughout, and nothing outside its
-//! bounds. It resumes behind the last key that it has returned, wherever that key's leaf went. A
-//! walk
-//! leaves its reading section every [`SECTION`] leaves.
+//! of them. It returns in order and once every key that is present throughout, and nothing outside
+//! its bounds. It resumes behind the last key that it has returned, wherever that key's leaf went.
+//! A walk leaves its reading section every [`SECTION`] leaves.
 //!
 //! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the
-//! anchor
-//! that it read together with the leaf.
+//! anchor that it read together with the leaf.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -87,8 +84,7 @@ pub struct Span<'a, K: Key + ?Sized> {
     /// Entries that the caller wants at most: what is beyond is not fetched ahead.
     pub limit: usize,
     /// The place that [`Tree::approach_walks`] told of the lower bound of a walk upwards, under a
-    /// guard
-    /// that the caller holds.
+    /// guard that the caller holds.
     pub from: Option<Place>,
 }
 
@@ -180,8 +176,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 leaf = next;
                 if ascending {
                     // Leaves without entries are passed too. An anchor that has sunk below the last
-                    // key
-                    // leads to keys that were returned already.
+                    // key leads to keys that were returned already.
                     let anchor = next.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
                     if let Some(anchor) = anchor
                         && !is_below(anchor.borrow(), lower.as_ref().map(Borrow::borrow))

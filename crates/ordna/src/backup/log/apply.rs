@@ -2,8 +2,7 @@
 //!
 //! # Contract
 //! The records of a key are repeated in their order: the key's hash chooses the worker. A record of
-//! a
-//! range waits until all records before it are repeated; those behind it wait for it.
+//! a range waits until all records before it are repeated; those behind it wait for it.
 //!
 //! # Progress
 //! The reader of the log waits for a worker that has [`AHEAD`] blocks before it, so memory is
@@ -37,8 +36,7 @@ enum Work {
 pub(crate) type Apply<'a> = dyn FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error> + 'a;
 
 /// Calls `read` with a function that repeats the records of a block on `store`, sooner or later;
-/// returns
-/// once all are repeated.
+/// returns once all are repeated.
 ///
 /// # Errors
 /// The first error of a repeated record. `read` may see it earlier.

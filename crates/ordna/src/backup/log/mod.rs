@@ -7,19 +7,14 @@
 //! # Protocol
 //! Each key belongs to one of 64 stripes by its hash. A write takes its stripe's lock, changes the
 //! memory, and appends its records to the queue, all in that critical section; so two writers of
-//! one
-//! key cannot append in the other order than they wrote. A batch takes its stripes in ascending
-//! order,
-//! a range, a group and a cut take all, so there is no circle of waiters. Under [`Sync::Always`]
-//! the
-//! write waits for the fsync after it has let go of the stripe.
+//! one key cannot append in the other order than they wrote. A batch takes its stripes in ascending
+//! order, a range, a group and a cut take all, so there is no circle of waiters. Under
+//! [`Sync::Always`] the write waits for the fsync after it has let go of the stripe.
 //!
 //! While a backup without a snapshot runs, the critical section also spills the old state of each
-//! key
-//! that the backup has not passed (see `delta`). A write of one key takes that state from its own
-//! look
-//! at the entry, under the leaf's lock. States gather in the lane; a full lane hands them to the
-//! delta.
+//! key that the backup has not passed (see `delta`). A write of one key takes that state from its
+//! own look at the entry, under the leaf's lock. States gather in the lane; a full lane hands them
+//! to the delta.
 //!
 //! # Progress
 //! Blocking per stripe. A slow disk holds up writers once 8 MiB wait for it.
@@ -120,8 +115,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn hash<K: StoredKey + ?Sized>(key: &K) -> u64 {
     // A stripe is chosen by the first and the last eight bytes and the length: cheap, and keys with
-    // a
-    // common prefix differ at their end.
+    // a common prefix differ at their end.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let tail = key.tail();
     let last = tail.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));

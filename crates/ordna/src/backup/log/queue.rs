@@ -2,15 +2,13 @@
 //!
 //! # Contract
 //! All methods may be called by many threads at once. Positions count bytes of records since the
-//! log
-//! began; they grow by what is appended and never repeat.
+//! log began; they grow by what is appended and never repeat.
 //!
 //! # Protocol
 //! `append` copies records into the youngest frame under a short lock and returns their end
 //! position.
 //! `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes durable what
-//! was
-//! written. So one fsync serves all records appended before it. Locks are taken in the order
+//! was written. So one fsync serves all records appended before it. Locks are taken in the order
 //! writer, state; no lock is held while a file is synced, except the syncer's own.
 //!
 //! # Failure
@@ -37,8 +35,7 @@ use super::super::storage::OutFile;
 use crate::Error;
 
 /// While the frames hold more than this many bytes, those that append write them: the log's thread
-/// is
-/// too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.
+/// is too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.
 const MOST_WAITING: usize = 8 << 20;
 /// A frame is closed at this many bytes, so that a reader of the log needs little memory.
 const FRAME: usize = 1 << 20;
@@ -56,8 +53,7 @@ pub enum Sync {
     /// Before a write is acknowledged; one fsync serves all writes that wait.
     Always,
     /// Once a second. A crash of the machine may lose the last second, a crash of the process the
-    /// last
-    /// few milliseconds.
+    /// last few milliseconds.
     #[default]
     EverySecond,
     /// When the system likes.
@@ -411,8 +407,7 @@ impl Queue {
                     return Poll::Ready(Err(failed(reason)));
                 }
                 // The other thread looks for records once more: it lets go of the writer only when
-                // it
-                // finds none, under the state's lock.
+                // it finds none, under the state's lock.
                 state.writing.push((position, context.waker().clone()));
                 return Poll::Pending;
             }

@@ -2,8 +2,7 @@
 //!
 //! # Contract
 //! The records of whole blocks are applied in their order. The log ends at the first block that is
-//! not
-//! whole. Two cases are told apart by what later blocks say was durable when they were written:
+//! not whole. Two cases are told apart by what later blocks say was durable when they were written:
 //!
 //! - *Torn tail*: no later block knows of a durable position behind the damage. The damaged part was
 //!   never synced, or was being written at the crash. It is cut off and told.

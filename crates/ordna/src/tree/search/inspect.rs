@@ -21,8 +21,7 @@ impl<K: Key + ?Sized> Node<K> {
 
 impl<K: Key + ?Sized> Search<K> {
     /// Up to `limit` anchors, evenly spread over all, in order; the first leaf has none. O(limit)
-    /// nodes
-    /// are read, at least one level.
+    /// nodes are read, at least one level.
     pub fn sample(&self, limit: usize) -> Vec<K::Owned>
     where
         K::Owned: Clone,
