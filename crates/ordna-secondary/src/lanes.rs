@@ -7,9 +7,8 @@
 //! # Invariants
 //! 1. A lane is chosen by the CRC32 of the document's id.
 //! 2. The position of a bucket changes under a lane's lock, together with the push of the change.
-//! So a
-//!    thread that holds all locks reads a vector such that exactly the changes up to it are in the queues,
-//!    or were.
+//!    So a thread that holds all locks reads a vector such that exactly the changes up to it are in
+//!    the queues, or were.
 //!
 //! # Progress
 //! Blocking. A feeder holds a lock for one push. A cut holds all of them for a push on each.

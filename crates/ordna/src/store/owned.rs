@@ -8,8 +8,7 @@
 //!
 //! # Invariants
 //! 1. Each entry of the store is in the table of one owner at most: an insert succeeds only if the
-//! key is
-//!    absent.
+//!    key is absent.
 //! 2. The record of an entry in a table is not freed: it does not move while its entry lives,
 //!    nothing overwrites it, and its owner alone removes the entry, after it has left the table.
 //!

@@ -18,7 +18,7 @@
 //!    key leads to it along the list.
 //! 2. The first leaf is never unlinked.
 //! 3. A leaf and its anchor enter and leave the search layer under the lock of the leaf on its
-//! left.
+//!    left.
 //!
 //! # Progress
 //! Readers are obstruction-free up to the retry bound, then blocking per leaf. Writers block per
