@@ -11,7 +11,7 @@ use std::borrow::Borrow;
 
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{notice, point};
 use ordna_base::{Key, Value};
 
 use super::Tree;
@@ -45,7 +45,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         // Merges first: they decide how many leaves need a place.
         self.for_each_leaf(collector, |leaf, guard| while self.absorb_next(leaf, guard) {});
         collector.pin().flush();
-        if self.pool.begin_compaction() && !fault!("tree.compact.moves") {
+        let is_worth_it = self.pool.begin_compaction();
+        if notice!("tree.compact.moves", is_worth_it) {
             self.for_each_leaf(collector, |leaf, guard| self.move_next(leaf, guard));
         }
         self.pool.end_compaction();

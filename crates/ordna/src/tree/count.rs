@@ -22,7 +22,7 @@ use std::ops::Bound;
 use ordna_base::index::{is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{Obsolete, fault, point};
+use ordna_base::sync::{Obsolete, notice, point};
 use ordna_base::{Key, Value};
 
 use super::Tree;
@@ -225,10 +225,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) -> Result<Option<Whole<K, V>>, Obsolete> {
         self.consistent(&leaf, |_| {
             let past = snapshot.is_some_and(|snapshot| {
-                leaf.header().dead.load(Ordering::Acquire) > snapshot
-                    && !fault!("tree.count.sees_undo")
+                let dead = leaf.header().dead.load(Ordering::Acquire);
+                notice!("tree.count.sees_undo", dead > snapshot)
             });
-            let moved = leaf.anchor_word() != anchor && !fault!("tree.count.checks_anchor");
+            let moved = notice!("tree.count.checks_anchor", leaf.anchor_word() != anchor);
             if past || moved || leaf.has_deadlines() {
                 return Some(None);
             }

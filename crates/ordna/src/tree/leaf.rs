@@ -43,7 +43,7 @@ use ordna_base::record::Record;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
-use ordna_base::sync::{VersionLock, fault, point};
+use ordna_base::sync::{VersionLock, check, point};
 use ordna_base::{Key, Value};
 
 /// Buckets of a leaf: what leaves room for header, order and bits in a size without waste (1 KiB).
@@ -327,7 +327,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     pub fn covers(self, probe: &Probe<'_, K>) -> bool {
         let high = self.high();
         if probe.head != high {
-            return probe.head < high || fault!("tree.leaf.covers");
+            return check!("tree.leaf.covers", probe.head < high);
         }
         // `high` is the head of the next anchor, or the largest head there is.
         let Some(next) = self.next() else { return true };

@@ -63,7 +63,7 @@ use ordna_base::record::Record;
 use ordna_base::simd::InstructionSet;
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use ordna_base::sync::{Obsolete, WriteGuard, fault, point};
+use ordna_base::sync::{Obsolete, WriteGuard, check, fault, point};
 use ordna_base::{Change, Error, Key, Value};
 
 pub use build::Run;
@@ -260,7 +260,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let version = lock.read()?;
             let done = read(Reading(Some((lock, version))));
             point("tree.read.before_validate");
-            let valid = lock.validate(version) || fault!("tree.read.validate");
+            let valid = check!("tree.read.validate", lock.validate(version));
             if let (true, Some(done)) = (valid, done) {
                 return Ok(done);
             }
@@ -385,7 +385,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     #[inline]
     fn needs_undo(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, turn: &Turn<'_>) -> bool {
         let youngest = turn.seen_by();
-        if youngest == 0 || fault!("tree.write.pushes") {
+        if check!("tree.write.pushes", youngest == 0) {
             return false;
         }
         let largest = leaf.header().dead.load(Ordering::Relaxed);
@@ -501,6 +501,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         outcome: &mut Outcome,
     ) -> bool {
         let old = slot.map(|slot| leaf.entry(slot));
+        let pushes_late = pushes_behind_the_slot();
         let push = |outcome: &mut Outcome| {
             point("tree.write.before_push");
             let state = old.map_or(State::Absent, |old| State::Present {
@@ -519,7 +520,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if !undo {
                 Self::retire(old.word, turn.guard);
             }
-            return fault!("tree.remove.new_version");
+            return keeps_version_on_removal();
         };
         let value = value.borrow();
         // A word in a record is overwritten in place unless the record goes to the undo list.
@@ -535,7 +536,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             debug_assert!(done, "words are overwritten");
             return true;
         }
-        if undo && !fault!("tree.write.slot_first") {
+        if undo && !pushes_late {
             push(outcome);
         }
         let word = match value.to_word() {
@@ -556,7 +557,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 if !undo {
                     Self::retire(old.word, turn.guard);
                 }
-                if fault!("tree.write.slot_first") && undo {
+                if undo && pushes_late {
                     push(outcome);
                 }
                 return !timed;
@@ -616,4 +617,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
             };
         }
     }
+}
+
+/// Whether a removal leaves the leaf's version as it was: never, but for the planted fault.
+fn keeps_version_on_removal() -> bool {
+    fault!("tree.remove.new_version")
+}
+
+/// Whether a write changes the slot before it pushes the old state: never, but for the planted
+/// fault.
+fn pushes_behind_the_slot() -> bool {
+    fault!("tree.write.slot_first")
 }

@@ -18,7 +18,7 @@ use std::ops::Bound;
 use ordna_base::index::{is_above, is_below};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Image, Leaf, Probe, is_inline};
@@ -241,7 +241,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let Held { leaf, lock } = self.lock(&Probe::new(from.borrow()), None, turn.guard);
             let within = |key: &K| !is_below(key, lower) && !is_above(key, upper);
             self.remove_entries(leaf, within, turn, &mut each);
-            if turn.seen_by() == 0 || fault!("tree.range.drops") {
+            if check!("tree.range.drops", turn.seen_by() == 0) {
                 let mut left = AT_ONCE;
                 while left > 0 && self.drop_next(leaf, upper, turn, &mut each) {
                     left -= 1;

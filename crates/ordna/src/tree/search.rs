@@ -43,7 +43,7 @@ use ordna_base::record::Record;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
-use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, fault, point};
+use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, check, fault, point};
 
 /// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
 /// reach.
@@ -725,7 +725,7 @@ impl<K: Key + ?Sized> Node<K> {
     /// The node has changed since `version`.
     #[inline]
     fn checked(&self, version: Version) -> Result<(), Obsolete> {
-        let valid = self.lock.validate(version) || fault!("search.node.validate");
+        let valid = check!("search.node.validate", self.lock.validate(version));
         if valid { Ok(()) } else { Err(Obsolete) }
     }
 

@@ -44,7 +44,7 @@ use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
-use ordna_base::sync::{Version, VersionLock, fault, point, stripe_of_this_thread};
+use ordna_base::sync::{Version, VersionLock, check, fault, point, stripe_of_this_thread};
 use ordna_base::{Key, Value};
 
 /// Threads that push at once without waiting for each other.
@@ -139,8 +139,9 @@ impl Reading<'_> {
     /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a
     /// link and a death of two moments may lead to a chunk that is gone.
     fn holds(self) -> bool {
-        self.0.is_none_or(|(lock, version)| lock.validate(version))
-            || fault!("undo.walk.follows_torn_links")
+        self.0.is_none_or(|(lock, version)| {
+            check!("undo.walk.follows_torn_links", lock.validate(version))
+        })
     }
 }
 
@@ -494,8 +495,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                         Some(younger) => younger.state() == State::Absent,
                         None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
                     };
-                keeps[*at] = (needed && !redundant) || fault!("undo.prune.keeps_all");
-                if keeps[*at] || fault!("undo.prune.above_stays") {
+                keeps[*at] = check!("undo.prune.keeps_all", needed && !redundant);
+                if check!("undo.prune.above_stays", keeps[*at]) {
                     above.push(record);
                 }
             }
@@ -642,8 +643,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     /// Makes these records the leaf's list.
     fn relink(&self, leaf: Leaf<K, V>, records: &[Linked]) {
         debug_assert!(
-            records.is_sorted_by(|one, other| one.dead() >= other.dead())
-                || fault!("undo.merge.sorts"),
+            check!(
+                "undo.merge.sorts",
+                records.is_sorted_by(|one, other| one.dead() >= other.dead())
+            ),
             "the youngest record stands first"
         );
         for (at, record) in records.iter().enumerate() {

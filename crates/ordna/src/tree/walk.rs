@@ -16,7 +16,7 @@ use std::ops::{Bound, ControlFlow};
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{Obsolete, fault, point};
+use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Image, Leaf};
@@ -147,9 +147,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     left = left.saturating_sub(1);
                     last = Some(entry);
                 }
-                if let Some(last) = last
-                    && !fault!("tree.walk.resumes_behind")
-                {
+                if let Some(last) = last.filter(|_| notice!("tree.walk.resumes_behind", true)) {
                     let key = Leaf::<K, V>::with_key(&last, ToOwned::to_owned);
                     if ascending {
                         lower = Bound::Excluded(key)
@@ -279,7 +277,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             point("tree.walk.before_validate");
             let valid = match version {
-                Some(version) => lock.validate(version) || fault!("tree.walk.validate"),
+                Some(version) => check!("tree.walk.validate", lock.validate(version)),
                 None => true,
             };
             if let Some(held) = held {
