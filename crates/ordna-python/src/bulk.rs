@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::arrow::{Column, Gathered, Item, words_of};
 use crate::core::{Core, encoded, raise};
-use crate::key;
+use crate::key::{self, word_of};
 use crate::shapes;
 use crate::source::{Bytes, Source};
 
@@ -36,18 +36,6 @@ impl Word {
         bytes[0] = code::ZERO + length as u8;
         bytes[1..=length].copy_from_slice(&doubled.to_be_bytes()[16 - length..]);
         Self { length: length as u8 + 1, bytes }
-    }
-
-    /// The word of an encoded number, if it is one.
-    #[inline]
-    fn of(encoded: &[u8]) -> Option<u64> {
-        let (code, bytes) = encoded.split_first()?;
-        let length = usize::from(code.checked_sub(code::ZERO)?);
-        if bytes.len() != length || length > 9 {
-            return None;
-        }
-        let doubled = bytes.iter().fold(0_u128, |sum, byte| sum << 8 | u128::from(*byte));
-        if doubled & 1 == 1 { None } else { u64::try_from(doubled >> 1).ok() }
     }
 }
 
@@ -245,7 +233,7 @@ pub fn get_many<'py>(
     let (mut found, mut wrong) = (vec![0; items.len()], None);
     py.detach(|| {
         each_value(&source, &items, |at, value| {
-            match value.map_or(missing.ok_or(true), |value| Word::of(value).ok_or(false)) {
+            match value.map_or(missing.ok_or(true), |value| word_of(value).ok_or(false)) {
                 Ok(word) => found[at] = word,
                 Err(is_missing) => wrong = wrong.or(Some((at, is_missing))),
             }
@@ -304,7 +292,7 @@ fn value_item(value: &[u8]) -> Option<Item> {
         [code::STRING, text @ ..] => String::from_utf8(text.to_vec()).ok().map(Item::Text),
         [code::BYTES, bytes @ ..] => Some(Item::Bytes(bytes.to_vec())),
         [code::NULL] => Some(Item::Null),
-        value => Word::of(value).map(Item::Word),
+        value => word_of(value).map(Item::Word),
     }
 }
 
@@ -313,7 +301,7 @@ fn key_item(key: &[u8]) -> Option<Item> {
     match *key.first()? {
         code::STRING => decode(key).ok().map(Item::Text),
         code::BYTES => decode(key).ok().map(Item::Bytes),
-        _ => Word::of(key).map(Item::Word),
+        _ => word_of(key).map(Item::Word),
     }
 }
 
@@ -382,10 +370,10 @@ mod tests {
         for word in [0, 1, 127, 128, 255, 256, 1 << 32, u64::MAX >> 1, u64::MAX - 1, u64::MAX] {
             let encoded = ordna::tuple::encode(&word);
             assert_eq!(Borrow::<[u8]>::borrow(&Word::new(word)), encoded);
-            assert_eq!(Word::of(&encoded), Some(word));
+            assert_eq!(word_of(&encoded), Some(word));
         }
-        assert_eq!(Word::of(&ordna::tuple::encode(&(u128::from(u64::MAX) + 1))), None);
-        assert_eq!(Word::of(&ordna::tuple::encode(&ordna::tuple::Number::Real(2.5))), None);
-        assert_eq!(Word::of(&ordna::tuple::encode(&-1)), None);
+        assert_eq!(word_of(&ordna::tuple::encode(&(u128::from(u64::MAX) + 1))), None);
+        assert_eq!(word_of(&ordna::tuple::encode(&ordna::tuple::Number::Real(2.5))), None);
+        assert_eq!(word_of(&ordna::tuple::encode(&-1)), None);
     }
 }

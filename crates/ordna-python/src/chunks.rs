@@ -119,17 +119,17 @@ impl Chunks {
             return Ok(None);
         }
         let shape = self.shapes.only();
-        let list = PyList::empty(py);
+        let mut objects = Vec::with_capacity(entries.len());
         for (key, bytes) in entries.iter() {
             let value = || value::decode(py, bytes, self.codec.as_deref());
-            list.append(match self.kind {
+            objects.push(match self.kind {
                 Kind::Keys => key::decode(py, key, &shape)?,
                 Kind::Values => value()?,
                 Kind::Items => {
                     PyTuple::new(py, [key::decode(py, key, &shape)?, value()?])?.into_any()
                 }
-            })?;
+            });
         }
-        Ok(Some(list))
+        PyList::new(py, objects).map(Some)
     }
 }

@@ -2,6 +2,7 @@
 
 use ordna::tuple::{Decode, Encode, MAX_DEPTH, Moment, Number, Reader, Value, code};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyDate, PyDateTime, PyDelta, PyFloat, PyInt, PyString, PyTime, PyTuple,
@@ -79,16 +80,50 @@ fn put_float(value: f64, floats: Floats, out: &mut Vec<u8>) {
 }
 
 fn put_int(object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
-    if let Ok(value) = object.extract::<i64>() {
-        value.encode(out);
-        return Ok(());
-    }
-    let negative = object.lt(0)?;
+    let negative = match small(object)? {
+        Small::Signed(value) => {
+            value.encode(out);
+            return Ok(());
+        }
+        Small::Above => {
+            if let Ok(value) = object.extract::<u64>() {
+                value.encode(out);
+                return Ok(());
+            }
+            false
+        }
+        Small::Below => true,
+    };
     let magnitude = object.call_method0("__abs__")?;
     let bits: usize = magnitude.call_method0("bit_length")?.extract()?;
     let bytes = magnitude.call_method1("to_bytes", (bits.div_ceil(8), "big"))?;
     Number::from_magnitude(negative, bytes.cast::<PyBytes>()?.as_bytes()).encode(out);
     Ok(())
+}
+
+/// An integer, or on which side of 64 bits it lies.
+enum Small {
+    Signed(i64),
+    Above,
+    Below,
+}
+
+/// Reads an integer without an exception for a large one: an exception costs more than a look-up.
+#[expect(unsafe_code, reason = "PyO3 has no safe form of this function")]
+fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
+    let mut overflow = 0;
+    // SAFETY: the object is borrowed for this call, and the token `Bound` shows that the thread is
+    // attached to Python. `overflow` outlives the call.
+    let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &raw mut overflow) };
+    match overflow {
+        0 if value == -1 => match PyErr::take(object.py()) {
+            Some(error) => Err(error),
+            None => Ok(Small::Signed(value)),
+        },
+        0 => Ok(Small::Signed(value)),
+        1.. => Ok(Small::Above),
+        _ => Ok(Small::Below),
+    }
 }
 
 /// Dates and times, and integers of other libraries.
@@ -175,9 +210,10 @@ pub fn take<'py>(
     if matches!(reader.peek(), Some(code::NEGATIVE_INFINITY..=code::NAN)) {
         return match Number::decode(reader).map_err(damaged)? {
             number if is_float => Ok(PyFloat::new(py, number.to_f64()).into_any()),
-            Number::Int(value) => match i64::try_from(value) {
-                Ok(small) => Ok(small.into_pyobject(py)?.into_any()),
-                Err(_) => Ok(value.into_pyobject(py)?.into_any()),
+            Number::Int(value) => match (i64::try_from(value), u64::try_from(value)) {
+                (Ok(small), _) => Ok(small.into_pyobject(py)?.into_any()),
+                (_, Ok(small)) => Ok(small.into_pyobject(py)?.into_any()),
+                _ => Ok(value.into_pyobject(py)?.into_any()),
             },
             Number::Big { negative, magnitude } => {
                 let bytes = PyBytes::new(py, &magnitude);
@@ -234,18 +270,29 @@ pub fn damaged(error: ordna::tuple::DecodeError) -> PyErr {
     PyValueError::new_err(format!("the store holds a key that is not one of Python: {error}"))
 }
 
+/// The word of an encoded number, if it is one.
+#[inline]
+pub fn word_of(encoded: &[u8]) -> Option<u64> {
+    let (code, bytes) = encoded.split_first()?;
+    let length = usize::from(code.checked_sub(code::ZERO)?);
+    if bytes.len() != length || length > 9 {
+        return None;
+    }
+    let mut doubled = [0; 16];
+    doubled[16 - length..].copy_from_slice(bytes);
+    let doubled = u128::from_be_bytes(doubled);
+    if doubled & 1 == 1 { None } else { u64::try_from(doubled >> 1).ok() }
+}
+
 /// The object of a key.
 pub fn decode<'py>(py: Python<'py>, key: &[u8], mut shape: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     // The two most frequent sorts of keys, without a detour.
+    if shape != [shapes::FLOAT]
+        && let Some(word) = word_of(key)
+    {
+        return Ok(word.into_pyobject(py)?.into_any());
+    }
     match *key {
-        [code @ code::ZERO..=0x38, ref bytes @ ..]
-            if bytes.len() == usize::from(code - code::ZERO)
-                && bytes.last().is_none_or(|last| last & 1 == 0)
-                && shape != [shapes::FLOAT] =>
-        {
-            let doubled = bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-            return Ok((doubled >> 1).into_pyobject(py)?.into_any());
-        }
         [code::STRING, ref text @ .., code::END] if !text.contains(&1) => {
             if let Ok(text) = std::str::from_utf8(text) {
                 return Ok(PyString::new(py, text).into_any());

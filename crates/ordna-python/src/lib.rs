@@ -9,6 +9,11 @@ mod shapes;
 mod source;
 mod value;
 
+/// Records of short keys take a third less than with the allocator of the C library, whose pieces
+/// have 8 bytes of their own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The compiled part of the package `ordna`.
 #[pyo3::pymodule]
 mod _ordna {
