@@ -52,6 +52,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Record<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Record<K, V> {}
 
+/// The address is compared, not the entry.
+impl<K: Key + ?Sized, V: Value + ?Sized> PartialEq for Record<K, V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.header == other.header
+    }
+}
+
 // SAFETY: a record is plain bytes and atomics, and both kinds are Send + Sync.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Record<K, V> {}
 // SAFETY: as above.

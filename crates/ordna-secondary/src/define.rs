@@ -8,8 +8,7 @@
 //!
 //! # Keys
 //! A key is the encoded parts (`docs/TUPLE.md`), one after the other, then the bytes of the
-//! document's id.
-//! The value of the entry holds the bucket (above bit 16) and the length of the id.
+//! document's id. The value of the entry holds the bucket (above bit 16) and the length of the id.
 
 use serde::{Deserialize, Serialize};
 
@@ -185,6 +184,26 @@ impl IndexDefinition {
     /// [`Error::WrongType`] or [`Error::DocumentTooLarge`]; `keys` is then empty.
     pub fn keys(&self, id: &[u8], document: &Document, keys: &mut Keys) -> Result<(), Error> {
         keys.clear();
+        self.append_keys(id, document, keys)
+    }
+
+    /// Appends the keys of a document to `keys`; none of them on an error.
+    pub(crate) fn append_keys(
+        &self,
+        id: &[u8],
+        document: &Document,
+        keys: &mut Keys,
+    ) -> Result<(), Error> {
+        let before = (keys.bytes.len(), keys.ends.len());
+        let done = self.try_append(id, document, keys);
+        if done.is_err() {
+            keys.bytes.truncate(before.0);
+            keys.ends.truncate(before.1);
+        }
+        done
+    }
+
+    fn try_append(&self, id: &[u8], document: &Document, keys: &mut Keys) -> Result<(), Error> {
         if !self.covers(id) || self.filter.as_ref().is_some_and(|filter| !filter.passes(document)) {
             return Ok(());
         }
@@ -208,7 +227,6 @@ impl IndexDefinition {
                         part.encode(&Value::Null, &mut keys.bytes);
                     }
                     None => {
-                        keys.clear();
                         let (index, field) = (self.name.clone(), part.field.clone());
                         return Err(Error::WrongType { index, field });
                     }
@@ -219,7 +237,6 @@ impl IndexDefinition {
             keys.ends.push(keys.bytes.len());
             let length = keys.bytes.len() - start;
             if length > ordna::key::MAX_LEN {
-                keys.clear();
                 let most = ordna::key::MAX_LEN;
                 return Err(too_large(format!("a key of {length} bytes; at most {most} are")));
             }
@@ -256,13 +273,11 @@ impl Part {
     }
 }
 
-/// The keys of one document in one index.
+/// Keys of a document in an index, or of several documents.
 #[derive(Debug, Default)]
 pub struct Keys {
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// For the reverse map: the keys that are entries already.
-    pub(crate) present: Vec<bool>,
 }
 
 impl Keys {
@@ -288,7 +303,7 @@ impl Keys {
         self.ends.is_empty()
     }
 
-    /// The keys, in the order of the document's elements.
+    /// The keys, in the order of the documents and of their elements.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])

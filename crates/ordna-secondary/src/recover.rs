@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use ordna::backup::{BackupOptions, Disk, Manifest, OpenOptions};
-use ordna::store::OwnedStore;
+use ordna::store::{OwnedStore, Wanted};
 use ordna::{Direction, OrderedIndex, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::cut::Cut;
-use crate::define::{IndexDefinition, Keys, bucket_of, id_of};
+use crate::define::{IndexDefinition, Keys, bucket_of, entry_value, id_of};
 use crate::error::Error;
 use crate::index::Index;
 use crate::reverse::{Entries, Hasher, Reverse, ReverseMap};
@@ -182,10 +182,11 @@ fn copies(
         found.or_insert_with(|| (bucket_of(*value), Keys::default())).1.push(key);
         ControlFlow::Continue(())
     });
-    for (id, (bucket, keys)) in &mut of_id {
+    for (id, (bucket, keys)) in &of_id {
         let map = &mut maps[crc32fast::hash(id) as usize % workers];
+        let (hash, value) = (hasher.of(id), entry_value(*bucket, id));
         // The entries are there: nothing is written that could be refused.
-        let _ = map.set(hasher.of(id), *bucket, id, keys);
+        let _ = map.set(&[Wanted { id, hash, value, keys: 0..keys.len() }], keys);
     }
     (entries, maps)
 }

@@ -4,19 +4,18 @@
 //! A map belongs to one worker. It holds the entries of the worker's documents, and writes them.
 //!
 //! Source: the Nitro paper (VLDB 2016), §9, "Optimizations for reverse-map data structure" and
-//! "Storage
-//! Optimization".
+//! "Storage Optimization".
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
-use ordna::store::{EntryHash, OwnedStore, Owner};
+use ordna::store::{EntryHash, OwnedStore, Owner, Wanted};
 use ordna::sync::fault;
 use ordna::{Error, OrderedIndex, Snapshot, Store};
 
-use crate::define::{Keys, bucket_of, entry_value, id_of};
+use crate::define::{Keys, bucket_of, id_of};
 
 /// How reverse maps hold entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,6 +83,38 @@ impl Hasher {
 
 type Copies = HashMap<Box<[u8]>, (u32, Box<[Box<[u8]>]>), DefaultHashBuilder>;
 
+/// Makes these keys the entries of a document.
+fn copy(
+    store: &Store<[u8], u64>,
+    (map, memory): (&mut Copies, &mut usize),
+    document: &Wanted<'_>,
+    keys: &[&[u8]],
+) -> Result<u64, Error> {
+    let Wanted { id, value, .. } = *document;
+    let mut writes = 0;
+    let old = map.get(id).map_or(&[][..], |(_, keys)| keys);
+    for gone in old.iter().filter(|old| !keys.iter().any(|new| *new == &***old)) {
+        store.remove(gone);
+        writes += 1;
+    }
+    for new in keys.iter().filter(|new| !old.iter().any(|old| &**old == **new)) {
+        store.insert(new, &value)?;
+        writes += 1;
+    }
+    let bytes = |id: &[u8], keys: &[Box<[u8]>]| -> usize {
+        id.len() + size_of_val(keys) + keys.iter().map(|key| key.len()).sum::<usize>()
+    };
+    if let Some((id, (_, keys))) = map.remove_entry(id) {
+        *memory -= bytes(&id, &keys);
+    }
+    if !keys.is_empty() {
+        let keys: Box<[Box<[u8]>]> = keys.iter().copied().map(Box::from).collect();
+        *memory += bytes(id, &keys);
+        map.insert(Box::from(id), (bucket_of(value), keys));
+    }
+    Ok(writes)
+}
+
 /// The entries of a worker's documents in one index.
 pub(crate) enum ReverseMap {
     Pointers(Owner),
@@ -91,64 +122,28 @@ pub(crate) enum ReverseMap {
 }
 
 impl ReverseMap {
-    /// Makes these keys the document's entries; returns how many came or went. Entries that stay
-    /// are not
-    /// touched. O(log n) for each that comes or goes.
+    /// Makes the keys of each document its entries; returns how many came or went. The documents
+    /// differ. Entries that stay are not touched. O(log n) for each that comes or goes.
     ///
     /// # Errors
     /// The memory limit is reached: entries may be missing from now on.
-    pub fn set(
-        &mut self,
-        hash: u64,
-        bucket: u32,
-        id: &[u8],
-        keys: &mut Keys,
-    ) -> Result<u64, Error> {
-        let value = entry_value(bucket, id);
-        let mut writes = 0;
+    pub fn set(&mut self, documents: &[Wanted<'_>], keys: &Keys) -> Result<u64, Error> {
+        let keys: Vec<&[u8]> = keys.iter().collect();
         match self {
             Self::Pointers(owner) => {
-                let mut present = std::mem::take(&mut keys.present);
-                present.clear();
-                present.resize(keys.len(), false);
-                if !fault!("pipeline.reverse.removes") {
-                    writes += owner.remove_where(hash, |key, value| {
-                        if id_of(key, value) != id {
-                            return false;
-                        }
-                        let stays = keys.iter().position(|new| new == key);
-                        stays.map(|at| present[at] = true).is_none()
-                    }) as u64;
-                }
-                for (key, _) in keys.iter().zip(&present).filter(|(_, present)| !**present) {
-                    writes += u64::from(owner.insert(key, value)?);
-                }
-                keys.present = present;
+                let is_of = |document: &Wanted<'_>, key: &[u8], value| {
+                    id_of(key, value) == document.id && !fault!("pipeline.reverse.removes")
+                };
+                owner.set_many(documents, &keys, is_of).map(|writes| writes as u64)
             }
             Self::Copies { store, map, memory } => {
-                let old = map.get(id).map_or(&[][..], |(_, keys)| keys);
-                for gone in old.iter().filter(|old| !keys.iter().any(|new| new == &***old)) {
-                    store.remove(gone);
-                    writes += 1;
-                }
-                for new in keys.iter().filter(|new| !old.iter().any(|old| &**old == *new)) {
-                    store.insert(new, &value)?;
-                    writes += 1;
-                }
-                let bytes = |id: &[u8], keys: &[Box<[u8]>]| -> usize {
-                    id.len() + size_of_val(keys) + keys.iter().map(|key| key.len()).sum::<usize>()
+                let set = |document: &Wanted<'_>| {
+                    let keys = &keys[document.keys.clone()];
+                    copy(store, (map, memory), document, keys)
                 };
-                if let Some((id, (_, keys))) = map.remove_entry(id) {
-                    *memory -= bytes(&id, &keys);
-                }
-                if !keys.is_empty() {
-                    let keys: Box<[Box<[u8]>]> = keys.iter().map(Box::from).collect();
-                    *memory += bytes(id, &keys);
-                    map.insert(Box::from(id), (bucket, keys));
-                }
+                documents.iter().map(set).sum()
             }
         }
-        Ok(writes)
     }
 
     /// Removes the entries of all documents of a bucket. O(documents).

@@ -4,7 +4,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::define::Keys;
+use ordna::store::Wanted;
+
+use crate::define::{Keys, entry_value};
 use crate::document::Mutation;
 use crate::index::Index;
 use crate::lanes::{Lanes, Message};
@@ -27,24 +29,55 @@ pub(crate) struct Newer {
     buckets: HashSet<u32>,
 }
 
+/// Changes of different documents: they are applied together, so that their cache misses overlap.
+#[derive(Default)]
+struct Group {
+    changes: Vec<(u64, Mutation)>,
+    /// Keys of all of them in one index.
+    keys: Keys,
+}
+
+impl Group {
+    /// Changes at most.
+    const MOST: usize = 64;
+
+    /// Whether a change of a document with this hash can be added.
+    fn has_room(&self, hash: u64) -> bool {
+        self.changes.len() < Self::MOST && self.changes.iter().all(|(other, _)| *other != hash)
+    }
+
+    /// Makes the documents' present keys their entries in each index, and forgets the changes.
+    fn apply<'a>(&mut self, indexes: impl IntoIterator<Item = &'a mut Local>) {
+        if !self.changes.is_empty() {
+            indexes.into_iter().for_each(|local| local.apply(&self.changes, &mut self.keys));
+            self.changes.clear();
+        }
+    }
+}
+
 impl Local {
-    /// Makes the document's present keys its entries.
-    fn apply(&mut self, hash: u64, mutation: &Mutation, keys: &mut Keys) {
+    /// Makes the present keys of each document its entries. The documents differ.
+    fn apply(&mut self, changes: &[(u64, Mutation)], keys: &mut Keys) {
         let index = &*self.index;
-        if !index.definition.covers(&mutation.id) || index.failure.get().is_some() {
+        if index.failure.get().is_some() {
             return;
         }
-        let made = match &mutation.document {
-            Some(document) => index.definition.keys(&mutation.id, document, keys),
-            None => {
-                keys.clear();
-                Ok(())
+        keys.clear();
+        let mut wanted = Vec::with_capacity(changes.len());
+        for (hash, Mutation { bucket, id, document, .. }) in changes {
+            if !index.definition.covers(id) {
+                continue;
             }
-        };
-        if let Err(error) = made {
-            index.leave_out(&mutation.id, error);
+            let start = keys.len();
+            if let Some(document) = document
+                && let Err(error) = index.definition.append_keys(id, document, keys)
+            {
+                index.leave_out(id, error);
+            }
+            let value = entry_value(*bucket, id);
+            wanted.push(Wanted { id, hash: *hash, value, keys: start..keys.len() });
         }
-        match self.map.set(hash, mutation.bucket, &mutation.id, keys) {
+        match self.map.set(&wanted, keys) {
             Ok(writes) => self.writes += writes,
             Err(error) => index.fail(error),
         }
@@ -53,31 +86,40 @@ impl Local {
 
 /// Works until the service stops.
 pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: Vec<Local>) {
-    let (mut messages, mut keys) = (VecDeque::new(), Keys::default());
+    let (mut messages, mut group) = (VecDeque::new(), Group::default());
     while lanes.take(number, &mut messages) {
         for message in messages.drain(..) {
+            if !matches!(message, Message::Change(_)) {
+                group.apply(&mut indexes);
+            }
             match message {
                 Message::Change(mutation) => {
-                    let hash = hasher.of(&mutation.id);
-                    for local in &mut indexes {
-                        if let Some(newer) = &mut local.newer {
-                            newer.documents.insert(mutation.id.clone());
-                        }
-                        local.apply(hash, &mutation, &mut keys);
+                    for newer in indexes.iter_mut().filter_map(|local| local.newer.as_mut()) {
+                        newer.documents.insert(mutation.id.clone());
                     }
+                    let hash = hasher.of(&mutation.id);
+                    if !group.has_room(hash) {
+                        group.apply(&mut indexes);
+                    }
+                    group.changes.push((hash, mutation));
                 }
                 Message::Fill(index, mutations) => {
                     let Some(local) = find(&mut indexes, &index) else { continue };
-                    for mutation in &mutations {
+                    index.built.fetch_add(mutations.len() as u64, Ordering::Relaxed);
+                    for mutation in mutations {
                         let is_newer = local.newer.as_ref().is_none_or(|newer| {
                             newer.documents.contains(&mutation.id)
                                 || newer.buckets.contains(&mutation.bucket)
                         });
                         if !is_newer {
-                            local.apply(hasher.of(&mutation.id), mutation, &mut keys);
+                            let hash = hasher.of(&mutation.id);
+                            if !group.has_room(hash) {
+                                group.apply([&mut *local]);
+                            }
+                            group.changes.push((hash, mutation));
                         }
                     }
-                    index.built.fetch_add(mutations.len() as u64, Ordering::Relaxed);
+                    group.apply([local]);
                 }
                 Message::Filled(index) => {
                     if let Some(local) = find(&mut indexes, &index) {
@@ -109,6 +151,7 @@ pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: V
                 }
             }
         }
+        group.apply(&mut indexes);
     }
 }
 

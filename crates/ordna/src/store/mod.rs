@@ -72,7 +72,7 @@ pub use budget::{Lifted, MemoryBudget};
 pub use entry::{Found, Put};
 pub use handle::{LiveSnapshot, Statistics, Store};
 pub use options::Options;
-pub use owned::{EntryHash, OwnedStore, Owner};
+pub use owned::{EntryHash, OwnedStore, Owner, Wanted};
 pub use pool::Collectors;
 pub use snapshot::Snapshot;
 pub use ttl::Clock;

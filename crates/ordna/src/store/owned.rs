@@ -3,8 +3,7 @@
 //!
 //! # Contract
 //! An [`OwnedStore`] is written through its [`Owner`]s only. An owner belongs to one thread at a
-//! time;
-//! owners of one store work at once. Snapshots and statistics are those of [`Store`].
+//! time; owners of one store work at once. Snapshots and statistics are those of [`Store`].
 //!
 //! # Invariants
 //! 1. Each entry of the store is in the table of one owner at most: an insert succeeds only if the
@@ -16,6 +15,7 @@
 
 #![expect(unsafe_code, reason = "owners read the records of their entries")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
@@ -26,7 +26,7 @@ use super::entry::Put;
 use super::handle::{Statistics, Store};
 use super::options::Options;
 use super::snapshot::Snapshot;
-use crate::tree::Tree;
+use crate::tree::{GROUP, Probe, Tree};
 use ordna_base::index::Change;
 use ordna_base::record::Record;
 use ordna_base::{Error, Key, MemoryUsage, OrderedIndex};
@@ -41,15 +41,17 @@ pub type EntryHash = Arc<dyn Fn(&[u8], u64) -> u64 + Send + Sync>;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use ordna::store::{Options, OwnedStore, Owner};
+/// use ordna::store::{Options, OwnedStore, Owner, Wanted};
 ///
-/// // Towns by their number of letters; the number is the hash.
+/// // Towns by their number of letters, which is the hash.
 /// let store = Arc::new(OwnedStore::new(Options::new()));
 /// let mut owner = Owner::new(&store, Arc::new(|key: &[u8], _| key.len() as u64));
-/// assert!(owner.insert(b"Lund", 4)?);
-/// assert!(owner.insert(b"Oslo", 4)?);
-/// assert_eq!(owner.remove_where(4, |key, _| key == b"Lund"), 1);
-/// assert_eq!(store.snapshot().len(), 1);
+/// let four = Wanted { id: b"4", hash: 4, value: 4, keys: 0..2 };
+/// let is_of = |_: &Wanted, key: &[u8], value: u64| key.len() as u64 == value;
+/// assert_eq!(owner.set_many(&[four.clone()], &[b"Lund", b"Oslo"], is_of)?, 2);
+/// // Lund goes, Oslo stays, Rome comes.
+/// assert_eq!(owner.set_many(&[four], &[b"Oslo", b"Rome"], is_of)?, 2);
+/// assert_eq!(store.snapshot().len(), 2);
 /// # Ok::<(), ordna::Error>(())
 /// ```
 #[derive(Debug)]
@@ -142,6 +144,19 @@ unsafe fn with<R>(record: Record<[u8], u64>, f: impl FnOnce(&[u8], u64) -> R) ->
     unsafe { record.with_value(|value| f(record.key(), *value)) }
 }
 
+/// The entries that a subject is to have, see [`Owner::set_many`].
+#[derive(Debug, Clone)]
+pub struct Wanted<'a> {
+    /// Name of the subject.
+    pub id: &'a [u8],
+    /// The hash of its entries.
+    pub hash: u64,
+    /// The value of its entries.
+    pub value: u64,
+    /// Positions of its keys.
+    pub keys: Range<usize>,
+}
+
 /// The only writer of some entries of an [`OwnedStore`]: a hash table of pointers to their records.
 ///
 /// Entries are found by a hash that the caller computes from key and value; several may have the
@@ -170,56 +185,115 @@ impl Owner {
         unsafe { with(record, |key, value| hash(key, value)) }
     }
 
+    /// Makes room in the table. A growing table needs the hash of each record. The records of a
+    /// batch are fetched together, so that their cache misses overlap.
     fn reserve(&mut self, entries: usize) {
-        let hash = &self.hash;
-        self.table.reserve(entries, |record| Self::hash_of(hash, *record));
+        const BATCH: usize = 64;
+        let needed = self.table.len() + entries;
+        if needed <= self.table.capacity() {
+            return;
+        }
+        let whole = self.table.num_buckets() / 8 * 7;
+        // A table with many tombstones keeps its size.
+        let size = if needed > whole / 2 { needed.max(whole + 1) } else { whole };
+        let mut grown = HashTable::with_capacity(size);
+        let (mut old, mut batch) = (self.table.iter().copied(), Vec::with_capacity(BATCH));
+        loop {
+            batch.extend(old.by_ref().take(BATCH));
+            if batch.is_empty() {
+                break;
+            }
+            batch.iter().for_each(|record: &Record<_, _>| record.prefetch());
+            for record in batch.drain(..) {
+                let hash = Self::hash_of(&self.hash, record);
+                grown.insert_unique(hash, record, |_| unreachable!("the table has the capacity"));
+            }
+        }
+        drop(old);
+        self.table = grown;
     }
 
-    /// Inserts an entry; `false` if the key is there already, whoever owns it. O(log n).
+    /// Makes the keys of each subject its entries; returns how many entries came or went. Entries
+    /// that stay are not touched. `is_of` tells whether an entry is a subject's. Subjects differ,
+    /// and no two of them have a key in common. O(log n) for each entry that comes or goes; memory
+    /// accesses of the subjects overlap.
     ///
     /// # Errors
-    /// The key is too long, or the store's memory limit is reached.
-    pub fn insert(&mut self, key: &[u8], value: u64) -> Result<bool, Error> {
-        key.check()?;
-        self.reserve(1);
-        let word = self.store.0.within_limit(|engine| {
-            let done = engine.writing(|turn| {
-                engine.apply(key, turn, Payment::Due, |found| match found {
-                    None => Change::Put(Put::forever(value)),
-                    Some(_) => Change::Keep,
-                })
-            });
-            done.map(|outcome| outcome.word)
-        })?;
-        let Some(record) = Tree::<[u8], u64>::record(word) else { return Ok(false) };
-        let hash = (self.hash)(key, value);
-        let hasher = &self.hash;
-        self.table.insert_unique(hash, record, |record| Self::hash_of(hasher, *record));
-        Ok(true)
-    }
-
-    /// Calls `each` with the owner's entries of this hash. O(1) for each entry.
-    pub fn visit(&self, hash: u64, mut each: impl FnMut(&[u8], u64)) {
-        for record in self.table.iter_hash(hash) {
+    /// A key is too long; nothing was changed. The store's memory limit is reached; entries are
+    /// missing.
+    pub fn set_many(
+        &mut self,
+        subjects: &[Wanted<'_>],
+        keys: &[&[u8]],
+        is_of: impl Fn(&Wanted<'_>, &[u8], u64) -> bool,
+    ) -> Result<usize, Error> {
+        keys.iter().try_for_each(|key| key.check())?;
+        let mut found = Vec::with_capacity(subjects.len());
+        for (at, subject) in subjects.iter().enumerate() {
+            for record in self.table.iter_hash(subject.hash) {
+                record.prefetch();
+                found.push((at, *record));
+            }
+        }
+        let mut is_there = vec![false; keys.len()];
+        let mut gone = Vec::new();
+        for (at, record) in found {
+            let subject = &subjects[at];
+            let stays = |key: &[u8], value| {
+                if !is_of(subject, key, value) {
+                    return true;
+                }
+                let stays = keys[subject.keys.clone()].iter().position(|wanted| *wanted == key);
+                stays.map(|position| is_there[subject.keys.start + position] = true).is_some()
+            };
             // SAFETY: invariant 2.
-            unsafe { with(*record, &mut each) };
+            if !unsafe { with(record, stays) }
+                && let Ok(entry) = self.table.find_entry(subject.hash, |other| *other == record)
+            {
+                entry.remove();
+                gone.push(record);
+            }
         }
+        self.store.remove_many(&gone);
+        let new = |subject: &Wanted<'_>| {
+            let (hash, value) = (subject.hash, subject.value);
+            let absent = subject.keys.clone().filter(|at| !is_there[*at]);
+            absent.map(move |at| (keys[at], value, hash)).collect::<Vec<_>>()
+        };
+        let new: Vec<_> = subjects.iter().flat_map(new).collect();
+        Ok(gone.len() + self.insert_many(&new)?)
     }
 
-    /// Removes the owner's entries of this hash for which `gone` answers `true`; returns how many.
-    /// Their
-    /// keys are not copied. O(log n) for each.
-    pub fn remove_where(&mut self, hash: u64, mut gone: impl FnMut(&[u8], u64) -> bool) -> usize {
-        let mut removed = 0;
-        // SAFETY: invariant 2.
-        let matches = |record: &Record<[u8], u64>| unsafe { with(*record, &mut gone) };
-        let mut matches = matches;
-        while let Ok(found) = self.table.find_entry(hash, &mut matches) {
-            let record = found.remove().0;
-            self.store.remove(record);
-            removed += 1;
-        }
-        removed
+    /// Inserts entries of key, value, and hash, in groups; returns how many keys were absent.
+    fn insert_many(&mut self, entries: &[(&[u8], u64, u64)]) -> Result<usize, Error> {
+        self.reserve(entries.len());
+        let (mut done, mut inserted) = (0, 0);
+        let (store, table) = (&self.store.0, &mut self.table);
+        store.within_limit(|engine| {
+            for group in entries[done..].chunks(GROUP) {
+                let probes: Vec<_> = group.iter().map(|(key, ..)| Probe::new(*key)).collect();
+                engine.writing(|turn| {
+                    let places = engine.tree.approach(&probes, turn.guard);
+                    for ((probe, (_, value, hash)), place) in probes.iter().zip(group).zip(places) {
+                        let outcome =
+                            engine.apply_from(probe, Some(place), turn, Payment::Due, |found| {
+                                match found {
+                                    None => Change::Put(Put::forever(*value)),
+                                    Some(_) => Change::Keep,
+                                }
+                            })?;
+                        done += 1;
+                        if let Some(record) = Tree::<[u8], u64>::record(outcome.word) {
+                            table.insert_unique(*hash, record, |_| unreachable!("reserved above"));
+                            inserted += 1;
+                        }
+                    }
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        })?;
+        Ok(inserted)
     }
 
     /// Removes all of the owner's entries but those for which `keep` answers `true`. O(owned).
@@ -227,8 +301,9 @@ impl Owner {
         let store = &self.store;
         // SAFETY: invariant 2.
         let gone = |record: &mut Record<[u8], u64>| unsafe { !with(*record, &mut keep) };
-        let gone = self.table.extract_if(gone);
-        gone.map(|record| store.remove(record)).count()
+        let gone: Vec<_> = self.table.extract_if(gone).collect();
+        store.remove_many(&gone);
+        gone.len()
     }
 
     /// Number of entries.
@@ -248,14 +323,27 @@ impl Owner {
 }
 
 impl OwnedStore {
-    /// Removes the entry of a record that has just left the table of its owner.
-    fn remove(&self, record: Record<[u8], u64>) {
+    /// Removes the entries of records that have just left the table of their owner.
+    fn remove_many(&self, records: &[Record<[u8], u64>]) {
         let engine = self.0.engine();
         let _guard = engine.collector.pin();
-        // SAFETY: invariant 2 up to the removal below; the guard keeps the record from there on.
-        let key: &[u8] = unsafe { record.key() };
-        let done = engine
-            .writing(|turn| engine.apply::<&u64, _>(key, turn, Payment::Due, |_| Change::Remove));
-        debug_assert!(done.is_ok_and(|outcome| outcome.changed), "the entry of a record");
+        for group in records.chunks(GROUP) {
+            // SAFETY: invariant 2 up to the removal below; the guard keeps the record from there on.
+            let key = |record: &Record<[u8], u64>| unsafe { record.key() };
+            let probes: Vec<_> = group.iter().map(|record| Probe::new(key(record))).collect();
+            engine.writing(|turn| {
+                let places = engine.tree.approach(&probes, turn.guard);
+                for (probe, place) in probes.iter().zip(places) {
+                    let done = engine.apply_from::<&u64, _>(
+                        probe,
+                        Some(place),
+                        turn,
+                        Payment::Due,
+                        |_| Change::Remove,
+                    );
+                    debug_assert!(done.is_ok_and(|outcome| outcome.changed), "a record's entry");
+                }
+            });
+        }
     }
 }
