@@ -297,20 +297,14 @@ impl AtCut<'_> {
         Ok((first, last))
     }
 
-    /// Number of entries. O(1) for the whole index; otherwise O(n) for n entries in the range, as
-    /// the store
-    /// keeps no counts within.
+    /// Number of entries. O(1) for the whole index; otherwise O(log n + l) with l leaves of the
+    /// store in the range.
     pub fn count(&self, prefix: &[Value], range: &Range) -> Result<usize, Error> {
         if prefix.is_empty() && *range == Range::All {
             return Ok(self.snapshot.len());
         }
         let (lower, upper) = self.range(prefix, range)?;
-        let mut count = 0;
-        self.visit(&lower, &upper, Direction::Ascending, |_, _| {
-            count += 1;
-            ControlFlow::Continue(())
-        });
-        Ok(count)
+        Ok(self.snapshot.count(lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..])))
     }
 
     fn visit(
