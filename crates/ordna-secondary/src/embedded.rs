@@ -2,14 +2,16 @@
 //!
 //! # Contract
 //! Every write of a document goes through [`Embedded::write`], which holds the document's bucket
-//! from before
-//! the write until its change is queued. So the queue has the order of the writes. The lock order
-//! is bucket, then lane; the closure of a write must not write another document.
+//! from before the write until its change is queued. So the queue has the order of the writes. The
+//! lock order is bucket, then the gate of cuts, then lane. The closure of a write must not write
+//! another document.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::document::{Document, Mutation};
 use crate::error::SourceError;
+use crate::lanes::Together;
 use crate::source::{ChangeSource, Documents, Feed};
 use crate::vector::{Position, Vector};
 
@@ -22,8 +24,7 @@ pub trait DocumentStore: Send + Sync {
     fn get(&self, id: &[u8]) -> Option<Document>;
 
     /// All documents as of this call, in about so many parts. The call is short, as all writes wait
-    /// for it;
-    /// the iterators do the work, beside later writes.
+    /// for it; the iterators do the work, beside later writes.
     fn snapshot(&self, parts: usize) -> Vec<Box<dyn Iterator<Item = Named> + Send>>;
 }
 
@@ -54,6 +55,21 @@ pub struct Embedded {
     next_seq: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
     changed: Option<Changed>,
     feed: OnceLock<Feed>,
+    /// Whether a [`Transaction`] lives.
+    in_transaction: AtomicBool,
+}
+
+/// Writes that belong together, see [`Embedded::transaction`].
+#[derive(Debug)]
+pub struct Transaction<'a> {
+    flag: &'a AtomicBool,
+    _together: Together<'a>,
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        self.flag.store(false, Ordering::Relaxed);
+    }
 }
 
 impl std::fmt::Debug for Embedded {
@@ -73,6 +89,7 @@ impl Embedded {
             next_seq: None,
             changed: None,
             feed: OnceLock::new(),
+            in_transaction: AtomicBool::new(false),
         }
     }
 
@@ -89,12 +106,16 @@ impl Embedded {
     }
 
     /// With what changed behind a position of a former run of the process. An index backup from
-    /// there on
-    /// is brought up to date with these documents only.
+    /// there on is brought up to date with these documents only.
     #[must_use]
     pub fn resume(mut self, changed: Changed) -> Self {
         self.changed = Some(changed);
         self
+    }
+
+    /// The identity of its history.
+    pub fn identity(&self) -> u64 {
+        self.identity
     }
 
     fn bucket_of(&self, id: &[u8]) -> u32 {
@@ -107,8 +128,7 @@ impl Embedded {
     }
 
     /// Runs a write of the document `id`; its change, if there is one, is queued before any later
-    /// write of
-    /// the document. Waits while the queue is full, and at the start until a service follows this
+    /// write of the document. Waits while the queue is full, and at the start until a service follows this
     /// source.
     ///
     /// `write` returns its result and the document as it is afterwards: `None`, if nothing changed;
@@ -131,6 +151,20 @@ impl Embedded {
         Ok(result)
     }
 
+    /// Makes all writes one until the result is dropped: no cut of the indexes comes between, so a
+    /// query that waits for a cut meanwhile waits for the end. The caller must see to it that only
+    /// its own thread writes.
+    pub fn transaction(&self) -> Transaction<'_> {
+        let together = self.feed.wait().lanes.together();
+        self.in_transaction.store(true, Ordering::Relaxed);
+        Transaction { flag: &self.in_transaction, _together: together }
+    }
+
+    /// Holds back cuts, unless a transaction does.
+    fn together<'f>(&self, feed: &'f Feed) -> Option<Together<'f>> {
+        (!self.in_transaction.load(Ordering::Relaxed)).then(|| feed.lanes.together())
+    }
+
     /// Runs a write of several documents, as one: no cut of the indexes and no other write of them
     /// comes between. `write` returns its result and, in the order of `ids`, what
     /// [`write`](Self::write) says.
@@ -148,6 +182,8 @@ impl Embedded {
         buckets.dedup();
         let mut held: Vec<_> = buckets.iter().map(|bucket| self.lock(*bucket)).collect();
         let (result, changes) = write();
+        // One change is in a cut or not.
+        let _together = if ids.len() > 1 { self.together(feed) } else { None };
         for (id, change) in ids.iter().zip(changes) {
             let bucket = self.bucket_of(id);
             if let (Some(document), Ok(at)) = (change, buckets.binary_search(&bucket)) {
@@ -163,6 +199,7 @@ impl Embedded {
         let feed = self.feed.wait();
         let mut held: Vec<_> = (0..self.buckets()).map(|bucket| self.lock(bucket)).collect();
         let result = write();
+        let _together = self.together(feed);
         for (bucket, held) in (0..self.buckets()).zip(&mut held) {
             feed.reset(bucket, self.identity);
             let next = self.next_seq.as_ref().map_or(0, |next| next());

@@ -9,15 +9,20 @@
 //! 2. The position of a bucket changes under a lane's lock, together with the push of the change.
 //!    So a thread that holds all locks reads a vector such that exactly the changes up to it are in
 //!    the queues, or were.
+//! 3. A cut is sent under the gate's write lock. Changes pushed under one read lock of it are
+//!    before the same cuts.
 //!
 //! # Progress
-//! Blocking. A feeder holds a lock for one push. A cut holds all of them for a push on each.
+//! Blocking. A feeder holds a lane's lock for one push. A cut holds all of them for a push on each.
+//! A feeder may wait for room under the gate's read lock: workers empty their queues without it.
 //!
 //! Source: the Nitro paper (VLDB 2016), §9, "Partitioning".
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use ordna::sync::fault;
 
@@ -87,7 +92,12 @@ pub(crate) struct Lanes {
     buckets: Vec<Bucket>,
     capacity: AtomicUsize,
     stopped: AtomicBool,
+    gate: RwLock<()>,
 }
+
+/// No cut is sent while it lives.
+#[derive(Debug)]
+pub(crate) struct Together<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 /// All queues, locked.
 pub(crate) struct Stopped<'a> {
@@ -107,7 +117,19 @@ impl Lanes {
             buckets: positions.iter().map(bucket).collect(),
             capacity: AtomicUsize::new(capacity.max(1)),
             stopped: AtomicBool::new(false),
+            gate: RwLock::new(()),
         }
+    }
+
+    /// Holds back cuts: what is pushed meanwhile is before the same cuts. A thread must not hold
+    /// two of them.
+    pub fn together(&self) -> Together<'_> {
+        Together(self.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits for those that hold back cuts. Before the registry's lock: they may wait for that.
+    pub fn gate(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn workers(&self) -> usize {

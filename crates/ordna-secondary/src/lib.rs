@@ -85,7 +85,7 @@ pub use define::{
     Explode, IndexDefinition, Keys, MAX_ENTRIES, MAX_PARTS, OnWrongType, Order, Part, number_of,
 };
 pub use document::{Document, Mutation};
-pub use embedded::{Changed, DocumentStore, Embedded, Named};
+pub use embedded::{Changed, DocumentStore, Embedded, Named, Transaction};
 pub use error::{Error, SourceError};
 pub use file::NdjsonFile;
 pub use filter::Filter;

@@ -5,7 +5,7 @@
 //! have finished what is queued.
 //!
 //! # Protocol of a cut
-//! The timer's thread holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each
+//! The timer's thread waits for writes that belong together. It holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each
 //! worker waits at the meeting, so no change behind the vector is applied. The last worker to come
 //! takes the snapshots, O(1) for each index, and publishes them. Then all go on.
 //!
@@ -51,7 +51,7 @@ impl Default for Options {
         Self {
             workers: thread::available_parallelism().map_or(1, usize::from),
             interval: Duration::from_millis(20),
-            queue: 4096,
+            queue: 512,
             reverse: Reverse::default(),
             store: ordna::Options::new(),
             backups: None,
@@ -77,9 +77,8 @@ impl Options {
         Self { interval, ..self }
     }
 
-    /// Changes that wait for a worker at most, with one index; with more indexes it is divided by
-    /// them,
-    /// so that the time to the next cut stays. At least one.
+    /// Changes that wait for a worker at most, with one index. With more indexes they are fewer, so
+    /// that the time to the next cut stays. At least one.
     #[must_use]
     pub fn queue(self, changes: usize) -> Self {
         Self { queue: changes.max(1), ..self }
@@ -92,8 +91,7 @@ impl Options {
     }
 
     /// Options of each index's store. A memory budget is shared by all of them; an index that
-    /// exceeds it
-    /// becomes [`State::Failed`](crate::State::Failed).
+    /// exceeds it becomes [`State::Failed`](crate::State::Failed).
     #[must_use]
     pub fn store(self, store: ordna::Options) -> Self {
         Self { store, ..self }
@@ -245,10 +243,11 @@ impl Shared {
 
     /// Takes a cut every interval, and when one is asked for, as long as something has changed.
     fn run_timer(self: &Arc<Self>) {
-        let mut seen = None;
+        let (mut seen, mut last) = (None, Instant::now());
         loop {
             let timer = lock(&self.timer);
-            let wait = self.options.interval;
+            // From the beginning of the last cut: what a cut takes does not delay the next one.
+            let wait = self.options.interval.saturating_sub(last.elapsed());
             let (mut timer, _) = self
                 .tick
                 .wait_timeout_while(timer, wait, |timer| !timer.asked && !timer.stopped)
@@ -258,8 +257,10 @@ impl Shared {
             }
             timer.asked = false;
             drop(timer);
+            last = Instant::now();
             let before = lock(&self.published).number;
             {
+                let _gate = (!fault!("pipeline.cut.waits")).then(|| self.lanes.gate());
                 let registry = lock(&self.registry);
                 let stopped = self.lanes.stop();
                 if self.lanes.is_stopped() {
@@ -335,7 +336,9 @@ impl Shared {
 
     /// Fits the queues to the number of indexes.
     fn set_capacity(&self, registry: &Registry) {
-        self.lanes.set_capacity(self.options.queue / registry.indexes.len().max(1));
+        // Fewer than 16 at once would leave cache misses of the store one after the other.
+        let (queue, indexes) = (self.options.queue, registry.indexes.len().max(1));
+        self.lanes.set_capacity((queue / indexes).max(queue.min(16)));
     }
 
     /// Sends the documents of a snapshot to an index.

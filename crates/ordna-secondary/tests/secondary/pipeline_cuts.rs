@@ -244,3 +244,45 @@ fn reads_after_writes_see_them_and_vectors_are_waited_for() {
     let never = Read::at_plus(Vector::new(later)).timeout(Duration::from_millis(30));
     assert!(matches!(world.service.view(&never), Err(Error::Timeout { .. })));
 }
+
+/// Two documents that are always written together have one number in every cut.
+#[test]
+fn writes_that_belong_together_are_in_one_cut() {
+    let options = Options::new().workers(2).interval(Duration::from_micros(100)).queue(4);
+    let world = World::new(options);
+    world.create(IndexDefinition::new("n", "").part(Part::new("n")));
+    let ids: Vec<String> = (0..8).map(|number| format!("d{number}")).collect();
+    let ids: Vec<&[u8]> = ids.iter().map(|id| id.as_bytes()).collect();
+    let document = |n: i128| Some(Document::new().with("n", int(n)));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1.. {
+                if number % 2 == 0 {
+                    let write = || ((), vec![Some(document(number)); ids.len()]);
+                    world.source.write_many(&ids, write).unwrap();
+                } else {
+                    let _transaction = world.source.transaction();
+                    for id in &ids {
+                        world.source.write(id, || ((), Some(document(number)))).unwrap();
+                    }
+                }
+                if stop.load(Ordering::Acquire) {
+                    return;
+                }
+            }
+        });
+        let _stops = StopAtDrop(&stop);
+        let (mut last, mut looked) = (0, 0);
+        while looked < 300 {
+            let view = world.service.view(&Read::any()).unwrap();
+            if view.number() == last {
+                continue;
+            }
+            (last, looked) = (view.number(), looked + 1);
+            let rows = entries(&view, "n");
+            assert!(rows.is_empty() || rows.len() == ids.len(), "{rows:?}");
+            assert!(rows.windows(2).all(|pair| pair[0].0 == pair[1].0), "{rows:?}");
+        }
+    });
+}
