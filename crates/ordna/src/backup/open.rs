@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 
 use ordna_base::sync::fault;
 
-use super::codec::{StoredKey, StoredValue};
+use super::codec::{Record, StoredKey, StoredValue};
 use super::delta::Delta;
 use super::directory::{Listing, backup_path, lock as lock_directory, segment_path};
 use super::error::BackupError;
 use super::format::{BlockWriter, Compression, FileHeader, FileKind};
 use super::log::Log;
-use super::log::apply::apply_with;
+use super::log::apply::{apply_with, key_of};
 use super::log::queue::{Queue, Successors, Sync};
 use super::log::replay::{LogRead, Reading};
 use super::restore::read_store;
@@ -47,7 +47,18 @@ pub struct OpenOptions {
     repair: bool,
     segment_bytes: u64,
     progress: Progress,
+    logged: Option<LoggedKeys>,
     storage: Arc<dyn Storage>,
+}
+
+/// What takes the keys of repeated records.
+#[derive(Clone)]
+struct LoggedKeys(Arc<dyn Fn(Option<&[u8]>) + Send + std::marker::Sync>);
+
+impl std::fmt::Debug for LoggedKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LoggedKeys")
+    }
 }
 
 /// Bytes at which the log goes on in a new segment: few files, and removal frees space bit by bit.
@@ -62,6 +73,7 @@ impl Default for OpenOptions {
             repair: false,
             segment_bytes: SEGMENT_BYTES,
             progress: Progress::default(),
+            logged: None,
             storage: Arc::new(Disk),
         }
     }
@@ -104,6 +116,15 @@ impl OpenOptions {
     /// Where progress is counted.
     pub fn progress(self, progress: &Progress) -> Self {
         Self { progress: progress.clone(), ..self }
+    }
+
+    /// Has `take` called with each key that the log behind the backup changes, in its stored form;
+    /// with `None` for a record that may change any key.
+    pub fn on_logged_key(
+        self,
+        take: impl Fn(Option<&[u8]>) + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        Self { logged: Some(LoggedKeys(Arc::new(take))), ..self }
     }
 
     /// Where files are kept, in place of the disk.
@@ -465,7 +486,15 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             // What was in memory before is so again.
             let _lifted = store.lift_limit();
             let workers = thread::available_parallelism().map_or(1, usize::from);
-            let (read, repeated) = apply_with(&store, workers, |apply| reading.run::<K, V>(apply));
+            let (read, repeated) = apply_with(&store, workers, |apply| {
+                reading.run::<K, V>(&mut |payload: Vec<u8>, records: Vec<Record>| {
+                    if let Some(LoggedKeys(take)) = &options.logged {
+                        let key = |record: &Record| payload.get(key_of(record)?);
+                        records.iter().for_each(|record| take(key(record)));
+                    }
+                    apply(payload, records)
+                })
+            });
             recovery.log = read?;
             repeated?;
         }

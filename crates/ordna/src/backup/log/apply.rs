@@ -117,7 +117,7 @@ where
 }
 
 /// The one key that a record changes.
-fn key_of(record: &Record) -> Option<super::super::codec::Span> {
+pub(crate) fn key_of(record: &Record) -> Option<super::super::codec::Span> {
     match record {
         Record::Put { key, .. }
         | Record::Splice { key, .. }
