@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::common::{Common, property, query, within_limit};
+use super::common::{Common, aliased, property, query, within_limit};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;
@@ -70,17 +70,7 @@ fn load_of(words: &mut Words<'_>, load: &mut Load) -> Result<(), String> {
         load.all = true;
         return Ok(());
     }
-    let mut count = words.count_of("LOAD", MOST_NAMES)?;
-    while count > 0 {
-        count -= 1;
-        let name = property(words.of("LOAD")?, "a field of LOAD")?;
-        let alias = match count >= 2 && words.take("as") {
-            true => {
-                count -= 2;
-                words.text_of("AS")?
-            }
-            false => name,
-        };
+    for (alias, name) in aliased(words, "LOAD", MOST_NAMES)? {
         if load.fields.iter().all(|(known, _)| known != alias) {
             load.fields.push((alias.to_owned(), name.to_owned()));
         }
@@ -158,14 +148,14 @@ fn sort(words: &mut Words<'_>) -> Result<Step, String> {
 /// `FT.AGGREGATE index query [options]`
 pub fn aggregate(
     state: &State,
-    _: Option<&Keyspace>,
+    held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), String> {
     let mut words = Words::new(arguments, 1);
     let (schema, node) = query(state, &mut words)?;
     let asked = options(&mut words)?;
-    let plan = Plan::new(&state.indexes, &schema, node, asked.common.timeout)?;
+    let plan = Plan::new(&state.indexes, &schema, node, (asked.common.timeout, held))?;
     let (mut table, total) = run(&plan, &schema, &asked.load, &asked.steps)?;
     let Some((count, idle)) = asked.cursor else { return rows(state, &table, total, out) };
     let rest = table.rows.split_off(count.min(table.rows.len()));

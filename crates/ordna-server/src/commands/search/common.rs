@@ -55,6 +55,24 @@ pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, String> {
     text(word.strip_prefix(b"@").unwrap_or(word), what)
 }
 
+/// `n name [AS alias] …` behind an option, where n counts words: pairs of alias and name.
+pub fn aliased<'a>(
+    words: &mut Words<'a>,
+    option: &str,
+    most: usize,
+) -> Result<Vec<(&'a str, &'a str)>, String> {
+    let mut count = words.count_of(option, most)?;
+    let mut pairs = Vec::new();
+    while count > 0 {
+        count -= 1;
+        let name = property(words.of(option)?, "the name of a field")?;
+        let has_alias = count >= 2 && words.take("as");
+        count -= if has_alias { 2 } else { 0 };
+        pairs.push((if has_alias { words.text_of("AS")? } else { name }, name));
+    }
+    Ok(pairs)
+}
+
 /// The refusal of a reply that would be too large.
 pub fn within_limit(state: &State, out: &Replies, start: usize) -> Result<(), String> {
     let most = state.settings.output_limit.size();
