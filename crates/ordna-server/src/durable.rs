@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 use ordna::backup::{BackupError, BackupOptions, Durability, OpenOptions, Summary, Sync};
 
 use crate::command::{Context, Outcome, refused};
+use crate::indexes::Indexes;
 use crate::keyspace::{Entries, Keyspace};
 use crate::persistence::Persistence;
 use crate::reply::Replies;
 use crate::request::Arguments;
+use crate::resume::Token;
 use crate::spec::Spec;
 use crate::state::State;
 
@@ -92,6 +94,12 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
         .repair(data.repair)
         .progress(&persistence.progress)
         .acknowledge_later();
+    // A repair may drop from the log what the indexes' backup has.
+    let replay = if data.repair { None } else { state.indexes.replay() };
+    let options = match replay.clone() {
+        Some(replay) => options.on_logged_key(move |key| replay.take(key)),
+        None => options,
+    };
     tracing::info!(dir = %data.dir.display(), "loading");
     let store = thread::scope(|scope| {
         let opening = scope.spawn(|| Entries::open(&data.dir, options));
@@ -109,7 +117,9 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
         }
         opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
+    let mut resume = None;
     if let Some(Durability { recovery, .. }) = store.durability() {
+        resume = replay.and_then(|replay| replay.finish(&recovery.metadata));
         for cut in &recovery.log.cuts {
             tracing::warn!(
                 file = %cut.path.display(), offset = cut.offset, dropped = cut.dropped,
@@ -124,32 +134,58 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
         );
     }
     state.install(Keyspace::of(store));
-    if let Err(error) = state.indexes.restore() {
+    if let Err(error) = state.indexes.restore(resume) {
         tracing::error!(%error, "the indexes are not restored");
     }
     persistence.loaded();
     Ok(())
 }
 
-/// Backs up now, on this thread.
+/// Backs up now, on this thread; the indexes on one of their own, as they wait for commands.
 ///
 /// # Errors
 /// A text for the client.
 pub fn save(
     keys: &Keyspace,
     persistence: &Persistence,
-    background: bool,
+    indexes: &Arc<Indexes>,
 ) -> Result<Summary, String> {
     if persistence.saving.swap(true, Ordering::AcqRel) {
         return Err("ERR Background save already in progress".to_owned());
     }
-    finish(keys, persistence, background)
+    let (token, done) = back_up(keys, persistence, false);
+    persistence.saving.store(false, Ordering::Release);
+    if let (Some(token), Ok(_)) = (token, &done) {
+        let (keys, indexes) = (keys.clone(), Arc::clone(indexes));
+        let work = move || back_up_indexes(&indexes, &keys, &token);
+        // Without a thread the next start builds the indexes again.
+        let _ = thread::Builder::new().name("ordna indexes".to_owned()).spawn(work);
+    }
+    done
 }
 
-fn finish(keys: &Keyspace, persistence: &Persistence, background: bool) -> Result<Summary, String> {
+/// Backs up the indexes behind a backup of the keyspace.
+fn back_up_indexes(indexes: &Indexes, keys: &Keyspace, token: &Token) {
+    if let Err(error) = indexes.back_up(keys, token) {
+        tracing::warn!(error, "the indexes are not backed up; a restart builds them again");
+    }
+}
+
+/// Backs up the keyspace; returns what a backup of the indexes has to name.
+fn back_up(
+    keys: &Keyspace,
+    persistence: &Persistence,
+    background: bool,
+) -> (Option<Token>, Result<Summary, String>) {
+    let mut token = [0; 16];
+    let token = getrandom::fill(&mut token).is_ok().then_some(token);
     let data = &persistence.data;
     let options = BackupOptions::new().background(background);
     let options = options.keep(data.keep).compression(data.compression);
+    let options = match token {
+        Some(token) => options.metadata(move || token.to_vec()),
+        None => options,
+    };
     let options = if background { options.workers(WORKERS) } else { options };
     let done = keys.backup(&options);
     match &done {
@@ -162,22 +198,28 @@ fn finish(keys: &Keyspace, persistence: &Persistence, background: bool) -> Resul
         }
         Err(error) => tracing::error!(%error, "the backup failed; the previous one is untouched"),
     }
-    persistence.saving.store(false, Ordering::Release);
-    done.map_err(|error| format!("ERR {error}"))
+    (token, done.map_err(|error| format!("ERR {error}")))
 }
 
 /// Begins a backup on a thread of its own.
 ///
 /// # Errors
 /// A text for the client.
-pub fn save_in_background(keys: Keyspace, persistence: &Arc<Persistence>) -> Result<(), String> {
+pub fn save_in_background(
+    keys: Keyspace,
+    persistence: &Arc<Persistence>,
+    indexes: &Arc<Indexes>,
+) -> Result<(), String> {
     if persistence.saving.swap(true, Ordering::AcqRel) {
         return Err("ERR Background save already in progress".to_owned());
     }
-    let shared = Arc::clone(persistence);
+    let (shared, indexes) = (Arc::clone(persistence), Arc::clone(indexes));
     let work = move || {
-        // Kept in the store's state, and logged.
-        let _ = finish(&keys, &shared, true);
+        // The result is kept in the store's state, and logged.
+        if let (Some(token), Ok(_)) = back_up(&keys, &shared, true) {
+            back_up_indexes(&indexes, &keys, &token);
+        }
+        shared.saving.store(false, Ordering::Release);
     };
     let started = thread::Builder::new().name("ordna bgsave".to_owned()).spawn(work);
     started.map(drop).map_err(|error| {
@@ -218,7 +260,7 @@ pub async fn back_up_regularly(state: Arc<State>) {
         let may_retry = told.last_error.is_none() || since >= RETRY;
         if is_time || is_long && may_retry && told.running.is_none() {
             last = Instant::now();
-            if let Err(error) = save_in_background(keys, persistence) {
+            if let Err(error) = save_in_background(keys, persistence, &state.indexes) {
                 tracing::warn!(error, "no backup this time");
             }
         }

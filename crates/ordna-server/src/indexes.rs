@@ -16,7 +16,8 @@
 //! keys again when they are due.
 //!
 //! # Restart
-//! Definitions are in a file of the data directory. Entries are built again from the keyspace.
+//! Definitions are in a file of the data directory. Entries come from the indexes' backup if there is
+//! one to go on from (see `resume`). If not, they are built again from the keyspace.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -24,19 +25,23 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io::Write;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crossbeam_utils::sync::ShardedLock;
+use ordna::backup::BackupOptions;
 use ordna::tuple::Value;
 use ordna::{Direction, MemoryBudget};
 use ordna_secondary::{
-    Document, DocumentStore, Embedded, Error, IndexDefinition, Named, Options, Read, Service,
+    Changed, Document, DocumentStore, Embedded, Error, IndexDefinition, Named, Options, Read,
+    Service, Transaction, View,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::hash::Hash;
 use crate::keyspace::Keyspace;
+use crate::resume::{self, Replay, Resume, Token};
 use crate::search::schema::Schema;
 use crate::snapshot::Snapshot;
 use crate::stored;
@@ -96,6 +101,8 @@ struct Deadlines {
     due: BinaryHeap<Reverse<(u64, Box<[u8]>)>>,
     /// When a key is to be read again; no later than its deadline.
     of: HashMap<Box<[u8]>, u64>,
+    /// While a backup is taken: keys that were due since it began.
+    taken: Option<Vec<Box<[u8]>>>,
 }
 
 impl Deadlines {
@@ -113,6 +120,9 @@ impl Deadlines {
             let Some(Reverse((deadline, key))) = self.due.pop() else { break };
             if self.of.get(&key) == Some(&deadline) {
                 self.of.remove(&key);
+                if let Some(taken) = &mut self.taken {
+                    taken.push(key.clone());
+                }
                 keys.push(key);
             }
         }
@@ -249,6 +259,12 @@ pub struct Indexes {
     running: OnceLock<Running>,
     definitions: Mutex<Definitions>,
     file: Option<PathBuf>,
+    /// The lock of the keyspace that commands hold.
+    commands: Arc<ShardedLock<Keyspace>>,
+    /// Transactions so far.
+    transactions: AtomicU64,
+    /// Held by the one backup that is under way.
+    backup: Mutex<()>,
     /// Why the file of definitions could not be read; it is not written then.
     broken: OnceLock<String>,
     memory: Option<MemoryBudget>,
@@ -257,13 +273,20 @@ pub struct Indexes {
 impl Indexes {
     /// No indexes yet. Definitions are kept in `dir` if it is given; the memory of entries counts
     /// against the limit.
-    pub fn new(dir: Option<&Path>, memory: Option<MemoryBudget>) -> Self {
+    pub fn new(
+        dir: Option<&Path>,
+        memory: Option<MemoryBudget>,
+        commands: Arc<ShardedLock<Keyspace>>,
+    ) -> Self {
         Self {
             is_active: AtomicBool::new(false),
             shared: Arc::default(),
             running: OnceLock::new(),
             definitions: Mutex::default(),
             file: dir.map(|dir| dir.join(FILE)),
+            commands,
+            transactions: AtomicU64::new(0),
+            backup: Mutex::default(),
             broken: OnceLock::new(),
             memory,
         }
@@ -287,6 +310,49 @@ impl Indexes {
     /// Whether an index covers a key.
     pub fn covers(&self, key: &[u8]) -> bool {
         self.are_active() && self.shared.covers(key)
+    }
+
+    /// Has the indexes show all that is written until the result is dropped, or nothing. The caller
+    /// holds the keyspace alone.
+    pub fn transaction(&self) -> Option<Transaction<'_>> {
+        // The lock of the keyspace orders it.
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        self.running.get().map(|running| running.source.transaction())
+    }
+
+    /// A cut of the indexes that holds all writes so far, and a later snapshot of the documents. No
+    /// transaction comes between. `held`: the caller holds the keyspace.
+    ///
+    /// # Errors
+    /// The cut does not come in time.
+    pub fn states(&self, until: Instant, held: bool) -> Result<(View, Snapshot), String> {
+        // Tries without the lock of the keyspace during the wait for a cut.
+        const TRIES: u32 = 8;
+        let service = self.service()?;
+        let lock = || self.commands.read().unwrap_or_else(PoisonError::into_inner);
+        let view = || {
+            let left = until.saturating_duration_since(Instant::now());
+            service.view(&latest(left)).map_err(told)
+        };
+        let mut tries = 0;
+        let (view, documents) = loop {
+            let mut inside = (!held).then(lock);
+            let before = self.transactions.load(Ordering::Relaxed);
+            if tries < TRIES {
+                inside = None;
+            }
+            let view = view()?;
+            if !held && inside.is_none() {
+                inside = Some(lock());
+            }
+            let documents = self.snapshot();
+            if held || self.transactions.load(Ordering::Relaxed) == before {
+                break (view, documents);
+            }
+            drop(inside);
+            tries += 1;
+        };
+        Ok((view, documents.ok_or("ERR the keyspace is being loaded")?))
     }
 
     #[inline(never)]
@@ -327,22 +393,81 @@ impl Indexes {
     fn start(&self) -> Result<&Service, String> {
         // The lock of the definitions is held: nobody else starts it.
         if self.running.get().is_none() {
-            let documents = Arc::new(Documents(Arc::clone(&self.shared)));
-            let mut identity = [0; 8];
-            // Without random numbers all runs have one identity, which no position outlives.
-            let _ = getrandom::fill(&mut identity);
-            let identity = u64::from_ne_bytes(identity);
-            let source = Arc::new(Embedded::new(BUCKETS, identity, documents));
-            let store = match &self.memory {
-                Some(budget) => ordna::Options::new().memory_budget(budget),
-                None => ordna::Options::new(),
-            };
-            let options = Options::new().store(store);
-            let service = Service::start(options, source.clone()).map_err(told)?;
-            // Only this thread sets it.
-            let _ = self.running.set(Running { service, source });
+            self.start_from(None)?;
         }
         self.service()
+    }
+
+    /// Starts the service, from the indexes' backup if there is one to go on from.
+    fn start_from(&self, resume: Option<Resume>) -> Result<(), String> {
+        let documents = Arc::new(Documents(Arc::clone(&self.shared)));
+        let store = match &self.memory {
+            Some(budget) => ordna::Options::new().memory_budget(budget),
+            None => ordna::Options::new(),
+        };
+        let mut options = Options::new().store(store);
+        let backups = self.backups();
+        if resume.is_none()
+            && let Some(dir) = &backups
+        {
+            resume::forget(dir)?;
+        }
+        if let Some(dir) = backups {
+            options = options.backups(dir);
+        }
+        let identity = match &resume {
+            Some(resume) => resume.identity,
+            None => {
+                let mut identity = [0; 8];
+                // Without random numbers all runs have one identity, which no position outlives.
+                let _ = getrandom::fill(&mut identity);
+                u64::from_ne_bytes(identity)
+            }
+        };
+        let source = Embedded::new(BUCKETS, identity, documents).sequence(resume::sequence());
+        let source = Arc::new(match resume {
+            Some(Resume { ids, .. }) => source.resume(Changed { behind: 0, ids }),
+            None => source,
+        });
+        let service = Service::start(options, source.clone()).map_err(told)?;
+        // Only this thread sets it.
+        let _ = self.running.set(Running { service, source });
+        Ok(())
+    }
+
+    /// The directory of the indexes' backups.
+    fn backups(&self) -> Option<PathBuf> {
+        self.file.as_deref().map(|file| file.with_file_name(resume::DIRECTORY))
+    }
+
+    /// Backs up the indexes behind a backup of the keyspace, whose metadata is the token. Waits for
+    /// the commands under way: the caller holds no keyspace.
+    ///
+    /// # Errors
+    /// A text for the log. The next start builds the indexes again.
+    pub fn back_up(&self, keys: &Keyspace, token: &Token) -> Result<(), String> {
+        let _one = lock(&self.backup);
+        let running = self.running.get().filter(|_| self.are_active());
+        let (Some(dir), Some(running)) = (self.backups(), running) else { return Ok(()) };
+        {
+            // What was logged before the keyspace's backup is reported once this lock is held.
+            let _alone = self.commands.write().unwrap_or_else(PoisonError::into_inner);
+            lock(&self.shared.deadlines).taken = Some(Vec::new());
+        }
+        let service = &running.service;
+        let options = BackupOptions::new().background(true).workers(1);
+        let done = (service.view(&Read::request_plus().timeout(PATIENCE)))
+            .and_then(|_| service.back_up(1, &options))
+            .map_err(told);
+        let expiring: Vec<Box<[u8]>> = {
+            let mut deadlines = lock(&self.shared.deadlines);
+            let taken = deadlines.taken.take().unwrap_or_default();
+            deadlines.of.keys().cloned().chain(taken).collect()
+        };
+        let backup = done?;
+        // A change that the indexes' backup holds must not be lost from the log.
+        keys.sync_log().map_err(|error| error.to_string())?;
+        resume::save(&dir, token, running.source.identity(), &backup.path, &expiring)
     }
 
     /// Has writers report from now on what these definitions cover.
@@ -407,7 +532,7 @@ impl Indexes {
     ///
     /// # Errors
     /// A text for the client.
-    pub fn drop(&self, name: &str) -> Result<(), String> {
+    pub fn drop_index(&self, name: &str) -> Result<(), String> {
         self.change(
             |definitions| match definitions.composites.remove(name) {
                 Some(_) => Ok(()),
@@ -507,23 +632,32 @@ impl Indexes {
     }
 
     /// A stable state of the documents. Waits for no command.
-    pub fn snapshot(&self) -> Option<Snapshot> {
+    fn snapshot(&self) -> Option<Snapshot> {
         lock(&self.shared.keyspace).as_ref().map(Snapshot::of)
     }
 
-    /// Builds the indexes anew that the file names; to be called once the keyspace is read.
+    /// What collects the keys that the log changes, if there is a backup of the indexes to go on
+    /// from.
+    pub fn replay(&self) -> Option<Arc<Replay>> {
+        let text = std::fs::read(self.file.as_deref()?).ok()?;
+        let definitions: Definitions = serde_json::from_slice(&text).ok()?;
+        Replay::read(&self.backups()?, definitions.prefixes()).map(Arc::new)
+    }
+
+    /// Restores the indexes that the file names, or builds them anew; to be called once the
+    /// keyspace is read.
     ///
     /// # Errors
     /// The file cannot be read, or the service refuses one of its indexes. Definitions then cannot
     /// be changed, so that the file stays as it is.
-    pub fn restore(&self) -> Result<(), String> {
-        self.read_file().inspect_err(|reason| {
+    pub fn restore(&self, resume: Option<Resume>) -> Result<(), String> {
+        self.read_file(resume).inspect_err(|reason| {
             // Nobody else restores.
             let _ = self.broken.set(reason.clone());
         })
     }
 
-    fn read_file(&self) -> Result<(), String> {
+    fn read_file(&self, resume: Option<Resume>) -> Result<(), String> {
         let Some(file) = self.file.as_deref().filter(|file| file.exists()) else { return Ok(()) };
         let shown = file.display();
         let text = std::fs::read(file).map_err(|error| format!("{shown}: {error}"))?;
@@ -534,13 +668,40 @@ impl Indexes {
             *definitions = read;
             return Ok(());
         }
-        let service = self.start()?;
+        // Before the service reads documents.
         self.announce(&read);
-        for Composite { number, definition } in read.composites.values() {
-            service.create_numbered(definition.clone(), Some(*number)).map_err(told)?;
+        let resumes = resume.is_some();
+        if let Err(error) = self.start_from(resume) {
+            if !resumes {
+                return Err(error);
+            }
+            tracing::warn!(error, "the backup of the indexes is not used");
+            self.start_from(None)?;
         }
-        for schema in read.schemas.values() {
-            create_all(service, schema).map_err(told)?;
+        let service = self.service()?;
+        let composites = read.composites.values();
+        let composites = composites.map(|found| (found.definition.clone(), Some(found.number)));
+        let schemas = read.schemas.values().flat_map(definitions_of);
+        let mut wanted: BTreeMap<String, (IndexDefinition, Option<u64>)> = composites
+            .chain(schemas.map(|definition| (definition, None)))
+            .map(|wanted| (wanted.0.name.clone(), wanted))
+            .collect();
+        let mut restored = 0;
+        for info in service.list() {
+            let name = &info.definition.name;
+            let is_wanted = wanted.get(name).is_some_and(|(definition, number)| {
+                *definition == info.definition && number.is_none_or(|number| number == info.uid)
+            });
+            if is_wanted {
+                wanted.remove(name);
+                restored += 1;
+            } else {
+                service.drop_index(name).map_err(told)?;
+            }
+        }
+        tracing::info!(restored, built = wanted.len(), "indexes");
+        for (definition, number) in wanted.into_values() {
+            service.create_numbered(definition, number).map_err(told)?;
         }
         *definitions = read;
         Ok(())
@@ -564,9 +725,14 @@ impl Indexes {
     }
 }
 
+/// The library's indexes of a schema.
+fn definitions_of(schema: &Schema) -> Vec<IndexDefinition> {
+    let fields = schema.fields.iter().map(|field| schema.definition_of(field));
+    std::iter::once(schema.documents_definition()).chain(fields).collect()
+}
+
 fn create_all(service: &Service, schema: &Schema) -> Result<(), Error> {
-    let mut definitions = vec![schema.documents_definition()];
-    definitions.extend(schema.fields.iter().map(|field| schema.definition_of(field)));
+    let definitions = definitions_of(schema);
     for (at, definition) in definitions.iter().enumerate() {
         if let Err(error) = service.create(definition.clone()) {
             for definition in &definitions[..at] {

@@ -41,6 +41,7 @@ mod process;
 mod reply;
 #[doc(hidden)]
 pub mod request;
+mod resume;
 mod samples;
 mod search;
 mod server;

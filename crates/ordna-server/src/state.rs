@@ -48,7 +48,7 @@ pub struct State {
     /// itself. Commands that are one step for every other client (`EXEC`, `MSET`, …) take it as the
     /// one writer. Sharded, so that readers on different threads do not write to the same cache
     /// line.
-    keyspace: ShardedLock<Keyspace>,
+    keyspace: Arc<ShardedLock<Keyspace>>,
     /// Keyspaces that a flush replaced, as long as snapshots keep them.
     flushed: Mutex<Vec<Weak<Entries>>>,
     /// The memory limit, for all of them together.
@@ -63,7 +63,7 @@ pub struct State {
     pub acl: Acl,
     pub clients: Clients,
     pub cursors: Arc<Cursors>,
-    pub indexes: Indexes,
+    pub indexes: Arc<Indexes>,
     /// Rows of aggregations that wait for their clients.
     pub results: Results,
     pub snapshots: Arc<Snapshots>,
@@ -103,10 +103,11 @@ impl State {
         let collectors = Collectors::new(config.collectors.get());
         let keyspace = Keyspace::with_options(options(&collectors, memory.as_ref()));
         let dir = config.data.as_ref().map(|data| data.dir.as_path());
-        let indexes = Indexes::new(dir, memory.clone());
+        let commands = Arc::new(ShardedLock::new(keyspace.clone()));
+        let indexes = Arc::new(Indexes::new(dir, memory.clone(), Arc::clone(&commands)));
         indexes.replaced(&keyspace);
         Self {
-            keyspace: ShardedLock::new(keyspace),
+            keyspace: commands,
             collectors,
             indexes,
             results: Results::default(),

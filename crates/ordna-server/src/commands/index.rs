@@ -52,7 +52,7 @@ fn index(
             let name = name_of(&mut words)?;
             end(&words)?;
             let _alone = held.is_none().then(|| state.keys_alone());
-            state.indexes.drop(name)?;
+            state.indexes.drop_index(name)?;
             out.simple("OK");
             Ok(())
         }
@@ -295,7 +295,7 @@ fn info(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
         let order = if part.order == Order::Descending { "DESC" } else { "ASC" };
         format!("{}{kind} {order}", part.field)
     };
-    out.map(11);
+    out.map(12);
     out.bulk(b"name");
     out.bulk(name.as_bytes());
     out.bulk(b"prefix");
@@ -314,6 +314,7 @@ fn info(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
     for (field, count) in [
         ("entries", info.entries),
         ("bytes", info.bytes + info.reverse_bytes),
+        ("built", info.built as usize),
         ("wrong-type", info.wrong_type as usize),
         ("too-large", info.too_large as usize),
     ] {

@@ -33,6 +33,11 @@ fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<Persistence>> {
     context.state.persistence.as_ref().ok_or_else(|| NO_DIRECTORY.to_owned())
 }
 
+fn in_background(context: &Context<'_>) -> Result<()> {
+    let keys = Keyspace::clone(&context.keys);
+    save_in_background(keys, directory(context)?, &context.state.indexes)
+}
+
 /// As in Redis, other clients may have to wait meanwhile: those whose commands need the keyspace
 /// alone.
 fn foreground(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -40,7 +45,7 @@ fn foreground(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) ->
     if context.session.executing {
         return Err("ERR Command not allowed inside a transaction".to_owned());
     }
-    save(&context.keys, persistence, false)?;
+    save(&context.keys, persistence, &context.state.indexes)?;
     ok(out)
 }
 
@@ -50,13 +55,13 @@ fn bgsave(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     {
         return Err(SYNTAX.to_owned());
     }
-    save_in_background(Keyspace::clone(&context.keys), directory(context)?)?;
+    in_background(context)?;
     out.simple("Background saving started");
     Ok(Outcome::Done)
 }
 
 fn rewrite(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    save_in_background(Keyspace::clone(&context.keys), directory(context)?)?;
+    in_background(context)?;
     out.simple("Background append only file rewriting started");
     Ok(Outcome::Done)
 }

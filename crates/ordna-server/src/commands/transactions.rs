@@ -11,8 +11,12 @@
 //! refused when it is queued if there is none, EXEC is if there is none any more, and once begun it
 //! is executed to its end. Here each counts as if it set new keys, so it is begun only if there is
 //! room for those; what copies of older values take, kept by snapshots, may exceed the limit.
+//!
+//! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to see
+//! the writes before it, and so do other clients from then on.
 
 use ordna::OrderedIndex;
+use ordna_secondary::Transaction as IndexTransaction;
 
 use crate::command::{Command, Context, Outcome, Result, ok, refused};
 use crate::dispatch::deny;
@@ -120,9 +124,12 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     let most = context.state.settings.output_limit.size();
     let start = out.bytes.len();
     out.array(transaction.queued.len());
+    let mut indexed = context.state.indexes.transaction();
     for request in &transaction.queued {
         let before = out.bytes.len();
-        if let Err(error) = execute_queued(context, request.arguments(), start + most, out) {
+        if let Err(error) =
+            execute_queued(context, &mut indexed, request.arguments(), start + most, out)
+        {
             out.bytes.truncate(before);
             out.error(&error);
         }
@@ -134,15 +141,16 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
             ));
         }
     }
-    drop(lifted);
+    drop((lifted, indexed));
     context.session.executing = false;
     Ok(Outcome::Done)
 }
 
 /// Executes a command, and at once the work that it leaves to its connection. The replies must not
 /// grow beyond position `end`.
-fn execute_queued(
-    context: &mut Context<'_>,
+fn execute_queued<'a>(
+    context: &mut Context<'a>,
+    indexed: &mut Option<IndexTransaction<'a>>,
     arguments: Arguments<'_>,
     end: usize,
     out: &mut Replies,
@@ -167,7 +175,12 @@ fn execute_queued(
         Outcome::Lookup(mut lookup) => {
             while !lookup.step(end.saturating_sub(out.bytes.len()), out)? {}
         }
-        Outcome::Task(task) => task.run(context.state, Some(&context.keys), out),
+        Outcome::Task(task) => {
+            // It may wait for a cut of the indexes, which the transaction holds back.
+            *indexed = None;
+            task.run(context.state, Some(&context.keys), out);
+            *indexed = context.state.indexes.transaction();
+        }
         Outcome::Done | Outcome::Close | Outcome::Freeing(_) | Outcome::Late(_) => {}
     }
     Ok(())

@@ -3,7 +3,7 @@
 //! # Consistency
 //! The candidates come from a cut of the indexes that holds everything written before the query
 //! began. Then a snapshot of the keyspace is taken, from which each candidate is read and checked
-//! in full. So each document returned is as it was at one moment and passes the query, and a
+//! in full. No transaction of another client comes between the two. So each document returned is as it was at one moment and passes the query, and a
 //! document that passes from the begin of the query to its end is returned. A document that changes
 //! meanwhile is returned as it was before or after, or, if it comes to pass by that change only,
 //! left out.
@@ -23,7 +23,8 @@ use ordna_secondary::{Query, Range, View};
 use super::parse::{Node, Tag};
 use super::schema::{Field, FieldKind, Schema};
 use crate::hash::Hash;
-use crate::indexes::{Indexes, latest, told};
+use crate::indexes::{Indexes, told};
+use crate::keyspace::Keyspace;
 use crate::snapshot::Snapshot;
 use crate::stored;
 
@@ -166,7 +167,7 @@ impl<'a> Plan<'a> {
         indexes: &Indexes,
         schema: &'a Schema,
         node: Node,
-        timeout: Duration,
+        (timeout, held): (Duration, Option<&Keyspace>),
     ) -> Result<Self, String> {
         let until = Instant::now() + timeout;
         let service = indexes.service()?;
@@ -176,9 +177,7 @@ impl<'a> Plan<'a> {
             let left = until.saturating_duration_since(Instant::now());
             service.wait_until_built(&name, left).map_err(told)?;
         }
-        let left = until.saturating_duration_since(Instant::now());
-        let view = service.view(&latest(left)).map_err(told)?;
-        let documents = indexes.snapshot().ok_or("ERR the keyspace is being loaded")?;
+        let (view, documents) = indexes.states(until, held.is_some())?;
         Ok(Self { schema, node, view, documents, until, timeout })
     }
 

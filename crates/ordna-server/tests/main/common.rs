@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ordna_server::{Config, Server};
+use ordna_server::{Config, Data, Server};
 use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp3::decode::complete::decode as decode3;
 use tokio::sync::oneshot;
@@ -124,6 +124,10 @@ fn is_a_server() {
     let Ok(settings) = std::env::var(SETTINGS) else { return };
     let mut config = Config::default();
     for (name, value) in settings.split_whitespace().filter_map(|word| word.split_once('=')) {
+        if name == "dir" {
+            config.data = Some(Data::new(value.into()));
+            continue;
+        }
         let number: usize = value.parse().unwrap();
         match name {
             "max_memory" => config.max_memory = Some(number),

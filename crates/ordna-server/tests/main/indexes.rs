@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{Client, Random, start};
+use crate::common::{Child, Client, Random, spawn, start};
 use ordna_server::{Config, Data, LogSync};
 
 fn client() -> (crate::common::Running, Client) {
@@ -346,6 +346,33 @@ fn the_last_write_of_a_hash_is_what_its_index_has() {
     assert_eq!(found, expected.into_iter().map(|(_, id)| id).collect::<Vec<_>>());
 }
 
+/// A million and one hashes: what would look at all of them, or return too many, is refused.
+#[test]
+fn a_query_that_would_sort_everything_is_refused() {
+    let (_server, mut client) = client();
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC");
+    const LOT: usize = 10_000;
+    for start in (0..=1_000_000).step_by(LOT) {
+        let ids = start..(start + LOT).min(1_000_001);
+        let mut lot = Vec::new();
+        for id in ids.clone() {
+            let id = id.to_string();
+            let key = format!("d:{id}");
+            lot.extend(crate::common::request(&[b"HSET", key.as_bytes(), b"n", id.as_bytes()]));
+        }
+        client.send(&lot);
+        ids.for_each(|_| assert_eq!(client.reply(), b":1\r\n"));
+    }
+    for query in ["FT.SEARCH ft * SORTBY n", "FT.SEARCH ft -@n:[5 5]", "FT.AGGREGATE ft *"] {
+        let reply = client.say(query);
+        assert!(reply.starts_with("-ERR the query would look at more than"), "{query}: {reply}");
+    }
+    let reply = client.ask(&[b"FT.SEARCH", b"ft", b"@n:[5 7]", b"NOCONTENT", b"SORTBY", b"n"]);
+    assert_eq!(ids_of(&reply), ["d:5", "d:6", "d:7"]);
+    let reply = client.say("FT.SEARCH ft * LIMIT 0 100001");
+    assert!(reply.starts_with("-ERR LIMIT"), "{reply}");
+}
+
 fn durable(dir: &Path) -> Config {
     let data = Data { log: LogSync::Always, ..Data::new(dir.to_owned()) };
     Config { data: Some(data), ..Config::default() }
@@ -395,5 +422,220 @@ fn indexes_come_back_after_a_restart() {
     let refused = client.say("ORDNA.INDEX CREATE more ON t: PARTS name");
     assert!(refused.contains("indexes.json"), "{refused}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ damaged");
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// A transaction of one client writes two hashes: no query of another one sees the first alone.
+#[test]
+fn a_query_sees_all_of_a_transaction_or_nothing() {
+    let (server, mut client) = client();
+    client.say("ORDNA.INDEX CREATE n ON d: PARTS n NUMERIC");
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA g TAG");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::new(server.address);
+            for n in 0.. {
+                client.say("MULTI");
+                for id in 0..20 {
+                    let group = ["a", "b"][(id + n) % 2];
+                    client.say(&format!("HSET d:{id} n {n} g {group}"));
+                }
+                client.say("EXEC");
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        for _ in 0..400 {
+            let reply = client.say("ORDNA.INDEX SCAN n DISTINCT 1 ANY VALUES");
+            let values = words(&reply).len();
+            // The cursor, and one hash with its number.
+            assert!(values == 1 || values == 3, "{reply}");
+            let reply = client.say("ORDNA.INDEX SCAN n DISTINCT 1");
+            assert!(words(&reply).len() <= 2, "{reply}");
+            let reply = client.ask(&[b"FT.SEARCH", b"ft", b"@g:{a}", b"LIMIT", b"0", b"0"]);
+            assert!([r"*1\r\n:0\r\n", r"*1\r\n:10\r\n"].contains(&reply.as_str()), "{reply}");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+/// A number in `ORDNA.INDEX INFO`.
+fn number(client: &mut Client, index: &str, field: &str) -> u64 {
+    let info = words(&client.say(&format!("ORDNA.INDEX INFO {index}")));
+    let at = info.iter().position(|word| word == field).unwrap();
+    info[at + 1].trim_start_matches(':').parse().unwrap()
+}
+
+fn killed_and_started(child: Child, dir: &Path) -> (Child, Client) {
+    // SIGKILL.
+    drop(child);
+    let child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    (child, client)
+}
+
+/// What each index must hold, from the hashes.
+fn assert_current(client: &mut Client, ids: std::ops::Range<usize>) {
+    let mut expected: Vec<(i64, String)> = Vec::new();
+    for id in ids {
+        let id = format!("d:{id:04}");
+        if let Some(Ok(n)) = words(&client.say(&format!("HGET {id} n"))).first().map(|n| n.parse())
+        {
+            expected.push((n, id));
+        }
+    }
+    expected.sort();
+    let expected: Vec<String> = expected.into_iter().map(|(_, id)| id).collect();
+    assert_eq!(words(&client.say("ORDNA.INDEX SCAN n LIMIT 10000"))[1..], expected);
+    let search = "FT.SEARCH ft * SORTBY n LIMIT 0 10000 NOCONTENT";
+    assert_eq!(ids_of(&client.say(search)), expected);
+}
+
+fn ids_of(reply: &str) -> Vec<String> {
+    words(reply).into_iter().filter(|word| !word.starts_with(':')).collect()
+}
+
+/// Kills a server that has backed up and gone on: the indexes go on from their backup.
+#[test]
+fn indexes_go_on_from_their_backup_after_a_kill() {
+    let dir = std::env::temp_dir().join(format!("ordna-resume-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    client.say("ORDNA.INDEX CREATE n ON d: PARTS n NUMERIC");
+    client.say("ORDNA.INDEX CREATE dropped ON d: PARTS n");
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC SORTABLE tag TAG");
+    let write = |client: &mut Client, ids: std::ops::Range<usize>, shift: usize| {
+        ids.for_each(|id| {
+            client.say(&format!("HSET d:{id:04} n {} tag t", id * 7 % 1000 + shift));
+        });
+    };
+    write(&mut client, 0..1000, 0);
+    // Two of them expire: one before the restart, one later.
+    client.say("PEXPIRE d:0001 1500");
+    client.say("PEXPIRE d:0002 4000");
+    let backup = |client: &mut Client| {
+        client.say("BGSAVE");
+        while client.say("INFO persistence").contains("rdb_bgsave_in_progress:1") {}
+    };
+    backup(&mut client);
+    let changes = |client: &mut Client, shift| {
+        write(client, 100..150, shift);
+        client.say("DEL d:0200 d:0201");
+        client.say("RENAME d:0202 d:1000");
+        client.say("HSET d:0203 n 777");
+    };
+    changes(&mut client, 5000);
+    client.say("ORDNA.INDEX DROP dropped");
+    client.say("ORDNA.INDEX CREATE late ON d: PARTS tag n");
+    let cursor = words(&client.say("ORDNA.INDEX SCAN n LIMIT 1"))[0].clone();
+    let vector = words(&client.say("ORDNA.INDEX INFO n"));
+    let vector = vector[vector.iter().position(|word| word == "vector").unwrap() + 1].clone();
+    std::thread::sleep(Duration::from_millis(1600));
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert_eq!(number(&mut client, "n", "built"), 0, "it was built again");
+    client.say("ORDNA.INDEX COUNT late");
+    assert!(number(&mut client, "late", "built") > 900, "it was not built");
+    assert_eq!(words(&client.say("ORDNA.INDEX LIST")), ["late", "n"]);
+    let next = client.say(&format!("ORDNA.INDEX SCAN n LIMIT 1 CURSOR {cursor}"));
+    assert_eq!(words(&next).len(), 2, "{next}");
+    // The position goes on behind the one from before.
+    let later = client.say(&format!("ORDNA.INDEX COUNT n AT {vector} TIMEOUT 10000"));
+    assert!(later.starts_with(':'), "{later}");
+    let patience = Instant::now() + Duration::from_secs(20);
+    while client.say("EXISTS d:0002") != r":0\r\n" {
+        assert!(Instant::now() < patience);
+    }
+    while number(&mut client, "n", "entries") > 996 {
+        assert!(Instant::now() < patience, "an expired hash stays in its index");
+    }
+    assert_current(&mut client, 0..1001);
+    // Again without a new backup.
+    changes(&mut client, 9000);
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert_eq!(number(&mut client, "n", "built"), 0);
+    // A backup of the keyspace alone: that of the indexes lacks what came before it.
+    std::fs::rename(dir.join("indexes"), dir.join("kept")).unwrap();
+    write(&mut client, 300..320, 20_000);
+    backup(&mut client);
+    let _ = std::fs::remove_dir_all(dir.join("indexes"));
+    std::fs::rename(dir.join("kept"), dir.join("indexes")).unwrap();
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert!(number(&mut client, "n", "built") > 900);
+    backup(&mut client);
+    client.say("ORDNA.DELRANGE [d:0400 [d:0500");
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    backup(&mut client);
+    client.say("FLUSHALL");
+    write(&mut client, 0..10, 0);
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    // A damaged backup of the indexes is not used.
+    write(&mut client, 0..500, 0);
+    backup(&mut client);
+    let newest = std::fs::read_dir(dir.join("indexes")).unwrap().map(|entry| entry.unwrap().path());
+    let newest = newest.filter(|path| path.is_dir()).max().unwrap();
+    std::fs::write(newest.join("SERVICE.json"), "{").unwrap();
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert_eq!(number(&mut client, "n", "entries"), 500);
+    drop(child);
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Kills a server at random moments of a load with backups; the entries are those of the hashes.
+#[test]
+fn kills_under_load_leave_current_indexes() {
+    let dir = std::env::temp_dir().join(format!("ordna-kills-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut random = Random::new(3);
+    let mut child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    client.say("ORDNA.INDEX CREATE n ON d: PARTS n NUMERIC");
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC SORTABLE");
+    for _ in 0..6 {
+        for _ in 0..1 + random.below(3) {
+            let mut commands = Vec::new();
+            for _ in 0..random.below(3000) {
+                let id = format!("d:{:04}", random.below(800));
+                let n = random.below(1_000_000).to_string();
+                match random.below(8) {
+                    0 => commands.extend(crate::common::request(&[b"DEL", id.as_bytes()])),
+                    1 => commands.extend(crate::common::request(&[
+                        b"PEXPIRE",
+                        id.as_bytes(),
+                        &n.as_bytes()[..n.len().min(3)],
+                    ])),
+                    _ => commands.extend(crate::common::request(&[
+                        b"HSET",
+                        id.as_bytes(),
+                        b"n",
+                        n.as_bytes(),
+                    ])),
+                }
+            }
+            client.send(&commands);
+            client.send(&crate::common::request(&[b"BGSAVE"]));
+            std::thread::sleep(Duration::from_millis(random.below(60) as u64));
+        }
+        (child, client) = killed_and_started(child, &dir);
+        // What has a deadline expires while hashes and entries are compared.
+        for id in 0..800 {
+            client.say(&format!("PERSIST d:{id:04}"));
+        }
+        assert_current(&mut client, 0..800);
+    }
+    drop(child);
     let _ = std::fs::remove_dir_all(&dir);
 }

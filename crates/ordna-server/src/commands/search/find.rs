@@ -1,6 +1,6 @@
 //! `FT.SEARCH` and `FT.EXPLAIN`.
 
-use super::common::{Common, property, query, within_limit};
+use super::common::{Common, aliased, property, query, within_limit};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;
@@ -36,23 +36,13 @@ fn options(words: &mut Words<'_>, schema: &Schema, node: &mut Node) -> Result<Se
         } else if words.take("nocontent") {
             search.only_keys = true;
         } else if words.take("return") {
-            let mut count = words.count_of("RETURN", MOST_RETURNED)?;
-            search.only_keys |= count == 0;
-            let mut fields = Vec::new();
-            while count > 0 {
-                count -= 1;
-                let name = property(words.of("RETURN")?, "a field of RETURN")?;
-                let path = schema.field(name).map_or(name, |field| field.path.as_str());
-                let alias = match count >= 2 && words.take("as") {
-                    true => {
-                        count -= 2;
-                        words.text_of("AS")?
-                    }
-                    false => name,
-                };
-                fields.push((alias.to_owned(), path.to_owned()));
-            }
-            search.fields = Some(fields);
+            let fields = aliased(words, "RETURN", MOST_RETURNED)?;
+            search.only_keys |= fields.is_empty();
+            let path = |name| schema.field(name).map_or(name, |field| field.path.as_str());
+            let fields = fields.into_iter();
+            search.fields = Some(
+                fields.map(|(alias, name)| (alias.to_owned(), path(name).to_owned())).collect(),
+            );
         } else if words.take("sortby") {
             let name = property(words.of("SORTBY")?, "the field of SORTBY")?;
             let field = schema.field(name).ok_or_else(|| unknown_field(name, schema))?;
@@ -87,14 +77,14 @@ fn options(words: &mut Words<'_>, schema: &Schema, node: &mut Node) -> Result<Se
 /// `FT.SEARCH index query [options]`
 pub fn search(
     state: &State,
-    _: Option<&Keyspace>,
+    held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), String> {
     let mut words = Words::new(arguments, 1);
     let (schema, mut node) = query(state, &mut words)?;
     let search = options(&mut words, &schema, &mut node)?;
-    let plan = Plan::new(&state.indexes, &schema, node, search.common.timeout)?;
+    let plan = Plan::new(&state.indexes, &schema, node, (search.common.timeout, held))?;
     let (offset, most) = (search.offset, search.offset + search.count);
     let mut ids: Vec<Vec<u8>> = Vec::new();
     let mut total = 0;
@@ -190,7 +180,7 @@ fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out
 /// `FT.EXPLAIN index query [options]`
 pub fn explain(
     state: &State,
-    _: Option<&Keyspace>,
+    held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), String> {
@@ -198,7 +188,7 @@ pub fn explain(
     let (schema, mut node) = query(state, &mut words)?;
     // redis-py sends the options of a search.
     let search = options(&mut words, &schema, &mut node)?;
-    let plan = Plan::new(&state.indexes, &schema, node, search.common.timeout)?;
+    let plan = Plan::new(&state.indexes, &schema, node, (search.common.timeout, held))?;
     out.bulk(plan.explain()?.as_bytes());
     Ok(())
 }
