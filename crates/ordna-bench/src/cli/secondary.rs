@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ordna::backup::BackupOptions;
 use ordna::tuple::{Encode, Value};
 use ordna::{OrderedIndex, Store};
@@ -19,9 +19,27 @@ use ordna_secondary::{
 use super::common::BenchError;
 use crate::memory;
 
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// One index: insert, scan, backup, recovery, update, freshness.
+    One,
+    /// Deletion from one index.
+    Delete,
+    /// A build from a snapshot of the documents.
+    Build,
+    /// Reverse maps of pointers and of copies.
+    Maps,
+    /// Many indexes.
+    Many,
+}
+
 /// What to measure.
 #[derive(Debug, Args)]
 pub struct Secondary {
+    /// Only these experiments; all unless told.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Experiment>,
     /// Documents.
     #[arg(long, default_value_t = 1_000_000)]
     n: u64,
@@ -203,100 +221,116 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
         .unwrap_or_default()
 }
 
+fn say(what: &str, value: &str, ratio: &str) {
+    println!("| {what} | {value} | {ratio} |");
+}
+
 impl Secondary {
     pub fn run(&self) -> Result<(), BenchError> {
-        let n = self.n;
+        use Experiment::{Build, Delete, Many, Maps, One};
         let io = |error: std::io::Error| said(format!("{}: {error}", self.dir.display()));
         if self.dir.exists() {
             std::fs::remove_dir_all(&self.dir).map_err(io)?;
         }
-        println!("{n} documents, {} threads feed, as many workers\n", self.threads);
+        println!("{} documents, {} threads feed, as many workers\n", self.n, self.threads);
         println!("| figure | value | against the raw store |\n|---|---|---|");
+        let wants = |one| self.only.is_empty() || self.only.contains(&one);
         let raw = self.raw()?;
-        let rate = |took: Duration| n as f64 / took.as_secs_f64();
-        let say =
-            |what: &str, value: String, ratio: &str| println!("| {what} | {value} | {ratio} |");
-        let against = |what: &str, took: Duration| {
-            let (value, ratio) = (rate(took) / 1e6, rate(took) / rate(raw));
-            say(what, format!("{value:.2} M/s"), &format!("{ratio:.2}"));
-        };
-        against("raw store, insert", raw);
+        self.against("raw store, insert", raw, raw);
+        if wants(One) {
+            self.one(raw)?;
+            std::fs::remove_dir_all(&self.dir).map_err(io)?;
+        }
+        if wants(Delete) {
+            let mut world = self.loaded(Options::new())?.0;
+            self.against("one index, delete", world.feed_all(|_| None)?, raw);
+            world.check(0, 0, 0)?;
+        }
+        if wants(Build) {
+            let world = World::new(self, Options::new(), (self.n, 1))?;
+            let began = Instant::now();
+            world.create(1)?;
+            let what = "build from a snapshot, its documents made meanwhile";
+            self.against(what, began.elapsed(), raw);
+            world.check(0, self.n, 0)?;
+        }
+        if wants(Maps) {
+            self.maps(raw)?;
+        }
+        if wants(Many) {
+            self.many()?;
+        }
+        Ok(())
+    }
 
-        let before = memory::allocated();
-        let options = Options::new().backups(&self.dir);
-        let mut world = World::new(self, options.clone(), (0, 1))?;
+    /// Prints the rate of a change of each document.
+    fn against(&self, what: &str, took: Duration, raw: Duration) {
+        let rate = self.n as f64 / took.as_secs_f64() / 1e6;
+        let ratio = raw.as_secs_f64() / took.as_secs_f64();
+        say(what, &format!("{rate:.2} M/s"), &format!("{ratio:.2}"));
+    }
+
+    /// A world of one index with all documents, and how long they took.
+    fn loaded(&self, options: Options) -> Result<(World, Duration), BenchError> {
+        let mut world = World::new(self, options, (0, 1))?;
         world.create(1)?;
-        let built = world.feed_all(|number| Some(document(number, 0, 1)))?;
-        against("one index, insert", built);
-        world.check(0, n, 0)?;
-        let held = memory::allocated() - before;
-        let pointers = world.bytes()?;
-        self.scans(&world)?;
+        let took = world.feed_all(|number| Some(document(number, 0, 1)))?;
+        world.check(0, self.n, 0)?;
+        Ok((world, took))
+    }
 
+    fn one(&self, raw: Duration) -> Result<(), BenchError> {
+        let n = self.n;
+        let options = Options::new().backups(&self.dir);
+        let (mut world, built) = self.loaded(options.clone())?;
+        self.against("one index, insert", built, raw);
+        self.scans(&world)?;
         let began = Instant::now();
         world.service.back_up(1, &BackupOptions::new()).map_err(said)?;
-        say("backup", format!("{:.2} s", began.elapsed().as_secs_f64()), "");
+        say("backup", &format!("{:.2} s", began.elapsed().as_secs_f64()), "");
         let began = Instant::now();
         let recovered = World::new(self, options, (0, 1))?;
         let recovery = began.elapsed();
         recovered.check(0, n, 0)?;
         drop(recovered);
         let ratio = built.as_secs_f64() / recovery.as_secs_f64();
-        say("recovery", format!("{:.2} s", recovery.as_secs_f64()), "");
-        say(
-            "recovery against the stream of all documents",
-            format!("{ratio:.1} times as fast"),
-            "",
-        );
-
-        against("one index, update", world.feed_all(|number| Some(document(number, 1, 1)))?);
+        say("recovery", &format!("{:.2} s", recovery.as_secs_f64()), "");
+        let faster = format!("{ratio:.1} times as fast");
+        say("recovery against the stream of all documents", &faster, "");
+        let took = world.feed_all(|number| Some(document(number, 1, 1)))?;
+        self.against("one index, update", took, raw);
         world.check(0, n, 1)?;
-        against("one index, update of other fields", {
-            world.feed_all(|number| Some(document(number, 1, 1).with("other", Value::Null)))?
-        });
+        let took =
+            world.feed_all(|number| Some(document(number, 1, 1).with("other", Value::Null)))?;
+        self.against("one index, update of other fields", took, raw);
         world.check(0, n, 1)?;
-        self.freshness(&world)?;
-        drop(world);
+        self.freshness(&world)
+    }
 
-        let mut world = World::new(self, Options::new(), (0, 1))?;
-        world.create(1)?;
-        world.feed_all(|number| Some(document(number, 0, 1)))?;
-        against("one index, delete", world.feed_all(|_| None)?);
-        world.check(0, 0, 0)?;
-        drop(world);
-
-        let world = World::new(self, Options::new(), (n, 1))?;
-        let began = Instant::now();
-        world.create(1)?;
-        against("build from a snapshot, its documents made meanwhile", began.elapsed());
-        world.check(0, n, 0)?;
-        drop(world);
-
-        let before = memory::allocated();
-        let mut world = World::new(self, Options::new().reverse(Reverse::Copies), (0, 1))?;
-        world.create(1)?;
-        against("one index with maps of copies, insert", {
-            world.feed_all(|number| Some(document(number, 0, 1)))?
-        });
-        let (all, copies) = (memory::allocated() - before, world.bytes()?);
-        against("one index with maps of copies, update", {
-            world.feed_all(|number| Some(document(number, 1, 1)))?
-        });
-        drop(world);
-        let each = |bytes: usize| bytes as f64 / n as f64;
-        say("entries", format!("{:.0} bytes each", each(pointers.0)), "");
-        say(
-            "reverse maps, pointers against copies",
-            format!("{:.0} against {:.0} bytes each", each(pointers.1), each(copies.1)),
-            &format!("{:.2} of copies", pointers.1 as f64 / copies.1 as f64),
-        );
-        say(
-            "allocated for all, pointers against copies",
-            format!("{:.0} against {:.0} bytes each", each(held), each(all)),
-            &format!("{:.2} of copies", held as f64 / all as f64),
-        );
-        self.many()?;
-        std::fs::remove_dir_all(&self.dir).map_err(io)
+    /// The memory of reverse maps of either kind.
+    fn maps(&self, raw: Duration) -> Result<(), BenchError> {
+        let measure = |reverse: Reverse| -> Result<(usize, usize, usize), BenchError> {
+            let before = memory::allocated();
+            let (mut world, took) = self.loaded(Options::new().reverse(reverse))?;
+            self.against(&format!("one index with maps of {reverse:?}, insert"), took, raw);
+            let (entries, map) = world.bytes()?;
+            let all = memory::allocated() - before;
+            let took = world.feed_all(|number| Some(document(number, 1, 1)))?;
+            self.against(&format!("one index with maps of {reverse:?}, update"), took, raw);
+            Ok((entries, map, all))
+        };
+        let (entries, pointers, with_pointers) = measure(Reverse::Pointers)?;
+        let (_, copies, with_copies) = measure(Reverse::Copies)?;
+        let each = |bytes: usize| bytes as f64 / self.n as f64;
+        say("entries", &format!("{:.0} bytes each", each(entries)), "");
+        for (what, pointers, copies) in [
+            ("reverse maps, pointers against copies", pointers, copies),
+            ("allocated for all, pointers against copies", with_pointers, with_copies),
+        ] {
+            let bytes = format!("{:.0} against {:.0} bytes each", each(pointers), each(copies));
+            say(what, &bytes, &format!("{:.2} of copies", pointers as f64 / copies as f64));
+        }
+        Ok(())
     }
 
     /// The raw store: the same keys, made beforehand, by as many threads.
