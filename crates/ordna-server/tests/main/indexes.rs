@@ -363,8 +363,10 @@ fn a_query_that_would_sort_everything_is_refused() {
         client.send(&lot);
         ids.for_each(|_| assert_eq!(client.reply(), b":1\r\n"));
     }
-    for query in ["FT.SEARCH ft * SORTBY n", "FT.SEARCH ft -@n:[5 5]", "FT.AGGREGATE ft *"] {
-        let reply = client.say(query);
+    for query in ["FT.SEARCH ft * SORTBY n", "FT.SEARCH ft -@n:[5,5]", "FT.AGGREGATE ft *"] {
+        let words: Vec<String> = query.split(' ').map(|word| word.replace(',', " ")).collect();
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let reply = client.ask(&words);
         assert!(reply.starts_with("-ERR the query would look at more than"), "{query}: {reply}");
     }
     let reply = client.ask(&[b"FT.SEARCH", b"ft", b"@n:[5 7]", b"NOCONTENT", b"SORTBY", b"n"]);
