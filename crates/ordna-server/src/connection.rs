@@ -128,7 +128,7 @@ impl Connection<'_> {
         let mut executed = 0;
         loop {
             if executed % AHEAD == 0 {
-                self.fetch_ahead(requests);
+                self.fetch_ahead(session, requests);
             }
             let arguments = match requests.next(session.user.is_some()) {
                 Ok(None) => return Ok(true),
@@ -200,9 +200,9 @@ impl Connection<'_> {
     }
 
     /// Has the memory behind the keys of several commands fetched at once.
-    fn fetch_ahead(&self, requests: &Requests) {
+    fn fetch_ahead(&self, session: &Session, requests: &Requests) {
         let mut keys = [&[][..]; AHEAD];
-        let found = requests.ahead(&mut keys);
+        let found = requests.ahead(session.user.is_some(), &mut keys);
         if found > 1 {
             self.state.keys().get_many_with(&keys[..found], |_, _| ());
         }

@@ -232,11 +232,12 @@ impl Requests {
     }
 
     /// The first arguments of the complete commands that follow, up to the length of `keys`;
-    /// returns how many. Only a look: what is no such command ends it.
-    pub fn ahead<'a>(&'a self, keys: &mut [&'a [u8]]) -> usize {
+    /// returns how many. Only a look: what is no such command ends it. A client that has not
+    /// authenticated has none.
+    pub fn ahead<'a>(&'a self, authenticated: bool, keys: &mut [&'a [u8]]) -> usize {
         let mut found = 0;
         let mut rest = self.buffer.get(self.at..).unwrap_or_default();
-        if self.missing > 0 {
+        if self.missing > 0 || !authenticated {
             return 0;
         }
         while let Some(place) = keys.get_mut(found)
@@ -442,22 +443,23 @@ mod tests {
             requests = Requests::default();
             requests.receive().extend_from_slice(&bytes[..cut]);
             let mut keys = [&[][..]; 4];
-            let found = requests.ahead(&mut keys);
+            let found = requests.ahead(true, &mut keys);
             whole.push(found);
             assert_eq!(keys[..found], [b"k1".as_slice(), b"k2"][..found], "cut at {cut}");
         }
         assert_eq!(whole.last(), Some(&2));
         assert!(whole.is_sorted());
-        assert_eq!(requests.ahead(&mut [&[][..]; 1]), 1);
+        assert_eq!(requests.ahead(true, &mut [&[][..]; 1]), 1);
+        assert_eq!(requests.ahead(false, &mut [&[][..]; 1]), 0);
         // Behind a command that was taken, and not within one.
         assert!(requests.next(true).unwrap().is_some());
-        assert_eq!(requests.ahead(&mut [&[][..]; 4]), 1);
+        assert_eq!(requests.ahead(true, &mut [&[][..]; 4]), 1);
         for broken in ["*2\r\n$x", "*99999999\r\n", "GET a\r\n", "*2\r\n$999999\r\na", "*2\r"] {
             let mut requests = Requests::default();
             requests.receive().extend_from_slice(broken.as_bytes());
-            assert_eq!(requests.ahead(&mut [&[][..]; 4]), 0, "{broken:?}");
+            assert_eq!(requests.ahead(true, &mut [&[][..]; 4]), 0, "{broken:?}");
             let _ = requests.next(true);
-            assert_eq!(requests.ahead(&mut [&[][..]; 4]), 0, "{broken:?}");
+            assert_eq!(requests.ahead(true, &mut [&[][..]; 4]), 0, "{broken:?}");
         }
     }
 

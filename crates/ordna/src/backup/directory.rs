@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::error::BackupError;
 use super::storage::Storage;
 
 /// The file whose lock makes a directory one store's.
 const LOCK: &str = "LOCK";
-/// How long the lock is awaited.
-const ENDING: Duration = Duration::from_millis(500);
 const BACKUP: &str = "backup-";
 const SEGMENT: &str = "log-";
 const UNFINISHED: &str = "unfinished-";
@@ -59,18 +55,9 @@ impl Listing {
     }
 }
 
-/// Takes the directory's lock. A store that is just ending, in a thread that collects perhaps, gets
-/// [`ENDING`] to release it.
+/// Takes the directory's lock. A store that is dropped has released it when the drop returns.
 pub(crate) fn lock(storage: &dyn Storage, dir: &Path) -> Result<Box<dyn Send + Sync>, BackupError> {
     let path = dir.join(LOCK);
-    let begin = Instant::now();
-    loop {
-        if let Some(held) = storage.lock(&path).map_err(BackupError::io(&path, "lock"))? {
-            return Ok(held);
-        }
-        if begin.elapsed() > ENDING {
-            return Err(BackupError::InUse { dir: dir.to_owned() });
-        }
-        thread::sleep(ENDING / 50);
-    }
+    let held = storage.lock(&path).map_err(BackupError::io(&path, "lock"))?;
+    held.ok_or_else(|| BackupError::InUse { dir: dir.to_owned() })
 }

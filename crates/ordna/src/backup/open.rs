@@ -705,8 +705,8 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         }
     }
 
-    /// Ends the log in order and durably; later writes are refused. Dropping the last of a store
-    /// and its snapshots does the same, but cannot tell of a failure.
+    /// Ends the log in order and durably; later writes are refused. Dropping the store does the
+    /// same and releases the directory, but cannot tell of a failure.
     ///
     /// # Errors
     /// [`Error::LogFailed`].

@@ -7,12 +7,11 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Weak;
 
 use super::budget::Budget;
 use super::collectors::Collection;
 use super::entry::{Found, Put};
-use super::journal::Journal;
 use super::options::Options;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
@@ -79,8 +78,6 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub time: Timekeeper,
     pub deadlines: Deadlines<K>,
     pub walks: Walks,
-    /// The log of all writes, if the store has one.
-    pub journal: OnceLock<Arc<dyn Journal<K, V>>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
@@ -95,7 +92,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             time: Timekeeper::new(options.clock),
             deadlines: Deadlines::new(),
             walks: Walks::default(),
-            journal: OnceLock::new(),
         }
     }
 

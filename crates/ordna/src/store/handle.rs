@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::budget::{Budget, Lifted};
@@ -62,9 +62,13 @@ pub struct Statistics {
 /// An ordered store with snapshots; see the [module](super).
 ///
 /// Point operations, walks and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
-/// store may be dropped while snapshots live.
+/// store may be dropped while snapshots live. Dropping a store that was opened in a directory ends
+/// its log, durably, and releases the directory before the drop returns.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
+    /// The log of all writes, if the store has one. Not in the engine, which snapshots and the
+    /// threads that collect may keep beyond the store.
+    pub(super) journal: OnceLock<Arc<dyn Journal<K, V>>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Default for Store<K, V> {
@@ -94,7 +98,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// A store of a tree whose entries were paid for from the budget.
     pub(super) fn of(options: Options, budget: Budget, tree: Tree<K, V>) -> Self {
-        Self { engine: Arc::new_cyclic(|me| Engine::new(options, budget, tree, me.clone())) }
+        let engine = Arc::new_cyclic(|me| Engine::new(options, budget, tree, me.clone()));
+        Self { engine, journal: OnceLock::new() }
     }
 
     #[inline]
@@ -105,7 +110,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// The log of all writes, if the store has one.
     #[inline]
     pub(crate) fn journal(&self) -> Option<&Arc<dyn Journal<K, V>>> {
-        self.engine().journal.get()
+        self.journal.get()
     }
 
     /// Tries something that may exceed the memory limit; collects and tries again if it does.

@@ -16,7 +16,7 @@ use ordna_base::{Error, Key, Value};
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Has all writes from now on recorded. The store must have no journal.
     pub(crate) fn attach(&self, journal: Arc<dyn Journal<K, V>>) {
-        let attached = self.engine().journal.set(journal);
+        let attached = self.journal.set(journal);
         debug_assert!(attached.is_ok(), "a store has one journal");
     }
 

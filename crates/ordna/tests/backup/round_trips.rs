@@ -187,3 +187,34 @@ fn a_successor_begins_empty_and_the_log_says_so() {
         .collect();
     assert_eq!(keys, [b"c", b"d"]);
 }
+
+#[test]
+fn a_drop_ends_the_log_and_releases_the_directory_whatever_lives_on() {
+    let dir = std::env::temp_dir().join(format!("ordna-drop-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let mut kept = Vec::new();
+    for round in 0..100_u64 {
+        // Collectors run, so one of them may hold the store's memory when the store is dropped.
+        let store: Store<u64, u64> = Store::open(&dir, OpenOptions::new()).unwrap();
+        let recovery = store.durability().unwrap().recovery;
+        assert!(recovery.log.cuts.is_empty(), "round {round}: {:?}", recovery.log.cuts);
+        assert_eq!(store.approximate_len(), round as usize);
+        for value in 0..50 {
+            drop(store.snapshot());
+            store.insert(&round, &value).unwrap();
+        }
+        kept.push(store.snapshot());
+        let successor = (round == 50).then(|| store.successor(Options::new()).unwrap());
+        drop(store);
+        if let Some(successor) = successor {
+            // The directory is the successor's, which is empty.
+            for key in 0..=round {
+                successor.insert(&key, &49).unwrap();
+            }
+            let refused = Store::<u64, u64>::open(&dir, OpenOptions::new());
+            assert!(matches!(refused, Err(BackupError::InUse { .. })));
+        }
+    }
+    assert!(kept.iter().zip(0..).all(|(snapshot, round)| snapshot.get(&round) == Some(49)));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
