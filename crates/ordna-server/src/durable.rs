@@ -75,6 +75,10 @@ pub async fn settle(state: &State) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.persistence else { return Ok(()) };
     let keys = Keyspace::clone(&state.keys());
     let (position, always) = (keys.log_position(), persistence.data.log == Sync::Always);
+    if !always {
+        // Connections that are ready run and append first: one write of the log serves them all.
+        tokio::task::yield_now().await;
+    }
     poll_fn(|context| match always {
         true => keys.poll_durable(position, context),
         false => keys.poll_flushed(position, context),
