@@ -13,6 +13,15 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+/// Settings of the allocator, which reads them under this name, up to the zero.
+///
+/// One arena: records that one thread frees make room for those of all others. Large caches for each
+/// thread: records come back in batches of 256, which otherwise overflow into the arena.
+#[expect(unsafe_code, reason = "the allocator looks its settings up by name")]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static ALLOCATOR_SETTINGS: &[u8; 62] =
+    b"narenas:1,tcache_nslots_small_max:2000,lg_tcache_nslots_mul:4\0";
+
 /// Ordered in-memory store that speaks the Redis protocol.
 ///
 /// Without a command it starts the server on 127.0.0.1:6380.
