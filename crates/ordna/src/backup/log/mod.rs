@@ -45,10 +45,12 @@ use crate::{Error, Put};
 /// Number of stripes: one bit each in a word.
 const STRIPES: usize = 64;
 /// Recently spilled keys that a stripe remembers, so that a hot key spills once in a while only.
-const RECENT: usize = 64;
+/// Those of all stripes fit a core's cache beside the writer's own data.
+const RECENT: usize = 16;
 
-/// Bytes of spilled states at which a lane hands them to the delta.
-const GATHERED: usize = 16 << 10;
+/// Bytes of spilled states at which a lane hands them to the delta. Those of all stripes fit a
+/// core's cache.
+const GATHERED: usize = 4 << 10;
 
 /// What a write in a critical section works with.
 struct Lane<K: StoredKey + ?Sized> {
