@@ -212,6 +212,7 @@ fn a_newer_format_is_refused_as_such() {
     disk.replace(path, content);
     let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
     assert!(matches!(error, BackupError::NewerFormat { found: 3, known: 2, .. }), "{error}");
+    let (disk, _) = small_backup(Compression::None);
     let path = Path::new("/b/MANIFEST");
     let text = String::from_utf8(disk.read(path)).unwrap();
     let (_, json) = text.split_once('\n').unwrap();
@@ -236,6 +237,55 @@ fn bytes_behind_the_end_and_swapped_files_are_found() {
     disk.replace(path, other.read(path));
     let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
     assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+}
+
+/// A shard without its last block, and a manifest of that length: the writer stopped early.
+#[test]
+fn a_shard_without_its_end_is_found() {
+    const END: usize = 56;
+    let (disk, _) = small_backup(Compression::None);
+    let (path, manifest) = (Path::new("/b/shard-0000"), Path::new("/b/MANIFEST"));
+    let content = disk.read(path);
+    let text = String::from_utf8(disk.read(manifest)).unwrap();
+    let (_, json) = text.split_once('\n').unwrap();
+    let shorter = content.len() - END;
+    let json = json.replacen(&content.len().to_string(), &shorter.to_string(), 1);
+    let sum = crc32c::crc32c(format!("ORDNA-MANIFEST 2 {json}").as_bytes());
+    disk.replace(manifest, format!("ORDNA-MANIFEST 2 {sum:08x}\n{json}").into_bytes());
+    disk.replace(path, content[..shorter].to_vec());
+    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    assert!(error.to_string().contains("its last block is missing"), "{error}");
+}
+
+/// Segments of one block each, as a crash leaves them.
+fn rotated_log() -> Model {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Always).segment_bytes(1)).unwrap();
+    script()[..4].iter().for_each(|step| step.run(&store).unwrap());
+    disk.after_exit()
+}
+
+#[test]
+fn a_segment_that_is_continued_misses_the_next() {
+    use ordna::backup::Storage;
+    let disk = rotated_log();
+    let (last, _) = last_segment(&disk);
+    disk.remove(&last).unwrap();
+    match Bytes::open(DIR, options(&disk, Sync::Always)) {
+        Err(BackupError::Missing { path, .. }) => assert_eq!(path, last),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_segment_under_the_name_of_another_is_found() {
+    let disk = rotated_log();
+    let (last, _) = last_segment(&disk);
+    let first = last.with_file_name("log-0000000001");
+    assert_ne!(first, last);
+    disk.replace(&last, disk.read(&first));
+    let error = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap_err();
+    assert!(error.to_string().contains("is segment 1, not"), "{error}");
 }
 
 /// What the fuzz targets do for hours, for a moment: bytes of records, changed, with right

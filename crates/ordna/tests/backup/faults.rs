@@ -1,10 +1,13 @@
 //! Each operation on the disk fails once, lies once, and is the last one once.
 
+use std::time::Duration;
+
+use ordna::OrderedIndex;
 use ordna::backup::Sync;
 use ordna_testkit::random::Random;
 
 use super::disk::{Fault, Model};
-use super::steps::{check, live, live_with, options, script};
+use super::steps::{Bytes, DIR, check, live, live_with, options, script, state_of};
 
 /// Operations of a life without a fault.
 fn operations(sync: Sync) -> u64 {
@@ -71,6 +74,32 @@ fn each_operation_fails_once_while_segments_rotate() {
         }
     }
     assert!(most > 2, "{most} segments: nothing rotates");
+}
+
+/// What is synced stands in segments that the log has left, or comes to stand in one that it has
+/// not begun.
+#[test]
+fn a_sync_covers_the_segments_before_the_current_one() {
+    for round in 0..120 {
+        let disk = Model::new();
+        let store = Bytes::open(DIR, options(&disk, Sync::Never).segment_bytes(1)).unwrap();
+        for key in [b"a", b"b", b"c"] {
+            store.insert(key, b"1").unwrap();
+            if round % 2 == 0 {
+                store.flush_log().unwrap();
+            }
+            if round % 3 == 0 {
+                // The log's thread begins a segment meanwhile.
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        }
+        store.sync_log().unwrap();
+        for seed in 0..4 {
+            let after = disk.after_power_cut(&mut Random::new(round << 8 | seed));
+            let after = Bytes::open(DIR, options(&after, Sync::Never)).unwrap();
+            assert_eq!(state_of(&after), state_of(&store), "round {round}, power cut {seed}");
+        }
+    }
 }
 
 #[test]
