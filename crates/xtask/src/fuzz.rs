@@ -28,17 +28,28 @@ pub fn run(seconds: &str) -> Outcome {
             .env("RUSTFLAGS", FLAGS),
     )?;
     let sources = std::fs::read_dir(folder.join("fuzz_targets")).map_err(|e| e.to_string())?;
+    // All at once: a target keeps one core busy.
+    let mut running = Vec::new();
     for source in sources.flatten().map(|source| source.path()) {
         let Some(name) = source.file_stem() else { continue };
         println!("{} for {seconds} s", name.display());
         let corpus = folder.join("corpus").join(name);
         std::fs::create_dir_all(&corpus).map_err(|error| error.to_string())?;
-        must(
-            Command::new(folder.join("target").join(TARGET).join("release").join(name))
-                .args([format!("-max_total_time={seconds}"), "-print_final_stats=1".to_owned()])
-                .arg(corpus)
-                .current_dir(&folder),
-        )?;
+        let program = folder.join("target").join(TARGET).join("release").join(name);
+        let child = Command::new(&program)
+            .args([format!("-max_total_time={seconds}"), "-print_final_stats=1".to_owned()])
+            .arg(corpus)
+            .current_dir(&folder)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", program.display()))?;
+        running.push((program, child));
     }
-    Ok(())
+    let mut failed = Vec::new();
+    for (program, mut child) in running {
+        let status = child.wait().map_err(|error| error.to_string())?;
+        if !status.success() {
+            failed.push(format!("{} failed: {status}", program.display()));
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }

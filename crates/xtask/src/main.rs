@@ -19,6 +19,7 @@ cargo xtask faults [PART]     take out each planted fault (whose name contains P
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
 cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
+cargo xtask mutants PART/N    make so many of the mistakes of each of these files
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer

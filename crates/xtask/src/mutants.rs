@@ -29,11 +29,8 @@ use crate::faults::{Part, Verdict, build_in, judge};
 use crate::page;
 use crate::tools::{Outcome, root};
 
-/// How long a suite without a mistake may take.
-const CLEAN_LIMIT: Duration = Duration::from_secs(240);
-
-/// A suite that takes this much longer than without a mistake, and twice as long, hangs.
-const HANG: Duration = Duration::from_secs(20);
+/// How long no test of a suite without a mistake may end.
+const CLEAN_LIMIT: Duration = Duration::from_secs(120);
 
 /// Answers whether a mistake is picked; stands in each package of the copy.
 const SWITCH: &str = r#"
@@ -74,11 +71,34 @@ impl Mistake {
     }
 }
 
-/// All mistakes of the groups whose name contains `part`; with a number behind a colon, that one.
+/// Which mistakes of a group are tried: all, one by its number, or so many.
+#[derive(Clone, Copy)]
+enum Choice {
+    All,
+    One(usize),
+    Some(usize),
+}
+
+impl Choice {
+    /// Whether the nth of a group's mistakes is tried, counted from 1.
+    fn takes(self, nth: usize, of: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(one) => nth == one,
+            // Evenly spread over the group's files.
+            Self::Some(count) => nth * count / of != (nth - 1) * count / of,
+        }
+    }
+}
+
+/// The mistakes of the groups whose name contains `part`: all, the one whose number stands behind
+/// a colon, or as many of each group as stand behind a slash.
 pub fn run(part: &str) -> Outcome {
-    let (part, only) = match part.split_once(':') {
-        Some((part, number)) => (part, number.parse::<usize>().ok()),
-        None => (part, None),
+    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number"));
+    let (part, choice) = match (part.split_once(':'), part.split_once('/')) {
+        (Some((part, one)), _) => (part, Choice::One(number(one)?)),
+        (None, Some((part, count))) => (part, Choice::Some(number(count)?)),
+        (None, None) => (part, Choice::All),
     };
     let groups: Vec<Group> = groups()?.into_iter().filter(|g| g.name.contains(part)).collect();
     if groups.is_empty() {
@@ -89,9 +109,13 @@ pub fn run(part: &str) -> Outcome {
     let mut missed = Vec::new();
     for group in &groups {
         let mut rows = BTreeMap::new();
-        judge_group(group, &copy, only, &mut rows, &mut missed)?;
+        if let Err(why) = judge_group(group, &copy, choice, &mut rows, &mut missed) {
+            missed.push(format!("{}, as {why}", group.name));
+            continue;
+        }
         let own = format!("{} ", group.name);
-        page::update("mutations", rows, |key| only.is_some() || !key.starts_with(&own))?;
+        let is_all = matches!(choice, Choice::All);
+        page::update("mutations", rows, |key| !is_all || !key.starts_with(&own))?;
     }
     if missed.is_empty() { Ok(()) } else { Err(format!("nothing notices {}", missed.join(", "))) }
 }
@@ -99,7 +123,7 @@ pub fn run(part: &str) -> Outcome {
 fn judge_group(
     group: &Group,
     copy: &Path,
-    only: Option<usize>,
+    choice: Choice,
     rows: &mut BTreeMap<String, Vec<String>>,
     missed: &mut Vec<String>,
 ) -> Outcome {
@@ -114,14 +138,15 @@ fn judge_group(
         let path = path.ok_or_else(|| format!("{}: no program {program}", group.name))?;
         suite.push(Part { program: path.path.clone(), filter: filter.clone() });
     }
-    let (verdict, clean) = judge(&suite, ("ORDNA_MUTANT", "0"), CLEAN_LIMIT)?;
-    if let Some(what) = verdict.name() {
+    let clean = judge(&suite, ("ORDNA_MUTANT", "0"), CLEAN_LIMIT)?;
+    let limit = clean.limit();
+    println!("{}: {:.1} s without a mistake", group.name, clean.took.as_secs_f64());
+    if let Some(what) = clean.verdict.name() {
         return Err(format!("{}: without any mistake already: {what}", group.name));
     }
-    println!("{}: {:.1} s without a mistake", group.name, clean.as_secs_f64());
     for mistake in &group.mistakes {
         let nth = mistake.number - group.mistakes[0].number + 1;
-        if only.is_some_and(|only| only != nth) {
+        if !choice.takes(nth, group.mistakes.len()) {
             continue;
         }
         let key = format!("{} {nth:02}", group.name);
@@ -132,12 +157,12 @@ fn judge_group(
             (format!("not tried: the text {why}"), 0.0)
         } else {
             let picked = mistake.number.to_string();
-            let (verdict, took) =
-                judge(&suite, ("ORDNA_MUTANT", picked.as_str()), clean * 2 + HANG)?;
-            if matches!(verdict, Verdict::Nothing) {
+            let run = judge(&suite, ("ORDNA_MUTANT", picked.as_str()), limit)?;
+            if matches!(run.verdict, Verdict::Nothing) {
                 missed.push(key.clone());
             }
-            (verdict.name().unwrap_or_else(|| "**nothing**".to_owned()), took.as_secs_f64())
+            let result = run.verdict.name().unwrap_or_else(|| "**nothing**".to_owned());
+            (result, run.took.as_secs_f64())
         };
         println!("{key}  {took:>6.1}  {:<60}  {result}", mistake.what);
         rows.insert(key, vec![mistake.what.clone(), result]);
@@ -264,6 +289,8 @@ fn groups() -> Result<Vec<Group>, String> {
     for path in paths {
         groups.push(parse(&path, &mut number)?);
     }
+    // A package is built once for all of its groups, the library before the others.
+    groups.sort_by(|one, other| one.package.cmp(&other.package));
     Ok(groups)
 }
 
