@@ -51,9 +51,11 @@ pub struct OpenOptions {
     storage: Arc<dyn Storage>,
 }
 
+type TakeKey = dyn Fn(Option<&[u8]>) + Send + std::marker::Sync;
+
 /// What takes the keys of repeated records.
 #[derive(Clone)]
-struct LoggedKeys(Arc<dyn Fn(Option<&[u8]>) + Send + std::marker::Sync>);
+struct LoggedKeys(Arc<TakeKey>);
 
 impl std::fmt::Debug for LoggedKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
