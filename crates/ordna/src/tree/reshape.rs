@@ -7,10 +7,10 @@
 //! with the leaf that covers their keys.
 //!
 //! # Policy
-//! A full leaf first shifts entries to its right neighbour if that has room: leaves stay fuller
-//! than by splits alone. The last leaf stays full when a key above all others arrives. A leaf that
-//! falls below a quarter merges with a neighbour if both fit into three quarters and their undo
-//! records are not too many.
+//! A full leaf shifts entries to its right neighbour if a quarter of that is free. Else the two
+//! become three: leaves stay fuller than by splits alone, and few changes move much. The last leaf
+//! stays full when a key above all others arrives. A leaf that falls below a quarter merges with a
+//! neighbour if both fit into three quarters and their undo records are not too many.
 
 use std::borrow::Borrow;
 use std::ops::Bound;
@@ -21,7 +21,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Image, Leaf, Probe, is_inline};
+use super::leaf::{Entry, Leaf, Probe, is_inline};
 use super::order::common_prefix;
 use super::{Held, Outcome, State, Tree, Turn};
 
@@ -69,21 +69,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 });
                 match anchor {
                     Some(anchor) => self.append(left, anchor.borrow()),
-                    None => self.split(left, &image, &entries),
+                    None => self.split(left, &entries),
                 }
             }
             Some(right) => {
                 let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
                     unreachable!("a leaf is unlinked under the lock of the leaf on its left")
                 };
-                let total = entries.len() + right.count();
-                if total / 2 + self.slots / 16 < self.slots && total / 2 < entries.len() {
-                    self.shift(left, right, &entries, entries.len() - total / 2, guard);
-                    drop(right_lock);
+                let all = entries.len() + right.count();
+                if right.count() + (self.slots / 4).max(1) <= self.slots && all / 2 < entries.len()
+                {
+                    self.shift(left, right, &entries, entries.len() - all / 2, guard);
                 } else {
-                    right_lock.unlock_unchanged();
-                    self.split(left, &image, &entries);
+                    self.split_two(left, right, entries, guard);
                 }
+                drop(right_lock);
             }
         }
         drop(lock);
@@ -109,7 +109,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Moves the upper half of a full leaf to a new one.
-    fn split(&self, left: Leaf<K, V>, _: &Image<K, V>, entries: &[Entry]) {
+    fn split(&self, left: Leaf<K, V>, entries: &[Entry]) {
         let (low, high) = entries.split_at(entries.len() / 2);
         let anchor = Self::between(low, high);
         let anchor: &K = anchor.borrow();
@@ -119,6 +119,52 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.link(left, right, anchor);
         left.fill(low.iter().copied());
         self.search.insert(anchor, right.place());
+    }
+
+    /// Spreads two neighbours over three leaves: all entries that move go to the right.
+    fn split_two(
+        &self,
+        left: Leaf<K, V>,
+        right: Leaf<K, V>,
+        mut entries: Vec<Entry>,
+        guard: &Guard<'_>,
+    ) {
+        let image = right.image();
+        let order = image.sorted(self.simd);
+        entries.extend(order[..image.count].iter().map(|at| image.entry(usize::from(*at))));
+        let (low, rest) = entries.split_at(entries.len() / 3);
+        let (middle, high) = rest.split_at(rest.len() / 2);
+        let (low_end, middle_end) = (Self::between(low, middle), Self::between(middle, high));
+        let (low_end, middle_end): (&K, &K) = (low_end.borrow(), middle_end.borrow());
+        let last = Leaf::new(Some(middle_end), &self.pool);
+        last.fill(high.iter().copied());
+        // The new leaf may take records of the left one.
+        self.log.divide(left, right, low_end);
+        self.log.divide(right, last, middle_end);
+        self.link(right, last, middle_end);
+        right.fill(middle.iter().copied());
+        // The new anchor may be the right leaf's former one, or lie below it: that goes first.
+        let lowers_first = !fault!("tree.split_two.lowers_first");
+        if lowers_first {
+            self.lower(left, right, low_end, guard);
+        }
+        self.search.insert(middle_end, last.place());
+        if !lowers_first {
+            self.lower(left, right, low_end, guard);
+        }
+        left.fill(low.iter().copied());
+    }
+
+    /// Lowers the anchor of the right one of two locked leaves, in the search layer too.
+    fn lower(&self, left: Leaf<K, V>, right: Leaf<K, V>, anchor: &K, guard: &Guard<'_>) {
+        point("tree.shift.before_lower");
+        right.with_anchor(|old| {
+            let old = old.expect("only the first leaf lacks an anchor");
+            self.search.lower(old, anchor, guard);
+        });
+        let old = right.replace_anchor(anchor);
+        left.set_high(anchor.head());
+        Self::retire_anchor(old, guard);
     }
 
     /// Moves the `count` largest entries to the right neighbour.
@@ -138,15 +184,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             debug_assert!(done, "the neighbour has room");
         }
         self.log.divide(left, right, anchor);
-        right.with_anchor(|old| {
-            self.search.remove(old.expect("only the first leaf lacks an anchor"), guard);
-        });
-        let old = right.replace_anchor(anchor);
-        left.set_high(anchor.head());
+        self.lower(left, right, anchor, guard);
         left.fill(low.iter().copied());
-        point("tree.shift.before_insert");
-        self.search.insert(anchor, right.place());
-        Self::retire_anchor(old, guard);
     }
 
     fn retire_anchor(anchor: Option<ordna_base::record::Record<K, u64>>, guard: &Guard<'_>) {

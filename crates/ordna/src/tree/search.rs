@@ -30,6 +30,7 @@
 
 #![expect(unsafe_code, reason = "nodes are followed by address")]
 
+mod contents;
 mod inspect;
 
 use std::cmp::Ordering as Order;
@@ -37,6 +38,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::PoisonError;
 
+use contents::Contents;
 use ordna_base::Key;
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
@@ -79,13 +81,6 @@ struct Node<K: Key + ?Sized> {
     /// Byte strings: the separators themselves.
     separators: Box<[AtomicPtr<u8>]>,
     kind: PhantomData<K>,
-}
-
-/// What a node holds, while a writer rearranges it.
-struct Contents<K: Key + ?Sized> {
-    heads: Vec<u64>,
-    separators: Vec<Option<Separator<K>>>,
-    children: Vec<usize>,
 }
 
 /// A separator on its way into a node.
@@ -280,15 +275,7 @@ impl<K: Key + ?Sized> Node<K> {
     /// Puts `boundary` and the child above it behind child `at`.
     fn put(&self, at: usize, boundary: &Boundary<K>, child: usize) {
         let len = self.len();
-        let prefix = self.prefix.load(Ordering::Relaxed);
-        let fits = boundary.separator.is_none_or(|separator| {
-            // SAFETY: separators of the writer's own, under the lock.
-            let (new, first) = unsafe { (separator.key::<'_>(), self.separator(0)) };
-            // SAFETY: as above.
-            let first = first.map(|first| bytes_of(unsafe { first.key::<'_>() }));
-            first.is_some_and(|first| common(bytes_of(new), first) >= prefix)
-        });
-        if !fits {
+        if !self.fits(boundary) {
             let mut contents = self.contents();
             contents.put(at, boundary, child);
             return self.fill(&contents);
@@ -301,6 +288,32 @@ impl<K: Key + ?Sized> Node<K> {
         self.set_head(at, boundary);
         self.set_child(at + 1, child);
         self.len.store(len + 1, Ordering::Relaxed);
+    }
+
+    /// Whether a separator starts with the node's prefix.
+    fn fits(&self, boundary: &Boundary<K>) -> bool {
+        let prefix = self.prefix.load(Ordering::Relaxed);
+        boundary.separator.is_none_or(|separator| {
+            // SAFETY: separators of the writer's own, under the lock.
+            let (new, first) = unsafe { (separator.key::<'_>(), self.separator(0)) };
+            // SAFETY: as above.
+            let first = first.map(|first| bytes_of(unsafe { first.key::<'_>() }));
+            first.is_some_and(|first| common(bytes_of(new), first) >= prefix)
+        })
+    }
+
+    /// Puts `boundary` in the place of separator `at`, which it returns.
+    fn replace(&self, at: usize, boundary: &Boundary<K>) -> Option<Separator<K>> {
+        let old = self.separator(at);
+        if self.fits(boundary) {
+            self.set_head(at, boundary);
+        } else {
+            let mut contents = self.contents();
+            contents.heads[at] = boundary.head;
+            contents.separators[at] = boundary.separator;
+            self.fill(&contents);
+        }
+        old
     }
 
     /// Sets separator `at`, which starts with the node's prefix.
@@ -321,49 +334,6 @@ impl<K: Key + ?Sized> Node<K> {
         let boundary = contents.take(at);
         self.fill(&contents);
         boundary
-    }
-}
-
-impl<K: Key + ?Sized> Contents<K> {
-    fn put(&mut self, at: usize, boundary: &Boundary<K>, child: usize) {
-        self.heads.insert(at, boundary.head);
-        self.separators.insert(at, boundary.separator);
-        self.children.insert(at + 1, child);
-    }
-
-    fn take(&mut self, at: usize) -> Boundary<K> {
-        let below = at.saturating_sub(1);
-        self.children.remove(at);
-        Boundary { head: self.heads.remove(below), separator: self.separators.remove(below) }
-    }
-
-    /// Splits behind `children`: what stays, the boundary between, what goes to the right.
-    fn split(mut self, children: usize) -> (Self, Boundary<K>, Self) {
-        let right = Self {
-            heads: self.heads.split_off(children),
-            separators: self.separators.split_off(children),
-            children: self.children.split_off(children),
-        };
-        let boundary = Boundary {
-            head: self.heads.pop().unwrap_or(0),
-            separator: self.separators.pop().flatten(),
-        };
-        (self, boundary, right)
-    }
-
-    /// The common prefix of the separators, and their heads behind it.
-    fn normalized(&self) -> (usize, Vec<u64>) {
-        // SAFETY: separators of the node, under the writers' lock.
-        let bytes = |separator: &Separator<K>| bytes_of(unsafe { separator.key::<'_>() });
-        let (Some(Some(first)), Some(Some(last))) =
-            (self.separators.first(), self.separators.last())
-        else {
-            return (0, self.heads.clone());
-        };
-        // Separators ascend: the first and the last share what all share.
-        let prefix = common(bytes(first), bytes(last));
-        let heads = self.separators.iter().flatten().map(|one| head_at(bytes(one), prefix));
-        (prefix, heads.collect())
     }
 }
 
@@ -496,6 +466,10 @@ impl<K: Key + ?Sized> Search<K> {
         node.checked(version)?;
         // SAFETY: a child at a moment of this guard.
         let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
+        if node.height == 1 {
+            // The nearest caches do not hold the lowest level: its places come with its heads.
+            below.children.iter().for_each(|line| prefetch(line));
+        }
         point(if node.height > 1 { "search.step.down" } else { "search.step.to_the_bottom" });
         let next = below.lock.read()?;
         if !fault!("search.step.second_validation") {
@@ -613,6 +587,26 @@ impl<K: Key + ?Sized> Search<K> {
         self.root.store(above, Ordering::Release);
     }
 
+    /// Lowers the anchor `old` of a place to `new`, which lies above the anchor before it.
+    /// O(log n).
+    ///
+    /// A search that comes by the old separator ends at the place on the left.
+    pub fn lower(&self, old: &K, new: &K, guard: &Guard<'_>) {
+        let _turn = self.turn();
+        let path = self.path(old, false);
+        // The separator is the one before the last child that is not the first of its node.
+        let found = path.iter().rfind(|(_, at)| *at > 0);
+        let Some((node, at)) = found else { unreachable!("the first leaf has no anchor") };
+        // SAFETY: the writers' lock keeps the node.
+        let node = unsafe { &**node };
+        let _held = node.lock.enter_owned();
+        point("search.lower.locked");
+        let boundary = Boundary::new(new);
+        let separator = boundary.separator.map_or(0, Self::size_of);
+        self.bytes.fetch_add(separator, Ordering::Relaxed);
+        self.retire(node.replace(at - 1, &boundary), guard);
+    }
+
     /// Has the keys from `anchor` on lead where those below it lead. `anchor` was inserted. O(log
     /// n).
     pub fn remove(&self, anchor: &K, guard: &Guard<'_>) {
@@ -650,11 +644,7 @@ impl<K: Key + ?Sized> Search<K> {
                 // SAFETY: as above.
                 let above = unsafe { &*above };
                 held.push(above.lock.enter_owned());
-                let mut contents = above.contents();
-                self.retire(contents.separators[at - 1], guard);
-                contents.heads[at - 1] = boundary.head;
-                contents.separators[at - 1] = boundary.separator;
-                above.fill(&contents);
+                self.retire(above.replace(at - 1, &boundary), guard);
             }
             break;
         }

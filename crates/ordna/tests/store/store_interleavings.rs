@@ -139,6 +139,34 @@ fn walks_at_a_snapshot_stand_while_leaves_change() {
     }
 }
 
+/// Leaves shift entries to the right, and two become three, while readers stand in one of them.
+#[test]
+fn readers_stand_while_two_leaves_become_three() {
+    fn check<K: TestKey + ?Sized>() {
+        let points = ["search.find.routed", "tree.seek.begun", "tree.seek.found"];
+        for (point, own) in points.iter().flat_map(|point| (0..12).map(move |own| (point, own))) {
+            let store = Store::<K, u64>::with_options(tiny(4));
+            let put = |n: u64, value| _ = store.insert(as_key::<K>(n).as_ref(), &value).unwrap();
+            (0..12).for_each(|n| put(n * 10, n));
+            let snapshot = store.snapshot();
+            // Their undo records go with them.
+            (0..12).for_each(|n| put(n * 10, n + 500));
+            let key = as_key::<K>(own * 10);
+            let between = || (0..120).filter(|n| n % 10 != 0).for_each(|n| put(n, n));
+            let found = while_held(point, || snapshot.get(key.as_ref()), between);
+            assert_eq!(found, Some(own), "key {own} at {point}");
+            for n in 0..12 {
+                let key = as_key::<K>(n * 10);
+                assert_eq!(snapshot.get(key.as_ref()), Some(n), "key {n} afterwards");
+                assert_eq!(store.get(key.as_ref()), Some(n + 500));
+            }
+            assert_eq!(store.validate().unwrap().entries, 120);
+        }
+    }
+    check::<u64>();
+    check::<[u8]>();
+}
+
 /// A slot that another key takes while a reader stands there is not that reader's answer.
 #[test]
 fn a_slot_taken_by_another_key_is_not_the_answer() {
