@@ -1,6 +1,5 @@
-//! Files that former versions wrote stay readable. `ORDNA_WRITE_GOLDEN=1` writes those of this
-//! version,
-//! once per format version.
+//! Files that former versions wrote stay readable. `ORDNA_WRITE_GOLDEN=1` writes those that are not
+//! there: once per format version, and once with Zstandard.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -73,14 +72,21 @@ impl Storage for Hooked {
     }
 }
 
-/// Versions of the format so far.
-const VERSIONS: u32 = 2;
+/// The last version of the format.
+const LATEST: u32 = 2;
+
+/// The golden directories, each with its version of the format and how its backup is compressed.
+fn golden_files() -> Vec<(&'static str, u32, Compression)> {
+    let mut all = vec![("v1", 1, Compression::Lz4), ("v2", LATEST, Compression::Lz4)];
+    all.extend(cfg!(feature = "zstd").then_some(("v2-zstd", LATEST, Compression::Zstd)));
+    all
+}
 
 /// Year 2100, in milliseconds.
 const LATE: u64 = 4_102_444_800_000;
 
 /// A life with every record of a format version in its files, and the state after it.
-fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32) -> State {
+fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32, compression: Compression) -> State {
     let hooked = Hooked::new(storage);
     let open = OpenOptions::new()
         .storage(hooked.clone())
@@ -104,10 +110,8 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32) -> State {
         late.insert(b"e", b"after the cut").unwrap();
         late.insert(b"f", b"after the cut").unwrap();
     });
-    let backup = BackupOptions::new()
-        .workers(1)
-        .compression(Compression::Lz4)
-        .metadata(|| b"stream 7".to_vec());
+    let backup =
+        BackupOptions::new().workers(1).compression(compression).metadata(|| b"stream 7".to_vec());
     let summary = store.backup(&backup).unwrap();
     assert_eq!(summary.spilled, 3);
     store.write_batch(&[Write::put(b"g", b"1"), Write::Remove(b"b")]).unwrap();
@@ -127,11 +131,11 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32) -> State {
 }
 
 fn expected(version: u32) -> State {
-    life(Path::new(DIR), Arc::new(Model::new()), version)
+    life(Path::new(DIR), Arc::new(Model::new()), version, Compression::None)
 }
 
-fn golden(version: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/backup/golden/v{version}"))
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/backup/golden").join(name)
 }
 
 /// Copies a directory into a model of a disk.
@@ -151,19 +155,19 @@ fn load(disk: &Model, from: &Path, to: &Path) {
 
 #[test]
 fn files_of_each_format_version_are_readable() {
-    if std::env::var_os("ORDNA_WRITE_GOLDEN").is_some() {
-        let dir = golden(VERSIONS);
-        std::fs::create_dir(&dir).expect("a golden file is written once");
-        life(&dir, Arc::new(Disk), VERSIONS);
-        std::fs::remove_file(dir.join("LOCK")).unwrap();
-    }
-    for version in 1..=VERSIONS {
+    for (name, version, compression) in golden_files() {
+        let dir = golden(name);
+        if std::env::var_os("ORDNA_WRITE_GOLDEN").is_some() && !dir.exists() {
+            std::fs::create_dir(&dir).unwrap();
+            life(&dir, Arc::new(Disk), version, compression);
+            std::fs::remove_file(dir.join("LOCK")).unwrap();
+        }
         let disk = Model::new();
-        load(&disk, &golden(version), Path::new(DIR));
+        load(&disk, &dir, Path::new(DIR));
         let report = verify(&disk, DIR, &Progress::default()).unwrap();
         assert_eq!((report.backups.len(), report.backups[0].entries), (1, 8));
         let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
-        assert_eq!(state_of(&store), expected(version), "version {version}");
+        assert_eq!(state_of(&store), expected(version), "{name}");
         let recovery = store.durability().unwrap().recovery;
         assert_eq!(recovery.metadata, b"stream 7");
         assert!(recovery.log.closed && recovery.log.cuts.is_empty());
@@ -173,7 +177,7 @@ fn files_of_each_format_version_are_readable() {
 #[test]
 fn a_backup_holds_the_state_of_its_cut_though_writes_come_before_its_workers() {
     let disk = Model::new();
-    life(Path::new(DIR), Arc::new(disk.clone()), VERSIONS);
+    life(Path::new(DIR), Arc::new(disk.clone()), LATEST, Compression::Lz4);
     let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
     let store = Bytes::restore(backup.parent().unwrap(), options(&disk, Sync::Never)).unwrap();
     assert_eq!(store.get(b"a".as_slice()), Some(vec![b'a'; 40]));
