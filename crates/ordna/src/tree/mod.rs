@@ -477,7 +477,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             && let Some(live) = live()
         {
             let present = |key: &K| leaf.find(&Probe::new(key), self.simd).is_some();
-            outcome.undo.1 = self.log.prune(leaf, &live, present, guard);
+            outcome.undo.1 = self.log.prune(leaf, &live, &present, guard);
             drop(lock);
         } else if in_place {
             lock.unlock_unchanged();

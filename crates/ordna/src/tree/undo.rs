@@ -472,7 +472,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         &self,
         leaf: Leaf<K, V>,
         live: &LiveTerms,
-        is_present: impl Fn(&K) -> bool,
+        is_present: &dyn Fn(&K) -> bool,
         guard: &Guard<'_>,
     ) -> usize {
         let all = self.collect(leaf);
