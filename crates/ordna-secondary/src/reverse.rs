@@ -93,7 +93,7 @@ fn copy(
     let Wanted { id, value, .. } = *document;
     let mut writes = 0;
     let old = map.get(id).map_or(&[][..], |(_, keys)| keys);
-    for gone in old.iter().filter(|old| !keys.iter().any(|new| *new == &***old)) {
+    for gone in old.iter().filter(|old| !keys.contains(&&***old)) {
         store.remove(gone);
         writes += 1;
     }
