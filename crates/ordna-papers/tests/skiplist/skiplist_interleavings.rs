@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::OrderedIndex;
 use ordna_base::sync::schedule::Schedule;
 use ordna_papers::skiplist::SkipList;
+use ordna_testkit::memory::live_here;
 
 type Words = SkipList<u64, u64>;
 
@@ -49,6 +50,50 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
         });
         assert_eq!(index.validate().unwrap().nodes, 0);
     }
+}
+
+/// An inserter that finds its node removed has to retire it: the remover has left it to the
+/// inserter. Memory is counted for the threads that take part, as the tests beside have their own.
+#[test]
+fn a_node_that_is_removed_while_it_is_linked_is_freed() {
+    const RACES: u64 = 100;
+    let stays = |races: bool| -> i64 {
+        let before = live_here();
+        let index = Words::new();
+        let mut by_inserters = 0;
+        for race in 0..RACES {
+            let schedule = Schedule::new();
+            schedule.hold("inserter", "skiplist.link_upper.before_link");
+            let was_held = AtomicBool::new(false);
+            by_inserters += std::thread::scope(|scope| {
+                let inserter = scope.spawn(|| {
+                    let before = live_here();
+                    schedule.enroll("inserter", || {
+                        // The first with a tower above level 0 is held.
+                        for n in (0..1000).take_while(|_| !was_held.load(Ordering::SeqCst)) {
+                            index.insert(&(race * 1000 + n), &race).unwrap();
+                        }
+                    });
+                    live_here() - before
+                });
+                schedule.wait_held("inserter", "skiplist.link_upper.before_link");
+                let half_linked = index.last().unwrap().0;
+                if races {
+                    assert_eq!(index.remove(&half_linked), Some(race));
+                }
+                was_held.store(true, Ordering::SeqCst);
+                schedule.release("inserter", "skiplist.link_upper.before_link");
+                inserter.join().unwrap()
+            });
+        }
+        drop(index);
+        live_here() - before + by_inserters
+    };
+    // What the first threads leave behind for the process is not the index's own.
+    stays(false);
+    let (without, with) = (stays(false), stays(true));
+    let node = 32;
+    assert!(with < without + node * RACES as i64 / 2, "{with} bytes stay, {without} without races");
 }
 
 /// A key comes between a node and the predecessor that its remover has found: the remover has to
