@@ -134,13 +134,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(all)
     }
 
+    /// [`try_remove_range`](Self::try_remove_range), but with a log that has failed: 0.
+    pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+        self.try_remove_range(lower, upper).unwrap_or(0)
+    }
+
     /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or
     /// none; keys inserted meanwhile may stay. O(log n) each; snapshots taken meanwhile are
-    /// readable when it is done. With a log that has failed: 0, and nothing is removed.
-    pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
-        let Some(journal) = self.journal() else { return self.remove_range_unlogged(lower, upper) };
+    /// readable when it is done.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn try_remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> Result<usize, Error> {
+        let Some(journal) = self.journal() else {
+            return Ok(self.remove_range_unlogged(lower, upper));
+        };
         if bounds_cross(lower, upper) {
-            return 0;
+            return Ok(0);
         }
         let mut removed = 0;
         let done = journal.write(Scope::Range(lower, upper), self, &mut |notes| {
@@ -150,7 +160,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             }
             Ok(())
         });
-        done.map_or(0, |()| removed)
+        done.map(|()| removed)
     }
 
     /// Runs `work`; after a crash, a store that was opened in a directory holds all writes of this
