@@ -108,11 +108,14 @@ impl Column {
         PyTuple::new(py, [schema, array])
     }
 
-    /// Copies a column of uint64 into a buffer of as many items.
+    /// Copies a column of uint64 without nulls into a buffer of as many items.
     fn fill(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let Some(words) = self.as_words() else {
             return Err(PyTypeError::new_err("the column is not of uint64"));
         };
+        if words.null_count() > 0 {
+            return Err(PyTypeError::new_err("the column holds nulls: None is no uint64"));
+        }
         words_of(out, "the buffer")?.copy_from_slice(py, words.values())
     }
 

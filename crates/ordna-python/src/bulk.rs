@@ -12,7 +12,8 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrow::{Column, Gathered, Item, words_of};
-use crate::core::{Core, encoded, raise};
+use crate::core::{Core, encoded, raise, wanted};
+use crate::joining::Joining;
 use crate::key::{self, word_of};
 use crate::shapes;
 use crate::source::{Bytes, Source};
@@ -145,8 +146,9 @@ pub fn put_many(
     if keys.len() == 0 {
         return Ok(());
     }
-    admit(core, &store, &keys)?;
-    py.detach(|| {
+    let is_new = admit(core, &store, &keys)?;
+    let mut present = 0;
+    let done = py.detach(|| {
         // In the order of the keys one write goes where the one before it went.
         let mut order: Vec<u32> = (0..u32::try_from(keys.len()).unwrap_or(u32::MAX)).collect();
         match &keys {
@@ -168,15 +170,19 @@ pub fn put_many(
                     (keys.bytes(*at as usize, key), values.bytes(*at as usize, value))
                 })
                 .collect();
-            store.insert_many(&pairs)?;
+            present += pairs.len() - store.insert_many(&pairs)?;
         }
         Ok(())
-    })
-    .map_err(raise)
+    });
+    // A call that failed may have written some of them.
+    if is_new && store.approximate_len() > 0 && (done.is_err() || present < keys.len()) {
+        core.shapes.remember(&[keys.shape()]);
+    }
+    done.map_err(raise)
 }
 
 /// Admits all keys by the first one: they have one type.
-fn admit(core: &Core, store: &Arc<Bytes>, keys: &Items) -> PyResult<()> {
+fn admit(core: &Core, store: &Arc<Bytes>, keys: &Items) -> PyResult<bool> {
     let word = keys.word(0);
     let bytes = keys.bytes(0, &word).to_vec();
     let first = crate::core::Encoded { bytes, shape: [keys.shape()].as_slice().into() };
@@ -191,7 +197,7 @@ fn put_objects(
     values: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let source = Source::Live(Arc::clone(store));
-    let mut pairs = Vec::new();
+    let (mut pairs, mut joining) = (Vec::new(), Joining::default());
     let (mut keys, mut values) = (keys.try_iter()?, values.try_iter()?);
     loop {
         let (key, value) = match (keys.next(), values.next()) {
@@ -200,10 +206,17 @@ fn put_objects(
             _ => return Err(PyValueError::new_err("not as many keys as values")),
         };
         let key = encoded(&key)?;
-        core.admit(&source, &key)?;
+        let is_new = core.admit(&source, &key)?;
+        joining.note(&source, is_new, &key.bytes, &key.shape);
         pairs.push((key.bytes, core.encode_value(&value)?));
     }
-    py.detach(|| store.insert_many(&pairs)).map(drop).map_err(raise)
+    joining.check(pairs.iter().map(|(key, _)| key.as_slice()))?;
+    let done = py.detach(|| store.insert_many(&pairs));
+    // A call that failed may have written some of them.
+    if done.is_ok() || store.approximate_len() > 0 {
+        joining.done(&core.shapes);
+    }
+    done.map(drop).map_err(raise)
 }
 
 /// The values of many keys. Keys of a buffer: into the buffer `out`, both of uint64. Keys of a
@@ -219,15 +232,25 @@ pub fn get_many<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let source = core.source()?;
     let Some(items) = Items::of(keys, true)? else {
+        if out.is_some() {
+            return Err(PyTypeError::new_err("out goes with keys of uint64; these give a list"));
+        }
         return get_objects(py, core, &source, keys, default);
     };
     let Some(out) = out else {
+        if default.is_some() {
+            let message = "default goes with an array or with out; a column has nulls";
+            return Err(PyTypeError::new_err(message));
+        }
         return gather(py, &source, &items);
     };
     let missing = default.map(|default| default.extract::<u64>()).transpose()?;
     let buffer = words_of(out, "the buffer for values")?;
-    if buffer.readonly() || buffer.item_count() != items.len() {
-        let message = format!("the buffer for values must be writable, of {} items", items.len());
+    if buffer.dimensions() != 1 || buffer.readonly() || buffer.item_count() != items.len() {
+        let message = format!(
+            "the buffer for values must be writable, of one dimension and {} items",
+            items.len()
+        );
         return Err(PyValueError::new_err(message));
     }
     let (mut found, mut wrong) = (vec![0; items.len()], None);
@@ -272,8 +295,11 @@ fn get_objects<'py>(
     keys: &Bound<'py, PyAny>,
     default: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let bytes =
-        keys.try_iter()?.map(|key| Ok(encoded(&key?)?.bytes)).collect::<PyResult<Vec<_>>>()?;
+    // A key that no store can hold is as absent as the empty one, which encodes nothing.
+    let bytes = |key: PyResult<Bound<'py, PyAny>>| -> PyResult<Vec<u8>> {
+        Ok(wanted(&key?)?.map_or_else(Vec::new, |key| key.bytes))
+    };
+    let bytes = keys.try_iter()?.map(bytes).collect::<PyResult<Vec<_>>>()?;
     let mut values = Vec::with_capacity(bytes.len());
     py.detach(|| source.get_many(&bytes, |_, value| values.push(value.map(<[u8]>::to_vec))));
     let none = py.None().into_bound(py);

@@ -4,12 +4,14 @@ use std::ops::{Bound as Limit, ControlFlow};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ordna::{Direction, Entries};
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::key;
-use crate::shapes::Shapes;
-use crate::source::{Source, Span};
+use crate::shapes::Shape;
+use crate::source::{Slot, Span};
 use crate::value::{self, Codec};
 
 /// The first chunk of a walk without bounds, of one with two bounds, and the longest one.
@@ -43,20 +45,26 @@ struct State {
 }
 
 /// An iterator over lists of entries, in order. It holds nothing of the store between two calls;
-/// the next list begins behind the last key.
+/// the next list begins behind the last key. Once the store or snapshot is closed, it raises.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Chunks {
-    source: Source,
+    source: Arc<Slot>,
     kind: Kind,
     direction: Direction,
     state: Mutex<State>,
-    shapes: Arc<Shapes>,
-    codec: Option<Arc<Codec>>,
+    /// The shape of all keys when the iteration began, if it was one.
+    shape: Shape,
+    codec: Codec,
+}
+
+/// The exception for the use of a closed store or snapshot.
+pub fn closed() -> PyErr {
+    PyValueError::new_err("the store or snapshot is closed")
 }
 
 impl Chunks {
     pub fn new(
-        source: Source,
+        source: Arc<Slot>,
         span: Span,
         kind: Kind,
         reverse: bool,
@@ -72,22 +80,23 @@ impl Chunks {
         };
         let direction = if reverse { Direction::Descending } else { Direction::Ascending };
         let state = Mutex::new(State { span, left, chunk, done: left == 0 });
-        Self { source, kind, direction, state, shapes: Arc::default(), codec: None }
+        Self { source, kind, direction, state, shape: Shape::new(), codec: Codec::new(None) }
     }
 
-    pub fn of(self, shapes: Arc<Shapes>, codec: Option<Arc<Codec>>) -> Self {
-        Self { shapes, codec, ..self }
+    pub fn of(self, shape: Shape, codec: Codec) -> Self {
+        Self { shape, codec, ..self }
     }
 
-    /// Reads the next chunk and moves behind it.
-    fn read(&self) -> Entries<[u8], [u8]> {
+    /// Reads the next chunk and moves behind it; `None` if the source is closed.
+    fn read(&self) -> Option<Entries<[u8], [u8]>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entries = Entries::new();
         if state.done {
-            return entries;
+            return Some(entries);
         }
+        let source = self.source.get()?;
         let wanted = state.chunk.min(state.left);
-        self.source.visit(&state.span, self.direction, |key, value| {
+        source.visit(&state.span, self.direction, |key, value| {
             entries.push(key, if self.kind == Kind::Keys { &[] } else { value });
             let full = entries.len() == wanted;
             if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -102,7 +111,7 @@ impl Chunks {
                 Direction::Descending => state.span.1 = behind,
             }
         }
-        entries
+        Some(entries)
     }
 }
 
@@ -114,22 +123,29 @@ impl Chunks {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         // The lock may be held by another thread that reads: it must not wait for this one's GIL.
-        let entries = py.detach(|| self.read());
+        let entries = py.detach(|| self.read()).ok_or_else(closed)?;
         if entries.is_empty() {
             return Ok(None);
         }
-        let shape = self.shapes.only();
         let mut objects = Vec::with_capacity(entries.len());
         for (key, bytes) in entries.iter() {
-            let value = || value::decode(py, bytes, self.codec.as_deref());
+            let value = || value::decode(py, bytes, &self.codec);
             objects.push(match self.kind {
-                Kind::Keys => key::decode(py, key, &shape)?,
+                Kind::Keys => key::decode(py, key, &self.shape)?,
                 Kind::Values => value()?,
                 Kind::Items => {
-                    PyTuple::new(py, [key::decode(py, key, &shape)?, value()?])?.into_any()
+                    PyTuple::new(py, [key::decode(py, key, &self.shape)?, value()?])?.into_any()
                 }
             });
         }
         PyList::new(py, objects).map(Some)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.codec.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.codec.clear();
     }
 }

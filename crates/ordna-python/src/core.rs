@@ -8,7 +8,7 @@
 
 use std::ops::Bound as Limit;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ordna::backup::{BackupError, BackupOptions, OpenOptions, Sync};
 use ordna::{Change, Direction, Error, MemoryUsage, Options, OrderedIndex, Store, Write};
@@ -16,14 +16,16 @@ use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyKeyError, PyMemoryError,
     PyOSError, PyTypeError, PyValueError,
 };
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::chunks::{Chunks, Kind};
+use crate::chunks::{Chunks, Kind, closed};
+use crate::joining::{Joining, raise_order};
 use crate::key;
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
-use crate::source::{Bytes, Source, Span, by_ref};
-use crate::value::{self, Codec};
+use crate::source::{Bytes, Slot, Source, Span, by_ref};
+use crate::value::{self, Codec, Functions};
 
 /// The exception for what the store refuses.
 pub fn raise(error: Error) -> PyErr {
@@ -34,14 +36,21 @@ pub fn raise(error: Error) -> PyErr {
     }
 }
 
+/// The numbers of the system for these errors: the first two are the same everywhere.
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const EAGAIN: i32 = if cfg!(any(target_os = "linux", windows)) { 11 } else { 35 };
+
 /// The exception for what a backup or an opening refuses.
 fn raise_backup(error: BackupError) -> PyErr {
     let message = error.to_string();
     match error {
         BackupError::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), message)),
-        BackupError::Missing { .. } => PyFileNotFoundError::new_err(message),
-        BackupError::Exists { .. } => PyFileExistsError::new_err(message),
-        BackupError::InUse { .. } | BackupError::Busy => PyBlockingIOError::new_err(message),
+        BackupError::Missing { .. } => PyFileNotFoundError::new_err((ENOENT, message)),
+        BackupError::Exists { .. } => PyFileExistsError::new_err((EEXIST, message)),
+        BackupError::InUse { .. } | BackupError::Busy => {
+            PyBlockingIOError::new_err((EAGAIN, message))
+        }
         BackupError::Store(error) => raise(error),
         _ => PyValueError::new_err(message),
     }
@@ -58,9 +67,10 @@ fn gone(removed: Result<(), Error>) -> PyResult<()> {
 /// A store or a snapshot of one, with its codec and the types of its keys.
 #[pyclass(subclass, frozen, module = "ordna._ordna")]
 pub struct Core {
-    source: Mutex<Option<Source>>,
-    pub shapes: Arc<Shapes>,
-    pub codec: Option<Arc<Codec>>,
+    source: Arc<Slot>,
+    /// Those of a snapshot do not change.
+    pub shapes: Shapes,
+    codec: Codec,
     /// Whether writes go to a log, which may wait for a disk.
     durable: bool,
 }
@@ -77,9 +87,28 @@ pub fn encoded(key: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     Ok(encoded)
 }
 
+/// A key that is looked for; `None` if no store can hold it.
+pub fn wanted(key: &Bound<'_, PyAny>) -> PyResult<Option<Encoded>> {
+    let mut encoded = Encoded { bytes: Vec::with_capacity(32), shape: Shape::new() };
+    let held = key::encode_wanted(key, &mut encoded.bytes, &mut encoded.shape)?;
+    Ok(held.then_some(encoded))
+}
+
+/// The entry at a position, counted from the front or (negative) from the back.
+fn at(source: &Source, index: isize) -> Option<(Vec<u8>, Vec<u8>)> {
+    let all = (Limit::Unbounded, Limit::Unbounded);
+    match index {
+        // The ends need no count.
+        0 => source.nearest(&all, Direction::Ascending),
+        -1 => source.nearest(&all, Direction::Descending),
+        1.. => source.select(index.unsigned_abs()),
+        _ => source.select(source.len().checked_sub(index.unsigned_abs())?),
+    }
+}
+
 impl Core {
-    pub fn new(source: Source, shapes: Arc<Shapes>, codec: Option<Arc<Codec>>) -> Self {
-        Self { source: Mutex::new(Some(source)), shapes, codec, durable: false }
+    fn new(source: Source, shapes: Shapes, codec: Codec) -> Self {
+        Self { source: Arc::new(Slot::new(source)), shapes, codec, durable: false }
     }
 
     /// Runs a write; with the GIL released if it may wait for a disk.
@@ -89,31 +118,54 @@ impl Core {
 
     /// What is read, unless it is closed.
     pub fn source(&self) -> PyResult<Source> {
-        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        source.ok_or_else(|| PyValueError::new_err("the store or snapshot is closed"))
+        self.source.get().ok_or_else(closed)
     }
 
     /// The store, for writes.
     pub fn store(&self) -> PyResult<Arc<Bytes>> {
+        self.live("a snapshot does not change")
+    }
+
+    /// The store, for what a snapshot does not do.
+    fn live(&self, refusal: &'static str) -> PyResult<Arc<Bytes>> {
         match self.source()? {
             Source::Live(store) => Ok(store),
-            Source::At(_) => Err(PyTypeError::new_err("a snapshot does not change")),
+            Source::At(_) => Err(PyTypeError::new_err(refusal)),
         }
     }
 
-    /// Refuses a key that Python could not compare with those of the store.
-    pub fn admit(&self, source: &Source, key: &Encoded) -> PyResult<()> {
-        if self.shapes.check(&key.shape) == Verdict::Agrees {
-            return Ok(());
+    /// Refuses a key that Python could not compare with those of the store. Returns whether its
+    /// shape is due to be remembered, once the key is in the store.
+    pub fn admit(&self, source: &Source, key: &Encoded) -> PyResult<bool> {
+        let verdict = self.shapes.check(&key.shape);
+        if verdict == Verdict::Known {
+            return Ok(false);
         }
         if source.len() == 0 {
             self.shapes.clear();
-            self.shapes.check(&key.shape);
-            return Ok(());
+        } else if verdict == Verdict::AskNeighbours {
+            self.ask_neighbours(source, key)?;
         }
-        self.ask_neighbours(source, key)?;
-        self.shapes.accept_mixed();
-        Ok(())
+        Ok(true)
+    }
+
+    /// Forgets the shapes of an emptied store.
+    fn forget_if_empty(&self, store: &Bytes) {
+        if store.approximate_len() == 0 {
+            self.shapes.clear();
+        }
+    }
+
+    fn chunks(
+        &self,
+        py: Python<'_>,
+        span: Span,
+        kind: u8,
+        reverse: bool,
+        limit: Option<usize>,
+    ) -> Chunks {
+        let chunks = Chunks::new(Arc::clone(&self.source), span, Kind::of(kind), reverse, limit);
+        chunks.of(self.shapes.only(), self.codec.copied(py))
     }
 
     fn ask_neighbours(&self, source: &Source, key: &Encoded) -> PyResult<()> {
@@ -125,9 +177,7 @@ impl Core {
         ];
         for (neighbour, _) in neighbours.iter().flatten() {
             if !can_compare(&key.bytes, neighbour) {
-                return Err(PyTypeError::new_err(
-                    "the key cannot be ordered among the keys of the store: their types differ",
-                ));
+                return Err(raise_order("the key cannot be ordered among the keys of the store"));
             }
         }
         Ok(())
@@ -153,12 +203,12 @@ impl Core {
     }
 
     pub fn decode_value<'py>(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-        value::decode(py, bytes, self.codec.as_deref())
+        value::decode(py, bytes, &self.codec)
     }
 
     pub fn encode_value(&self, value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
         let mut bytes = Vec::with_capacity(24);
-        value::encode(value, self.codec.as_deref(), &mut bytes)?;
+        value::encode(value, &self.codec, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -193,7 +243,7 @@ impl Core {
     ) -> PyResult<Self> {
         if let Some(core) = snapshot_of.map(Bound::get) {
             let source = Source::At(core.store()?.snapshot());
-            return Ok(Self::new(source, Arc::clone(&core.shapes), core.codec.clone()));
+            return Ok(Self::new(source, core.shapes.frozen(), core.codec.copied(py)));
         }
         let options = match memory_limit {
             Some(bytes) => Options::new().memory_limit(bytes),
@@ -208,14 +258,14 @@ impl Core {
                 return Err(PyValueError::new_err(message));
             }
         };
-        let codec = codec.map(|(dumps, loads)| Arc::new(Codec { dumps, loads }));
+        let codec = Codec::new(codec.map(|(dumps, loads)| Functions { dumps, loads }));
         let open = OpenOptions::new().store(options.clone()).sync(sync).repair(repair);
         let store: Bytes = match (&path, &backup) {
             (Some(path), _) => py.detach(|| Store::open(path, open)).map_err(raise_backup)?,
             (None, Some(path)) => py.detach(|| Store::restore(path, open)).map_err(raise_backup)?,
             (None, None) => Store::with_options(options),
         };
-        let shapes = Arc::<Shapes>::default();
+        let shapes = Shapes::default();
         if store.approximate_len() > 0 {
             // The types of these keys are not known: neighbours decide.
             shapes.accept_mixed();
@@ -228,7 +278,7 @@ impl Core {
     /// its path and the number of entries. The GIL is released.
     #[pyo3(signature = (path=None))]
     fn backup(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<(PathBuf, u64)> {
-        let store = self.store()?;
+        let store = self.live("a backup is one of a store, not of a snapshot")?;
         let options = BackupOptions::new();
         let summary = py.detach(|| match path {
             Some(path) => store.backup_to(path, &options),
@@ -247,11 +297,13 @@ impl Core {
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.source()?.contains(&encoded(key)?.bytes))
+        let source = self.source()?;
+        Ok(wanted(key)?.is_some_and(|key| source.contains(&key.bytes)))
     }
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        match self.source()?.get(&encoded(key)?.bytes) {
+        let source = self.source()?;
+        match wanted(key)?.and_then(|key| source.get(&key.bytes)) {
             Some(value) => self.decode_value(key.py(), &value),
             None => Err(PyKeyError::new_err(key.clone().unbind())),
         }
@@ -263,7 +315,8 @@ impl Core {
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.source()?.get(&encoded(key)?.bytes) {
+        let source = self.source()?;
+        match wanted(key)?.and_then(|key| source.get(&key.bytes)) {
             Some(value) => self.decode_value(key.py(), &value).map(Some),
             None => Ok(default),
         }
@@ -274,40 +327,58 @@ impl Core {
         let key = encoded(key)?;
         let value = self.encode_value(value)?;
         let store = self.store()?;
-        self.admit(&Source::Live(Arc::clone(&store)), &key)?;
-        self.write(py, || store.modify(&key.bytes, |_| Change::Put(value.as_slice())))
-            .map_err(raise)
+        let is_new = self.admit(&Source::Live(Arc::clone(&store)), &key)?;
+        let mut present = false;
+        let done = self.write(py, || {
+            store.modify(&key.bytes, |old| {
+                present = old.is_some();
+                Change::Put(value.as_slice())
+            })
+        });
+        done.map_err(raise)?;
+        if is_new && !present {
+            self.shapes.remember(&key.shape);
+        }
+        Ok(())
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        let bytes = encoded(key)?.bytes;
         let (mut present, store) = (false, self.store()?);
-        let removed = self.write(key.py(), || {
-            store.modify::<&[u8], _>(&bytes, |old| {
-                present = old.is_some();
-                Change::Remove
-            })
-        });
-        gone(removed)?;
-        if present { Ok(()) } else { Err(PyKeyError::new_err(key.clone().unbind())) }
+        if let Some(Encoded { bytes, .. }) = wanted(key)? {
+            let removed = self.write(key.py(), || {
+                store.modify::<&[u8], _>(&bytes, |old| {
+                    present = old.is_some();
+                    Change::Remove
+                })
+            });
+            gone(removed)?;
+        }
+        if !present {
+            return Err(PyKeyError::new_err(key.clone().unbind()));
+        }
+        self.forget_if_empty(&store);
+        Ok(())
     }
 
-    /// Removes a key and returns its value; `None` if it is absent.
+    /// Removes a key and returns its value; `None` if it is absent. An entry whose value cannot be
+    /// read stays.
     fn _take<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
-        let (store, bytes) = (self.store()?, encoded(key)?.bytes);
-        let mut old = None;
-        let removed = self.write(key.py(), || {
-            store.modify::<&[u8], _>(&bytes, |present| {
-                old = present.map(<[u8]>::to_vec);
-                Change::Remove
-            })
-        });
-        gone(removed)?;
-        old.map(|old| self.decode_value(key.py(), &old).map(|old| (old,))).transpose()
+        let (py, store) = (key.py(), self.store()?);
+        let Some(Encoded { bytes, .. }) = wanted(key)? else { return Ok(None) };
+        loop {
+            let Some(old) = store.get(&bytes) else { return Ok(None) };
+            let value = self.decode_value(py, &old)?;
+            // Another thread may have changed it.
+            let done = self.write(py, || store.compare_exchange(&bytes, Some(&old), None));
+            if done.map_err(raise)?.is_ok() {
+                self.forget_if_empty(&store);
+                return Ok(Some((value,)));
+            }
+        }
     }
 
     /// Inserts a key unless it is present; returns the value that it has then.
-    #[pyo3(signature = (key, default=None, /))]
+    #[pyo3(signature = (key, default=None))]
     fn setdefault<'py>(
         &self,
         key: &Bound<'py, PyAny>,
@@ -315,17 +386,24 @@ impl Core {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = key.py();
         let default = default.unwrap_or_else(|| py.None().into_bound(py));
-        let (key, value, store) = (encoded(key)?, self.encode_value(&default)?, self.store()?);
-        self.admit(&Source::Live(Arc::clone(&store)), &key)?;
-        let present = self.write(py, || store.insert_if_absent(&key.bytes, &value));
-        match present.map_err(raise)? {
-            Some(present) => self.decode_value(py, &present),
-            None => Ok(default),
+        let (key, store) = (encoded(key)?, self.store()?);
+        if let Some(present) = store.get(&key.bytes) {
+            return self.decode_value(py, &present);
         }
+        let value = self.encode_value(&default)?;
+        let is_new = self.admit(&Source::Live(Arc::clone(&store)), &key)?;
+        let present = self.write(py, || store.insert_if_absent(&key.bytes, &value));
+        if let Some(present) = present.map_err(raise)? {
+            return self.decode_value(py, &present);
+        }
+        if is_new {
+            self.shapes.remember(&key.shape);
+        }
+        Ok(default)
     }
 
     /// Sets or removes a key if its value is the expected one; returns whether it was. An empty
-    /// tuple is an absent value, a tuple of one the value.
+    /// tuple is an absent value, a tuple of one the value. Encodings are compared.
     fn _compare_and_set(
         &self,
         key: &Bound<'_, PyAny>,
@@ -336,46 +414,91 @@ impl Core {
         let bytes = |value: &Bound<'_, PyTuple>| {
             value.iter_borrowed().next().map(|value| self.encode_value(&value)).transpose()
         };
-        let (key, expected, new) = (encoded(key)?, bytes(expected)?, bytes(new)?);
-        let store = self.store()?;
-        if new.is_some() {
-            self.admit(&Source::Live(Arc::clone(&store)), &key)?;
-        }
+        let (expected, new, store) = (bytes(expected)?, bytes(new)?, self.store()?);
+        let key = if new.is_some() {
+            encoded(key)?
+        } else {
+            // A key that no store can hold is absent.
+            match wanted(key)? {
+                Some(key) if key.bytes.len() <= ordna::key::MAX_LEN => key,
+                _ => return Ok(expected.is_none()),
+            }
+        };
+        let source = Source::Live(Arc::clone(&store));
+        let is_new = new.is_some() && self.admit(&source, &key)?;
         let done = self
             .write(py, || store.compare_exchange(&key.bytes, expected.as_deref(), new.as_deref()));
-        Ok(done.map_err(raise)?.is_ok())
+        let done = done.map_err(raise)?.is_ok();
+        if done && is_new && expected.is_none() {
+            self.shapes.remember(&key.shape);
+        }
+        if done && new.is_none() {
+            self.forget_if_empty(&store);
+        }
+        Ok(done)
     }
 
-    /// The entry at a position, counted from the front or (negative) from the back. 40 entries at a
-    /// time.
-    fn _at<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    /// The entry at a position, counted from the front or (negative) from the back: its key, its
+    /// value, or both, as `kind` of `_chunks` says, in a tuple. O(log n + leaves before it).
+    fn _at<'py>(
+        &self,
+        py: Python<'py>,
+        index: isize,
+        kind: u8,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let source = self.source()?;
-        let found = py.detach(|| {
-            // The last one needs no count.
-            if index == -1 {
-                let all = (Limit::Unbounded, Limit::Unbounded);
-                return source.nearest(&all, Direction::Descending);
-            }
-            let at = if index < 0 { index + source.len() as isize } else { index };
-            source.select(usize::try_from(at).ok()?)
-        });
-        self.entry(py, found)
+        let Some((key, value)) = py.detach(|| at(&source, index)) else { return Ok(None) };
+        let key = || key::decode(py, &key, &self.shapes.only());
+        let parts = match Kind::of(kind) {
+            Kind::Keys => vec![key()?],
+            Kind::Values => vec![self.decode_value(py, &value)?],
+            Kind::Items => vec![key()?, self.decode_value(py, &value)?],
+        };
+        PyTuple::new(py, parts).map(Some)
     }
 
-    /// Removes the first or last entry and returns it; `None` if there is none.
-    fn _pop_end<'py>(&self, py: Python<'py>, last: bool) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    /// Removes the entry at a position and returns it; `None` if there is none. An entry that cannot
+    /// be read stays.
+    fn _pop<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let store = self.store()?;
         let source = Source::Live(Arc::clone(&store));
-        let direction = if last { Direction::Descending } else { Direction::Ascending };
         loop {
-            let found = source.nearest(&(Limit::Unbounded, Limit::Unbounded), direction);
-            let Some((key, value)) = &found else { return Ok(None) };
+            let Some((key, value)) = py.detach(|| at(&source, index)) else { return Ok(None) };
+            let object = key::decode(py, &key, &self.shapes.only())?;
+            let entry = PyTuple::new(py, [object, self.decode_value(py, &value)?])?;
             // Another thread may have taken or changed it.
-            let done = self.write(py, || store.compare_exchange(key, Some(value), None));
+            let done = self.write(py, || store.compare_exchange(&key, Some(&value), None));
             if done.map_err(raise)?.is_ok() {
-                return self.entry(py, found);
+                self.forget_if_empty(&store);
+                return Ok(Some(entry));
             }
         }
+    }
+
+    /// How many keys are below `key`, or at most it. A key `None` is one, no missing bound.
+    fn _rank(&self, key: &Bound<'_, PyAny>, inclusive: bool) -> PyResult<usize> {
+        let source = self.source()?;
+        let span = self.span(&source, None, Some(key), (true, inclusive))?;
+        Ok(key.py().detach(|| source.count(&span)))
+    }
+
+    /// At most `limit` entries from a position on, in either direction, as `_chunks` gives them.
+    fn _chunks_from(
+        &self,
+        py: Python<'_>,
+        kind: u8,
+        position: usize,
+        reverse: bool,
+        limit: usize,
+    ) -> PyResult<Chunks> {
+        let source = self.source()?;
+        let first = py.detach(|| source.select(position)).filter(|_| limit > 0);
+        let (span, limit) = match first {
+            Some((key, _)) if reverse => ((Limit::Unbounded, Limit::Included(key)), limit),
+            Some((key, _)) => ((Limit::Included(key), Limit::Unbounded), limit),
+            None => ((Limit::Unbounded, Limit::Unbounded), 0),
+        };
+        Ok(self.chunks(py, span, kind, reverse, Some(limit)))
     }
 
     /// The entry with the largest key that is at most `key`, or None. O(log n).
@@ -409,8 +532,10 @@ impl Core {
     /// Lists of entries within the bounds, in order; `kind` is 0 for keys, 1 for values, 2 for
     /// both.
     #[pyo3(signature = (kind, lo, hi, inclusive, reverse, limit))]
+    #[expect(clippy::too_many_arguments, reason = "the bounds and the order of a walk")]
     fn _chunks(
         &self,
+        py: Python<'_>,
         kind: u8,
         lo: Option<&Bound<'_, PyAny>>,
         hi: Option<&Bound<'_, PyAny>>,
@@ -420,8 +545,7 @@ impl Core {
     ) -> PyResult<Chunks> {
         let source = self.source()?;
         let span = self.span(&source, lo, hi, inclusive)?;
-        let chunks = Chunks::new(source, span, Kind::of(kind), reverse, limit);
-        Ok(chunks.of(Arc::clone(&self.shapes), self.codec.clone()))
+        Ok(self.chunks(py, span, kind, reverse, limit))
     }
 
     /// Lists of entries whose keys begin with a string, bytes, or the first elements of a tuple.
@@ -441,8 +565,8 @@ impl Core {
         key.pop();
         let end = ordna::key::prefix_end(&key).map_or(Limit::Unbounded, Limit::Excluded);
         let span = (Limit::Included(key), end);
-        let chunks = Chunks::new(self.source()?, span, Kind::of(kind), reverse, limit);
-        Ok(chunks.of(Arc::clone(&self.shapes), self.codec.clone()))
+        self.source()?;
+        Ok(self.chunks(prefix.py(), span, kind, reverse, limit))
     }
 
     /// Removes all keys within the bounds; returns how many. The GIL is released.
@@ -457,16 +581,17 @@ impl Core {
         let store = self.store()?;
         let span = self.span(&Source::Live(Arc::clone(&store)), lo, hi, inclusive)?;
         let (lower, upper) = by_ref(&span);
-        Ok(py.detach(|| store.remove_range(lower, upper)))
+        let removed = py.detach(|| store.try_remove_range(lower, upper)).map_err(raise)?;
+        self.forget_if_empty(&store);
+        Ok(removed)
     }
 
     /// Removes all entries. The GIL is released.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.store()?;
-        py.detach(|| store.remove_range(Limit::Unbounded, Limit::Unbounded));
-        if store.approximate_len() == 0 {
-            self.shapes.clear();
-        }
+        let all = (Limit::Unbounded, Limit::Unbounded);
+        py.detach(|| store.try_remove_range(all.0, all.1)).map_err(raise)?;
+        self.forget_if_empty(&store);
         Ok(())
     }
 
@@ -479,17 +604,21 @@ impl Core {
         let store = self.store()?;
         let source = Source::Live(Arc::clone(&store));
         let mut encoded_writes = Vec::with_capacity(writes.len());
+        let mut joining = Joining::default();
         for (key, value) in &writes {
-            let key = encoded(key)?;
-            let value = match value.iter_borrowed().next() {
-                Some(value) => {
-                    self.admit(&source, &key)?;
-                    Some(self.encode_value(&value)?)
-                }
-                None => None,
-            };
-            encoded_writes.push((key.bytes, value));
+            if let Some(value) = value.iter_borrowed().next() {
+                let key = encoded(key)?;
+                let is_new = self.admit(&source, &key)?;
+                joining.note(&source, is_new, &key.bytes, &key.shape);
+                encoded_writes.push((key.bytes, Some(self.encode_value(&value)?)));
+            } else if let Some(Encoded { bytes, .. }) = wanted(key)?
+                && bytes.len() <= ordna::key::MAX_LEN
+            {
+                encoded_writes.push((bytes, None));
+            }
         }
+        let puts = encoded_writes.iter().filter(|(_, value)| value.is_some());
+        joining.check(puts.map(|(key, _)| key.as_slice()))?;
         py.detach(|| {
             let writes = encoded_writes.iter().map(|(key, value)| match value {
                 Some(value) => Write::put(key.as_slice(), value.as_slice()),
@@ -497,24 +626,27 @@ impl Core {
             });
             store.write_batch(&writes.collect::<Vec<_>>())
         })
-        .map_err(raise)
+        .map_err(raise)?;
+        joining.done(&self.shapes);
+        self.forget_if_empty(&store);
+        Ok(())
     }
 
     /// Ends the use of the store or snapshot; a second call does nothing.
     fn close(&self, py: Python<'_>) {
-        let source = self.source.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let source = self.source.take();
         // The last handle frees all entries.
         py.detach(|| drop(source));
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.source.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.source.get().is_none()
     }
 
     /// Bytes held, by part. O(n).
     fn memory_usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let store = self.store()?;
+        let store = self.live("the memory is the store's: a snapshot shares its entries")?;
         let MemoryUsage { parts } = py.detach(|| store.memory_usage());
         let usage = PyDict::new(py);
         for (part, bytes) in &parts {
@@ -529,5 +661,13 @@ impl Core {
         let store = self.store()?;
         let done = py.detach(|| store.validate());
         done.map(drop).map_err(|violation| PyValueError::new_err(violation.to_string()))
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.codec.traverse(&visit)
+    }
+
+    fn __clear__(&self) {
+        self.codec.clear();
     }
 }

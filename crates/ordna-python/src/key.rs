@@ -14,6 +14,10 @@ use crate::shapes::{self, Shape};
 /// The proleptic ordinal of 1970-01-01 in Python.
 const EPOCH: i64 = 719_163;
 
+/// The proleptic ordinal of 9999-12-31, and the microseconds of a day.
+const LAST_DAY: i64 = 3_652_059;
+const DAY: i64 = 86_400_000_000;
+
 /// Whether floats are numbers, which compare with integers, or keep all their bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Floats {
@@ -23,23 +27,73 @@ pub enum Floats {
     Exact,
 }
 
-/// Appends an object of a native type; `false` if it is of none. Tells its shape.
+/// Which objects are native.
+#[derive(Clone, Copy)]
+pub struct Rules {
+    floats: Floats,
+    /// Whether only objects are native that come back as they were: no subclasses, no other zones.
+    exact: bool,
+}
+
+impl Rules {
+    pub const KEY: Self = Self { floats: Floats::Numbers, exact: false };
+    pub const VALUE: Self = Self { floats: Floats::Exact, exact: false };
+    pub const EXACT_VALUE: Self = Self { floats: Floats::Exact, exact: true };
+}
+
+/// Why an object is not native.
+pub enum Refused {
+    /// It is of another type.
+    Type,
+    /// It is beyond a limit of the encoding.
+    Limit(PyErr),
+    /// A method of it raised.
+    Raised(PyErr),
+}
+
+impl From<PyErr> for Refused {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}
+
+fn beyond(message: String) -> Refused {
+    Refused::Limit(PyValueError::new_err(message))
+}
+
+/// Whether the object is of a native type itself, not of a subclass.
+fn is_exact(object: &Bound<'_, PyAny>) -> bool {
+    object.is_none()
+        || object.is_exact_instance_of::<PyString>()
+        || object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyBytes>()
+        || object.is_exact_instance_of::<PyBool>()
+        || object.is_exact_instance_of::<PyTuple>()
+        || object.is_exact_instance_of::<PyDateTime>()
+        || object.is_exact_instance_of::<PyDate>()
+        || object.is_exact_instance_of::<PyTime>()
+        || object.is_exact_instance_of::<PyDelta>()
+}
+
+/// Appends an object of a native type. Tells its shape.
 pub fn put(
     object: &Bound<'_, PyAny>,
-    floats: Floats,
+    rules: Rules,
     depth: usize,
     out: &mut Vec<u8>,
     shape: &mut Shape,
-) -> PyResult<bool> {
+) -> Result<(), Refused> {
     if object.is_exact_instance_of::<PyInt>() {
         shape.push(shapes::INT);
         put_int(object, out)?;
+    } else if rules.exact && !is_exact(object) {
+        return Err(Refused::Type);
     } else if let Ok(text) = object.cast::<PyString>() {
         shape.push(shapes::STR);
-        text.to_str()?.encode(out);
+        text.to_str().map_err(Refused::Limit)?.encode(out);
     } else if let Ok(float) = object.cast::<PyFloat>() {
         shape.push(shapes::FLOAT);
-        put_float(float.value(), floats, out);
+        put_float(float.value(), rules.floats, out);
     } else if let Ok(flag) = object.cast::<PyBool>() {
         shape.push(shapes::BOOL);
         flag.is_true().encode(out);
@@ -51,15 +105,12 @@ pub fn put(
         u8::encode_slice(bytes.as_bytes(), out);
     } else if let Ok(items) = object.cast::<PyTuple>() {
         let Some(below) = depth.checked_sub(1) else {
-            let message = format!("tuples are nested deeper than {MAX_DEPTH} levels");
-            return Err(PyValueError::new_err(message));
+            return Err(beyond(format!("tuples are nested deeper than {MAX_DEPTH} levels")));
         };
         shape.push(shapes::TUPLE);
         out.push(code::TUPLE);
         for item in items.iter_borrowed() {
-            if !put(&item, floats, below, out, shape)? {
-                return Ok(false);
-            }
+            put(&item, rules, below, out, shape)?;
         }
         out.push(code::END);
         shape.push(shapes::END);
@@ -67,9 +118,9 @@ pub fn put(
         shape.push(shapes::INT);
         put_int(object, out)?;
     } else {
-        return put_rare(object, out, shape);
+        return put_rare(object, rules, out, shape);
     }
-    Ok(true)
+    Ok(())
 }
 
 fn put_float(value: f64, floats: Floats, out: &mut Vec<u8>) {
@@ -79,7 +130,10 @@ fn put_float(value: f64, floats: Floats, out: &mut Vec<u8>) {
     }
 }
 
-fn put_int(object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
+/// The longest magnitude that the tuple encoding reads, in bytes.
+const LONGEST: usize = ordna::key::MAX_LEN;
+
+fn put_int(object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<(), Refused> {
     let negative = match small(object)? {
         Small::Signed(value) => {
             value.encode(out);
@@ -96,8 +150,13 @@ fn put_int(object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<()> {
     };
     let magnitude = object.call_method0("__abs__")?;
     let bits: usize = magnitude.call_method0("bit_length")?.extract()?;
+    if bits.div_ceil(8) > LONGEST {
+        let most = LONGEST * 8;
+        return Err(beyond(format!("an integer of {bits} bits; {most} are the most")));
+    }
     let bytes = magnitude.call_method1("to_bytes", (bits.div_ceil(8), "big"))?;
-    Number::from_magnitude(negative, bytes.cast::<PyBytes>()?.as_bytes()).encode(out);
+    let bytes = bytes.cast::<PyBytes>().map_err(PyErr::from)?;
+    Number::from_magnitude(negative, bytes.as_bytes()).encode(out);
     Ok(())
 }
 
@@ -127,7 +186,12 @@ fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
 }
 
 /// Dates and times, and integers of other libraries.
-fn put_rare(object: &Bound<'_, PyAny>, out: &mut Vec<u8>, shape: &mut Shape) -> PyResult<bool> {
+fn put_rare(
+    object: &Bound<'_, PyAny>,
+    rules: Rules,
+    out: &mut Vec<u8>,
+    shape: &mut Shape,
+) -> Result<(), Refused> {
     let number = |name: &str| object.getattr(name)?.extract::<i64>();
     let day = |of: &Bound<'_, PyAny>| -> PyResult<i32> {
         let ordinal: i64 = of.call_method0("toordinal")?.extract()?;
@@ -139,20 +203,34 @@ fn put_rare(object: &Bound<'_, PyAny>, out: &mut Vec<u8>, shape: &mut Shape) -> 
         Ok((seconds * 1_000_000 + number("microsecond")?) * 1000)
     };
     let value = if object.cast::<PyDateTime>().is_ok() {
-        if object.call_method0("utcoffset")?.is_none() {
+        if rules.exact && !is_plain_moment(object)? {
+            return Err(Refused::Type);
+        }
+        let offset = object.call_method0("utcoffset")?;
+        if offset.is_none() {
             shape.push(shapes::LOCAL);
             Value::Local(Moment { day: day(object)?, nanos: nanos(object)? })
         } else {
             shape.push(shapes::UTC);
-            let utc = object.call_method1("astimezone", (PyTzInfo::utc(object.py())?,))?;
-            Value::Utc(Moment { day: day(&utc)?, nanos: nanos(&utc)? })
+            let part = |name: &str| offset.getattr(name)?.extract::<i64>();
+            let ahead = (part("days")? * 86_400 + part("seconds")?) * 1_000_000;
+            let ahead = ahead + part("microseconds")?;
+            let local = i64::from(day(object)?) * DAY + (nanos(object)? / 1000) as i64;
+            let at = local - ahead;
+            let day = at.div_euclid(DAY);
+            // A moment of other years would not come back.
+            if !(1..=LAST_DAY).contains(&(day + EPOCH)) {
+                return Err(beyond("the moment is not in the years 1 to 9999 of UTC".to_owned()));
+            }
+            Value::Utc(Moment { day: day as i32, nanos: at.rem_euclid(DAY) as u64 * 1000 })
         }
     } else if object.cast::<PyDate>().is_ok() {
         shape.push(shapes::DATE);
         Value::Date(day(object)?)
     } else if object.cast::<PyTime>().is_ok() {
-        if !object.call_method0("utcoffset")?.is_none() {
-            return Ok(false);
+        let zoned = !object.getattr("tzinfo")?.is_none();
+        if zoned || rules.exact && object.getattr("fold")?.is_truthy()? {
+            return Err(Refused::Type);
         }
         shape.push(shapes::TIME);
         Value::Time(nanos(object)?)
@@ -162,13 +240,20 @@ fn put_rare(object: &Bound<'_, PyAny>, out: &mut Vec<u8>, shape: &mut Shape) -> 
         Value::Duration(seconds.into(), number("microseconds")? as u32 * 1000)
     } else if object.hasattr("__index__")? {
         shape.push(shapes::INT);
-        put_int(&object.call_method0("__index__")?, out)?;
-        return Ok(true);
+        return put_int(&object.call_method0("__index__")?, out);
     } else {
-        return Ok(false);
+        return Err(Refused::Type);
     };
     value.encode(out);
-    Ok(true)
+    Ok(())
+}
+
+/// Whether a datetime has no zone or Python's own UTC, and no fold.
+fn is_plain_moment(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let zone = object.getattr("tzinfo")?;
+    let utc = PyTzInfo::utc(object.py())?;
+    let plain = zone.is_none() || zone.as_ptr() == utc.as_ptr();
+    Ok(plain && !object.getattr("fold")?.is_truthy()?)
 }
 
 /// The error for an object that is no key.
@@ -185,7 +270,26 @@ pub fn refused(object: &Bound<'_, PyAny>) -> PyErr {
 
 /// Encodes a key and tells its shape.
 pub fn encode(object: &Bound<'_, PyAny>, out: &mut Vec<u8>, shape: &mut Shape) -> PyResult<()> {
-    if put(object, Floats::Numbers, MAX_DEPTH, out, shape)? { Ok(()) } else { Err(refused(object)) }
+    put(object, Rules::KEY, MAX_DEPTH, out, shape).map_err(|error| match error {
+        Refused::Type => refused(object),
+        Refused::Limit(error) | Refused::Raised(error) => error,
+    })
+}
+
+/// Encodes a key that is looked for; `false` if no store can hold it.
+///
+/// # Errors
+/// The object is not hashable, or a method of it raised.
+pub fn encode_wanted(
+    object: &Bound<'_, PyAny>,
+    out: &mut Vec<u8>,
+    shape: &mut Shape,
+) -> PyResult<bool> {
+    match put(object, Rules::KEY, MAX_DEPTH, out, shape) {
+        Ok(()) => Ok(true),
+        Err(Refused::Raised(error)) => Err(error),
+        Err(Refused::Type | Refused::Limit(_)) => object.hash().map(|_| false),
+    }
 }
 
 /// The object of an encoded value. Numbers at float positions of `shape` become floats.
@@ -209,7 +313,10 @@ pub fn take<'py>(
     *shape = shape.get(1..).unwrap_or_default();
     if matches!(reader.peek(), Some(code::NEGATIVE_INFINITY..=code::NAN)) {
         return match Number::decode(reader).map_err(damaged)? {
-            number if is_float => Ok(PyFloat::new(py, number.to_f64()).into_any()),
+            // The nearest float of a long integer may be another number.
+            number if is_float && Number::from(number.to_f64()) == number => {
+                Ok(PyFloat::new(py, number.to_f64()).into_any())
+            }
             Number::Int(value) => match (i64::try_from(value), u64::try_from(value)) {
                 (Ok(small), _) => Ok(small.into_pyobject(py)?.into_any()),
                 (_, Ok(small)) => Ok(small.into_pyobject(py)?.into_any()),

@@ -4,6 +4,7 @@ mod arrow;
 mod bulk;
 mod chunks;
 mod core;
+mod joining;
 mod key;
 mod shapes;
 mod source;

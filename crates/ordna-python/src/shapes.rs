@@ -9,8 +9,8 @@
 //! decide: they share the longest beginning with it, and the keys of the store can be compared
 //! among themselves. So a type that cannot be compared shows itself at one of them.
 //!
-//! Two threads that insert keys of different types into an empty store at the same time may both
-//! succeed.
+//! A shape is remembered after the write of a new key succeeds, and forgotten when the store is
+//! empty. So two threads that insert keys of different types at the same time may both succeed.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -37,7 +37,7 @@ pub const END: u8 = 0;
 /// So many shapes are remembered; with more, neighbours decide.
 const SHAPES: usize = 16;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Known {
     shapes: Vec<Shape>,
     /// Whether keys of shapes are in the store that are not in the list, or do not agree.
@@ -51,9 +51,11 @@ pub struct Shapes(RwLock<Known>);
 /// What a store says of a new key's shape.
 #[derive(PartialEq, Eq)]
 pub enum Verdict {
-    /// It agrees with all others.
+    /// A key of this shape is in the store.
+    Known,
+    /// It agrees with all others; then [`Shapes::remember`] is due.
     Agrees,
-    /// The neighbours decide; then [`Shapes::accept_mixed`] is due.
+    /// The neighbours decide; then [`Shapes::remember`] is due.
     AskNeighbours,
 }
 
@@ -80,25 +82,44 @@ fn agree(a: &[u8], b: &[u8]) -> bool {
     true
 }
 
-impl Shapes {
-    /// Looks whether a key of this shape may join, and remembers it if it surely may.
-    pub fn check(&self, shape: &[u8]) -> Verdict {
-        {
-            let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            if known.mixed {
-                return Verdict::AskNeighbours;
-            }
-            if known.shapes.iter().any(|other| other.as_slice() == shape) {
-                return Verdict::Agrees;
-            }
-        }
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let all_agree = known.shapes.iter().all(|other| agree(other, shape));
-        if known.mixed || !all_agree || known.shapes.len() >= SHAPES {
+impl Known {
+    fn check(&self, shape: &[u8]) -> Verdict {
+        if self.mixed {
             return Verdict::AskNeighbours;
         }
-        known.shapes.push(shape.into());
-        Verdict::Agrees
+        if self.shapes.iter().any(|other| other.as_slice() == shape) {
+            return Verdict::Known;
+        }
+        let all_agree = self.shapes.iter().all(|other| agree(other, shape));
+        let fits = all_agree && self.shapes.len() < SHAPES;
+        if fits { Verdict::Agrees } else { Verdict::AskNeighbours }
+    }
+}
+
+impl Shapes {
+    /// Looks whether a key of this shape may join.
+    pub fn check(&self, shape: &[u8]) -> Verdict {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).check(shape)
+    }
+
+    /// Remembers the shape of a key that is in the store now.
+    pub fn remember(&self, shape: &[u8]) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match known.check(shape) {
+            Verdict::Known => {}
+            Verdict::Agrees => known.shapes.push(shape.into()),
+            Verdict::AskNeighbours => known.mixed = true,
+        }
+    }
+
+    /// Whether neighbours decide.
+    pub fn is_mixed(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).mixed
+    }
+
+    /// A copy that later writes do not change.
+    pub fn frozen(&self) -> Self {
+        Self(RwLock::new(self.0.read().unwrap_or_else(PoisonError::into_inner).clone()))
     }
 
     /// From now on neighbours decide.
@@ -181,12 +202,19 @@ mod tests {
     fn the_list_is_bounded_and_forgets() {
         let shapes = Shapes::default();
         for length in 0..SHAPES {
-            assert!(shapes.check(&vec![TUPLE; length + 1]) == Verdict::Agrees);
+            let shape = vec![TUPLE; length + 1];
+            assert!(shapes.check(&shape) == Verdict::Agrees);
+            shapes.remember(&shape);
+            assert!(shapes.check(&shape) == Verdict::Known);
         }
         assert!(shapes.check(&[TUPLE; 40]) == Verdict::AskNeighbours);
         shapes.clear();
-        assert!(shapes.check(&[INT]) == Verdict::Agrees);
+        shapes.remember(&[INT]);
         assert!(shapes.check(&[STR]) == Verdict::AskNeighbours);
+        let frozen = shapes.frozen();
+        shapes.remember(&[STR]);
+        assert!(shapes.is_mixed() && !frozen.is_mixed());
+        let shapes = frozen;
         assert_eq!(shapes.only().as_slice(), [INT]);
     }
 }

@@ -1,7 +1,7 @@
 //! What is read: a store or a snapshot of it, without a word of Python.
 
 use std::ops::{Bound as Limit, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ordna::{Direction, OrderedIndex, Snapshot, Store};
 use smallvec::SmallVec;
@@ -13,6 +13,24 @@ pub type Bytes = Store<[u8], [u8]>;
 pub enum Source {
     Live(Arc<Bytes>),
     At(Snapshot<[u8], [u8]>),
+}
+
+/// What a store object and its iterators read, until the object is closed.
+pub struct Slot(Mutex<Option<Source>>);
+
+impl Slot {
+    pub fn new(source: Source) -> Self {
+        Self(Mutex::new(Some(source)))
+    }
+
+    pub fn get(&self) -> Option<Source> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Closes it; the caller drops the source.
+    pub fn take(&self) -> Option<Source> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Bounds in the bytes of the store.

@@ -5,30 +5,88 @@
 //! | code of a string, of bytes | UTF-8, bytes, without escapes |
 //! | `01` | what the codec made of an object |
 //! | any other code | the object in the tuple encoding, its floats exact |
+//!
+//! With a codec only objects of exactly these types, within the limits of the encoding, are native.
+
+use std::sync::{Mutex, PoisonError};
 
 use ordna::tuple::{MAX_DEPTH, Reader, code};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::key::{self, Floats};
+use crate::key::{self, Refused, Rules};
 use crate::shapes::Shape;
 
 /// Stands before what the codec made.
 const CODEC: u8 = 0x01;
 
 /// Two functions of Python: objects to bytes, and back.
-pub struct Codec {
+pub struct Functions {
     pub dumps: Py<PyAny>,
     pub loads: Py<PyAny>,
 }
 
+/// The codec of one object of Python, which owns its references alone: so the collector of garbage
+/// counts them right. No call of Python runs while the lock is held.
+pub struct Codec {
+    is_set: bool,
+    functions: Mutex<Option<Functions>>,
+}
+
+impl Codec {
+    pub fn new(functions: Option<Functions>) -> Self {
+        Self { is_set: functions.is_some(), functions: Mutex::new(functions) }
+    }
+
+    /// The functions; `None` without a codec, or after the collector took them.
+    fn get(&self, py: Python<'_>) -> Option<Functions> {
+        if !self.is_set {
+            return None;
+        }
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let copied = |functions: &Functions| Functions {
+            dumps: functions.dumps.clone_ref(py),
+            loads: functions.loads.clone_ref(py),
+        };
+        functions.as_ref().map(copied)
+    }
+
+    /// The same codec for another object.
+    pub fn copied(&self, py: Python<'_>) -> Self {
+        Self::new(self.get(py))
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // An object whose lock is taken is in use: what it refers to stays.
+        if let Ok(functions) = self.functions.try_lock()
+            && let Some(functions) = functions.as_ref()
+        {
+            visit.call(&functions.dumps)?;
+            visit.call(&functions.loads)?;
+        }
+        Ok(())
+    }
+
+    pub fn clear(&self) {
+        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(functions);
+    }
+}
+
 /// Appends a value.
-pub fn encode(object: &Bound<'_, PyAny>, codec: Option<&Codec>, out: &mut Vec<u8>) -> PyResult<()> {
+pub fn encode(object: &Bound<'_, PyAny>, codec: &Codec, out: &mut Vec<u8>) -> PyResult<()> {
     if let Ok(text) = object.cast_exact::<PyString>() {
-        out.push(code::STRING);
-        out.extend_from_slice(text.to_str()?.as_bytes());
-        return Ok(());
+        match text.to_str() {
+            Ok(text) => {
+                out.push(code::STRING);
+                out.extend_from_slice(text.as_bytes());
+                return Ok(());
+            }
+            Err(error) if !codec.is_set => return Err(error),
+            Err(_) => {}
+        }
     }
     if let Ok(bytes) = object.cast_exact::<PyBytes>() {
         out.push(code::BYTES);
@@ -36,7 +94,14 @@ pub fn encode(object: &Bound<'_, PyAny>, codec: Option<&Codec>, out: &mut Vec<u8
         return Ok(());
     }
     let start = out.len();
-    if key::put(object, Floats::Exact, MAX_DEPTH, out, &mut Shape::new())? {
+    let rules = if codec.is_set { Rules::EXACT_VALUE } else { Rules::VALUE };
+    let native = match key::put(object, rules, MAX_DEPTH, out, &mut Shape::new()) {
+        Ok(()) => true,
+        Err(Refused::Raised(error)) => return Err(error),
+        Err(Refused::Limit(error)) if !codec.is_set => return Err(error),
+        Err(_) => false,
+    };
+    if native {
         // A subclass of str or bytes was written with escapes and an end.
         if matches!(out[start], code::STRING | code::BYTES) {
             let bytes = unescaped(Reader::new(&out[start..])).map_err(key::damaged)?;
@@ -46,14 +111,14 @@ pub fn encode(object: &Bound<'_, PyAny>, codec: Option<&Codec>, out: &mut Vec<u8
         return Ok(());
     }
     out.truncate(start);
-    let Some(codec) = codec else {
+    let Some(functions) = codec.get(object.py()) else {
         let name = object.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
             "values are int, float, str, bytes, bool, None, dates, times, or tuples of these, \
              not '{name}'; a store with a codec takes others"
         )));
     };
-    let bytes = codec.dumps.bind(object.py()).call1((object,))?;
+    let bytes = functions.dumps.bind(object.py()).call1((object,))?;
     let bytes = bytes
         .cast::<PyBytes>()
         .map_err(|_| PyTypeError::new_err("the codec's first function must return bytes"))?;
@@ -68,11 +133,7 @@ fn unescaped(mut reader: Reader<'_>) -> Result<Vec<u8>, ordna::tuple::DecodeErro
 }
 
 /// The object of a value.
-pub fn decode<'py>(
-    py: Python<'py>,
-    bytes: &[u8],
-    codec: Option<&Codec>,
-) -> PyResult<Bound<'py, PyAny>> {
+pub fn decode<'py>(py: Python<'py>, bytes: &[u8], codec: &Codec) -> PyResult<Bound<'py, PyAny>> {
     match bytes {
         [code::STRING, text @ ..] => {
             let text = std::str::from_utf8(text)
@@ -80,8 +141,8 @@ pub fn decode<'py>(
             Ok(PyString::new(py, text).into_any())
         }
         [code::BYTES, bytes @ ..] => Ok(PyBytes::new(py, bytes).into_any()),
-        [CODEC, bytes @ ..] => match codec {
-            Some(codec) => codec.loads.bind(py).call1((PyBytes::new(py, bytes),)),
+        [CODEC, bytes @ ..] => match codec.get(py) {
+            Some(functions) => functions.loads.bind(py).call1((PyBytes::new(py, bytes),)),
             None => Err(PyValueError::new_err("the value was written by a codec; none is given")),
         },
         _ => key::decode(py, bytes, &[]),

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -22,7 +23,8 @@ class _Progress:
     """A bar on standard error: how much of the file is read."""
 
     def __init__(self, name: str, size: int, shown: bool) -> None:
-        self._name, self._size, self._shown = name, max(size, 1), shown
+        self._name, self._size = name, max(size, 1)
+        self._shown = shown and sys.stderr is not None
         self._began = self._last = time.monotonic()
 
     def show(self, read: int, records: int, end: bool = False) -> None:
@@ -39,7 +41,7 @@ class _Progress:
 
 
 def _records(path: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         yield from _parsed(path, text)
     finally:
@@ -52,23 +54,41 @@ def _parsed(path: str, text: io.TextIOWrapper) -> Iterator[dict[str, Any]]:
     if name.endswith((".ndjson", ".jsonl", ".json")):
         for number, line in enumerate(text, 1):
             if line.strip():
-                record = json.loads(line)
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise ValueError(f"{path}, line {number}: {error}") from error
                 if not isinstance(record, dict):
                     raise ValueError(f"{path}, line {number}: not a JSON object")
                 yield record
         return
+    numbered: Iterator[tuple[int, list[str]]]
     if name.endswith(".tsv"):
-        rows = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+        lines = (line.rstrip("\r\n") for line in text)
+        numbered = enumerate((line.split("\t") if line else [] for line in lines), 1)
     elif name.endswith(".csv"):
-        rows = csv.reader(text)
+        numbered = _csv_rows(path, text)
     else:
         raise ValueError(f"{path}: the name must end with .ndjson, .csv or .tsv, perhaps with .gz")
-    header = next(rows, None)
-    for row in rows:
-        if header is None or len(row) != len(header):
-            expected = len(header or [])
-            raise ValueError(f"{path}, line {rows.line_num}: {len(row)} fields, not {expected}")
-        yield dict(zip(header, row))
+    header: list[str] | None = None
+    for number, row in numbered:
+        if not row:
+            continue
+        if header is None:
+            header = row
+        elif len(row) != len(header):
+            raise ValueError(f"{path}, line {number}: {len(row)} fields, not {len(header)}")
+        else:
+            yield dict(zip(header, row))
+
+
+def _csv_rows(path: str, text: io.TextIOWrapper) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader(text)
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {rows.line_num}: {error}") from error
 
 
 def load(
@@ -84,6 +104,9 @@ def load(
     `key` names the fields of the key: one field is the key itself, several are a tuple. A pair
     `("population", int)` converts the field. `value` makes the value of a record; without it the
     value is the record as JSON. In a terminal a bar on standard error shows the progress.
+
+    Records are written in groups of 4,096. If a record is refused, the groups before it stay in
+    `store`; the exception names the file and the number of the record.
     """
     name = os.fspath(path)
     if not key or isinstance(key, str):
@@ -91,27 +114,35 @@ def load(
     fields = [(part, None) if isinstance(part, str) else part for part in key]
     make = value or (lambda record: json.dumps(record, ensure_ascii=False, separators=(",", ":")))
     result = Store() if store is None else store
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = progress
+    if shown is None:
+        shown = sys.stderr is not None and sys.stderr.isatty()
     records = 0
     keys: list[Any] = []
     values: list[Any] = []
     with open(name, "rb") as raw:
         bar = _Progress(os.path.basename(name), os.fstat(raw.fileno()).st_size, shown)
         file: Any = gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else raw
-        for record in _records(name, file):
-            parts = []
-            for field, convert in fields:
-                if field not in record:
-                    raise ValueError(f"{name}: record {records + 1} has no field {field!r}")
-                part = record[field]
-                parts.append(part if convert is None else convert(part))
-            keys.append(parts[0] if len(parts) == 1 else tuple(parts))
-            values.append(make(record))
-            records += 1
-            if len(keys) == _GROUP:
-                result.put_many(keys, values)
-                keys, values = [], []
-                bar.show(raw.tell(), records)
-        result.put_many(keys, values)
-        bar.show(raw.tell(), records, end=True)
+        try:
+            for record in _records(name, file):
+                parts = []
+                for field, convert in fields:
+                    if field not in record:
+                        raise ValueError(f"{name}: record {records + 1} has no field {field!r}")
+                    part = record[field]
+                    parts.append(part if convert is None else convert(part))
+                keys.append(parts[0] if len(parts) == 1 else tuple(parts))
+                values.append(make(record))
+                records += 1
+                if len(keys) == _GROUP:
+                    result.put_many(keys, values)
+                    keys, values = [], []
+                    bar.show(raw.tell(), records)
+            result.put_many(keys, values)
+            bar.show(raw.tell(), records, end=True)
+        except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+            raise ValueError(f"{name}, after record {records}: {error}") from error
+        except Exception as error:
+            error.add_note(f"{name}, at record {records + 1}")
+            raise
     return result

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain
 from reprlib import recursive_repr
@@ -53,6 +55,20 @@ def _u64_array(length: int) -> Any:
     return numpy.empty(length, dtype=numpy.uint64)
 
 
+def _position(index: Any) -> int:
+    # Beyond the largest size there is no entry either way.
+    return max(-sys.maxsize, min(operator.index(index), sys.maxsize))
+
+
+def _limit(limit: Any) -> int | None:
+    if limit is None:
+        return None
+    number: int = operator.index(limit)
+    if number < 0:
+        raise ValueError(f"limit must not be negative: {number}")
+    return min(number, sys.maxsize)
+
+
 class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
     """What a store and a snapshot can both do: all that reads.
 
@@ -84,8 +100,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
     @staticmethod
     def _bounds(lo: Any, hi: Any, inclusive: tuple[bool, bool], reverse: bool,
                 limit: int | None) -> tuple[Any, ...] | None:
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit must not be negative: {limit}")
+        limit = _limit(limit)
         if lo is None and hi is None and not reverse and limit is None:
             return None
         return (lo, hi, inclusive, reverse, limit)
@@ -93,7 +108,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
     def prefix(self, prefix: Any, reverse: bool = False,
                limit: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Pairs whose keys begin with a string, with bytes, or with the elements of a tuple."""
-        return chain.from_iterable(self._prefix_chunks(ITEMS, prefix, reverse, limit))
+        return chain.from_iterable(self._prefix_chunks(ITEMS, prefix, reverse, _limit(limit)))
 
     def irange(self, minimum: Any = None, maximum: Any = None,
                inclusive: tuple[bool, bool] = (True, True),
@@ -105,23 +120,19 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
 
     def islice(self, start: int | None = None, stop: int | None = None,
                reverse: bool = False) -> Iterator[Any]:
-        """The keys at these positions. O(position)."""
+        """The keys at these positions. The first one is found by its position."""
         start, stop, _ = slice(start, stop).indices(len(self))
-        keys = self._chunks(KEYS, None, None, (True, True), reverse, None)
-        if reverse:
-            length = len(self)
-            start, stop = length - stop, length - start
-        from itertools import islice
-
-        return islice(chain.from_iterable(keys), start, max(start, stop))
+        count = max(stop - start, 0)
+        first = stop - 1 if reverse and count else start
+        return chain.from_iterable(self._chunks_from(KEYS, first, reverse, count))
 
     def bisect_left(self, key: Any) -> int:
         """How many keys are less than `key`, counted 40 at a time."""
-        return self.count_range(None, key, (True, False))
+        return self._rank(key, False)
 
     def bisect_right(self, key: Any) -> int:
         """How many keys are at most `key`, counted 40 at a time."""
-        return self.count_range(None, key, (True, True))
+        return self._rank(key, True)
 
     bisect = bisect_right
     bisect_key = bisect_right
@@ -140,7 +151,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
 
     def peekitem(self, index: int = -1) -> tuple[Any, Any]:
         """The pair at a position, counted 40 at a time."""
-        found = self._at(index.__index__())
+        found: tuple[Any, Any] | None = self._at(_position(index), ITEMS)
         if found is None:
             raise IndexError("list index out of range")
         return found
@@ -162,7 +173,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
 
         Arrays of NumPy for integers below 2**64; with `arrow`, columns of these, bytes or str.
         """
-        columns = _ordna.scan(self, lo, hi, inclusive, reverse, limit)
+        columns = _ordna.scan(self, lo, hi, inclusive, reverse, _limit(limit))
         if arrow:
             return columns
         arrays = []
@@ -183,6 +194,8 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
 
     @recursive_repr()
     def __repr__(self) -> str:
+        if self.closed:
+            return f"<{type(self).__name__}, closed>"
         pairs = ", ".join(f"{key!r}: {value!r}" for key, value in self._pairs())
         return f"{type(self).__name__}({{{pairs}}})"
 
@@ -261,18 +274,12 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
 
     def popitem(self, index: int = -1) -> tuple[Any, Any]:
         """Removes the pair at a position, the last one by default, and returns it."""
-        if index in (0, -1):
-            found = self._pop_end(index == -1)
-            if found is None:
-                raise KeyError("popitem(): dictionary is empty")
-            return found
-        while True:
+        found: tuple[Any, Any] | None = self._pop(_position(index))
+        if found is None:
             if not self:
                 raise KeyError("popitem(): dictionary is empty")
-            key, value = self.peekitem(index)
-            # Another thread may have changed it.
-            if self.compare_and_set(key, value, ABSENT):
-                return key, value
+            raise IndexError("list index out of range")
+        return found
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         """Sets the pairs of a mapping, of an iterable, and of the keyword arguments."""
@@ -289,7 +296,8 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
     def compare_and_set(self, key: Any, expected: Any = ABSENT, new: Any = ABSENT) -> bool:
         """Sets the key to `new` if its value is `expected`, as one step; returns whether it was.
 
-        `ABSENT` as `expected`: if the key is absent; as `new`: the key is removed.
+        `ABSENT` as `expected`: if the key is absent; as `new`: the key is removed. Encodings are
+        compared: 1 is not 1.0, and what a codec makes must be the same bytes each time.
         """
         return self._compare_and_set(key, _boxed(expected), _boxed(new))
 

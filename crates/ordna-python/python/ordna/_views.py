@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import ItemsView as AbcItemsView
 from collections.abc import Iterator, Sequence
 from collections.abc import KeysView as AbcKeysView
 from collections.abc import ValuesView as AbcValuesView
 from itertools import chain, islice
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._store import Mapping_
 
 KEYS, VALUES, ITEMS = 0, 1, 2
+
+
+def _index(items: list[Any], value: Any, start: int | None, stop: int | None) -> int:
+    return items.index(value, 0 if start is None else start, sys.maxsize if stop is None else stop)
 
 
 class _View:
@@ -52,11 +58,25 @@ class _View:
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step < 0:
-                return list(self)[index]
-            return list(islice(self._iterate(), start, stop, step))
-        index = index.__index__()
+            length = len(self)
+            at = range(*index.indices(length))
+            if not at:
+                return []
+            begin, end = min(at[0], at[-1]), max(at[0], at[-1]) + 1
+            if self._bounds is None:
+                chunks = self._mapping._chunks_from(self._kind, begin, False, end - begin)
+                part = list(chain.from_iterable(chunks))
+            else:
+                part = list(islice(self._iterate(), begin, end))
+            return part[:: at.step] if at.step > 0 else part[at[0] - begin :: at.step]
+        index = as_index(index)
+        if self._bounds is None:
+            found = self._mapping._at(max(-sys.maxsize, min(index, sys.maxsize)), self._kind)
+            if found is None:
+                raise IndexError("list index out of range")
+            return found if self._kind == ITEMS else found[0]
+        if abs(index) > sys.maxsize:
+            raise IndexError("list index out of range")
         items = self._iterate(backwards=index < 0)
         for item in islice(items, -index - 1 if index < 0 else index, None):
             return item
@@ -67,7 +87,7 @@ class _View:
 
 
 class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
-    """The keys, in order. `view[i]` and `len` of a part take O(n)."""
+    """The keys, in order. `view[i]` and `len` of a view with bounds take O(n)."""
 
     _kind = KEYS
 
@@ -89,12 +109,18 @@ class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
         if self._bounds is None:
             at: int = self._mapping.index(value, start, stop)
             return at
-        return list(self).index(value, *(at for at in (start, stop) if at is not None))
+        return _index(list(self), value, start, stop)
 
     def __delitem__(self, index: int | slice) -> None:
-        keys = self[index] if isinstance(index, slice) else [self[index]]
-        for key in keys:
-            del self._mapping[key]
+        if not isinstance(index, slice):
+            del self._mapping[self[index]]
+            return
+        for key in self[index]:
+            try:
+                del self._mapping[key]
+            except KeyError:
+                # Another thread has removed it meanwhile.
+                pass
 
 
 class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
@@ -126,7 +152,7 @@ class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
             key: Any = value[0]  # type: ignore[index]
             at: int = self._mapping.index(key, start, stop)
             return at
-        return list(self).index(value, *(at for at in (start, stop) if at is not None))  # type: ignore[arg-type]
+        return _index(list(self), value, start, stop)
 
 
 class ValuesView(_View, AbcValuesView, Sequence):  # type: ignore[type-arg]
@@ -143,4 +169,4 @@ class ValuesView(_View, AbcValuesView, Sequence):  # type: ignore[type-arg]
 
     def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
         """The first position of a value; ValueError if it is absent. O(n)."""
-        return list(self).index(value, *(at for at in (start, stop) if at is not None))
+        return _index(list(self), value, start, stop)
