@@ -69,7 +69,7 @@ fn apply(map: &Map<Key, u64>, model: &mut Model, step: Step) -> Result<(), TestC
         Step::RemoveRange(a, b) => {
             let before = model.len();
             model.retain(|key, _| !(a <= *key && *key < b));
-            prop_assert_eq!(map.remove_range(a..b), before - model.len());
+            prop_assert_eq!(map.remove_range(a..b).unwrap(), before - model.len());
         }
         Step::Batch(writes) => {
             let mut batch = map.batch();
@@ -161,7 +161,7 @@ proptest! {
         // The same name is the same map.
         let again: Map<Key, u64> = Map::named(&store, "first").unwrap();
         prop_assert_eq!(again.len(), models[0].len());
-        maps[0].clear();
+        maps[0].clear().unwrap();
         prop_assert_eq!((again.len(), maps[1].len()), (0, models[1].len()));
     }
 }
@@ -339,7 +339,21 @@ mod derived {
     }
 
     proptest! {
-        #[test]
+        type P0 = u64;
+
+    #[test]
+    fn types_may_have_any_name() {
+        #[derive(TupleKey, Debug, PartialEq)]
+        struct Pair {
+            first: P0,
+            second: String,
+        }
+        let map: Map<Pair, ()> = Map::new();
+        map.insert(&Pair { first: 1, second: "a".into() }, &()).unwrap();
+        assert_eq!(map.prefix(&(1_u64,)).count(), 1);
+    }
+
+    #[test]
         fn structs_are_tuples_of_their_fields(a in place(), b in place()) {
             prop_assert_eq!(encode(&a).cmp(&encode(&b)), a.cmp(&b));
             prop_assert_eq!(encode(&a), encode(&(a.country.as_str(), a.region, a.id)));
@@ -408,4 +422,56 @@ fn positions_are_those_within_the_map() {
     whole.insert(&7, &8).unwrap();
     assert_eq!(whole.select(0).unwrap(), Some((7, 8)));
     assert_eq!(whole.select(1).unwrap(), None);
+}
+
+#[test]
+fn names_of_zeros_are_names() {
+    let store = Arc::new(Store::new());
+    let names = ["", "\0", "\0\0", "\u{1}", "a"];
+    let maps = names.map(|name| Map::<u64, u64>::named(&store, name).unwrap());
+    for (map, at) in maps.iter().zip(0..) {
+        map.insert(&at, &at).unwrap();
+    }
+    for (name, at) in names.iter().zip(0..) {
+        let again: Map<u64, u64> = Map::named(&store, name).unwrap();
+        assert_eq!(again.iter().map(Result::unwrap).collect::<Vec<_>>(), [(at, at)]);
+    }
+}
+
+#[test]
+fn a_damaged_or_full_counter_names_no_map() {
+    for counter in [&[1, 2][..], &[255; 4]] {
+        let store = Arc::new(Store::new());
+        let map: Map<u64, u64> = Map::named(&store, "first").unwrap();
+        map.insert(&1, &1).unwrap();
+        store.insert(&[0], counter).unwrap();
+        let refused = Map::<u64, u64>::named(&store, "second");
+        match counter.len() {
+            4 => assert!(matches!(refused, Err(MapError::TooManyMaps))),
+            _ => assert!(matches!(refused, Err(MapError::Value(_)))),
+        }
+        assert_eq!(store.get(&[0]).unwrap(), counter);
+        assert_eq!(Map::<u64, u64>::named(&store, "first").unwrap().get(&1).unwrap(), Some(1));
+    }
+}
+
+#[test]
+fn entries_are_retained_and_long_keys_are_absent() {
+    let store = Arc::new(Store::new());
+    let map: Map<String, u64> = Map::named(&store, "map").unwrap();
+    let other: Map<String, u64> = Map::named(&store, "other").unwrap();
+    for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        map.insert(name, &(at as u64)).unwrap();
+        other.insert(name, &0).unwrap();
+    }
+    assert_eq!(map.retain(|key, value| key == "a" || *value == 2).unwrap(), 2);
+    assert_eq!(map.keys().map(Result::unwrap).collect::<Vec<_>>(), ["a", "c"]);
+    assert_eq!(other.len(), 4);
+    let long = "k".repeat(70_000);
+    assert_eq!(map.remove(long.as_str()).unwrap(), None);
+    let mut batch = map.batch();
+    batch.remove(&map, long.as_str()).unwrap();
+    batch.remove(&map, "a").unwrap();
+    batch.commit().unwrap();
+    assert_eq!(map.len(), 1);
 }

@@ -75,7 +75,7 @@ impl Batch {
         Ok(self)
     }
 
-    /// Will remove `key` from `map`.
+    /// Will remove `key` from `map`. A key that is too long is absent.
     ///
     /// # Errors
     /// The map is of another store.
@@ -85,7 +85,9 @@ impl Batch {
         key: &Q,
     ) -> Result<&mut Self, MapError> {
         let key = self.key(map, key)?;
-        self.writes.push((key, None));
+        if key.len() <= crate::key::MAX_LEN {
+            self.writes.push((key, None));
+        }
         Ok(self)
     }
 

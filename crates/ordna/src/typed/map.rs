@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::iter::{Span, by_ref, key_of, reads, span, whole};
 use super::{Iter, MapError, MapSnapshot, StoreAs, Stored, with_scratch};
 use crate::tuple::{Decode, Like, Prefix, encode};
-use crate::{Change, Direction, Options, OrderedIndex, Snapshot, Store};
+use crate::{Change, Direction, Error, Options, OrderedIndex, Snapshot, Store};
 
 /// An ordered map of typed keys and values that many threads use at once.
 ///
@@ -83,18 +83,23 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// The memory limit is reached, or the name is longer than a key may be.
     pub fn named(store: &Arc<Store<[u8], [u8]>>, name: &str) -> Result<Self, MapError> {
         const LAST: &[u8] = &[0];
-        let entry = [LAST, name.as_bytes()].concat();
-        // An empty name would be the counter's own key.
-        let entry = if name.is_empty() { vec![0, 0] } else { entry };
+        // Behind the counter's own key, whatever the name is.
+        let entry = [LAST, &[1], name.as_bytes()].concat();
         let mut number = store.get(&entry);
         if number.is_none() {
-            let mut next = 0_u32;
+            let mut next = Err(MapError::TooManyMaps);
             store.modify(LAST, |last| {
-                next = last.map_or(0, |last| u32::load(last).unwrap_or(0)) + 1;
-                Change::Put(next.to_le_bytes().to_vec())
+                next = match last.map_or(Ok(0), u32::load) {
+                    Ok(last) => last.checked_add(1).ok_or(MapError::TooManyMaps),
+                    Err(damaged) => Err(damaged.into()),
+                };
+                match next {
+                    Ok(next) => Change::Put(next.to_le_bytes().to_vec()),
+                    Err(_) => Change::Keep,
+                }
             })?;
             // Another thread may have named it meanwhile; then this number stays unused.
-            let mine = next.to_le_bytes();
+            let mine = next?.to_le_bytes();
             number = store.insert_if_absent(&entry, &mine)?.or(Some(mine.to_vec()));
         }
         let number = u32::load(&number.unwrap_or_default())?;
@@ -241,13 +246,38 @@ impl<K: Decode, V: Stored> Map<K, V> {
         Ok(done?.is_ok())
     }
 
-    /// Removes `key`; returns the value it had. O(log n).
+    /// Removes `key`; returns the value it had. A key that is too long is absent. O(log n).
     ///
     /// # Errors
-    /// The value was of another type; it is removed.
+    /// The value was of another type; it is removed. Or the log has failed.
     pub fn remove<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<V>, MapError> {
-        let old = self.with_key(key, |key| self.store.remove(key));
-        Ok(old.map(|old| V::load(&old)).transpose()?)
+        let mut old = None;
+        let removed = self.with_key(key, |key| {
+            self.store.modify::<&[u8], _>(key, |current| {
+                old = current.map(V::load);
+                Change::Remove
+            })
+        });
+        match removed {
+            Ok(()) | Err(Error::KeyTooLong { .. }) => Ok(old.transpose()?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes the entries of which `keep` says no; returns how many. An entry that changes
+    /// meanwhile stays. O(n).
+    ///
+    /// # Errors
+    /// An entry is of other types, or the log has failed: the entries before it are gone.
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, MapError> {
+        let (span, mut removed) = (whole(&self.lead), 0);
+        for (key, value) in self.store.range(by_ref(&span)) {
+            if !keep(&key_of(&key, self.lead.len())?, &V::load(&value)?) {
+                let done = self.store.compare_exchange(&key, Some(&value), None)?;
+                removed += usize::from(done.is_ok());
+            }
+        }
+        Ok(removed)
     }
 
     /// Removes the entry with the smallest key and returns it. O(log n).
@@ -283,22 +313,29 @@ impl<K: Decode, V: Stored> Map<K, V> {
         }
     }
 
-    /// Removes every key within the bounds; returns how many. See [`Store::remove_range`].
-    pub fn remove_range<Q, R>(&self, bounds: R) -> usize
+    /// Removes every key within the bounds; returns how many. See [`Store::try_remove_range`].
+    ///
+    /// # Errors
+    /// The log has failed.
+    pub fn remove_range<Q, R>(&self, bounds: R) -> Result<usize, MapError>
     where
         Q: Like<K> + ?Sized,
         R: RangeBounds<Q>,
     {
         let span = span(&self.lead, &bounds);
         let (lower, upper) = by_ref(&span);
-        self.store.remove_range(lower, upper)
+        Ok(self.store.try_remove_range(lower, upper)?)
     }
 
     /// Removes every entry. Every snapshot holds all of them or none.
-    pub fn clear(&self) {
+    ///
+    /// # Errors
+    /// The log has failed.
+    pub fn clear(&self) -> Result<(), MapError> {
         let span = whole(&self.lead);
         let (lower, upper) = by_ref(&span);
-        self.store.remove_range(lower, upper);
+        self.store.try_remove_range(lower, upper)?;
+        Ok(())
     }
 
     /// Inserts all pairs.

@@ -26,8 +26,8 @@
 //!
 //! | entry of the store | key | value |
 //! |---|---|---|
-//! | last number given | `00` | 4 bytes, big-endian |
-//! | a map's number | `00`, the name | 4 bytes, big-endian |
+//! | last number given | `00` | 4 bytes, little-endian |
+//! | a map's number | `00 01`, the name | 4 bytes, little-endian |
 //! | a map's entry | the number in the tuple encoding, the key | the value |
 
 mod batch;
@@ -67,6 +67,9 @@ pub enum MapError {
     /// A map and a batch belong to two stores.
     #[error("the map belongs to another store than the batch")]
     OtherStore,
+    /// The store has given all numbers of maps.
+    #[error("the store has {} maps, which are the most", u32::MAX)]
+    TooManyMaps,
 }
 
 use std::cell::Cell;
