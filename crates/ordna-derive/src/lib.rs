@@ -118,7 +118,8 @@ fn prefixes(input: &DeriveInput, fields: &Fields) -> syn::Result<TokenStream> {
     for length in 1..fields.len() {
         let (mut parameters, mut bounds, mut encodes) = (vec![], vec![], vec![]);
         for (at, field) in fields.iter().take(length).enumerate() {
-            let (parameter, at, ty) = (format_ident!("P{at}"), Index::from(at), &field.ty);
+            let (parameter, at, ty) =
+                (format_ident!("OrdnaPrefix{at}"), Index::from(at), &field.ty);
             bounds.push(quote!(#parameter: ::ordna::tuple::Like<#ty>));
             encodes.push(if is_descending(field)? {
                 quote! {
