@@ -9,5 +9,9 @@ cargo build --quiet --release --locked -p ordna-c
 version=$(cargo pkgid -p ordna-c | sed 's/.*[#@]//')
 mkdir -p "$prefix/include" "$prefix/lib/pkgconfig"
 cp include/ordna.h include/ordna.hpp "$prefix/include/"
-cp "$target/release/libordna_c.so" "$target/release/libordna_c.a" "$prefix/lib/"
+cp "$target/release/libordna_c.a" "$prefix/lib/"
+# The name that programs ask for (build.rs) and the name for the linker lead to the file.
+cp "$target/release/libordna_c.so" "$prefix/lib/libordna_c.so.$version"
+ln -sf "libordna_c.so.$version" "$prefix/lib/libordna_c.so.${version%%.*}"
+ln -sf "libordna_c.so.${version%%.*}" "$prefix/lib/libordna_c.so"
 sed "s|@PREFIX@|$prefix|; s|@VERSION@|$version|" ordna.pc.in >"$prefix/lib/pkgconfig/ordna.pc"

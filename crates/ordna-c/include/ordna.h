@@ -104,6 +104,10 @@ typedef int (*ordna_visit)(void *context, ordna_slice key, ordna_slice value);
 extern "C" {
 #endif // __cplusplus
 
+// As `ordna_error`, for the last call that did not take a write. The text of `ordna_write` is the
+// store's.
+size_t ordna_batch_error(const ordna_batch *batch, char *buffer, size_t capacity);
+
 // Makes an empty batch.
 int ordna_batch_new(ordna_batch **out);
 
@@ -116,7 +120,7 @@ size_t ordna_batch_len(const ordna_batch *batch);
 // Will set the value of a key. Both are copied.
 int ordna_batch_put(ordna_batch *batch, ordna_slice key, ordna_slice value);
 
-// Will remove a key if it is present then.
+// Will remove a key if it is present then. A key that is too long is absent.
 int ordna_batch_remove(ordna_batch *batch, ordna_slice key);
 
 // Frees a snapshot; null is ignored.
@@ -194,7 +198,7 @@ int ordna_get(const ordna_store *store,
               size_t capacity,
               size_t *length);
 
-// Removes a key; `NOT_FOUND` if it was absent.
+// Removes a key; `NOT_FOUND` if it was absent, as a key is that is too long.
 int ordna_remove(const ordna_store *store, ordna_slice key);
 
 // Sets a key to `desired` if its value is `expected`, as one step. A null pointer stands for an

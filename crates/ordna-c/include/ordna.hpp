@@ -88,6 +88,14 @@ template <typename Handle>
   throw Error(status, buffer);
 }
 
+// The path for a function of C, which would read it up to a zero byte only.
+inline const char* path(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    throw Error(ORDNA_STATUS_INVALID, "the path holds a zero byte");
+  }
+  return path.c_str();
+}
+
 // The part that stores and snapshots share. `Self` gives `get_`, `scan_` and `check_`.
 template <typename Self>
 class Reads {
@@ -210,8 +218,11 @@ class Reads {
     Range range_;
   };
 
-  Entries entries(Range range = {}) const { return Entries(this, std::move(range)); }
-  Entries prefix(std::string_view begins) const { return entries(Range::prefix(begins)); }
+  Entries entries(Range range = {}) const& { return Entries(this, std::move(range)); }
+  Entries prefix(std::string_view begins) const& { return entries(Range::prefix(begins)); }
+  // A temporary would be gone before the first entry is read.
+  Entries entries(Range range = {}) const&& = delete;
+  Entries prefix(std::string_view begins) const&& = delete;
 
  private:
   const Self& self() const { return static_cast<const Self&>(*this); }
@@ -264,7 +275,7 @@ class Batch {
  private:
   friend class Store;
   Batch& check(int status) {
-    if (status != ORDNA_STATUS_OK) throw Error(status, "the write was not taken into the batch");
+    if (status != ORDNA_STATUS_OK) detail::raise(handle_.get(), status, ordna_batch_error);
     return *this;
   }
   struct Free {
@@ -288,7 +299,7 @@ class Store : public detail::Reads<Store> {
                     std::uint64_t memory_limit = 0) {
     ordna_store* handle = nullptr;
     char text[512] = "";
-    int status = ordna_open(path.c_str(), sync, memory_limit, &handle, text, sizeof text);
+    int status = ordna_open(detail::path(path), sync, memory_limit, &handle, text, sizeof text);
     if (status != ORDNA_STATUS_OK) throw Error(status, text);
     return Store(handle);
   }
@@ -297,7 +308,7 @@ class Store : public detail::Reads<Store> {
   static Store restore(const std::string& path, std::uint64_t memory_limit = 0) {
     ordna_store* handle = nullptr;
     char text[512] = "";
-    int status = ordna_restore(path.c_str(), memory_limit, &handle, text, sizeof text);
+    int status = ordna_restore(detail::path(path), memory_limit, &handle, text, sizeof text);
     if (status != ORDNA_STATUS_OK) throw Error(status, text);
     return Store(handle);
   }
@@ -337,7 +348,7 @@ class Store : public detail::Reads<Store> {
     return Snapshot(handle);
   }
   void backup() { check_(ordna_backup(handle_.get(), nullptr)); }
-  void backup(const std::string& path) { check_(ordna_backup(handle_.get(), path.c_str())); }
+  void backup(const std::string& path) { check_(ordna_backup(handle_.get(), detail::path(path))); }
   std::size_t memory() const { return ordna_memory(handle_.get()); }
 
  private:

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "exported to C")]
 #![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::ops::Range;
 
 use ordna::{Error, Store, Write};
@@ -16,6 +16,7 @@ pub struct OrdnaBatch {
     /// Keys and values, one after the other.
     bytes: Vec<u8>,
     writes: Vec<(Range<usize>, Option<Range<usize>>)>,
+    last: LastError,
 }
 
 impl OrdnaBatch {
@@ -50,10 +51,24 @@ unsafe fn on(
     call: impl FnOnce(&mut OrdnaBatch) -> Result<(), Failure>,
 ) -> c_int {
     // SAFETY: null or live and not shared, by the caller's promise.
-    match unsafe { batch.as_mut() } {
-        Some(batch) => guarded(&LastError::default(), || call(batch).map(|()| OrdnaStatus::Ok)),
-        None => OrdnaStatus::Invalid as c_int,
-    }
+    let Some(batch) = (unsafe { batch.as_mut() }) else { return OrdnaStatus::Invalid as c_int };
+    // The call gets all of the batch: its text is away meanwhile.
+    let last = std::mem::take(&mut batch.last);
+    let status = guarded(&last, || call(batch).map(|()| OrdnaStatus::Ok));
+    batch.last = last;
+    status
+}
+
+/// As `ordna_error`, for the last call that did not take a write. The text of `ordna_write` is the
+/// store's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_batch_error(
+    batch: *const OrdnaBatch,
+    buffer: *mut c_char,
+    capacity: usize,
+) -> usize {
+    // SAFETY: null or live; the buffer is handed on.
+    unsafe { batch.as_ref() }.map_or(0, |batch| unsafe { batch.last.copy(buffer, capacity) })
 }
 
 /// Makes an empty batch.
@@ -97,14 +112,17 @@ pub unsafe extern "C" fn ordna_batch_put(
     }
 }
 
-/// Will remove a key if it is present then.
+/// Will remove a key if it is present then. A key that is too long is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_remove(batch: *mut OrdnaBatch, key: OrdnaSlice) -> c_int {
     // SAFETY: handed on from the caller.
     unsafe {
         on(batch, |batch| {
-            let write = (batch.push(key.bytes()?), None);
-            batch.writes.push(write);
+            let key = key.bytes()?;
+            if key.len() <= ordna::key::MAX_LEN {
+                let write = (batch.push(key), None);
+                batch.writes.push(write);
+            }
             Ok(())
         })
     }

@@ -203,6 +203,8 @@ pub(crate) unsafe fn making<T>(
     make: impl FnOnce() -> Result<T, Failure>,
 ) -> c_int {
     if out.is_null() {
+        // SAFETY: handed on from the caller.
+        unsafe { copy_text("the place for the handle is null", error, capacity) };
         return OrdnaStatus::Invalid as c_int;
     }
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {

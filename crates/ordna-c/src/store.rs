@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use ordna::backup::{BackupOptions, OpenOptions, Sync};
-use ordna::{Change, Options, OrderedIndex, Store};
+use ordna::{Change, Error, Options, OrderedIndex, Store};
 
 use crate::batch::OrdnaBatch;
 use crate::scan::{OrdnaRange, OrdnaVisit, Walk};
@@ -192,17 +192,20 @@ pub unsafe extern "C" fn ordna_get(
     }
 }
 
-/// Removes a key; `NOT_FOUND` if it was absent.
+/// Removes a key; `NOT_FOUND` if it was absent, as a key is that is too long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_remove(store: *const OrdnaStore, key: OrdnaSlice) -> c_int {
     // SAFETY: handed on from the caller.
     unsafe {
         on(store, |store| {
             let mut present = false;
-            store.modify::<&[u8], _>(key.bytes()?, |value| {
+            let removed = store.modify::<&[u8], _>(key.bytes()?, |value| {
                 present = value.is_some();
                 Change::Remove
-            })?;
+            });
+            if !matches!(removed, Err(Error::KeyTooLong { .. })) {
+                removed?;
+            }
             Ok(if present { OrdnaStatus::Ok } else { OrdnaStatus::NotFound })
         })
     }
@@ -222,8 +225,14 @@ pub unsafe extern "C" fn ordna_compare_and_set(
         on(store, |store| {
             let expected = expected.as_ref().map(|slice| slice.bytes()).transpose()?;
             let desired = desired.as_ref().map(|slice| slice.bytes()).transpose()?;
-            let done = store.compare_exchange(key.bytes()?, expected, desired)?;
-            Ok(if done.is_ok() { OrdnaStatus::Ok } else { OrdnaStatus::Mismatch })
+            let key = key.bytes()?;
+            // A key that is too long is absent, and a removal of it changes nothing.
+            let matches = if desired.is_none() && key.len() > ordna::key::MAX_LEN {
+                expected.is_none()
+            } else {
+                store.compare_exchange(key, expected, desired)?.is_ok()
+            };
+            Ok(if matches { OrdnaStatus::Ok } else { OrdnaStatus::Mismatch })
         })
     }
 }
@@ -270,7 +279,7 @@ pub unsafe extern "C" fn ordna_remove_range(
         on(store, |store| {
             let walk = Walk::of(range)?;
             let (lower, upper) = walk.bounds();
-            let count = store.remove_range(lower, upper);
+            let count = store.try_remove_range(lower, upper)?;
             if !removed.is_null() {
                 removed.write(count);
             }
@@ -302,6 +311,9 @@ pub unsafe extern "C" fn ordna_snapshot_take(
 ) -> c_int {
     // SAFETY: handed on from the caller.
     unsafe {
+        if store.is_null() && !out.is_null() {
+            out.write(std::ptr::null_mut());
+        }
         on(store, |store| {
             if out.is_null() {
                 return Err(Failure::invalid("the place for the snapshot is null"));

@@ -23,6 +23,13 @@ std::vector<std::string> keys(const Entries& entries) {
   return keys;
 }
 
+// Whether the entries of such a value may be asked for: not of a temporary one.
+template <typename Source, typename = void>
+constexpr bool has_entries = false;
+template <typename Source>
+constexpr bool has_entries<Source, std::void_t<decltype(std::declval<Source>().entries()),
+                                               decltype(std::declval<Source>().prefix(""))>> = true;
+
 int main(int argc, char** argv) {
   using Keys = std::vector<std::string>;
   CHECK(argc == 2);
@@ -96,6 +103,25 @@ int main(int argc, char** argv) {
   } catch (const ordna::Error& error) {
     CHECK(error.status() == ORDNA_STATUS_TOO_LONG);
     CHECK(std::string(error.what()).find("70000 bytes") != std::string::npos);
+  }
+  CHECK(!store.remove(std::string(70000, 'k')));
+  CHECK(store.compare_and_set(std::string(70000, 'k'), std::nullopt, std::nullopt));
+  CHECK(!store.compare_and_set(std::string(70000, 'k'), "v", std::nullopt));
+  batch.remove(std::string(70000, 'k'));
+  CHECK(batch.size() == 0);
+  try {
+    batch.put(std::string_view(static_cast<const char*>(nullptr), 5), "v");
+    CHECK(false);
+  } catch (const ordna::Error& error) {
+    CHECK(std::string(error.what()).find("no data") != std::string::npos);
+  }
+  static_assert(has_entries<const ordna::Snapshot&> && !has_entries<ordna::Snapshot>);
+  static_assert(has_entries<ordna::Store&> && !has_entries<ordna::Store>);
+  try {
+    ordna::Store::open(std::string(argv[1]) + std::string("/a\0b", 4));
+    CHECK(false);
+  } catch (const ordna::Error& error) {
+    CHECK(error.status() == ORDNA_STATUS_INVALID);
   }
   std::string where = std::string(argv[1]) + "/cpp";
   {
