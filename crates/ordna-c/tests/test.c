@@ -150,11 +150,11 @@ static void bad_input(void) {
   CHECK(ordna_error(store, error, sizeof error) == 0 && !strcmp(error, ""));
   char *large = calloc(1, 70000);
   ordna_slice key = {(uint8_t *)large, 70000};
+  CHECK(ordna_open("x", 0, 0, NULL, error, sizeof error) == ORDNA_STATUS_INVALID);
+  CHECK(strstr(error, "place for the handle"));
   CHECK(ordna_put(store, key, text("v")) == ORDNA_STATUS_TOO_LONG);
   CHECK(ordna_error(store, error, sizeof error) > 0 && strstr(error, "70000 bytes"));
   CHECK(ordna_remove(store, key) == ORDNA_STATUS_NOT_FOUND);
-  CHECK(ordna_open("x", 0, 0, NULL, error, sizeof error) == ORDNA_STATUS_INVALID);
-  CHECK(strstr(error, "place for the handle"));
   char few[8];
   CHECK(ordna_error(store, few, sizeof few) == strlen(error) && !strncmp(few, error, 7) && !few[7]);
   CHECK(ordna_get(store, key, NULL, 0, NULL) == ORDNA_STATUS_NOT_FOUND);
