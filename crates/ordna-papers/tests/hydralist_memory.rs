@@ -11,6 +11,7 @@ use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::search_layer::SearchLayer;
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_testkit::memory::live_everywhere;
+use ordna_testkit::shorthand::Shorthand as _;
 
 ordna_testkit::count_memory!();
 
@@ -62,9 +63,7 @@ fn check_slabs() {
     let before = live_everywhere();
     let cycle = |index: &HydraList<u64, u64>| {
         let key = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        for n in 0..KEYS {
-            index.insert(&key(n), &n).unwrap();
-        }
+        index.put_all((0..KEYS).map(|n| (key(n), n)));
         let full = live_everywhere();
         let told = index.memory_usage().total() as i64;
         assert!((full - before - told).abs() < SLACK, "{} bytes, and {told} told", full - before);

@@ -34,6 +34,7 @@ pub mod kinds;
 pub mod memory;
 pub mod model;
 pub mod random;
+pub mod shorthand;
 
 use std::time::{Duration, Instant};
 

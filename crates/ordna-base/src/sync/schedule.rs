@@ -121,21 +121,45 @@ impl Schedule {
     }
 }
 
-/// Runs `held` on a thread of its own until it stands at the point, then `meanwhile`, then lets it
-/// end. Returns what it returned.
-pub fn while_held<R: Send>(
+/// A thread that stops at a point of its `body`.
+#[derive(Debug)]
+pub struct Held<F> {
     point: &'static str,
-    held: impl FnOnce() -> R + Send,
-    meanwhile: impl FnOnce(),
-) -> R {
-    let schedule = Schedule::new();
-    schedule.hold("held", point);
+    body: F,
+}
+
+/// Names the thread that [`Held::meanwhile`] holds at `point`.
+pub fn held<R: Send, F: FnOnce() -> R + Send>(point: &'static str, body: F) -> Held<F> {
+    Held { point, body }
+}
+
+impl<R: Send, F: FnOnce() -> R + Send> Held<F> {
+    /// Runs the body on a thread of its own until it stands at the point, then `meanwhile`, then
+    /// lets it end. Returns what the body returned.
+    pub fn meanwhile<T>(self, meanwhile: impl FnOnce() -> T) -> R {
+        let Self { point, body } = self;
+        let schedule = Schedule::new();
+        schedule.hold("held", point);
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| schedule.enroll("held", body));
+            schedule.wait_held("held", point);
+            meanwhile();
+            schedule.release("held", point);
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+/// Runs `body` on two threads that go on from `point` only once both have come there; returns what
+/// they returned.
+pub fn two_at<R: Send>(point: &'static str, body: impl Fn() -> R + Sync) -> [R; 2] {
+    let (schedule, roles) = (&Schedule::new(), ["first", "second"]);
+    roles.iter().for_each(|role| schedule.hold(role, point));
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| schedule.enroll("held", held));
-        schedule.wait_held("held", point);
-        meanwhile();
-        schedule.release("held", point);
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let threads = roles.map(|role| scope.spawn(|| schedule.enroll(role, &body)));
+        roles.iter().for_each(|role| schedule.wait_held(role, point));
+        roles.iter().for_each(|role| schedule.release(role, point));
+        threads.map(|thread| thread.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
     })
 }
 

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use crate::art_trees::{Bytes, FORK, keys, under, walk, with};
-use ordna_base::sync::schedule::{Schedule, while_held};
+use ordna_base::sync::schedule::{Schedule, held};
 use ordna_base::{Change, Direction, OrderedIndex};
 use ordna_papers::art::{Art, Concurrent, Coupling, Olc, Rowex};
+use ordna_testkit::shorthand::Shorthand as _;
 
 mod pitfall_1_a_level_is_skipped {
     use super::*;
@@ -16,11 +17,8 @@ mod pitfall_1_a_level_is_skipped {
     /// A remover that has read node and parent must not drop a level that was put in between.
     fn a_removal_keeps_a_level_put_in_between<P: Concurrent>() {
         let index = with::<P>(&FORK);
-        let removed = while_held(
-            "art.modify.decided",
-            || index.remove(b"abc1"),
-            || assert_eq!(index.insert(b"ax", &9), Ok(None)),
-        );
+        let removed = held("art.modify.decided", || index.remove(b"abc1"))
+            .meanwhile(|| assert_eq!(index.insert(b"ax", &9), Ok(None)));
         assert_eq!(removed, Some(0));
         let all = walk(&index, b"", Direction::Ascending);
         assert_eq!(keys(&all), [b"abc2".as_slice(), b"ax"], "an acknowledged insert is gone");
@@ -32,11 +30,8 @@ mod pitfall_1_a_level_is_skipped {
         let full: [&[u8]; 4] = [b"abc1", b"abc2", b"abc3", b"abc4"];
         for new in [b"abc5", b"abd1"] {
             let index = with::<P>(&full);
-            while_held(
-                "art.modify.decided",
-                || assert_eq!(index.insert(new, &8), Ok(None)),
-                || assert_eq!(index.insert(b"ax", &9), Ok(None)),
-            );
+            held("art.modify.decided", || assert_eq!(index.insert(new, &8), Ok(None)))
+                .meanwhile(|| assert_eq!(index.insert(b"ax", &9), Ok(None)));
             for key in full.into_iter().chain([new.as_slice(), b"ax"]) {
                 assert!(index.contains(key), "{key:?} is gone");
             }
@@ -75,11 +70,11 @@ mod pitfall_1_a_level_is_skipped {
         fn take<P: Concurrent>(index: &Bytes<P>, key: &[u8]) {
             index.remove(key);
         }
-        for (what, held, meanwhile, expected) in cases {
+        for (what, first, second, expected) in cases {
             // Enough entries that the node neither grows nor goes.
             let index = with::<P>(&FORK);
             index.insert(b"ab", &5).unwrap();
-            while_held("art.modify.decided", || held(&index), || meanwhile(&index));
+            held("art.modify.decided", || first(&index)).meanwhile(|| second(&index));
             let all = walk(&index, b"", Direction::Ascending);
             assert_eq!(keys(&all), expected, "{what}");
             index.validate().unwrap_or_else(|broken| panic!("{what}: {broken}"));
@@ -109,9 +104,7 @@ mod pitfall_1_a_level_is_skipped {
     fn no_update_is_lost<P: Concurrent>() {
         let index = with::<P>(&FORK);
         let add = || index.update(b"abc1", |value| value + 1).unwrap();
-        while_held("art.modify.decided", add, || {
-            add();
-        });
+        held("art.modify.decided", add).meanwhile(add);
         assert_eq!(index.get(b"abc1"), Some(2));
     }
 
@@ -119,11 +112,8 @@ mod pitfall_1_a_level_is_skipped {
     fn a_removal_returns_the_value_it_removed<P: Concurrent>() {
         // Enough entries that the node stays.
         let index = with::<P>(&[b"ab", b"abc", b"abd", b"abe"]);
-        let removed = while_held(
-            "art.modify.decided",
-            || index.remove(b"abd"),
-            || assert_eq!(index.insert(b"abd", &9), Ok(Some(2))),
-        );
+        let removed = held("art.modify.decided", || index.remove(b"abd"))
+            .meanwhile(|| assert_eq!(index.insert(b"abd", &9), Ok(Some(2))));
         assert_eq!(removed, Some(9));
         index.validate().unwrap();
     }
@@ -160,9 +150,7 @@ mod pitfall_1_a_level_is_skipped {
                 })
                 .unwrap();
         };
-        while_held("art.modify.decided", keep, || {
-            index.insert(b"abc1", &5).unwrap();
-        });
+        held("art.modify.decided", keep).meanwhile(|| index.insert(b"abc1", &5).unwrap());
         assert_eq!(seen, [Some(0), Some(5)], "kept a value that was replaced meanwhile");
     }
 
@@ -188,7 +176,8 @@ mod pitfall_2_second_validation_of_the_parent {
     #[test]
     fn a_lookup_finds_the_key() {
         let index = with::<Olc>(&FORK);
-        let found = while_held("art.descend.before_child", || index.get(b"abc1"), || split(&index));
+        let found =
+            held("art.descend.before_child", || index.get(b"abc1")).meanwhile(|| split(&index));
         assert_eq!(found, Some(0), "levels misaligned");
     }
 
@@ -196,7 +185,7 @@ mod pitfall_2_second_validation_of_the_parent {
     fn a_removal_removes_the_key() {
         let index = with::<Olc>(&FORK);
         let removed =
-            while_held("art.locate.before_child", || index.remove(b"abc1"), || split(&index));
+            held("art.locate.before_child", || index.remove(b"abc1")).meanwhile(|| split(&index));
         assert_eq!((removed, index.get(b"abc1")), (Some(0), None), "the key is still there");
     }
 
@@ -207,7 +196,7 @@ mod pitfall_2_second_validation_of_the_parent {
         let index = with::<Olc>(&all.iter().map(<[u8; 4]>::as_slice).collect::<Vec<_>>());
         let from = all[3].as_slice();
         let walked = || walk(&index, from, Direction::Ascending);
-        let found = while_held("art.walk.before_child", walked, || split(&index));
+        let found = held("art.walk.before_child", walked).meanwhile(|| split(&index));
         assert!(keys(&found).starts_with(&[from]), "{found:?}");
     }
 
@@ -215,11 +204,8 @@ mod pitfall_2_second_validation_of_the_parent {
     #[test]
     fn a_merge_is_noticed_below() {
         let index = with::<Olc>(&[b"abc1", b"abc2", b"ax"]);
-        let found = while_held(
-            "art.descend.entered_child",
-            || index.get(b"abc1"),
-            || assert_eq!(index.remove(b"ax"), Some(2)),
-        );
+        let found = held("art.descend.entered_child", || index.get(b"abc1"))
+            .meanwhile(|| assert_eq!(index.remove(b"ax"), Some(2)));
         assert_eq!(found, Some(0));
     }
 
@@ -295,11 +281,8 @@ mod pitfall_2_second_validation_of_the_parent {
     #[test]
     fn a_walk_that_restarts_stays_behind_its_bound() {
         let index = with::<Olc>(&[b"ab1", b"ac"]);
-        let found = while_held(
-            "art.collect.before_slots",
-            || walk(&index, b"ab5", Direction::Ascending),
-            || assert_eq!(index.insert(b"ab3", &9), Ok(None)),
-        );
+        let found = held("art.collect.before_slots", || walk(&index, b"ab5", Direction::Ascending))
+            .meanwhile(|| assert_eq!(index.insert(b"ab3", &9), Ok(None)));
         assert_eq!(keys(&found), [b"ac"]);
     }
 
@@ -311,7 +294,7 @@ mod pitfall_2_second_validation_of_the_parent {
         for (fork, from) in cases {
             let index = with::<Olc>(&fork);
             let walked = || walk(&index, from, Direction::Ascending);
-            let found = while_held("art.walk.entered_child", walked, || split(&index));
+            let found = held("art.walk.entered_child", walked).meanwhile(|| split(&index));
             assert!(keys(&found).starts_with(&fork), "{found:?}");
         }
     }
@@ -349,20 +332,12 @@ mod pitfall_6_epochs {
     fn a_reader_keeps_the_record_it_found<P: Concurrent>() {
         let index = Art::<u64, [u8], P>::new();
         let value = |n: u8| vec![n; 40];
-        (0..4).for_each(|n| {
-            index.insert(&n, &value(n as u8)).unwrap();
+        index.put_all((0..4).map(|n| (n, value(n as u8))));
+        let found = held("art.get.before_record", || index.get(&2)).meanwhile(|| {
+            assert_eq!(index.remove(&2), Some(value(2)));
+            // Takes the memory of the record, if that were free.
+            index.put_all((100..200).map(|n| (n, value(99))));
         });
-        let found = while_held(
-            "art.get.before_record",
-            || index.get(&2),
-            || {
-                assert_eq!(index.remove(&2), Some(value(2)));
-                // Takes the memory of the record, if that were free.
-                (100..200).for_each(|n| {
-                    index.insert(&n, &value(99)).unwrap();
-                });
-            },
-        );
         assert_eq!(found, Some(value(2)));
     }
 
@@ -372,10 +347,8 @@ mod pitfall_6_epochs {
         const LONG: [&[u8]; 2] = [b"abcdefghijklm1", b"abcdefghijklm2"];
         let index = with::<P>(&LONG);
         let from = b"abcdefghijklm2".as_slice();
-        let found = while_held(
-            "art.walk.before_record",
-            || walk(&index, from, Direction::Ascending),
-            || {
+        let found = held("art.walk.before_record", || walk(&index, from, Direction::Ascending))
+            .meanwhile(|| {
                 // Both are replaced by others of the same size, in the memory of the old ones if
                 // that were free.
                 LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
@@ -383,8 +356,7 @@ mod pitfall_6_epochs {
                     index.insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7).unwrap();
                 }
                 index.insert(from, &1).unwrap();
-            },
-        );
+            });
         assert_eq!(keys(&found).first(), Some(&from), "{found:?}");
     }
 

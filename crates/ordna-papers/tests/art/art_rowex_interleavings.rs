@@ -8,10 +8,11 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use crate::art_trees::{Bytes, FORK, keys, walk, with};
-use ordna_base::sync::schedule::{PATIENCE, Schedule, while_held};
+use ordna_base::sync::schedule::{PATIENCE, Schedule, held};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::art::{Concurrent, Olc, Rowex, restarts, steps};
 use ordna_papers::{ArtOlc, ArtRowex};
+use ordna_testkit::shorthand::Shorthand as _;
 
 fn check_all(index: &ArtRowex<[u8], u64>, expected: &[&[u8]]) {
     for key in expected {
@@ -30,19 +31,15 @@ fn check_all(index: &ArtRowex<[u8], u64>, expected: &[&[u8]]) {
 #[test]
 fn readers_pass_a_prefix_that_is_being_split() {
     let index = with::<Rowex>(&FORK);
-    while_held(
-        "art.split.before_prefix",
-        || index.insert(b"ax", &9).unwrap(),
-        || {
-            check_all(&index, &[b"abc1", b"abc2", b"ax"]);
-            // Bounds beside the prefix.
-            let up = walk(&index, b"abb", Direction::Ascending);
-            assert_eq!(keys(&up), [b"abc1".as_slice(), b"abc2", b"ax"]);
-            let up = walk(&index, b"ac", Direction::Ascending);
-            assert_eq!(keys(&up), [b"ax"]);
-            assert_eq!(index.get(b"abc"), None);
-        },
-    );
+    held("art.split.before_prefix", || index.insert(b"ax", &9).unwrap()).meanwhile(|| {
+        check_all(&index, &[b"abc1", b"abc2", b"ax"]);
+        // Bounds beside the prefix.
+        let up = walk(&index, b"abb", Direction::Ascending);
+        assert_eq!(keys(&up), [b"abc1".as_slice(), b"abc2", b"ax"]);
+        let up = walk(&index, b"ac", Direction::Ascending);
+        assert_eq!(keys(&up), [b"ax"]);
+        assert_eq!(index.get(b"abc"), None);
+    });
     check_all(&index, &[b"abc1", b"abc2", b"ax"]);
     index.validate().unwrap();
 }
@@ -51,11 +48,8 @@ fn readers_pass_a_prefix_that_is_being_split() {
 #[test]
 fn readers_pass_a_prefix_that_is_being_merged() {
     let index = with::<Rowex>(&[b"abc1", b"abc2", b"ax"]);
-    while_held(
-        "art.merge.before_link",
-        || assert_eq!(index.remove(b"ax"), Some(2)),
-        || check_all(&index, &[b"abc1", b"abc2", b"ax"]),
-    );
+    held("art.merge.before_link", || assert_eq!(index.remove(b"ax"), Some(2)))
+        .meanwhile(|| check_all(&index, &[b"abc1", b"abc2", b"ax"]));
     check_all(&index, &FORK);
     index.validate().unwrap();
 }
@@ -64,13 +58,8 @@ fn readers_pass_a_prefix_that_is_being_merged() {
 #[test]
 fn a_slot_filled_meanwhile_is_not_taken_for_byte_0() {
     let index = with::<Rowex>(&[b"ab", b"ac"]);
-    let found = while_held(
-        "art.child.before_slot",
-        || walk(&index, b"a\0", Direction::Ascending),
-        || {
-            index.insert(b"ad", &2).unwrap();
-        },
-    );
+    let found = held("art.child.before_slot", || walk(&index, b"a\0", Direction::Ascending))
+        .meanwhile(|| index.insert(b"ad", &2).unwrap());
     assert_eq!(keys(&found)[..2], [b"ab", b"ac"], "{found:?}");
     assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "{found:?}");
 }
@@ -79,13 +68,8 @@ fn a_slot_filled_meanwhile_is_not_taken_for_byte_0() {
 #[test]
 fn a_slot_filled_meanwhile_has_its_byte() {
     let index = with::<Rowex>(&[b"ab", b"ac"]);
-    let found = while_held(
-        "art.collect.before_slots",
-        || walk(&index, b"", Direction::Ascending),
-        || {
-            index.insert(b"ad", &2).unwrap();
-        },
-    );
+    let found = held("art.collect.before_slots", || walk(&index, b"", Direction::Ascending))
+        .meanwhile(|| index.insert(b"ad", &2).unwrap());
     assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "{found:?}");
     assert!(keys(&found).starts_with(&[b"ab", b"ac"]), "{found:?}");
 }
@@ -115,8 +99,8 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
         let index = with::<Rowex>(&[b"abcdefghijkb", b"abcdefghijka", b"abcdefghijkc"]);
         // In the first slot of the node: of two records the one that came later is put first.
         assert!(index.remove(b"abcdefghijka").is_some());
-        let (found, looks) =
-            while_held(at, || (read(&index), restarts::of_this_thread()), || looks_again(&index));
+        let (found, looks) = held(at, || (read(&index), restarts::of_this_thread()))
+            .meanwhile(|| looks_again(&index));
         assert_eq!(looks, 1, "{at}");
         assert!(found.is_some_and(|key| key.starts_with(b"abcdefghijk")), "{at}");
         index.validate().unwrap();
@@ -129,11 +113,10 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
 fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
     let index = with::<Rowex>(&[b"abcdefghijka", b"abcdefghijkb", b"abcdefghijkc"]);
     // In the first slot of the node stands the second key.
-    let (found, looks) = while_held(
-        "art.some_leaf.filled_slot",
-        || (index.ceiling(b"abcdefghij0").map(|(key, _)| key), restarts::of_this_thread()),
-        || assert!(index.remove(b"abcdefghijkb").is_some()),
-    );
+    let (found, looks) = held("art.some_leaf.filled_slot", || {
+        (index.ceiling(b"abcdefghij0").map(|(key, _)| key), restarts::of_this_thread())
+    })
+    .meanwhile(|| assert!(index.remove(b"abcdefghijkb").is_some()));
     assert_eq!((found, looks), (Some(b"abcdefghijka".to_vec()), 0));
 }
 
@@ -142,18 +125,17 @@ fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
 #[test]
 fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
     let index = with::<Rowex>(&[b"a5", b"a7", b"b"]);
-    let (found, looks) = while_held(
-        "art.jump.nothing_below",
-        || (index.jump(b"a3", |key, _| key.to_vec()), restarts::of_this_thread()),
-        || {
-            for key in [b"a1", b"a2"] {
-                index.insert(key, &9).unwrap();
-            }
-            for key in [b"a5", b"a7"] {
-                assert!(index.remove(key).is_some());
-            }
-        },
-    );
+    let (found, looks) = held("art.jump.nothing_below", || {
+        (index.jump(b"a3", |key, _| key.to_vec()), restarts::of_this_thread())
+    })
+    .meanwhile(|| {
+        for key in [b"a1", b"a2"] {
+            index.insert(key, &9).unwrap();
+        }
+        for key in [b"a5", b"a7"] {
+            assert!(index.remove(key).is_some());
+        }
+    });
     assert_eq!((found, looks), (Some(b"a1".to_vec()), 1));
 }
 
@@ -163,11 +145,9 @@ fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
 fn a_jump_that_was_misled_ends_beside_the_gap() {
     let gone: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
     let index = with::<Rowex>(&[b"A", gone[0], gone[1], b"b", b"z"]);
-    let found = while_held(
-        "art.walk.before_record",
-        || index.jump(b"abcdefghzjkb", |key, _| key.to_vec()),
-        || gone.iter().for_each(|key| assert!(index.remove(key).is_some())),
-    );
+    let found =
+        held("art.walk.before_record", || index.jump(b"abcdefghzjkb", |key, _| key.to_vec()))
+            .meanwhile(|| gone.iter().for_each(|key| assert!(index.remove(key).is_some())));
     assert_eq!(found, Some(b"A".to_vec()));
 }
 
@@ -217,9 +197,7 @@ fn restarts_beside_writers<P: Concurrent>(
     let index = Bytes::<P>::new();
     let pairs = || (0..4_u8).map(|n| [b'a', n]);
     for pair in pairs() {
-        for byte in [1, 2] {
-            index.insert(&long(pair, 2, byte), &0).unwrap();
-        }
+        index.put_all([1, 2].map(|byte| (long(pair, 2, byte), 0)));
     }
     let done = AtomicBool::new(false);
     let restarts = std::thread::scope(|scope| {
@@ -298,28 +276,21 @@ fn the_same_reads_restart_an_optimistic_reader() {
 #[test]
 fn reads_never_wait() {
     let index = with::<Rowex>(&FORK);
-    while_held(
-        "art.split.before_prefix",
-        || index.insert(b"ax", &9).unwrap(),
-        || {
-            // On this thread, so that a wait would last forever.
-            assert_eq!(index.get(b"abc2"), Some(1));
-            assert_eq!(index.first().map(|(_, value)| value), Some(0));
-        },
-    );
+    held("art.split.before_prefix", || index.insert(b"ax", &9).unwrap()).meanwhile(|| {
+        // On this thread, so that a wait would last forever.
+        assert_eq!(index.get(b"abc2"), Some(1));
+        assert_eq!(index.first().map(|(_, value)| value), Some(0));
+    });
 }
 
 /// The counter counts: the same interleaving restarts an optimistic reader once.
 #[test]
 fn an_optimistic_reader_restarts() {
     let index: ArtOlc<[u8], u64> = with::<Olc>(&FORK);
-    let restarted = while_held(
-        "art.descend.before_child",
-        || {
-            index.get(b"abc1");
-            restarts::of_this_thread()
-        },
-        || assert_eq!(index.insert(b"ax", &9), Ok(None)),
-    );
+    let restarted = held("art.descend.before_child", || {
+        index.get(b"abc1");
+        restarts::of_this_thread()
+    })
+    .meanwhile(|| assert_eq!(index.insert(b"ax", &9), Ok(None)));
     assert_eq!(restarted, 1);
 }

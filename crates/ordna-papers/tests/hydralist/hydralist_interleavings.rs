@@ -3,13 +3,14 @@
 use std::sync::Mutex;
 
 use ordna_base::reclaim::{Collector, Guard};
-use ordna_base::sync::schedule::while_held;
+use ordna_base::sync::schedule::held;
 use ordna_base::{Direction, Key, OrderedIndex, Value};
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::LockedLayer;
 use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
 use ordna_papers::hydralist::{Options, Update};
 use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
+use ordna_testkit::shorthand::Shorthand as _;
 
 type Small<K, V> = HydraList<K, V, LockedLayer<K>, 4>;
 
@@ -20,9 +21,7 @@ fn small<K: Key + ?Sized, V: Value + ?Sized>() -> Small<K, V> {
 /// Nodes {10, 20}, {30, 40, 50}.
 fn two_nodes() -> Small<u64, u64> {
     let index = small();
-    for key in [50, 10, 20, 30, 40] {
-        index.insert(&key, &(key + 1)).unwrap();
-    }
+    index.put_all([50, 10, 20, 30, 40].map(|key| (key, key + 1)));
     assert_eq!(index.validate().unwrap().nodes, 2);
     index
 }
@@ -35,14 +34,10 @@ fn keys(index: &Small<u64, u64>) -> Vec<u64> {
 #[test]
 fn a_writer_meets_a_split() {
     let index = two_nodes();
-    while_held(
-        "hydralist.write.before_lock",
-        || index.insert(&55, &56).unwrap(),
-        || {
-            index.insert(&70, &71).unwrap();
-            index.insert(&60, &61).unwrap();
-        },
-    );
+    held("hydralist.write.before_lock", || index.insert(&55, &56).unwrap()).meanwhile(|| {
+        index.insert(&70, &71).unwrap();
+        index.insert(&60, &61).unwrap();
+    });
     assert_eq!(keys(&index), [10, 20, 30, 40, 50, 55, 60, 70]);
     index.validate().unwrap();
     assert_eq!(index.get(&55), Some(56));
@@ -52,16 +47,11 @@ fn a_writer_meets_a_split() {
 #[test]
 fn a_writer_meets_a_merge() {
     let index = two_nodes();
-    let old = while_held(
-        "hydralist.write.before_lock",
-        || index.insert(&50, &51).unwrap(),
-        || {
-            for key in [40, 20, 30, 10] {
-                index.remove(&key);
-            }
+    let old =
+        held("hydralist.write.before_lock", || index.insert(&50, &51).unwrap()).meanwhile(|| {
+            index.remove_all([40, 20, 30, 10]);
             assert_eq!(index.validate().unwrap().nodes, 1);
-        },
-    );
+        });
     assert_eq!((old, keys(&index)), (Some(51), vec![50]));
     index.validate().unwrap();
 }
@@ -69,31 +59,21 @@ fn a_writer_meets_a_merge() {
 #[test]
 fn a_reader_meets_a_split() {
     let index = two_nodes();
-    let found = while_held(
-        "hydralist.read.before_version",
-        || index.get(&50),
-        || {
-            index.insert(&70, &71).unwrap();
-            index.insert(&60, &61).unwrap();
-            assert_eq!(index.validate().unwrap().nodes, 3);
-        },
-    );
+    let found = held("hydralist.read.before_version", || index.get(&50)).meanwhile(|| {
+        index.insert(&70, &71).unwrap();
+        index.insert(&60, &61).unwrap();
+        assert_eq!(index.validate().unwrap().nodes, 3);
+    });
     assert_eq!(found, Some(51));
 }
 
 #[test]
 fn a_reader_meets_a_merge() {
     let index = two_nodes();
-    let found = while_held(
-        "hydralist.read.before_version",
-        || index.get(&50),
-        || {
-            for key in [40, 20, 30, 10] {
-                index.remove(&key);
-            }
-            assert_eq!(index.validate().unwrap().nodes, 1);
-        },
-    );
+    let found = held("hydralist.read.before_version", || index.get(&50)).meanwhile(|| {
+        index.remove_all([40, 20, 30, 10]);
+        assert_eq!(index.validate().unwrap().nodes, 1);
+    });
     assert_eq!(found, Some(51));
 }
 
@@ -102,14 +82,10 @@ fn a_reader_meets_a_merge() {
 fn a_slot_is_used_again_under_a_reader() {
     let index = small::<u64, u64>();
     index.insert(&10, &11).unwrap();
-    let found = while_held(
-        "hydralist.find.head_matched",
-        || index.get(&10),
-        || {
-            index.remove(&10);
-            index.insert(&20, &21).unwrap();
-        },
-    );
+    let found = held("hydralist.find.head_matched", || index.get(&10)).meanwhile(|| {
+        index.remove(&10);
+        index.insert(&20, &21).unwrap();
+    });
     assert!(found.is_none_or(|value| value == 11), "{found:?}");
 }
 
@@ -119,16 +95,12 @@ fn a_record_outlives_its_readers() {
     let index = small::<[u8], [u8]>();
     for round in 0..20_u8 {
         index.insert(b"key", &[round; 40]).unwrap();
-        let found = while_held(
-            "hydralist.get.before_value",
-            || index.get(b"key"),
-            || {
-                index.remove(b"key");
-                for other in 0..3_u8 {
-                    index.insert(&[b'o', b't', other], &[0xEE; 40]).unwrap();
-                }
-            },
-        );
+        let found = held("hydralist.get.before_value", || index.get(b"key")).meanwhile(|| {
+            index.remove(b"key");
+            for other in 0..3_u8 {
+                index.insert(&[b'o', b't', other], &[0xEE; 40]).unwrap();
+            }
+        });
         assert_eq!(found, Some(vec![round; 40]));
         for other in 0..3_u8 {
             index.remove(&[b'o', b't', other]);
@@ -144,43 +116,24 @@ fn a_walk_meets_splits_and_merges() {
         for upset in 0..3 {
             let index = small::<u64, u64>();
             // Behind the last key nodes are not halved.
-            for n in std::iter::once(39).chain(0..39) {
-                index.insert(&(n * 10), &n).unwrap();
-            }
-            let walked = while_held(
-                "hydralist.visit.copied",
-                || {
-                    let mut walked = Vec::new();
-                    let all = std::ops::Bound::Unbounded;
-                    index.visit(all, all, direction, |key, _| {
-                        walked.push(*key);
-                        std::ops::ControlFlow::Continue(())
-                    });
-                    walked
-                },
-                || match upset {
-                    // The node just read is split, and those ahead.
-                    0 => (0..40).for_each(|n| {
-                        index.insert(&(n * 10 + 5), &n).unwrap();
-                    }),
-                    // All but one key of every ten go: the rest of the list moves together.
-                    1 => (0..40).filter(|n| n % 10 != 4).for_each(|n| {
-                        index.remove(&(n * 10));
-                    }),
-                    // What was read, and what comes next, end up in one node.
-                    _ => (0..38).filter(|n| ![1, 3, 36].contains(n)).for_each(|n| {
-                        index.remove(&(n * 10));
-                    }),
-                },
-            );
+            index.put_all(std::iter::once(39).chain(0..39).map(|n| (n * 10, n)));
+            let walked =
+                held("hydralist.visit.copied", || index.walked_keys(direction)).meanwhile(|| {
+                    match upset {
+                        // The node just read is split, and those ahead.
+                        0 => index.put_all((0..40).map(|n| (n * 10 + 5, n))),
+                        // All but one key of every ten go: the rest of the list moves together.
+                        1 => index.remove_all((0..40).filter(|n| n % 10 != 4).map(|n| n * 10)),
+                        // What was read, and what comes next, end up in one node.
+                        _ => index.remove_all(
+                            (0..38).filter(|n| ![1, 3, 36].contains(n)).map(|n| n * 10),
+                        ),
+                    }
+                });
             index.validate().unwrap();
-            let mut in_order = walked.clone();
-            in_order.sort_unstable();
-            in_order.dedup();
-            if direction == Direction::Descending {
-                in_order.reverse();
-            }
-            assert_eq!(walked, in_order, "{direction:?}, {upset}: out of order, or twice");
+            let in_order =
+                |a: &u64, b: &u64| (direction == Direction::Ascending) == (a < b) && a != b;
+            assert!(walked.is_sorted_by(in_order), "{direction:?}: {walked:?}");
             let stayed = keys(&index).into_iter().filter(|key| key % 10 == 0);
             for key in stayed {
                 assert!(
@@ -200,22 +153,10 @@ fn a_walk_finds_the_rest_of_its_node_changed() {
         for split in [false, true] {
             let index: HydraList<u64, u64, LockedLayer<u64>, 64> =
                 HydraList::with(&Options { update: Update::Synchronous, ..Options::default() });
-            (0..50).for_each(|n| {
-                index.insert(&(100 + n * 7 % 50 * 10), &n).unwrap();
-            });
+            index.put_all((0..50).map(|n| (100 + n * 7 % 50 * 10, n)));
             assert_eq!(index.validate().unwrap().nodes, 1);
-            let walked = while_held(
-                "hydralist.visit.copied",
-                || {
-                    let mut walked = Vec::new();
-                    let all = std::ops::Bound::Unbounded;
-                    index.visit(all, all, direction, |key, _| {
-                        walked.push(*key);
-                        std::ops::ControlFlow::Continue(())
-                    });
-                    walked
-                },
-                || {
+            let walked =
+                held("hydralist.visit.copied", || index.walked_keys(direction)).meanwhile(|| {
                     // The slots of keys in the middle go to keys at the ends.
                     for n in 20..30 {
                         index.remove(&(100 + n * 10));
@@ -223,20 +164,13 @@ fn a_walk_finds_the_rest_of_its_node_changed() {
                         index.insert(&(n + 980), &n).unwrap();
                     }
                     if split {
-                        (0..50).for_each(|n| {
-                            index.insert(&(105 + n * 10), &n).unwrap();
-                        });
+                        index.put_all((0..50).map(|n| (105 + n * 10, n)));
                     }
-                },
-            );
+                });
             assert_eq!(index.validate().unwrap().nodes > 1, split);
-            let mut in_order = walked.clone();
-            in_order.sort_unstable();
-            in_order.dedup();
-            if direction == Direction::Descending {
-                in_order.reverse();
-            }
-            assert_eq!(walked, in_order, "{direction:?}, {split}: out of order, or twice");
+            let in_order =
+                |a: &u64, b: &u64| (direction == Direction::Ascending) == (a < b) && a != b;
+            assert!(walked.is_sorted_by(in_order), "{direction:?}: {walked:?}");
             for n in (0..20).chain(30..50) {
                 let key = 100 + n * 10;
                 assert!(
@@ -252,24 +186,14 @@ fn a_walk_finds_the_rest_of_its_node_changed() {
 #[test]
 fn a_merge_finds_its_neighbours_parted() {
     let index = small::<u64, u64>();
-    for key in [50, 10, 20, 30, 40] {
-        index.insert(&key, &key).unwrap();
-    }
+    index.put_all([50, 10, 20, 30, 40].map(|key| (key, key)));
     index.remove(&40);
     index.remove(&50);
     // {10, 20}, {30}: without 10 they fit into half a node.
-    while_held(
-        "hydralist.merge.before_locks",
-        || index.remove(&10),
-        || {
-            for key in [21, 22, 23, 24] {
-                index.insert(&key, &key).unwrap();
-            }
-            for key in [22, 21] {
-                index.remove(&key);
-            }
-        },
-    );
+    held("hydralist.merge.before_locks", || index.remove(&10)).meanwhile(|| {
+        index.put_all([21, 22, 23, 24].map(|key| (key, key)));
+        index.remove_all([22, 21]);
+    });
     assert_eq!(keys(&index), [20, 23, 24, 30]);
     index.validate().unwrap();
 }
@@ -278,20 +202,12 @@ fn a_merge_finds_its_neighbours_parted() {
 #[test]
 fn a_merge_finds_its_neighbour_full() {
     let index = small::<u64, u64>();
-    for key in [50, 10, 20, 30, 40] {
-        index.insert(&key, &key).unwrap();
-    }
+    index.put_all([50, 10, 20, 30, 40].map(|key| (key, key)));
     index.remove(&40);
     index.remove(&50);
-    while_held(
-        "hydralist.merge.before_locks",
-        || index.remove(&10),
-        || {
-            for key in 31..34 {
-                index.insert(&key, &key).unwrap();
-            }
-        },
-    );
+    held("hydralist.merge.before_locks", || index.remove(&10)).meanwhile(|| {
+        index.put_all((31..34).map(|key| (key, key)));
+    });
     assert_eq!(keys(&index), [20, 30, 31, 32, 33]);
     index.validate().unwrap();
 }
@@ -300,25 +216,22 @@ fn a_merge_finds_its_neighbour_full() {
 #[test]
 fn a_half_linked_node_is_whole() {
     let index = two_nodes();
-    while_held(
-        "hydralist.split.half_linked",
-        || {
-            // {30, 40, 50, 70} is full.
-            index.insert(&70, &71).unwrap();
-            index.insert(&60, &61).unwrap();
-        },
-        || {
-            assert_eq!(index.last(), Some((70, 71)));
-            // The whole list, but for what is under the lock of the node that is split.
-            let above = (std::ops::Bound::Included(&50), std::ops::Bound::Unbounded);
-            let mut seen = Vec::new();
-            index.visit(above.0, above.1, Direction::Descending, |key, _| {
-                seen.push(*key);
-                std::ops::ControlFlow::Continue(())
-            });
-            assert_eq!(seen, [70, 60, 50]);
-        },
-    );
+    held("hydralist.split.half_linked", || {
+        // {30, 40, 50, 70} is full.
+        index.insert(&70, &71).unwrap();
+        index.insert(&60, &61).unwrap();
+    })
+    .meanwhile(|| {
+        assert_eq!(index.last(), Some((70, 71)));
+        // The whole list, but for what is under the lock of the node that is split.
+        let above = (std::ops::Bound::Included(&50), std::ops::Bound::Unbounded);
+        let mut seen = Vec::new();
+        index.visit(above.0, above.1, Direction::Descending, |key, _| {
+            seen.push(*key);
+            std::ops::ControlFlow::Continue(())
+        });
+        assert_eq!(seen, [70, 60, 50]);
+    });
     index.validate().unwrap();
 }
 

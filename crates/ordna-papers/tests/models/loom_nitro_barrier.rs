@@ -85,7 +85,7 @@ fn what_is_freed_nobody_reads() {
         unlink(&shared, 0);
         shared.barrier.close();
         reader.join().unwrap();
-        assert!(shared.data.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
+        assert!(shared.data.freed.load(Ordering::Relaxed), "kept without a reader inside");
         assert_eq!(shared.barrier.sessions().1, 0);
     });
 }
@@ -102,7 +102,7 @@ fn a_reader_of_an_older_session_holds_up_later_ones() {
         unlink(&shared, 0);
         shared.barrier.close();
         reader.join().unwrap();
-        assert!(shared.data.freed.load(Ordering::Relaxed), "nobody is inside, and it is not freed");
+        assert!(shared.data.freed.load(Ordering::Relaxed), "kept without a reader inside");
     });
 }
 

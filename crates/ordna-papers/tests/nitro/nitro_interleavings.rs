@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ordna_base::sync::schedule::Schedule;
+use ordna_base::sync::schedule::{Schedule, held, two_at};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::Nitro;
 use ordna_papers::nitro::{Order, Snapshot};
+use ordna_testkit::shorthand::Shorthand as _;
 
 type Words = Nitro<u64, u64>;
 
@@ -19,15 +20,11 @@ fn words() -> Words {
 }
 
 fn fill(index: &Words, keys: impl Iterator<Item = u64>, value: u64) {
-    for key in keys {
-        index.insert(&key, &value).unwrap();
-    }
+    index.put_all(keys.map(|key| (key, value)));
 }
 
 fn clear(index: &Words, keys: impl Iterator<Item = u64>) {
-    for key in keys {
-        index.remove(&key);
-    }
+    index.remove_all(keys);
 }
 
 fn walked(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
@@ -75,25 +72,19 @@ fn refreshed_walk(direction: Direction) {
     }
     let now = index.snapshot();
     let right: Vec<_> = index.range(..).collect();
-    let schedule = Schedule::new();
-    schedule.hold("walker", "nitro.walk.refreshes");
-    std::thread::scope(|scope| {
-        let walker = scope.spawn(|| {
-            schedule.enroll("walker", || [&now, &old, &now].map(|of| walked_in(of, direction)))
-        });
-        schedule.wait_held("walker", "nitro.walk.refreshes");
-        // Everything around the place changes, and what only the present state needs is collected.
-        for key in 0..KEYS {
-            index.insert(&key, &9).unwrap();
-            index.remove(&key);
-        }
-        index.collect_garbage();
-        schedule.release("walker", "nitro.walk.refreshes");
-        let [first, oldest, second] = walker.join().unwrap();
-        assert!(first == right, "{} entries, not {}", first.len(), right.len());
-        assert!(second == right);
-        assert_eq!(oldest, (0..KEYS).map(|key| (key, 0)).collect::<Vec<_>>());
-    });
+    let [first, oldest, second] =
+        held("nitro.walk.refreshes", || [&now, &old, &now].map(|of| walked_in(of, direction)))
+            .meanwhile(|| {
+                // Everything around the place changes; all that no snapshot sees is collected.
+                for key in 0..KEYS {
+                    index.insert(&key, &9).unwrap();
+                    index.remove(&key);
+                }
+                index.collect_garbage();
+            });
+    assert!(first == right, "{} entries, not {}", first.len(), right.len());
+    assert!(second == right);
+    assert_eq!(oldest, (0..KEYS).map(|key| (key, 0)).collect::<Vec<_>>());
     index.validate().unwrap();
 }
 
@@ -109,7 +100,8 @@ fn n1_a_refreshed_walk_meets_what_was_exchanged_where_it_left() {
     std::thread::scope(|scope| {
         scope.spawn(|| schedule.enroll("writer", || index.insert(&LAST_OF_SECTION, &1).unwrap()));
         schedule.wait_held("writer", "skiplist.replace.after_swap");
-        let keys: Vec<u64> = live_walk(&index).into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<u64> =
+            index.walked(Direction::Ascending).into_iter().map(|(key, _)| key).collect();
         schedule.release("writer", "skiplist.replace.after_swap");
         assert_eq!(keys, (0..1000).collect::<Vec<_>>());
     });
@@ -127,7 +119,8 @@ fn n1_a_refreshed_walk_does_not_go_back_to_what_was_inserted_before_its_place() 
     let schedule = Schedule::new();
     schedule.hold("walker", "nitro.walk.refreshes");
     std::thread::scope(|scope| {
-        let walker = scope.spawn(|| schedule.enroll("walker", || live_walk(&index)));
+        let walker =
+            scope.spawn(|| schedule.enroll("walker", || index.walked(Direction::Ascending)));
         schedule.wait_held("walker", "nitro.walk.refreshes");
         clear(&index, gap.start..SECTION);
         schedule.hold("walker", "skiplist.locate.found_before");
@@ -138,15 +131,6 @@ fn n1_a_refreshed_walk_does_not_go_back_to_what_was_inserted_before_its_place() 
         let walked = walker.join().unwrap();
         assert_eq!(walked, (0..1000).map(|key| (key, 0)).collect::<Vec<_>>());
     });
-}
-
-fn live_walk(index: &Words) -> Vec<(u64, u64)> {
-    let mut walked = Vec::new();
-    index.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
-        walked.push((*key, *value));
-        ControlFlow::Continue(())
-    });
-    walked
 }
 
 /// 2: a version that is removed, and one whose snapshot goes, while its upper levels are linked.
@@ -182,23 +166,7 @@ fn n3_of_two_racing_removers_exactly_one_wins() {
     let index = words();
     index.insert(&5, &50).unwrap();
     let snapshot = index.snapshot();
-    let schedule = Schedule::new();
-    for role in ["a", "b"] {
-        schedule.hold(role, "nitro.remove.before_death");
-    }
-    let wins: Vec<Option<u64>> = std::thread::scope(|scope| {
-        let removers = ["a", "b"].map(|role| {
-            let (schedule, index) = (&schedule, &index);
-            scope.spawn(move || schedule.enroll(role, || index.remove(&5)))
-        });
-        for role in ["a", "b"] {
-            schedule.wait_held(role, "nitro.remove.before_death");
-        }
-        for role in ["a", "b"] {
-            schedule.release(role, "nitro.remove.before_death");
-        }
-        removers.into_iter().map(|remover| remover.join().unwrap()).collect()
-    });
+    let wins = two_at("nitro.remove.before_death", || index.remove(&5));
     assert_eq!(wins.iter().flatten().count(), 1, "{wins:?}");
     let statistics = index.statistics();
     assert_eq!((statistics.items, statistics.dead), (0, 1));
@@ -213,27 +181,22 @@ fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     let index = words();
     fill(&index, 1..3, 10);
     let older = index.snapshot();
-    let schedule = Schedule::new();
-    schedule.hold("writer", "nitro.put.before_claim");
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&2, &20).unwrap()));
-        schedule.wait_held("writer", "nitro.put.before_claim");
+    let mut other = None;
+    held("nitro.put.before_claim", || index.insert(&2, &20).unwrap()).meanwhile(|| {
         let one = index.snapshot();
-        let other = index.snapshot();
+        let other = other.insert(index.snapshot());
         assert_eq!(one.term(), other.term(), "no write can have ended between them");
-        drop(one);
-        schedule.release("writer", "nitro.put.before_claim");
-        writer.join().unwrap();
-        clear(&index, 1..3);
-        index.collect_garbage();
-        assert_eq!(walked(&other), [(1, 10), (2, 20)]);
-        assert_eq!(other.len(), 2);
-        // Clones share it too.
-        let clone = other.clone();
-        drop(other);
-        index.collect_garbage();
-        assert_eq!(walked(&clone), [(1, 10), (2, 20)]);
     });
+    let other = other.unwrap();
+    clear(&index, 1..3);
+    index.collect_garbage();
+    assert_eq!(walked(&other), [(1, 10), (2, 20)]);
+    assert_eq!(other.len(), 2);
+    // Clones share it too.
+    let clone = other.clone();
+    drop(other);
+    index.collect_garbage();
+    assert_eq!(walked(&clone), [(1, 10), (2, 20)]);
     drop(older);
     index.collect_garbage();
     assert_eq!(index.validate().unwrap().nodes, 0);
@@ -263,7 +226,7 @@ fn n5_a_trigger_that_meets_a_finishing_collector_is_not_lost() {
     assert_eq!(index.validate().unwrap().nodes, 0);
 }
 
-/// 5: the same with the index's own threads: nobody else triggers anything.
+/// 5: the same with the index's own threads: no other thread triggers a collection.
 #[test]
 fn n5_background_collectors_lose_nothing() {
     let index: Words = Nitro::with(2, Order::LiveSet);
@@ -290,16 +253,8 @@ fn n5_a_snapshot_ends_while_a_version_it_sees_is_being_buried() {
     let index = words();
     index.insert(&1, &0).unwrap();
     let snapshot = index.snapshot();
-    let schedule = Schedule::new();
-    schedule.hold("remover", "nitro.dispose.seen");
-    std::thread::scope(|scope| {
-        let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&1)));
-        schedule.wait_held("remover", "nitro.dispose.seen");
-        drop(snapshot);
-        schedule.release("remover", "nitro.dispose.seen");
-        remover.join().unwrap();
-    });
-    assert_eq!(index.statistics().dead, 0, "nobody is left to trigger a collection");
+    held("nitro.dispose.seen", || index.remove(&1)).meanwhile(|| drop(snapshot));
+    assert_eq!(index.statistics().dead, 0, "no thread is left to trigger a collection");
     assert_eq!(index.validate().unwrap().nodes, 0);
 }
 
@@ -315,7 +270,7 @@ fn a_removal_waits_for_a_put_that_has_claimed_its_version() {
         let putter = scope.spawn(|| schedule.enroll("putter", || index.insert(&1, &11).unwrap()));
         schedule.wait_held("putter", "nitro.put.claimed");
         assert_eq!(index.get(&1), Some(10), "claimed, not ended");
-        assert_eq!(live_walk(&index), [(1, 10)]);
+        assert_eq!(index.walked(Direction::Ascending), [(1, 10)]);
         let remover = scope.spawn(|| index.remove(&1));
         a_moment();
         schedule.release("putter", "nitro.put.claimed");
@@ -332,21 +287,16 @@ fn a_claimed_version_with_one_behind_it_is_not_shown() {
         let index = words();
         index.insert(&1, &10).unwrap();
         let _snapshot = index.snapshot();
-        let schedule = Schedule::new();
-        schedule.hold("putter", "nitro.put.inserted");
-        std::thread::scope(|scope| {
-            let putter = scope.spawn(|| schedule.enroll("putter", || index.insert(&1, &11)));
-            schedule.wait_held("putter", "nitro.put.inserted");
+        let putter = held("nitro.put.inserted", || index.insert(&1, &11)).meanwhile(|| {
             assert_eq!(index.get(&1), Some(11));
-            assert_eq!(live_walk(&index), [(1, 11)]);
+            assert_eq!(index.walked(Direction::Ascending), [(1, 11)]);
             assert_eq!(index.last(), Some((1, 11)));
             // Removed in the same term: the claimed one must not rise again.
             assert_eq!(index.remove(&1), Some(11));
             assert_eq!(index.get(&1), None);
-            assert_eq!(live_walk(&index), []);
-            schedule.release("putter", "nitro.put.inserted");
-            assert_eq!(putter.join().unwrap(), Ok(Some(10)));
+            assert_eq!(index.walked(Direction::Ascending), []);
         });
+        assert_eq!(putter, Ok(Some(10)));
         assert_eq!(index.get(&1), None);
         index.validate().unwrap();
     }
@@ -365,7 +315,8 @@ fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
         scope.spawn(|| schedule.enroll("writer", || index.insert(&5, &1).unwrap()));
         schedule.wait_held("writer", "nitro.put.inserted");
         assert_eq!(index.get(&5), Some(1), "the old value is gone before the walk begins");
-        let walker = scope.spawn(|| schedule.enroll("walker", || live_walk(&index)));
+        let walker =
+            scope.spawn(|| schedule.enroll("walker", || index.walked(Direction::Ascending)));
         schedule.wait_held("walker", "nitro.read.claimed");
         assert_eq!(index.remove(&5), Some(1));
         schedule.release("walker", "nitro.read.claimed");
@@ -443,16 +394,9 @@ fn a_write_that_does_nothing_saw_that_nothing_was_there() {
     let index = words();
     index.insert(&1, &10).unwrap();
     let _snapshot = index.snapshot();
-    let schedule = Schedule::new();
-    schedule.hold("updater", "nitro.apply.found_older");
-    std::thread::scope(|scope| {
-        let updater =
-            scope.spawn(|| schedule.enroll("updater", || index.update(&1, |value| value + 1)));
-        schedule.wait_held("updater", "nitro.apply.found_older");
-        assert_eq!(index.insert(&1, &20), Ok(Some(10)));
-        schedule.release("updater", "nitro.apply.found_older");
-        assert_eq!(updater.join().unwrap(), Ok(Some(21)));
-    });
+    let updater = held("nitro.apply.found_older", || index.update(&1, |value| value + 1))
+        .meanwhile(|| assert_eq!(index.insert(&1, &20), Ok(Some(10))));
+    assert_eq!(updater, Ok(Some(21)));
     assert_eq!(index.get(&1), Some(21));
     index.validate().unwrap();
 }

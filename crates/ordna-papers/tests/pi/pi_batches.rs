@@ -12,6 +12,7 @@ use ordna_papers::{Locked, Pi};
 use ordna_testkit::erased::Overriding;
 use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
+use ordna_testkit::shorthand::Shorthand as _;
 
 /// Nodes of four entries and pieces of three queries: every batch is cut, splits and merges.
 fn small() -> Options {
@@ -206,9 +207,7 @@ fn one_key_in_every_order() {
 fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
     for workers in [0, 2] {
         let index: Pi<u64, u64> = Pi::with(&Options { workers, ..small() });
-        for key in 0..300_u64 {
-            index.insert(&(key * 2), &key).unwrap();
-        }
+        index.put_all((0..300_u64).map(|key| (key * 2, key)));
         index.rebuild();
         let before: Vec<u64> = (0..300).map(|n| n * 2 + 1).collect();
         let mut batch: Vec<Query<'_, u64, u64>> = Vec::new();
@@ -278,9 +277,9 @@ fn concurrent_batches_answer_their_own_callers() {
                             assert_eq!(found, before, "key {key}");
                         }
                         let keys: Vec<u64> = content.keys().copied().collect();
-                        let mut found = Vec::new();
-                        index.get_many(&keys, &mut found);
-                        assert!(found.into_iter().eq(content.values().copied().map(Some)));
+                        assert!(
+                            index.values(&keys).into_iter().eq(content.values().copied().map(Some))
+                        );
                     }
                 });
             }
@@ -335,7 +334,7 @@ fn the_layer_is_rebuilt_in_the_background() {
     // The last rebuild that was due may be under way: only one more can follow it.
     index.rebuild();
     let (nodes, places) = (index.validate().unwrap().nodes, index.places());
-    assert_eq!(nodes, places, "a rebuild with nobody writing names every node");
+    assert_eq!(nodes, places, "a rebuild without writers names every node");
     drop(index);
 }
 

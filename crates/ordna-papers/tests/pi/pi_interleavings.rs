@@ -1,13 +1,13 @@
 //! PI's rare interleavings, forced: readers, owners and rebuilds held where it matters.
 
-use std::ops::Bound;
 use std::time::Instant;
 
-use ordna_base::sync::schedule::{PATIENCE, Schedule, while_held};
+use ordna_base::sync::schedule::{PATIENCE, Schedule, held};
 use ordna_base::topology::Topology;
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::Pi;
 use ordna_papers::pi::{Options, Query};
+use ordna_testkit::shorthand::Shorthand as _;
 
 type Words = Pi<u64, u64>;
 
@@ -20,9 +20,7 @@ fn index(keys: impl IntoIterator<Item = u64>) -> Words {
         rebuild_in_background: false,
         ..Options::default()
     });
-    keys.into_iter().for_each(|key| {
-        index.insert(&key, &(key * 10)).unwrap();
-    });
+    index.put_all(keys.into_iter().map(|key| (key, key * 10)));
     index.rebuild();
     index
 }
@@ -31,13 +29,8 @@ fn index(keys: impl IntoIterator<Item = u64>) -> Words {
 #[test]
 fn a_lookup_does_not_take_its_neighbours_value() {
     let index = index([10, 20, 30]);
-    let found = while_held(
-        "pi.get.before_entry",
-        || index.get(&20),
-        || {
-            index.insert(&5, &50).unwrap();
-        },
-    );
+    let found =
+        held("pi.get.before_entry", || index.get(&20)).meanwhile(|| index.insert(&5, &50).unwrap());
     assert_eq!(found, Some(200));
 }
 
@@ -45,13 +38,8 @@ fn a_lookup_does_not_take_its_neighbours_value() {
 #[test]
 fn a_lookup_follows_its_key_into_the_new_half() {
     let index = index([10, 20, 30, 40]);
-    let found = while_held(
-        "pi.get.before_find",
-        || index.get(&40),
-        || {
-            index.insert(&35, &350).unwrap();
-        },
-    );
+    let found = held("pi.get.before_find", || index.get(&40))
+        .meanwhile(|| index.insert(&35, &350).unwrap());
     assert_eq!(found, Some(400));
     assert_eq!(index.validate().unwrap().nodes, 2);
 }
@@ -62,13 +50,8 @@ fn a_lookup_does_not_walk_past_a_node_that_appears() {
     let index = index((1..=16).map(|n| n * 10));
     let nodes = index.validate().unwrap().nodes;
     // Full nodes: each but the last holds four, as ascending inserts leave them.
-    let found = while_held(
-        "pi.beyond.after_next",
-        || index.get(&40),
-        || {
-            index.insert(&35, &350).unwrap();
-        },
-    );
+    let found = held("pi.beyond.after_next", || index.get(&40))
+        .meanwhile(|| index.insert(&35, &350).unwrap());
     assert_eq!(found, Some(400));
     assert_eq!(index.validate().unwrap().nodes, nodes + 1);
 }
@@ -80,9 +63,7 @@ fn an_absorbed_node_is_not_read() {
     let index = index((0..40).map(|n| n * 10));
     let before = index.validate().unwrap().nodes;
     // Leaves one entry in each node.
-    (0..40).filter(|n| n % 4 != 1).for_each(|n| {
-        index.remove(&(n * 10));
-    });
+    index.remove_all((0..40).filter(|n| n % 4 != 1).map(|n| n * 10));
     assert!(index.validate().unwrap().nodes < before, "nothing was absorbed");
     for n in (0..40).filter(|n| n % 4 == 1) {
         assert_eq!(index.insert(&(n * 10), &n), Ok(Some(n * 100)));
@@ -98,11 +79,7 @@ fn an_absorbed_node_is_not_read() {
 #[test]
 fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
     let index = index((0..64).map(|n| n * 10));
-    let schedule = Schedule::new();
-    schedule.hold("rebuild", "pi.rebuild.after_scan");
-    std::thread::scope(|scope| {
-        let rebuild = scope.spawn(|| schedule.enroll("rebuild", || index.rebuild()));
-        schedule.wait_held("rebuild", "pi.rebuild.after_scan");
+    held("pi.rebuild.after_scan", || index.rebuild()).meanwhile(|| {
         // Merges and splits, singly and in a batch, while the layer is being built. One by one: the
         // pieces of a batch this small own a node each, which has no neighbour to merge with.
         for n in (0..64).filter(|n| n % 4 != 0) {
@@ -110,8 +87,6 @@ fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
         }
         let new: Vec<(u64, u64)> = (0..64).map(|n| (n * 10 + 5, n)).collect();
         assert_eq!(index.insert_many(&new), Ok(64));
-        schedule.release("rebuild", "pi.rebuild.after_scan");
-        rebuild.join().unwrap();
     });
     // Says that a place of the layer must be a live node or one that is kept.
     index.validate().unwrap();
@@ -170,16 +145,12 @@ fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
 #[test]
 fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
     let index = index((0..12).map(|n| n * 10));
-    let walked = while_held(
-        "pi.walk.before_next",
-        || index.range(..).map(|(key, _)| key).collect::<Vec<_>>(),
-        || {
-            for key in [0, 10, 20, 50, 60] {
-                index.remove(&key);
-            }
-            assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
-        },
-    );
+    let walked =
+        held("pi.walk.before_next", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
+            .meanwhile(|| {
+                index.remove_all([0, 10, 20, 50, 60]);
+                assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
+            });
     let staying = [40, 70, 80, 90, 100, 110];
     assert!(walked.windows(2).all(|pair| pair[0] < pair[1]), "{walked:?}");
     assert!(staying.iter().all(|key| walked.contains(key)), "{walked:?}");
@@ -189,13 +160,9 @@ fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
 #[test]
 fn a_walk_does_not_see_the_upper_half_twice() {
     let index = index([10, 20, 30, 40]);
-    let walked = while_held(
-        "pi.walk.before_link",
-        || index.range(..).map(|(key, _)| key).collect::<Vec<_>>(),
-        || {
-            index.insert(&35, &350).unwrap();
-        },
-    );
+    let walked =
+        held("pi.walk.before_link", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
+            .meanwhile(|| index.insert(&35, &350).unwrap());
     assert_eq!(walked, [10, 20, 30, 35, 40]);
 }
 
@@ -203,22 +170,11 @@ fn a_walk_does_not_see_the_upper_half_twice() {
 #[test]
 fn a_descending_walk_does_not_skip_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
-    let walked = while_held(
-        "pi.walk.before_next",
-        || {
-            let mut walked = Vec::new();
-            let all = (Bound::Unbounded, Bound::Unbounded);
-            index.visit(all.0, all.1, Direction::Descending, |key, _| {
-                walked.push(*key);
-                std::ops::ControlFlow::Continue(())
-            });
-            walked
-        },
-        || {
+    let walked = held("pi.walk.before_next", || index.walked_keys(Direction::Descending))
+        .meanwhile(|| {
             index.insert(&45, &1).unwrap();
             index.insert(&5, &1).unwrap();
-        },
-    );
+        });
     let staying: Vec<u64> = (0..12).rev().map(|n| n * 10).collect();
     let staying_walked: Vec<u64> = walked.iter().copied().filter(|key| key % 10 == 0).collect();
     assert_eq!(staying_walked, staying);
@@ -297,7 +253,7 @@ fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R +
 }
 
 /// Has a batch of inserts done by a leader of node 0, held in its first piece, and a helper of node
-/// 1, who does all the rest; returns the pieces done by threads of their node, and by others.
+/// 1, which does all the rest; returns the pieces done by threads of their node, and by others.
 fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
     let topology = Topology::declared(2);
     let index = Words::with(&Options {

@@ -4,9 +4,10 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ordna_base::OrderedIndex;
-use ordna_base::sync::schedule::Schedule;
+use ordna_base::sync::schedule::{Schedule, held, two_at};
 use ordna_papers::skiplist::SkipList;
 use ordna_testkit::memory::live_here;
+use ordna_testkit::shorthand::Shorthand as _;
 
 type Words = SkipList<u64, u64>;
 
@@ -28,9 +29,11 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
                 schedule.enroll("inserter", || {
                     // The first with a tower above level 0 is held; more than enough of them.
                     // It is the last: a later search would unlink what this one left behind.
-                    for n in (0..200).take_while(|_| !was_held.load(Ordering::SeqCst)) {
-                        index.insert(&(n * 2), &round).unwrap();
-                    }
+                    index.put_all(
+                        (0..200)
+                            .take_while(|_| !was_held.load(Ordering::SeqCst))
+                            .map(|n| (n * 2, round)),
+                    );
                 });
             });
             schedule.wait_held("inserter", "skiplist.link_upper.before_link");
@@ -45,9 +48,7 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
         });
         index.validate().unwrap();
         // Garbage is freed by now, or by the drop: a freed node that is still linked is met.
-        (0..200).for_each(|n| {
-            index.remove(&(n * 2));
-        });
+        index.remove_all((0..200).map(|n| n * 2));
         assert_eq!(index.validate().unwrap().nodes, 0);
     }
 }
@@ -171,23 +172,7 @@ fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
 fn of_two_racing_removers_exactly_one_wins() {
     let index = Words::new();
     index.insert(&5, &50).unwrap();
-    let schedule = Schedule::new();
-    for role in ["a", "b"] {
-        schedule.hold(role, "skiplist.remove.before_mark");
-    }
-    let wins: Vec<Option<u64>> = std::thread::scope(|scope| {
-        let removers = ["a", "b"].map(|role| {
-            let (schedule, index) = (&schedule, &index);
-            scope.spawn(move || schedule.enroll(role, || index.remove(&5)))
-        });
-        for role in ["a", "b"] {
-            schedule.wait_held(role, "skiplist.remove.before_mark");
-        }
-        for role in ["a", "b"] {
-            schedule.release(role, "skiplist.remove.before_mark");
-        }
-        removers.into_iter().map(|remover| remover.join().unwrap()).collect()
-    });
+    let wins = two_at("skiplist.remove.before_mark", || index.remove(&5));
     assert_eq!(wins.iter().flatten().count(), 1, "{wins:?}");
     assert_eq!(index.validate().unwrap().entries, 0);
 }
@@ -197,51 +182,37 @@ fn of_two_racing_removers_exactly_one_wins() {
 fn replace_meets_a_removal() {
     let index = Words::new();
     index.insert(&5, &50).unwrap();
-    let schedule = Schedule::new();
-    schedule.hold("replacer", "skiplist.replace.before_swap");
-    std::thread::scope(|scope| {
-        let replacer =
-            scope.spawn(|| schedule.enroll("replacer", || index.insert(&5, &51).unwrap()));
-        schedule.wait_held("replacer", "skiplist.replace.before_swap");
-        assert_eq!(index.remove(&5), Some(50));
-        assert_eq!(index.get(&5), None);
-        schedule.release("replacer", "skiplist.replace.before_swap");
-        assert_eq!(replacer.join().unwrap(), None, "the key was absent by then");
-    });
+    let replacer = held("skiplist.replace.before_swap", || index.insert(&5, &51).unwrap())
+        .meanwhile(|| {
+            assert_eq!(index.remove(&5), Some(50));
+            assert_eq!(index.get(&5), None);
+        });
+    assert_eq!(replacer, None, "the key was absent by then");
     assert_eq!(keys(&index), [(5, 51)]);
     index.validate().unwrap();
 }
 
-/// While the replaced node is still linked, everybody finds the new one, once.
+/// While the replaced node is still linked, every reader finds the new one, once.
 #[test]
 fn a_replaced_node_that_is_still_linked_is_invisible() {
     for _ in 0..20 {
         let index = Words::new();
-        for key in 0..30 {
-            index.insert(&key, &key).unwrap();
-        }
-        let schedule = Schedule::new();
-        schedule.hold("replacer", "skiplist.replace.after_swap");
-        std::thread::scope(|scope| {
-            let replacer =
-                scope.spawn(|| schedule.enroll("replacer", || index.insert(&9, &99).unwrap()));
-            schedule.wait_held("replacer", "skiplist.replace.after_swap");
-            assert_eq!(index.get(&9), Some(99));
-            let mut many = Vec::new();
-            index.get_many(&[8, 9, 10], &mut many);
-            assert_eq!(many, [Some(8), Some(99), Some(10)]);
-            let around = [(8, 8), (9, 99), (10, 10)];
-            assert_eq!(index.range(8..=10).collect::<Vec<_>>(), around);
-            let bounds = (Bound::Included(8), Bound::Included(10));
-            let mut back: Vec<_> = index.range(bounds).rev().collect();
-            back.reverse();
-            assert_eq!(back, around);
-            // Neighbours come and go meanwhile.
-            assert_eq!(index.remove(&8), Some(8));
-            assert_eq!(index.remove(&10), Some(10));
-            schedule.release("replacer", "skiplist.replace.after_swap");
-            assert_eq!(replacer.join().unwrap(), Some(9));
-        });
+        index.put_all((0..30).map(|key| (key, key)));
+        let replacer = held("skiplist.replace.after_swap", || index.insert(&9, &99).unwrap())
+            .meanwhile(|| {
+                assert_eq!(index.get(&9), Some(99));
+                assert_eq!(index.values(&[8, 9, 10]), [Some(8), Some(99), Some(10)]);
+                let around = [(8, 8), (9, 99), (10, 10)];
+                assert_eq!(index.range(8..=10).collect::<Vec<_>>(), around);
+                let bounds = (Bound::Included(8), Bound::Included(10));
+                let mut back: Vec<_> = index.range(bounds).rev().collect();
+                back.reverse();
+                assert_eq!(back, around);
+                // Neighbours come and go meanwhile.
+                assert_eq!(index.remove(&8), Some(8));
+                assert_eq!(index.remove(&10), Some(10));
+            });
+        assert_eq!(replacer, Some(9));
         assert_eq!(index.get(&9), Some(99));
         assert_eq!(index.validate().unwrap().entries, 28);
     }
@@ -252,15 +223,9 @@ fn a_replaced_node_that_is_still_linked_is_invisible() {
 fn replace_meets_an_insert_behind_the_old_node() {
     let index = Words::new();
     index.insert(&5, &50).unwrap();
-    let schedule = Schedule::new();
-    schedule.hold("inserter", "skiplist.insert.before_link");
-    std::thread::scope(|scope| {
-        let inserter = scope.spawn(|| schedule.enroll("inserter", || index.insert(&6, &60)));
-        schedule.wait_held("inserter", "skiplist.insert.before_link");
-        assert_eq!(index.insert(&5, &51), Ok(Some(50)));
-        schedule.release("inserter", "skiplist.insert.before_link");
-        assert_eq!(inserter.join().unwrap(), Ok(None));
-    });
+    let inserter = held("skiplist.insert.before_link", || index.insert(&6, &60))
+        .meanwhile(|| assert_eq!(index.insert(&5, &51), Ok(Some(50))));
+    assert_eq!(inserter, Ok(None));
     assert_eq!(keys(&index), [(5, 51), (6, 60)]);
     index.validate().unwrap();
 }

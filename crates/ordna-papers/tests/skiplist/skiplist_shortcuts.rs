@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::OrderedIndex;
 use ordna_base::sync::schedule::Schedule;
 use ordna_papers::skiplist::SkipList;
+use ordna_testkit::shorthand::Shorthand as _;
 
 const KEYS: u64 = 4_000;
 
@@ -26,9 +27,7 @@ fn a_search_does_not_begin_at_a_removed_node() {
         assert_eq!(index.insert(&(key + 1), &7), Ok(None));
         assert_eq!(index.get(&(key + 1)), Some(7), "behind {key}");
         assert_eq!(index.ceiling(&key), Some((key + 1, 7)));
-        let mut many = Vec::new();
-        index.get_many(&[key, key + 1], &mut many);
-        assert_eq!(many, [None, Some(7)]);
+        assert_eq!(index.values(&[key, key + 1]), [None, Some(7)]);
     }
     assert_eq!(index.validate().unwrap().entries, KEYS as usize);
 }
@@ -75,9 +74,11 @@ fn nodes_die_while_a_table_is_made() {
         let maker = scope.spawn(|| {
             schedule.enroll("maker", || {
                 // One of these finds that a table is due.
-                for key in (KEYS..KEYS * 4).take_while(|_| !was_held.load(Ordering::SeqCst)) {
-                    index.insert(&(key * 2), &key).unwrap();
-                }
+                index.put_all(
+                    (KEYS..KEYS * 4)
+                        .take_while(|_| !was_held.load(Ordering::SeqCst))
+                        .map(|key| (key * 2, key)),
+                );
             });
         });
         schedule.wait_held("maker", COLLECTED);

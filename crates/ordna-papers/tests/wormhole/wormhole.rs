@@ -24,6 +24,7 @@ mod keys {
     use ordna_papers::wormhole::Switches;
     use ordna_testkit::adversarial;
     use ordna_testkit::random::Random;
+    use ordna_testkit::shorthand::Shorthand as _;
 
     /// CRC32C bit by bit, begun as the index does.
     fn crc(key: &[u8]) -> u32 {
@@ -118,9 +119,7 @@ mod keys {
         for key in &keys {
             assert_eq!(index.get(key), Some(7), "{key:?}");
         }
-        let mut found = Vec::new();
-        index.get_many(&keys, &mut found);
-        assert!(found.iter().all(Option::is_some));
+        assert!(index.values(&keys).iter().all(Option::is_some));
     }
 
     fn life<K, V>(
@@ -194,8 +193,9 @@ mod interleavings {
     use std::sync::mpsc;
 
     use ordna_base::OrderedIndex;
-    use ordna_base::sync::schedule::Schedule;
+    use ordna_base::sync::schedule::{Schedule, held};
     use ordna_papers::Wormhole;
+    use ordna_testkit::shorthand::Shorthand as _;
 
     type Words = Wormhole<u64, u64, 4>;
 
@@ -209,15 +209,7 @@ mod interleavings {
 
     /// Holds a lookup at a point while `meanwhile` runs.
     fn lookup(index: &Words, key: u64, at: &'static str, meanwhile: impl FnOnce()) -> Option<u64> {
-        let schedule = Schedule::new();
-        schedule.hold("reader", at);
-        let found = std::thread::scope(|scope| {
-            let reader = scope.spawn(|| schedule.enroll("reader", || index.get(&key)));
-            schedule.wait_held("reader", at);
-            meanwhile();
-            schedule.release("reader", at);
-            reader.join().unwrap()
-        });
+        let found = held(at, || index.get(&key)).meanwhile(meanwhile);
         index.validate().unwrap();
         found
     }
@@ -266,15 +258,9 @@ mod interleavings {
     #[test]
     fn an_insert_after_a_split() {
         let index = with(&[10, 20, 30, 40]);
-        let schedule = Schedule::new();
-        schedule.hold("writer", "wormhole.search.done");
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&45, &450)));
-            schedule.wait_held("writer", "wormhole.search.done");
-            index.insert(&50, &500).unwrap();
-            schedule.release("writer", "wormhole.search.done");
-            assert_eq!(writer.join().unwrap(), Ok(None));
-        });
+        let writer = held("wormhole.search.done", || index.insert(&45, &450))
+            .meanwhile(|| index.insert(&50, &500).unwrap());
+        assert_eq!(writer, Ok(None));
         assert_eq!(index.validate().unwrap().entries, 6);
         assert_eq!(index.get(&45), Some(450));
     }
@@ -284,17 +270,10 @@ mod interleavings {
     fn a_merge_to_the_left_meets_a_split() {
         let index = with(&[10, 20, 30, 40, 50]);
         assert_eq!(index.remove(&50), Some(500));
-        let schedule = Schedule::new();
-        schedule.hold("remover", "wormhole.merge.before_left");
-        std::thread::scope(|scope| {
-            let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&40)));
-            schedule.wait_held("remover", "wormhole.merge.before_left");
-            for key in [11, 12, 13] {
-                index.insert(&key, &(key * 10)).unwrap();
-            }
-            schedule.release("remover", "wormhole.merge.before_left");
-            assert_eq!(remover.join().unwrap(), Some(400));
+        let remover = held("wormhole.merge.before_left", || index.remove(&40)).meanwhile(|| {
+            index.put_all([11, 12, 13].map(|key| (key, key * 10)));
         });
+        assert_eq!(remover, Some(400));
         assert_eq!(index.validate().unwrap().entries, 6);
         let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
         assert_eq!(keys, [10, 11, 12, 13, 20, 30]);
@@ -305,17 +284,10 @@ mod interleavings {
     fn a_merge_with_the_right_meets_inserts() {
         let index = with(&[10, 20, 30, 40, 50]);
         assert_eq!(index.remove(&50), Some(500));
-        let schedule = Schedule::new();
-        schedule.hold("remover", "wormhole.merge.before_right");
-        std::thread::scope(|scope| {
-            let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&10)));
-            schedule.wait_held("remover", "wormhole.merge.before_right");
-            for key in [41, 42] {
-                index.insert(&key, &(key * 10)).unwrap();
-            }
-            schedule.release("remover", "wormhole.merge.before_right");
-            assert_eq!(remover.join().unwrap(), Some(100));
+        let remover = held("wormhole.merge.before_right", || index.remove(&10)).meanwhile(|| {
+            index.put_all([41, 42].map(|key| (key, key * 10)));
         });
+        assert_eq!(remover, Some(100));
         index.validate().unwrap();
         let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
         assert_eq!(keys, [20, 30, 40, 41, 42]);
@@ -327,22 +299,14 @@ mod interleavings {
         for round in 1..40_u64 {
             let key = |n: u64| round * 1000 + n;
             let index = with(&[key(1), key(2), key(3)]);
-            let schedule = Schedule::new();
-            schedule.hold("walker", "wormhole.walk.ordered");
-            let walked: Vec<u64> = std::thread::scope(|scope| {
-                let walker = scope.spawn(|| {
-                    schedule.enroll("walker", || index.range(..).map(|(key, _)| key).collect())
-                });
-                schedule.wait_held("walker", "wormhole.walk.ordered");
-                for n in [1, 3] {
-                    assert!(index.remove(&key(n)).is_some());
-                }
-                for n in [5, 0] {
-                    index.insert(&key(n), &7).unwrap();
-                }
-                schedule.release("walker", "wormhole.walk.ordered");
-                walker.join().unwrap()
-            });
+            let walked: Vec<u64> =
+                held("wormhole.walk.ordered", || index.range(..).map(|(key, _)| key).collect())
+                    .meanwhile(|| {
+                        for n in [1, 3] {
+                            assert!(index.remove(&key(n)).is_some());
+                        }
+                        index.put_all([5, 0].map(|n| (key(n), 7)));
+                    });
             assert!(walked.windows(2).all(|pair| pair[0] < pair[1]), "{walked:?}");
             assert!(walked.contains(&key(2)), "{walked:?}");
             index.validate().unwrap();
@@ -355,24 +319,13 @@ mod interleavings {
         for descending in [false, true] {
             let staying: Vec<u64> = (0..40).map(|n| n * 10).collect();
             let index = with(&staying);
-            let schedule = Schedule::new();
-            schedule.hold("walker", "wormhole.walk.ordered");
-            let walked: Vec<u64> = std::thread::scope(|scope| {
-                let walker = scope.spawn(|| {
-                    schedule.enroll("walker", || {
-                        let range = index.range(..).map(|(key, _)| key);
-                        if descending { range.rev().collect() } else { range.collect() }
-                    })
-                });
-                schedule.wait_held("walker", "wormhole.walk.ordered");
-                for n in 0..400 {
-                    index.insert(&n, &(n * 10)).unwrap();
-                }
-                for n in (0..400).filter(|n| n % 10 != 0) {
-                    index.remove(&n).unwrap();
-                }
-                schedule.release("walker", "wormhole.walk.ordered");
-                walker.join().unwrap()
+            let walked: Vec<u64> = held("wormhole.walk.ordered", || {
+                let range = index.range(..).map(|(key, _)| key);
+                if descending { range.rev().collect() } else { range.collect() }
+            })
+            .meanwhile(|| {
+                index.put_all((0..400).map(|n| (n, n * 10)));
+                index.remove_all((0..400).filter(|n| n % 10 != 0));
             });
             let mut kept: Vec<u64> = walked.iter().copied().filter(|n| n % 10 == 0).collect();
             kept.sort_unstable();
@@ -388,9 +341,7 @@ mod interleavings {
     #[test]
     fn a_reader_stalls_in_each_table() {
         let index = with(&[]);
-        for key in 0..400 {
-            index.insert(&key, &(key * 10)).unwrap();
-        }
+        index.put_all((0..400).map(|key| (key, key * 10)));
         let schedule = Schedule::new();
         let roles = ["first", "second", "third"];
         for role in roles {
@@ -402,12 +353,8 @@ mod interleavings {
                 let reader =
                     scope.spawn(move || schedule.enroll(role, || [3, 399].map(|k| index.get(&k))));
                 schedule.wait_held(role, "wormhole.search.table");
-                for key in 400..3000 {
-                    index.insert(&key, &(key * 10)).unwrap();
-                }
-                for key in 400..3000 {
-                    index.remove(&key).unwrap();
-                }
+                index.put_all((400..3000).map(|key| (key, key * 10)));
+                index.remove_all(400..3000);
                 reader
             });
             for role in roles {
@@ -439,9 +386,7 @@ mod interleavings {
                     drop(pinned);
                 });
                 is_ready.recv().unwrap();
-                for key in 0..20_000 {
-                    index.insert(&key, &key).unwrap();
-                }
+                index.put_all((0..20_000).map(|key| (key, key)));
                 let leaves = index.validate().unwrap().nodes as u64;
                 assert!(leaves > 4000);
                 let most = if inside { leaves / 2 } else { 200 };
@@ -461,9 +406,7 @@ mod interleavings {
         use std::time::Duration;
         for direction in [ordna_base::Direction::Ascending, ordna_base::Direction::Descending] {
             let index = Arc::new(ordna_papers::WormholeFaithful::<u64, u64>::new());
-            for key in 0..5 {
-                index.insert(&key, &key).unwrap();
-            }
+            index.put_all((0..5).map(|key| (key, key)));
             let (tell, told) = mpsc::channel();
             // Not a scope: that would wait for threads that hang.
             std::thread::spawn(move || {
@@ -513,9 +456,7 @@ mod interleavings {
     #[test]
     fn the_paper_s_locks_keep_the_same_contract_while_leaves_split() {
         let index = ordna_papers::WormholeFaithful::<u64, u64, 4>::new();
-        for key in 0..5000_u64 {
-            index.insert(&key.reverse_bits(), &key).unwrap();
-        }
+        index.put_all((0..5000_u64).map(|key| (key.reverse_bits(), key)));
         for key in 0..5000_u64 {
             assert_eq!(index.get(&key.reverse_bits()), Some(key));
         }

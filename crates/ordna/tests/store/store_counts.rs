@@ -129,7 +129,7 @@ fn expired_entries_do_not_count() {
 #[cfg(debug_assertions)]
 #[test]
 fn counts_stand_while_leaves_change() {
-    use ordna_base::sync::schedule::while_held;
+    use ordna_base::sync::schedule::held;
 
     type Change = (&'static str, fn(&Store<u64, u64>));
     let changes: [Change; 3] = [
@@ -147,14 +147,11 @@ fn counts_stand_while_leaves_change() {
             let before = store.count(Bound::Unbounded, Bound::Unbounded);
             assert_eq!(before, 47);
             let snapshot = at_snapshot.then(|| store.snapshot());
-            let counted = while_held(
-                "tree.count.counted",
-                || match &snapshot {
-                    Some(snapshot) => snapshot.count(Bound::Unbounded, Bound::Unbounded),
-                    None => store.count(Bound::Unbounded, Bound::Unbounded),
-                },
-                || change(&store),
-            );
+            let counted = held("tree.count.counted", || match &snapshot {
+                Some(snapshot) => snapshot.count(Bound::Unbounded, Bound::Unbounded),
+                None => store.count(Bound::Unbounded, Bound::Unbounded),
+            })
+            .meanwhile(|| change(&store));
             let after = store.count(Bound::Unbounded, Bound::Unbounded);
             let range =
                 if at_snapshot { before..=before } else { before.min(after)..=before.max(after) };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ordna::{Options, Snapshot, Store, Write};
 use ordna_base::OrderedIndex;
-use ordna_base::sync::schedule::{Schedule, while_held};
+use ordna_base::sync::schedule::{Schedule, held};
 use ordna_testkit::kinds::{TestKey, TestValue};
 
 type Words = Store<u64, u64>;
@@ -91,14 +91,11 @@ fn readers_stand_while_leaves_change<K: TestKey + ?Sized>() {
                     store.insert(as_key::<K>(*n).as_ref(), n).unwrap();
                 }
                 let snapshot = at_snapshot.then(|| store.snapshot());
-                let found = while_held(
-                    point,
-                    || match &snapshot {
-                        Some(snapshot) => snapshot.get(as_key::<K>(own).as_ref()),
-                        None => store.get(as_key::<K>(own).as_ref()),
-                    },
-                    || change.run(&store, &keys, own, at_snapshot),
-                );
+                let found = held(point, || match &snapshot {
+                    Some(snapshot) => snapshot.get(as_key::<K>(own).as_ref()),
+                    None => store.get(as_key::<K>(own).as_ref()),
+                })
+                .meanwhile(|| change.run(&store, &keys, own, at_snapshot));
                 assert_eq!(found, Some(own), "{change:?} at {point}, snapshot {at_snapshot}");
                 store.validate().unwrap();
             }
@@ -133,7 +130,7 @@ fn walks_at_a_snapshot_stand_while_leaves_change() {
                     down
                 }
             };
-            let walked = while_held(point, walk, || change.run::<u64>(&store, &keys, 0, true));
+            let walked = held(point, walk).meanwhile(|| change.run::<u64>(&store, &keys, 0, true));
             assert_eq!(walked, keys, "{change:?} at {point}, upwards {upwards}");
         }
     }
@@ -175,16 +172,14 @@ fn a_slot_taken_by_another_key_is_not_the_answer() {
             let store = Store::<K, V>::with_options(Options::new().collectors(0));
             let (key, value) = (as_key::<K>(7), V::dress(7));
             store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
-            let found = while_held(
-                "tree.seek.found",
-                || store.get_with(key.as_ref(), |value| value.word()),
-                || {
-                    store.remove(key.as_ref());
-                    let value = V::dress(other);
-                    let key = as_key::<K>(other);
-                    store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
-                },
-            );
+            let found =
+                held("tree.seek.found", || store.get_with(key.as_ref(), |value| value.word()))
+                    .meanwhile(|| {
+                        store.remove(key.as_ref());
+                        let value = V::dress(other);
+                        let key = as_key::<K>(other);
+                        store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
+                    });
             assert!(found.is_none_or(|found| found == 7), "key 7 had {found:?}");
         }
     }
@@ -222,11 +217,8 @@ fn an_overwrite_under_a_reader_at_a_snapshot() {
 fn a_writer_finds_its_leaf_merged_away() {
     for own in 0..24 {
         let store = filled(4, 0, 24, |n| n);
-        let done = while_held(
-            "tree.lock.searched",
-            || store.insert(&own, &777),
-            || (0..24).filter(|n| n % 7 != 3).for_each(|n| _ = store.remove(&n)),
-        );
+        let done = held("tree.lock.searched", || store.insert(&own, &777))
+            .meanwhile(|| (0..24).filter(|n| n % 7 != 3).for_each(|n| _ = store.remove(&n)));
         done.unwrap();
         assert_eq!(store.get(&own), Some(777), "key {own}");
         store.validate().unwrap();
@@ -243,11 +235,8 @@ fn searches_stand_while_the_search_layer_shrinks() {
             for (below, above) in [(3, 0), (6, 3), (0, 3), (12, 3), (3, 12), (KEYS, KEYS)] {
                 let store = filled(4, 0, KEYS, |n| n);
                 let around = own.saturating_sub(below)..(own + above + 1).min(KEYS);
-                let found = while_held(
-                    point,
-                    || store.get(&own),
-                    || around.filter(|n| *n != own).for_each(|n| _ = store.remove(&n)),
-                );
+                let found = held(point, || store.get(&own))
+                    .meanwhile(|| around.filter(|n| *n != own).for_each(|n| _ = store.remove(&n)));
                 assert_eq!(found, Some(own), "at {point}, {below} below and {above} above gone");
             }
         }
@@ -261,9 +250,8 @@ fn searches_stand_while_the_search_layer_grows() {
         for own in (0..60).step_by(7) {
             let store = filled(2, 0, 60, |n| n);
             let get = || store.get(&own);
-            let found = while_held(point, get, || {
-                (60..200).for_each(|n| _ = store.insert(&n, &n).unwrap());
-            });
+            let found = held(point, get)
+                .meanwhile(|| (60..200).for_each(|n| _ = store.insert(&n, &n).unwrap()));
             assert_eq!(found, Some(own), "at {point}");
         }
     }
@@ -278,11 +266,8 @@ fn a_batch_is_whole_while_its_leaves_split() {
     let writes: Vec<_> = keys.iter().map(|key| Write::put(key, &7)).collect();
     let before = store.snapshot();
     let mut during = None;
-    while_held(
-        "store.batch.between_writes",
-        || store.write_batch(&writes).unwrap(),
-        || during = Some(store.snapshot()),
-    );
+    held("store.batch.between_writes", || store.write_batch(&writes).unwrap())
+        .meanwhile(|| during = Some(store.snapshot()));
     (100..160).for_each(|n| _ = store.insert(&n, &n).unwrap());
     keys.iter().for_each(|key| _ = store.remove(key));
     let during = during.unwrap();
@@ -299,14 +284,10 @@ fn a_batch_and_a_split_of_one_term() {
     let before = store.snapshot();
     let keys: Vec<u64> = (0..30).step_by(4).collect();
     let writes: Vec<_> = keys.iter().map(|key| Write::put(key, &7)).collect();
-    while_held(
-        "store.batch.between_writes",
-        || store.write_batch(&writes).unwrap(),
-        || {
-            (100..160).for_each(|n| _ = store.insert(&n, &n).unwrap());
-            (0..30).for_each(|n| _ = store.insert(&n, &8).unwrap());
-        },
-    );
+    held("store.batch.between_writes", || store.write_batch(&writes).unwrap()).meanwhile(|| {
+        (100..160).for_each(|n| _ = store.insert(&n, &n).unwrap());
+        (0..30).for_each(|n| _ = store.insert(&n, &8).unwrap());
+    });
     assert!(content(&before).into_iter().eq((0..30).map(|n| (n, n * 10))));
     store.validate().unwrap();
 }
@@ -318,14 +299,13 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     let store = filled(3, 0, 40, |n| n);
     let before = store.snapshot();
     let mut during = None;
-    let removed = while_held(
-        "tree.range.leaf_done",
-        || store.remove_range(Bound::Included(&5), Bound::Excluded(&35)),
-        || {
-            during = Some(store.snapshot());
-            assert_eq!(store.get(&39), Some(39));
-        },
-    );
+    let removed = held("tree.range.leaf_done", || {
+        store.remove_range(Bound::Included(&5), Bound::Excluded(&35))
+    })
+    .meanwhile(|| {
+        during = Some(store.snapshot());
+        assert_eq!(store.get(&39), Some(39));
+    });
     assert_eq!(removed, 30);
     let during = during.unwrap();
     assert!(content(&during).into_iter().map(|(key, _)| key).eq((0..5).chain(35..40)));
@@ -341,20 +321,17 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
 fn a_writer_that_comes_late_writes_in_the_new_term() {
     for point in ["store.enter.before_announcement", "store.enter.before_second_look"] {
         let store = filled(4, 1, 2, |_| 10);
-        let schedule = Schedule::new();
-        schedule.hold("writer", point);
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&1, &11)));
-            schedule.wait_held("writer", point);
-            let snapshot = store.snapshot();
+        let mut taken = None;
+        let writer = held(point, || store.insert(&1, &11)).meanwhile(|| {
+            let snapshot = taken.insert(store.snapshot());
             if point == "store.enter.before_announcement" {
                 // Nobody is announced: the snapshot can be read, and must not change from now on.
                 assert_eq!(snapshot.get(&1), Some(10));
             }
-            schedule.release("writer", point);
-            writer.join().unwrap().unwrap();
-            assert_eq!((snapshot.get(&1), store.get(&1)), (Some(10), Some(11)));
         });
+        writer.unwrap();
+        let snapshot = taken.unwrap();
+        assert_eq!((snapshot.get(&1), store.get(&1)), (Some(10), Some(11)));
     }
 }
 
@@ -440,15 +417,11 @@ fn undo_records_are_freed_beside_a_reader() {
     (0..4).for_each(|n| _ = store.insert(&n, &(n + 10)).unwrap());
     let young = store.snapshot();
     (0..4).for_each(|n| _ = store.insert(&n, &(n + 20)).unwrap());
-    let found = while_held(
-        "tree.seek.slot_read",
-        || young.get(&2),
-        || {
-            drop(old);
-            store.collect_garbage();
-            (0..40).for_each(|n| _ = store.insert(&(n % 4), &n).unwrap());
-        },
-    );
+    let found = held("tree.seek.slot_read", || young.get(&2)).meanwhile(|| {
+        drop(old);
+        store.collect_garbage();
+        (0..40).for_each(|n| _ = store.insert(&(n % 4), &n).unwrap());
+    });
     assert_eq!(found, Some(12));
 }
 
@@ -463,14 +436,11 @@ fn a_group_of_writes_stands_while_its_leaves_change() {
                 keys.iter().for_each(|n| _ = store.insert(as_key::<K>(*n).as_ref(), n).unwrap());
                 let group: Vec<K::Owned> = (8..24).map(|n| as_key::<K>(n).0).collect();
                 let pairs: Vec<_> = group.iter().map(|key| (key.clone(), 7)).collect();
-                while_held(
-                    "store.many.between_writes",
-                    || match removes {
-                        true => _ = store.remove_many(&group),
-                        false => _ = store.insert_many(&pairs).unwrap(),
-                    },
-                    || change.run(&store, &keys, 10, true),
-                );
+                held("store.many.between_writes", || match removes {
+                    true => _ = store.remove_many(&group),
+                    false => _ = store.insert_many(&pairs).unwrap(),
+                })
+                .meanwhile(|| change.run(&store, &keys, 10, true));
                 store.validate().unwrap();
                 // The first write came before the change, all others after it.
                 let expected = (!removes).then_some(7);
@@ -508,12 +478,12 @@ fn a_range_is_dropped_under_readers_and_writers() {
             let gone = (10..50).contains(&own);
             for stop in ["tree.seek.begun", "tree.seek.slot_read", "search.find.routed"] {
                 let store = filled();
-                let found = while_held(stop, || store.get(key.as_ref()), || drop_range(&store));
+                let found = held(stop, || store.get(key.as_ref())).meanwhile(|| drop_range(&store));
                 assert!(found == Some(1) || found.is_none() && gone, "key {own} at {stop}");
             }
             let store = filled();
             let write = || store.insert(key.as_ref(), &2).unwrap();
-            while_held("tree.lock.searched", write, || drop_range(&store));
+            held("tree.lock.searched", write).meanwhile(|| drop_range(&store));
             assert_eq!(store.get(key.as_ref()), Some(2), "key {own}");
             assert_eq!(store.approximate_len(), 20 + usize::from(gone));
             store.validate().unwrap();
@@ -522,13 +492,8 @@ fn a_range_is_dropped_under_readers_and_writers() {
             let store = filled();
             let all =
                 || store.range::<(Bound<&K>, Bound<&K>)>((Bound::Unbounded, Bound::Unbounded));
-            let walked: Vec<K::Owned> = while_held(
-                stop,
-                || all().map(|(key, _)| key).collect(),
-                || {
-                    drop_range(&store);
-                },
-            );
+            let walked: Vec<K::Owned> =
+                held(stop, || all().map(|(key, _)| key).collect()).meanwhile(|| drop_range(&store));
             assert!(walked.is_sorted(), "at {stop}");
             let stays = |key: &&K::Owned| !sorted[10..50].contains(key);
             assert!(walked.iter().filter(stays).eq(sorted.iter().filter(stays)), "at {stop}");
@@ -568,7 +533,7 @@ fn walks_stand_while_entries_move() {
                     let range = store.range(low..high).map(|(key, _)| key);
                     if upwards { range.collect() } else { range.rev().collect() }
                 };
-                let mut walked = while_held(stop, walk, || change(&store));
+                let mut walked = held(stop, walk).meanwhile(|| change(&store));
                 if !upwards {
                     walked.reverse();
                 }
