@@ -6,6 +6,7 @@
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use ordna_base::index::Bounds;
 use ordna_base::reclaim::Guard;
@@ -31,7 +32,7 @@ impl<I: OrderedIndex + 'static> Subject for I {
     type Value = I::Value;
 
     fn erase(self) -> Erased<I::Key, I::Value> {
-        Erased(Box::new(Required(self)))
+        Erased { required: Arc::new(self), overrides: None }
     }
 }
 
@@ -44,173 +45,126 @@ impl<I: OrderedIndex + 'static> Subject for Overriding<I> {
     type Value = I::Value;
 
     fn erase(self) -> Erased<I::Key, I::Value> {
-        Erased(Box::new(Whole(Required(self.0))))
+        let index = Arc::new(self.0);
+        Erased { required: index.clone(), overrides: Some(index) }
     }
 }
 
 /// An index of unknown type.
-pub struct Erased<K: Key + ?Sized, V: Value + ?Sized>(Box<dyn Object<K, V>>);
-
-/// The contract without type parameters.
-trait Object<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
-    fn get_with(&self, key: &K, read: &mut dyn FnMut(&V)) -> bool;
-
-    fn modify(
-        &self,
-        key: &K,
-        change: &mut dyn FnMut(Option<&V>) -> Change<V::Owned>,
-    ) -> Result<(), Error>;
-
-    fn walk(
-        &self,
-        bounds: Bounds<'_, K>,
-        direction: Direction,
-        limit: usize,
-        visit: &mut dyn FnMut(&K, &V) -> ControlFlow<()>,
-    );
-
-    fn get_many_with(&self, keys: &[&K], each: &mut dyn FnMut(usize, Option<&V>));
-
-    fn pin(&self) -> Option<Guard<'_>>;
-    fn approximate_len(&self) -> usize;
-    fn memory_usage(&self) -> MemoryUsage;
-    fn validate(&self) -> Result<Audit, Violation>;
-
-    /// What the index does in a way of its own.
-    fn overrides(&self) -> Option<&dyn Overrides<K, V>> {
-        None
-    }
+pub struct Erased<K: Key + ?Sized, V: Value + ?Sized> {
+    required: Arc<dyn object::Object<K, V>>,
+    /// The same index, if it does some operations in a way of its own.
+    overrides: Option<Arc<dyn object::Overrides<K, V>>>,
 }
 
-/// The operations that an index may override.
-trait Overrides<K: Key + ?Sized, V: Value + ?Sized> {
-    fn get(&self, key: &K) -> Option<V::Owned>;
-    fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error>;
-    fn remove(&self, key: &K) -> Option<V::Owned>;
-    fn insert_many(&self, pairs: &[(&K, &V)]) -> Result<usize, Error>;
-    fn remove_many(&self, keys: &[&K]) -> usize;
-}
+/// Not imported: an index has its operations by the contract too.
+mod object {
+    use super::*;
 
-struct Required<I>(I);
+    /// The contract without type parameters.
+    pub trait Object<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
+        fn get_with(&self, key: &K, read: &mut dyn FnMut(&V)) -> bool;
 
-impl<I: OrderedIndex> Object<I::Key, I::Value> for Required<I> {
-    fn get_with(&self, key: &I::Key, read: &mut dyn FnMut(&I::Value)) -> bool {
-        self.0.get_with(key, read).is_some()
+        fn modify(
+            &self,
+            key: &K,
+            change: &mut dyn FnMut(Option<&V>) -> Change<V::Owned>,
+        ) -> Result<(), Error>;
+
+        fn walk(
+            &self,
+            bounds: Bounds<'_, K>,
+            direction: Direction,
+            limit: usize,
+            visit: &mut dyn FnMut(&K, &V) -> ControlFlow<()>,
+        );
+
+        fn get_many_with(&self, keys: &[&K], each: &mut dyn FnMut(usize, Option<&V>));
+
+        fn pin(&self) -> Option<Guard<'_>>;
+        fn approximate_len(&self) -> usize;
+        fn memory_usage(&self) -> MemoryUsage;
+        fn validate(&self) -> Result<Audit, Violation>;
     }
 
-    fn modify(
-        &self,
-        key: &I::Key,
-        change: &mut dyn FnMut(Option<&I::Value>) -> Change<KeyOf<I::Value>>,
-    ) -> Result<(), Error> {
-        self.0.modify(key, change)
+    impl<I: OrderedIndex> Object<I::Key, I::Value> for I {
+        fn get_with(&self, key: &I::Key, read: &mut dyn FnMut(&I::Value)) -> bool {
+            OrderedIndex::get_with(self, key, read).is_some()
+        }
+
+        fn modify(
+            &self,
+            key: &I::Key,
+            change: &mut dyn FnMut(Option<&I::Value>) -> Change<KeyOf<I::Value>>,
+        ) -> Result<(), Error> {
+            OrderedIndex::modify(self, key, change)
+        }
+
+        fn walk(
+            &self,
+            bounds: Bounds<'_, I::Key>,
+            direction: Direction,
+            limit: usize,
+            visit: &mut dyn FnMut(&I::Key, &I::Value) -> ControlFlow<()>,
+        ) {
+            OrderedIndex::walk(self, bounds, direction, limit, visit);
+        }
+
+        fn get_many_with(&self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<&I::Value>)) {
+            OrderedIndex::get_many_with(self, keys, each);
+        }
+
+        fn pin(&self) -> Option<Guard<'_>> {
+            OrderedIndex::pin(self)
+        }
+
+        fn approximate_len(&self) -> usize {
+            OrderedIndex::approximate_len(self)
+        }
+
+        fn memory_usage(&self) -> MemoryUsage {
+            OrderedIndex::memory_usage(self)
+        }
+
+        fn validate(&self) -> Result<Audit, Violation> {
+            OrderedIndex::validate(self)
+        }
     }
 
-    fn walk(
-        &self,
-        bounds: Bounds<'_, I::Key>,
-        direction: Direction,
-        limit: usize,
-        visit: &mut dyn FnMut(&I::Key, &I::Value) -> ControlFlow<()>,
-    ) {
-        self.0.walk(bounds, direction, limit, visit);
+    /// The operations that an index may override.
+    pub trait Overrides<K: Key + ?Sized, V: Value + ?Sized>: Send + Sync {
+        fn get(&self, key: &K) -> Option<V::Owned>;
+        fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error>;
+        fn remove(&self, key: &K) -> Option<V::Owned>;
+        fn insert_many(&self, pairs: &[(&K, &V)]) -> Result<usize, Error>;
+        fn remove_many(&self, keys: &[&K]) -> usize;
     }
 
-    fn get_many_with(&self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<&I::Value>)) {
-        self.0.get_many_with(keys, each);
-    }
+    impl<I: OrderedIndex> Overrides<I::Key, I::Value> for I {
+        fn get(&self, key: &I::Key) -> Option<KeyOf<I::Value>> {
+            OrderedIndex::get(self, key)
+        }
 
-    fn pin(&self) -> Option<Guard<'_>> {
-        self.0.pin()
-    }
+        fn insert(&self, key: &I::Key, value: &I::Value) -> Result<Option<KeyOf<I::Value>>, Error> {
+            OrderedIndex::insert(self, key, value)
+        }
 
-    fn approximate_len(&self) -> usize {
-        self.0.approximate_len()
-    }
+        fn remove(&self, key: &I::Key) -> Option<KeyOf<I::Value>> {
+            OrderedIndex::remove(self, key)
+        }
 
-    fn memory_usage(&self) -> MemoryUsage {
-        self.0.memory_usage()
-    }
+        fn insert_many(&self, pairs: &[(&I::Key, &I::Value)]) -> Result<usize, Error> {
+            OrderedIndex::insert_many(self, pairs)
+        }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        self.0.validate()
-    }
-}
-
-struct Whole<I>(Required<I>);
-
-impl<I: OrderedIndex> Object<I::Key, I::Value> for Whole<I> {
-    fn get_with(&self, key: &I::Key, read: &mut dyn FnMut(&I::Value)) -> bool {
-        self.0.get_with(key, read)
-    }
-
-    fn modify(
-        &self,
-        key: &I::Key,
-        change: &mut dyn FnMut(Option<&I::Value>) -> Change<KeyOf<I::Value>>,
-    ) -> Result<(), Error> {
-        self.0.modify(key, change)
-    }
-
-    fn walk(
-        &self,
-        bounds: Bounds<'_, I::Key>,
-        direction: Direction,
-        limit: usize,
-        visit: &mut dyn FnMut(&I::Key, &I::Value) -> ControlFlow<()>,
-    ) {
-        self.0.walk(bounds, direction, limit, visit);
-    }
-
-    fn get_many_with(&self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<&I::Value>)) {
-        self.0.get_many_with(keys, each);
-    }
-
-    fn pin(&self) -> Option<Guard<'_>> {
-        self.0.pin()
-    }
-
-    fn approximate_len(&self) -> usize {
-        self.0.approximate_len()
-    }
-
-    fn memory_usage(&self) -> MemoryUsage {
-        self.0.memory_usage()
-    }
-
-    fn validate(&self) -> Result<Audit, Violation> {
-        self.0.validate()
-    }
-
-    fn overrides(&self) -> Option<&dyn Overrides<I::Key, I::Value>> {
-        Some(self)
-    }
-}
-
-impl<I: OrderedIndex> Overrides<I::Key, I::Value> for Whole<I> {
-    fn get(&self, key: &I::Key) -> Option<KeyOf<I::Value>> {
-        self.0.0.get(key)
-    }
-
-    fn insert(&self, key: &I::Key, value: &I::Value) -> Result<Option<KeyOf<I::Value>>, Error> {
-        self.0.0.insert(key, value)
-    }
-
-    fn remove(&self, key: &I::Key) -> Option<KeyOf<I::Value>> {
-        self.0.0.remove(key)
-    }
-
-    fn insert_many(&self, pairs: &[(&I::Key, &I::Value)]) -> Result<usize, Error> {
-        self.0.0.insert_many(pairs)
-    }
-
-    fn remove_many(&self, keys: &[&I::Key]) -> usize {
-        self.0.0.remove_many(keys)
+        fn remove_many(&self, keys: &[&I::Key]) -> usize {
+            OrderedIndex::remove_many(self, keys)
+        }
     }
 }
 
 /// The contract, with all that it derives from the required operations.
-struct Derived<'a, K: Key + ?Sized, V: Value + ?Sized>(&'a dyn Object<K, V>);
+struct Derived<'a, K: Key + ?Sized, V: Value + ?Sized>(&'a dyn object::Object<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Derived<'_, K, V> {
     type Key = K;
@@ -252,26 +206,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Derived<'_, K, V> {
         self.0.get_many_with(&keys, &mut each);
     }
 
-    fn pin(&self) -> Option<Guard<'_>> {
-        self.0.pin()
-    }
-
-    fn approximate_len(&self) -> usize {
-        self.0.approximate_len()
-    }
-
-    fn memory_usage(&self) -> MemoryUsage {
-        self.0.memory_usage()
-    }
-
-    fn validate(&self) -> Result<Audit, Violation> {
-        self.0.validate()
-    }
+    crate::forward!(self, self.0; pin, approximate_len, memory_usage, validate);
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Erased<K, V> {
     fn derived(&self) -> Derived<'_, K, V> {
-        Derived(&*self.0)
+        Derived(&*self.required)
     }
 }
 
@@ -279,64 +219,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Erased<K, V> {
     type Key = K;
     type Value = V;
 
-    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
-        self.derived().get_with(key, read)
-    }
-
-    fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
-    where
-        T: Borrow<V>,
-        F: FnMut(Option<&V>) -> Change<T>,
-    {
-        self.derived().modify(key, change)
-    }
-
-    fn walk(
-        &self,
-        bounds: Bounds<'_, K>,
-        direction: Direction,
-        limit: usize,
-        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        self.derived().walk(bounds, direction, limit, visit);
-    }
-
-    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
-        self.derived().get_many_with(keys, each);
-    }
-
-    fn pin(&self) -> Option<Guard<'_>> {
-        self.0.pin()
-    }
-
-    fn approximate_len(&self) -> usize {
-        self.0.approximate_len()
-    }
-
-    fn memory_usage(&self) -> MemoryUsage {
-        self.0.memory_usage()
-    }
-
-    fn validate(&self) -> Result<Audit, Violation> {
-        self.0.validate()
-    }
+    crate::forward!(self, self.derived(); get_with, modify, walk, get_many_with);
+    crate::forward!(self, self.required; pin, approximate_len, memory_usage, validate);
 
     fn get(&self, key: &K) -> Option<V::Owned> {
-        match self.0.overrides() {
+        match &self.overrides {
             Some(index) => index.get(key),
             None => self.derived().get(key),
         }
     }
 
     fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
-        match self.0.overrides() {
+        match &self.overrides {
             Some(index) => index.insert(key, value),
             None => self.derived().insert(key, value),
         }
     }
 
     fn remove(&self, key: &K) -> Option<V::Owned> {
-        match self.0.overrides() {
+        match &self.overrides {
             Some(index) => index.remove(key),
             None => self.derived().remove(key),
         }
@@ -345,7 +246,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Erased<K, V> {
     fn insert_many<Q: Borrow<K>, W: Borrow<V>>(&self, pairs: &[(Q, W)]) -> Result<usize, Error> {
         let pairs: Vec<(&K, &V)> =
             pairs.iter().map(|(key, value)| (key.borrow(), value.borrow())).collect();
-        match self.0.overrides() {
+        match &self.overrides {
             Some(index) => index.insert_many(&pairs),
             None => self.derived().insert_many(&pairs),
         }
@@ -353,7 +254,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Erased<K, V> {
 
     fn remove_many<Q: Borrow<K>>(&self, keys: &[Q]) -> usize {
         let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
-        match self.0.overrides() {
+        match &self.overrides {
             Some(index) => index.remove_many(&keys),
             None => self.derived().remove_many(&keys),
         }

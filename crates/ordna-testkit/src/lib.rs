@@ -29,6 +29,7 @@ mod alone;
 pub mod compiled;
 pub mod concurrent;
 pub mod erased;
+mod forward;
 pub mod history;
 pub mod kinds;
 pub mod memory;

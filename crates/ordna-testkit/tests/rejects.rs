@@ -5,7 +5,7 @@ use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ordna_base::reclaim::Guard;
-use ordna_base::{Audit, Change, Direction, Error, MemoryUsage, OrderedIndex, Violation};
+use ordna_base::{Audit, Change, Direction, Error, OrderedIndex, Violation};
 use ordna_papers::Locked;
 use ordna_testkit::{adversarial, concurrent, history, memory, model};
 
@@ -41,9 +41,7 @@ impl OrderedIndex for Broken {
     type Key = u64;
     type Value = u64;
 
-    fn get_with<R>(&self, key: &u64, read: impl FnOnce(&u64) -> R) -> Option<R> {
-        self.inner.get_with(key, read)
-    }
+    ordna_testkit::forward!(self, self.inner; get_with, approximate_len, memory_usage);
 
     fn modify<T, F>(&self, key: &u64, mut change: F) -> Result<(), Error>
     where
@@ -101,14 +99,6 @@ impl OrderedIndex for Broken {
 
     fn pin(&self) -> Option<Guard<'_>> {
         None
-    }
-
-    fn approximate_len(&self) -> usize {
-        self.inner.approximate_len()
-    }
-
-    fn memory_usage(&self) -> MemoryUsage {
-        self.inner.memory_usage()
     }
 
     fn validate(&self) -> Result<Audit, Violation> {
