@@ -11,7 +11,8 @@
 //! | [`pi`] | [`Pi`] | owners by key range for writers, versions for readers; batches | PI |
 //! | [`wormhole`] | [`Wormhole`], [`WormholeFaithful`], [`WormholeUnsafe`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 //!
-//! [`search_layer`] is the contract of the search layers of HydraList.
+//! [`search_layer`] is the contract of the search layers of HydraList; [`snapshots`] that of indexes
+//! with snapshots.
 
 /// `Default` and `Debug` of an index.
 macro_rules! shell {
@@ -39,6 +40,7 @@ pub mod nitro;
 pub mod pi;
 pub mod search_layer;
 pub mod skiplist;
+pub mod snapshots;
 pub mod wormhole;
 
 pub use art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};

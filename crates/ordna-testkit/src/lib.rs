@@ -36,6 +36,7 @@ pub mod memory;
 pub mod model;
 pub mod random;
 pub mod shorthand;
+pub mod snapshots;
 
 use std::time::{Duration, Instant};
 

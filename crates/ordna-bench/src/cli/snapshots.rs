@@ -5,14 +5,15 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use ordna::{Direction, OrderedIndex};
+use ordna::Direction;
 use ordna_papers::nitro;
+use ordna_papers::snapshots::{Snapshot, Versioned};
 
 use super::common::BenchError;
 
@@ -62,43 +63,10 @@ pub struct Snapshots {
     hot: u64,
 }
 
-trait Versioned: OrderedIndex<Key = u64, Value = u64> {
-    type Snapshot;
-    fn make() -> Self;
-    fn take(&self) -> Self::Snapshot;
-    fn at(snapshot: &Self::Snapshot, key: u64) -> Option<u64>;
-    fn walk_all(snapshot: &Self::Snapshot, visit: impl FnMut(&u64, &u64) -> ControlFlow<()>);
-    fn collect_all(&self);
-}
+/// An index of integers with snapshots.
+trait Words: Versioned<Key = u64, Value = u64> + Default {}
 
-macro_rules! versioned {
-    ($store:ty, $snapshot:ty) => {
-        impl Versioned for $store {
-            type Snapshot = $snapshot;
-
-            fn make() -> Self {
-                Self::new()
-            }
-            fn take(&self) -> Self::Snapshot {
-                self.snapshot()
-            }
-            fn at(snapshot: &Self::Snapshot, key: u64) -> Option<u64> {
-                snapshot.get(&key)
-            }
-            fn walk_all(
-                snapshot: &Self::Snapshot,
-                visit: impl FnMut(&u64, &u64) -> ControlFlow<()>,
-            ) {
-                snapshot.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, visit);
-            }
-            fn collect_all(&self) {
-                self.collect_garbage();
-            }
-        }
-    };
-}
-versioned!(ordna::Store<u64, u64>, ordna::Snapshot<u64, u64>);
-versioned!(nitro::Nitro<u64, u64>, nitro::Snapshot<u64, u64>);
+impl<I: Versioned<Key = u64, Value = u64> + Default> Words for I {}
 
 /// Spreads the numbers over all `u64`, one to one (an odd factor and xorshifts can be undone).
 fn key(n: u64) -> u64 {
@@ -133,8 +101,8 @@ impl Snapshots {
         Ok(())
     }
 
-    fn of<S: Versioned>(&self) -> Result<(), BenchError> {
-        let store = S::make();
+    fn of<S: Words>(&self) -> Result<(), BenchError> {
+        let store = S::default();
         for n in 0..self.n {
             store.insert(&key(n), &n).map_err(failed)?;
         }
@@ -160,7 +128,7 @@ impl Snapshots {
                 Part::Hot => self.hot(&store)?,
             }
         }
-        store.collect_all();
+        store.collect_garbage();
         let after = store.memory_usage().total() as f64 / held as f64;
         row("memory after all snapshots have ended", "≤ 1.02", &format!("{after:.3}"));
         store.validate().map_err(failed)?;
@@ -170,7 +138,7 @@ impl Snapshots {
     }
 
     /// Overwrites until `end`; the value of a key stays, so that scans can be checked.
-    fn overwrite<S: Versioned>(&self, store: &S, seed: u64, end: Instant) -> u64 {
+    fn overwrite<S: Words>(&self, store: &S, seed: u64, end: Instant) -> u64 {
         let (mut state, mut done) = (seed, 0);
         while done % 64 != 0 || Instant::now() < end {
             state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -182,7 +150,7 @@ impl Snapshots {
         done
     }
 
-    fn take<S: Versioned>(&self, store: &S) {
+    fn take<S: Words>(&self, store: &S) {
         let mut nanos: Vec<u64> = Vec::new();
         let end = Instant::now() + Duration::from_secs(self.seconds);
         thread::scope(|scope| {
@@ -192,7 +160,7 @@ impl Snapshots {
             let mut live = VecDeque::new();
             while Instant::now() < end {
                 let start = Instant::now();
-                live.push_back(store.take());
+                live.push_back(store.snapshot());
                 nanos.push(start.elapsed().as_nanos() as u64);
                 if live.len() > ALIVE {
                     live.pop_front();
@@ -200,7 +168,7 @@ impl Snapshots {
                 thread::sleep(Duration::from_millis(2));
             }
         });
-        store.collect_all();
+        store.collect_garbage();
         nanos.sort_unstable();
         let at = |share: f64| nanos[((nanos.len() - 1) as f64 * share) as usize] as f64 / 1000.0;
         let (half, most, longest) = (at(0.5), at(0.99), at(1.0));
@@ -211,7 +179,7 @@ impl Snapshots {
         );
     }
 
-    fn churn<S: Versioned>(&self, store: &S, writers: u64, aim: &str) {
+    fn churn<S: Words>(&self, store: &S, writers: u64, aim: &str) {
         let mut rates: [Vec<f64>; 2] = Default::default();
         for round in 0..2 * self.rounds {
             let with = round % 2 == 1;
@@ -229,7 +197,7 @@ impl Snapshots {
                 }
                 let mut live = VecDeque::new();
                 while with && !done.load(Ordering::Relaxed) {
-                    live.push_back(store.take());
+                    live.push_back(store.snapshot());
                     if live.len() > ALIVE {
                         live.pop_front();
                     }
@@ -239,7 +207,7 @@ impl Snapshots {
             let rate = count.into_inner() as f64 / start.elapsed().as_secs_f64() / 1e6;
             rates[usize::from(with)].push(rate);
             // Each round begins with nothing left of the one before.
-            store.collect_all();
+            store.collect_garbage();
         }
         let ratios = rates[0].iter().zip(&rates[1]).map(|(without, with)| with / without);
         let mut ratios: Vec<f64> = ratios.collect();
@@ -253,11 +221,11 @@ impl Snapshots {
         );
     }
 
-    fn scan<S: Versioned>(&self, store: &S) -> Result<(), BenchError> {
+    fn scan<S: Words>(&self, store: &S) -> Result<(), BenchError> {
         let all = self.n * (self.n - 1) / 2;
         let walk = |snapshot: &S::Snapshot, expected: u64| {
             let (start, mut count, mut sum) = (Instant::now(), 0_u64, 0_u64);
-            S::walk_all(snapshot, |_, value| {
+            snapshot.visit_all(Direction::Ascending, |_, value| {
                 count += 1;
                 sum = sum.wrapping_add(*value);
                 ControlFlow::Continue(())
@@ -267,11 +235,11 @@ impl Snapshots {
             }
             Ok(self.n as f64 / start.elapsed().as_secs_f64() / 1e6)
         };
-        let old = store.take();
+        let old = store.snapshot();
         for n in 0..self.n {
             store.insert(&key(n), &(n + 1)).map_err(failed)?;
         }
-        let young = store.take();
+        let young = store.snapshot();
         let mut rates: [Vec<f64>; 2] = Default::default();
         for _ in 0..3 {
             rates[0].push(walk(&old, all)?);
@@ -287,11 +255,11 @@ impl Snapshots {
         for n in 0..self.n {
             store.insert(&key(n), &n).map_err(failed)?;
         }
-        store.collect_all();
+        store.collect_garbage();
         Ok(())
     }
 
-    fn hot<S: Versioned>(&self, store: &S) -> Result<(), BenchError> {
+    fn hot<S: Words>(&self, store: &S) -> Result<(), BenchError> {
         let hot = key(self.n / 2);
         let nanos = || {
             const GETS: u32 = 1_000_000;
@@ -301,17 +269,17 @@ impl Snapshots {
             }
             start.elapsed().as_nanos() as f64 / f64::from(GETS)
         };
-        let old = store.take();
+        let old = store.snapshot();
         let before = nanos();
         let start = Instant::now();
         let mut live: VecDeque<(S::Snapshot, u64)> = VecDeque::new();
         for round in 0..self.hot {
             store.insert(&hot, &round).map_err(failed)?;
-            live.push_back((store.take(), round));
+            live.push_back((store.snapshot(), round));
             if live.len() > ALIVE {
                 let ended = live.pop_front();
                 let right =
-                    ended.is_some_and(|(snapshot, value)| S::at(&snapshot, hot) == Some(value));
+                    ended.is_some_and(|(snapshot, value)| snapshot.get(&hot) == Some(value));
                 if !right {
                     return Err(failed("a snapshot of the hot key has another value"));
                 }
@@ -319,7 +287,7 @@ impl Snapshots {
         }
         let each = start.elapsed().as_nanos() as f64 / self.hot as f64;
         let after = nanos();
-        if S::at(&old, hot) != Some(self.n / 2) {
+        if old.get(&hot) != Some(self.n / 2) {
             return Err(failed("the oldest snapshot has another value of the hot key"));
         }
         row(
@@ -329,7 +297,7 @@ impl Snapshots {
         );
         drop((old, live));
         store.insert(&hot, &(self.n / 2)).map_err(failed)?;
-        store.collect_all();
+        store.collect_garbage();
         Ok(())
     }
 }

@@ -3,13 +3,14 @@
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
 use imbl::OrdMap;
-use ordna_base::{Direction, Error, OrderedIndex};
+use ordna_base::{Error, OrderedIndex};
 use ordna_papers::Nitro;
 use ordna_papers::nitro::{Order, Snapshot};
 use ordna_testkit::kinds::{TestKey, TestValue};
+use ordna_testkit::snapshots::check_reads;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -138,46 +139,16 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         let dressed = |state: &State<K>| -> Vec<_> {
             state.iter().map(|(k, word)| (k.clone(), V::dress(*word))).collect()
         };
+        let keys: Vec<K::Owned> = (0..KEYS).map(K::number).collect();
         for (snapshot, state) in &self.snapshots {
-            let right = dressed(state);
-            let mut walked = Vec::new();
-            snapshot.visit(
-                Bound::Unbounded,
-                Bound::Unbounded,
-                Direction::Ascending,
-                |key, value| {
-                    walked.push((key.to_owned(), value.to_owned()));
-                    ControlFlow::Continue(())
-                },
-            );
-            prop_assert_eq!(&walked, &right, "ascending, term {}", snapshot.term());
-            let mut back: Vec<_> = snapshot.iter().rev().collect();
-            back.reverse();
-            prop_assert_eq!(&back, &right, "descending, term {}", snapshot.term());
-            prop_assert_eq!(snapshot.len(), right.len());
-            let keys: Vec<K::Owned> = (0..KEYS).map(K::number).collect();
-            let mut many = Vec::new();
-            snapshot.get_many(&keys, &mut many);
-            for (key, found) in keys.iter().zip(many) {
-                let right = state.get(key).map(|word| V::dress(*word));
-                prop_assert_eq!(&found, &right, "get_many {:?}", key);
-                prop_assert_eq!(snapshot.get(key.borrow()), right, "get {:?}", key);
-            }
-            let (low, high) =
-                (keys[3].clone().min(keys[20].clone()), keys[3].clone().max(keys[20].clone()));
-            let within: Vec<_> = snapshot
-                .range((Bound::Excluded(low.borrow()), Bound::Included(high.borrow())))
-                .collect();
-            let right: Vec<_> =
-                right.into_iter().filter(|(key, _)| *key > low && *key <= high).collect();
-            prop_assert_eq!(within, right);
+            check_reads(snapshot, dressed(state), &keys)
+                .map_err(|error| TestCaseError::fail(format!("{error}: {}", snapshot.term())))?;
         }
         let all: Vec<_> =
             OrderedIndex::range(&self.index, (Bound::<&K>::Unbounded, Bound::Unbounded)).collect();
         prop_assert_eq!(all, dressed(&self.state));
-        for n in 0..KEYS {
-            let key = K::number(n);
-            let right = self.state.get(&key).map(|word| V::dress(*word));
+        for key in &keys {
+            let right = self.state.get(key).map(|word| V::dress(*word));
             prop_assert_eq!(self.index.get(key.borrow()), right, "get {:?}", key);
         }
         Ok(())

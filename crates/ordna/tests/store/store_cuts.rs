@@ -1,147 +1,29 @@
 //! Many threads at once: every snapshot is a cut and never changes.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::{Options, Snapshot, Store, Write};
+use ordna::{Options, Store, Write};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_testkit::random::Random;
+use ordna_testkit::snapshots::{Ends, check_cuts};
 
 const WRITERS: u64 = 3;
-/// Keys of each writer.
-const KEYS: u64 = 400;
 /// Keys of a batch.
 const BATCH: u64 = 5;
 
-/// Ends the other threads when this one ends, by a panic too.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Each writer goes through the rounds 1, 2, 3 …; in round r it writes r to its key number r mod
-/// KEYS, or removes it if r is a multiple of 3. After r rounds the state of its keys is known.
-fn value_after(rounds: u64, key: u64) -> Option<u64> {
-    // The last round up to `rounds` that was about this key.
-    let behind = (rounds + KEYS - key) % KEYS;
-    let last = rounds.checked_sub(behind).filter(|last| *last > 0)?;
-    (!last.is_multiple_of(3)).then_some(last)
-}
-
-fn key_of(writer: u64, key: u64) -> u64 {
-    key * WRITERS + writer
-}
-
-fn write_round(store: &Store<u64, u64>, writer: u64, round: u64) {
-    let key = key_of(writer, round % KEYS);
-    if round.is_multiple_of(3) {
-        store.remove(&key);
-    } else {
-        store.insert(&key, &round).unwrap();
-    }
-}
-
-/// The state of each writer's keys must be that after some number of rounds, between those that had
-/// ended before the snapshot and those that had begun after it.
-fn check(snapshot: &Snapshot<u64, u64>, ended: &[u64], begun: &[u64], upwards: bool) -> Vec<u64> {
-    let mut content = vec![vec![None; KEYS as usize]; WRITERS as usize];
-    let direction = if upwards { Direction::Ascending } else { Direction::Descending };
-    let mut count = 0;
-    snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
-        let place = &mut content[(key % WRITERS) as usize][(key / WRITERS) as usize];
-        assert!(place.is_none(), "key {key} twice");
-        *place = Some(*value);
-        count += 1;
-        ControlFlow::Continue(())
-    });
-    assert_eq!(snapshot.len(), count, "the number of items");
-    let mut cut = Vec::new();
-    for writer in 0..WRITERS as usize {
-        let right = |rounds: u64| {
-            (0..KEYS).all(|key| content[writer][key as usize] == value_after(rounds, key))
-        };
-        let (low, high) = (ended[writer], begun[writer]);
-        let Some(rounds) = (low..=high).find(|rounds| right(*rounds)) else {
-            panic!("writer {writer}: the state after no number of rounds from {low} to {high}")
-        };
-        cut.push(rounds);
-    }
-    cut
-}
-
-fn cuts(options: Options) {
-    let store: Store<u64, u64> = Store::with_options(options);
-    let end = Instant::now() + ordna_testkit::budget();
-    let begun: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
-    let ended: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
-    let done = AtomicBool::new(false);
-    let look = |counters: &[AtomicU64]| -> Vec<u64> {
-        counters.iter().map(|counter| counter.load(Ordering::SeqCst)).collect()
-    };
-    std::thread::scope(|scope| {
-        let _ends = Ends(&done);
-        for writer in 0..WRITERS {
-            let (store, begun, ended, done) = (&store, &begun, &ended, &done);
-            scope.spawn(move || {
-                let mut round = 0;
-                while !done.load(Ordering::Relaxed) {
-                    round += 1;
-                    begun[writer as usize].store(round, Ordering::SeqCst);
-                    write_round(store, writer, round);
-                    ended[writer as usize].store(round, Ordering::SeqCst);
-                }
-            });
-        }
-        let mut random = Random::new(3);
-        let mut live: Vec<(Snapshot<u64, u64>, Vec<u64>)> = Vec::new();
-        let mut snapshots = 0;
-        // Writers may have to wait for their turn on a processor.
-        let give_up = end + Duration::from_secs(20);
-        let is_idle = || store.statistics().collected == 0 && Instant::now() < give_up;
-        while Instant::now() < end || snapshots < 12 || is_idle() {
-            let before = look(&ended);
-            let snapshot = store.snapshot();
-            let after = look(&begun);
-            let cut = check(&snapshot, &before, &after, snapshots % 2 == 0);
-            // Cuts are ordered as the snapshots are.
-            if let Some((_, last)) = live.last() {
-                assert!(last.iter().zip(&cut).all(|(a, b)| a <= b), "{last:?}, then {cut:?}");
-            }
-            live.push((snapshot, cut));
-            snapshots += 1;
-            if live.len() > 6 {
-                let (snapshot, cut) = live.remove(random.below(6) as usize);
-                assert_eq!(check(&snapshot, &cut, &cut, snapshots % 2 == 1), cut);
-            }
-        }
-        for (snapshot, cut) in &live {
-            assert_eq!(check(snapshot, cut, cut, true), *cut);
-        }
-    });
-    store.collect_garbage();
-    let audit = store.validate().unwrap();
-    assert_eq!((audit.entries, store.statistics().dead), (store.statistics().items, 0));
-    assert!(store.statistics().collected > 0, "rounds begun: {:?}", look(&begun));
-}
-
 #[test]
 fn every_snapshot_is_a_cut() {
-    cuts(Options::new().collectors(2));
-}
-
-#[test]
-fn every_snapshot_is_a_cut_whoever_collects() {
-    cuts(Options::new().collectors(0));
-}
-
-#[test]
-fn every_snapshot_is_a_cut_of_tiny_nodes() {
-    cuts(Options::new().collectors(1).sizes(3, 3));
-    cuts(Options::new().collectors(0).sizes(2, 3));
+    let options = Options::new;
+    for options in [
+        options().collectors(2),
+        options().collectors(0),
+        options().collectors(1).sizes(3, 3),
+        options().collectors(0).sizes(2, 3),
+    ] {
+        check_cuts(&Store::with_options(options));
+    }
 }
 
 /// All keys of a batch hold the same number, in every snapshot.

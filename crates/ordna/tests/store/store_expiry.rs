@@ -172,42 +172,9 @@ fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     assert_eq!(store.validate().unwrap().entries, 0);
 }
 
-/// Nanoseconds that this thread has run, by the clock that every POSIX system has.
-#[cfg(unix)]
-#[expect(unsafe_code, reason = "a call of the system")]
-fn processor_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to `time`.
-    let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(told, 0, "{}", std::io::Error::last_os_error());
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// The thread that ends a snapshot leaves what it kept to the collector.
 #[cfg(unix)]
 #[test]
-fn the_end_of_a_snapshot_is_no_work_for_who_ends_it() {
-    const KEYS: u64 = 200_000;
-    fn cost(work: impl FnOnce()) -> u64 {
-        let before = processor_time();
-        work();
-        processor_time() - before
-    }
-    let key = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(1));
-    let costs = (0..3).map(|round| {
-        (0..KEYS).for_each(|n| drop(store.insert(&key(n), &round)));
-        let snapshot = store.snapshot();
-        (0..KEYS).for_each(|n| drop(store.insert(&key(n), &round)));
-        store.collect_garbage();
-        assert_eq!(store.statistics().dead as u64, KEYS);
-        let cost = cost(|| drop(snapshot));
-        store.collect_garbage();
-        cost
-    });
-    let least = costs.min().unwrap();
-    assert_eq!(store.validate().unwrap().entries as u64, KEYS);
-    let mut sorted: Vec<u64> = (0..KEYS).map(key).collect();
-    let sorting = cost(|| sorted.sort_unstable());
-    assert!(least < sorting / 4, "{least} ns, where putting that in order takes {sorting} ns");
+fn the_end_of_a_snapshot_is_cheap_for_its_thread() {
+    let store = Store::with_options(Options::new().collectors(1));
+    ordna_testkit::snapshots::check_cost_of_the_end(&store);
 }
