@@ -41,7 +41,7 @@ use ordna_papers::{
 
 use crate::entry::{Entry, Maker, Switch, Switches};
 use crate::suggest::unknown;
-use crate::target::{Alone, Counting, Ours, Shared, Target};
+use crate::target::{Alone, Counting, Ours, Shared, Sole, Target};
 
 /// An index of the workspace that takes both kinds of keys; with switches and the function that
 /// builds it from them, if it has any.
@@ -88,8 +88,8 @@ fn btree<K: Key + ?Sized>() -> BTreeMap<K::Owned, u64> {
     BTreeMap::new()
 }
 
-fn art_none<K: Key + ?Sized>() -> ArtNone<K, u64> {
-    ArtNone::new()
+fn art_none<K: Key + ?Sized>() -> Sole<ArtNone<K, u64>> {
+    Sole(ArtNone::new())
 }
 
 /// The parts of HydraList's Figure 9.
@@ -239,8 +239,8 @@ fn wormhole_faithful<K: Key + ?Sized>(switches: &Switches) -> WormholeFaithful<K
     WormholeFaithful::with_switches(wormhole_switches(switches))
 }
 
-fn wormhole_unsafe<K: Key + ?Sized>() -> WormholeUnsafe<K, u64> {
-    WormholeUnsafe::new()
+fn wormhole_unsafe<K: Key + ?Sized>() -> Sole<WormholeUnsafe<K, u64>> {
+    Sole(WormholeUnsafe::new())
 }
 
 /// All that this build can measure.

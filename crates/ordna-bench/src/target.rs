@@ -10,6 +10,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordna_base::{Direction, Key, OrderedIndex};
+use ordna_papers::Unshared;
 
 use crate::job::Job;
 use crate::workload::Action;
@@ -194,6 +195,18 @@ impl<K: Key + ?Sized, T: Session<K>> Session<K> for Only<'_, T> {
     }
 }
 
+/// Calls `each` with up to `limit` entries.
+fn up_to<K: Key + ?Sized>(
+    mut limit: usize,
+    each: &mut dyn FnMut(&K, u64),
+) -> impl FnMut(&K, &u64) -> ControlFlow<()> {
+    move |key, value| {
+        each(key, *value);
+        limit -= 1;
+        if limit == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
 /// An index of this workspace.
 pub struct Ours<I>(pub I);
 
@@ -214,16 +227,11 @@ where
     }
 
     fn scan(&mut self, from: &I::Key, limit: usize, each: &mut dyn FnMut(&I::Key, u64)) {
-        let mut left = limit;
         self.0.visit(
             Bound::Included(from),
             Bound::Unbounded,
             Direction::Ascending,
-            |key, value| {
-                each(key, *value);
-                left -= 1;
-                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            },
+            up_to(limit, each),
         );
     }
 
@@ -241,41 +249,31 @@ where
     }
 }
 
-/// An index of ours without synchronization: the same methods, on `&mut self`.
-macro_rules! unsynchronized {
-    ($index:ty) => {
-        impl<K: Key + ?Sized> Session<K> for $index {
-            fn put(&mut self, key: &K, value: u64) -> Option<bool> {
-                Some(self.insert(key, &value).is_ok_and(|old| old.is_none()))
-            }
-            fn get(&mut self, key: &K) -> Option<u64> {
-                Self::get(self, key)
-            }
-            fn remove(&mut self, key: &K) -> bool {
-                Self::remove(self, key).is_some()
-            }
-            fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64)) {
-                let mut left = limit;
-                self.visit(
-                    Bound::Included(from),
-                    Bound::Unbounded,
-                    Direction::Ascending,
-                    |key, value| {
-                        each(key, *value);
-                        left -= 1;
-                        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                    },
-                );
-            }
-            fn get_group(&mut self, keys: &[&K], each: &mut dyn FnMut(usize, Option<u64>)) {
-                self.get_many_with(keys, |at, value| each(at, value.copied()));
-            }
-        }
-    };
-}
+/// An index of ours for one thread.
+pub struct Sole<I>(pub I);
 
-unsynchronized!(ordna_papers::ArtNone<K, u64>);
-unsynchronized!(ordna_papers::WormholeUnsafe<K, u64>);
+impl<I: Unshared<Value = u64>> Session<I::Key> for Sole<I> {
+    fn put(&mut self, key: &I::Key, value: u64) -> Option<bool> {
+        Some(self.0.insert(key, &value).is_ok_and(|old| old.is_none()))
+    }
+
+    fn get(&mut self, key: &I::Key) -> Option<u64> {
+        self.0.get(key)
+    }
+
+    fn remove(&mut self, key: &I::Key) -> bool {
+        self.0.remove(key).is_some()
+    }
+
+    fn scan(&mut self, from: &I::Key, limit: usize, each: &mut dyn FnMut(&I::Key, u64)) {
+        let visit = up_to(limit, each);
+        self.0.visit(Bound::Included(from), Bound::Unbounded, Direction::Ascending, visit);
+    }
+
+    fn get_group(&mut self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<u64>)) {
+        self.0.get_many_with(keys, |at, value| each(at, value.copied()));
+    }
+}
 
 /// The standard library's B-tree on one thread, without a lock: what synchronization costs.
 impl<K: Key + ?Sized> Session<K> for std::collections::BTreeMap<K::Owned, u64> {

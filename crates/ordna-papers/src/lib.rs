@@ -41,6 +41,7 @@ pub mod pi;
 pub mod search_layer;
 pub mod skiplist;
 pub mod snapshots;
+mod unshared;
 pub mod wormhole;
 
 pub use art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
@@ -49,4 +50,5 @@ pub use locked::Locked;
 pub use nitro::Nitro;
 pub use pi::Pi;
 pub use skiplist::SkipList;
+pub use unshared::Unshared;
 pub use wormhole::{Wormhole, WormholeFaithful, WormholeUnsafe};

@@ -24,7 +24,7 @@
 //! `ORDNA_SOAK=seconds` makes each concurrent test run that long instead of a fraction of a second.
 
 pub mod adversarial;
-mod alone;
+pub mod alone;
 #[doc(hidden)]
 pub mod compiled;
 pub mod concurrent;

@@ -10,18 +10,14 @@ use std::ops::{Bound, ControlFlow};
 use super::protocol::{Minimal, Protocol, Unsynchronized};
 use super::tree::{Sole, Tree};
 use super::write::Effect;
+use crate::Unshared;
 use ordna_base::index::{Audit, Change, Direction, MemoryUsage, bounds_cross};
 use ordna_base::{Error, Key, Value, Violation};
 
-type Owned<V> = <V as ToOwned>::Owned;
-
 /// An adaptive radix tree without synchronization.
 ///
-/// What [`OrderedIndex`](ordna_base::OrderedIndex) says of its methods holds for those of the same
-/// name.
-///
 /// ```
-/// use ordna_papers::ArtNone;
+/// use ordna_papers::{ArtNone, Unshared as _};
 ///
 /// let mut towns = ArtNone::<[u8], u64>::new();
 /// towns.insert(b"Lund", &94_393)?;
@@ -63,42 +59,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ArtNone<K, V, Minimal<Unsynchronized>> 
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> ArtNone<K, V, P> {
-    /// Number of entries.
-    pub fn len(&self) -> usize {
+impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Unshared for ArtNone<K, V, P> {
+    type Key = K;
+    type Value = V;
+
+    fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The value of `key`, copied.
     #[inline]
-    pub fn get(&self, key: &K) -> Option<Owned<V>> {
-        self.get_with(key, ToOwned::to_owned)
-    }
-
-    /// Calls `read` with the value of `key`.
-    #[inline]
-    pub fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
         self.tree.get(key, &Sole).map(|leaf| Tree::<K, V, P>::with_value(leaf, read))
     }
 
-    /// Calls `each` with the position and value of every key, in the order of `keys`.
-    pub fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
         self.tree.get_many(keys, &Sole, |at, leaf| match leaf {
             Some(leaf) => Tree::<K, V, P>::with_value(leaf, |value| each(at, Some(value))),
             None => each(at, None),
         });
     }
 
-    /// Reads the value of `key`, lets `change` decide, and does what it says.
-    ///
-    /// # Errors
-    /// The key or the value put is too long. Nothing is changed.
-    pub fn modify<T, F>(&mut self, key: &K, change: F) -> Result<(), Error>
+    fn modify<T, F>(&mut self, key: &K, change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
@@ -111,31 +92,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> ArtNone<K, V, P> {
         Ok(())
     }
 
-    /// Sets the value of `key` and returns the one it had.
-    ///
-    /// # Errors
-    /// The key or the value is too long.
-    pub fn insert(&mut self, key: &K, value: &V) -> Result<Option<Owned<V>>, Error> {
-        let mut old = None;
-        self.modify(key, |current| {
-            old = current.map(ToOwned::to_owned);
-            Change::Put(value)
-        })?;
-        Ok(old)
-    }
-
-    /// Removes `key` and returns the value it had.
-    pub fn remove(&mut self, key: &K) -> Option<Owned<V>> {
-        let mut old = None;
-        let done = self.modify::<&V, _>(key, |current| {
-            old = current.map(ToOwned::to_owned);
-            Change::Remove
-        });
-        done.ok().and(old)
-    }
-
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
-    pub fn visit(
+    fn visit(
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,
@@ -147,16 +104,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> ArtNone<K, V, P> {
         }
     }
 
-    /// Bytes held, by part. O(n).
-    pub fn memory_usage(&self) -> MemoryUsage {
+    fn memory_usage(&self) -> MemoryUsage {
         self.tree.memory_usage(&Sole)
     }
 
-    /// Audits the structure. O(n).
-    ///
-    /// # Errors
-    /// The first invariant found broken.
-    pub fn validate(&self) -> Result<Audit, Violation> {
+    fn validate(&self) -> Result<Audit, Violation> {
         let audit = self.tree.validate(&Sole)?;
         if audit.entries != self.len {
             return Err(Violation(format!("art: {} entries, {} counted", audit.entries, self.len)));

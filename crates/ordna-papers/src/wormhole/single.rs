@@ -11,6 +11,7 @@ use std::ops::{Bound, ControlFlow};
 
 use super::switches::Switches;
 use super::{Index, Single};
+use crate::Unshared;
 use ordna_base::{
     Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
@@ -18,7 +19,7 @@ use ordna_base::{
 /// Wormhole for one thread: what synchronization costs, and the paper's Wormhole-unsafe.
 ///
 /// ```
-/// use ordna_papers::WormholeUnsafe;
+/// use ordna_papers::{Unshared as _, WormholeUnsafe};
 ///
 /// let mut towns = WormholeUnsafe::<[u8], u64>::new();
 /// towns.insert(b"Lund", &94_393)?;
@@ -47,39 +48,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> WormholeUnsafe<K, V,
     pub fn with_switches(switches: Switches) -> Self {
         Self { index: Index::create(switches), not_sync: PhantomData }
     }
+}
 
-    /// Number of entries.
-    pub fn len(&self) -> usize {
+impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Unshared
+    for WormholeUnsafe<K, V, LEAF>
+{
+    type Key = K;
+    type Value = V;
+
+    fn len(&self) -> usize {
         self.index.approximate_len()
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The value of `key`, copied.
     #[inline]
-    pub fn get(&self, key: &K) -> Option<V::Owned> {
-        self.index.get(key)
-    }
-
-    /// Calls `read` with the value of `key`.
-    #[inline]
-    pub fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
         self.index.get_with(key, read)
     }
 
-    /// Calls `each` with the position and value of every key, in the order of `keys`.
-    pub fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
         self.index.get_many_with(keys, each);
     }
 
-    /// Reads the value of `key`, lets `change` decide, and does what it says.
-    ///
-    /// # Errors
-    /// The key or the value put is too long. Nothing is changed.
-    pub fn modify<T, F>(&mut self, key: &K, change: F) -> Result<(), Error>
+    fn modify<T, F>(&mut self, key: &K, change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
@@ -87,21 +77,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> WormholeUnsafe<K, V,
         self.index.modify(key, change)
     }
 
-    /// Sets the value of `key` and returns the one it had.
-    ///
-    /// # Errors
-    /// The key or the value is too long.
-    pub fn insert(&mut self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
-        self.index.insert(key, value)
-    }
-
-    /// Removes `key` and returns the value it had.
-    pub fn remove(&mut self, key: &K) -> Option<V::Owned> {
-        self.index.remove(key)
-    }
-
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
-    pub fn visit(
+    fn visit(
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,
@@ -111,16 +87,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> WormholeUnsafe<K, V,
         self.index.visit(lower, upper, direction, visit);
     }
 
-    /// Bytes held, by part. O(n).
-    pub fn memory_usage(&self) -> MemoryUsage {
+    fn memory_usage(&self) -> MemoryUsage {
         self.index.memory_usage()
     }
 
-    /// Audits the structure. O(n).
-    ///
-    /// # Errors
-    /// The first invariant found broken.
-    pub fn validate(&self) -> Result<Audit, Violation> {
+    fn validate(&self) -> Result<Audit, Violation> {
         self.index.validate()
     }
 }

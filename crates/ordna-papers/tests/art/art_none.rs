@@ -1,19 +1,15 @@
 //! The tree for one thread keeps the same contract, put behind a lock.
 
-use ordna_base::{Key, Value};
-use ordna_papers::art::{ArtNone, Minimal, Protocol, Unsynchronized};
+use ordna_papers::art::{ArtNone, Minimal, Unsynchronized};
+use ordna_testkit::alone::Alone;
 
-ordna_testkit::alone!(Alone [P: Protocol] [P] ArtNone);
-
-fn alone<K: Key + ?Sized, V: Value + ?Sized>() -> Alone<K, V, Unsynchronized> {
-    Alone::new(ArtNone::new())
-}
+type Small<K, V> = ArtNone<K, V, Minimal<Unsynchronized>>;
 
 ordna_testkit::conformance! {
-    mod u64_words: Alone<u64, u64, Unsynchronized> = alone();
-    mod u64_bytes: Alone<u64, [u8], Unsynchronized> = alone();
-    mod bytes_words: Alone<[u8], u64, Unsynchronized> = alone();
-    mod bytes_bytes: Alone<[u8], [u8], Unsynchronized> = alone();
-    mod minimal_words: Alone<u64, u64, Minimal<Unsynchronized>> = Alone::new(ArtNone::minimal());
-    mod minimal_bytes: Alone<[u8], [u8], Minimal<Unsynchronized>> = Alone::new(ArtNone::minimal());
+    mod u64_words: Alone<ArtNone<u64, u64>> = Alone::new(ArtNone::new());
+    mod u64_bytes: Alone<ArtNone<u64, [u8]>> = Alone::new(ArtNone::new());
+    mod bytes_words: Alone<ArtNone<[u8], u64>> = Alone::new(ArtNone::new());
+    mod bytes_bytes: Alone<ArtNone<[u8], [u8]>> = Alone::new(ArtNone::new());
+    mod minimal_words: Alone<Small<u64, u64>> = Alone::new(ArtNone::minimal());
+    mod minimal_bytes: Alone<Small<[u8], [u8]>> = Alone::new(ArtNone::minimal());
 }
