@@ -87,35 +87,50 @@ macro_rules! conformance {
                 $new
             }
 
-            #[test]
-            fn state_machine() {
-                $crate::model::check(new);
+            $crate::tests!(memory_returns: memory::check);
+            $crate::contract!();
+        })+
+    };
+}
+
+/// [`conformance!`] for indexes with threads of their own: all but the test that counts the memory
+/// of one thread.
+#[macro_export]
+macro_rules! conformance_in_background {
+    ($(mod $name:ident: $index:ty = $new:expr;)+) => {
+        $(mod $name {
+            use super::*;
+
+            fn new() -> $index {
+                $new
             }
 
-            #[test]
-            fn adversarial_keys() {
-                $crate::adversarial::check(new);
-            }
+            $crate::contract!();
+        })+
+    };
+}
 
-            #[test]
-            fn concurrent_owners() {
-                $crate::concurrent::check_owners(new);
-            }
+#[doc(hidden)]
+#[macro_export]
+macro_rules! contract {
+    () => {
+        $crate::tests!(
+            state_machine: model::check,
+            adversarial_keys: adversarial::check,
+            concurrent_owners: concurrent::check_owners,
+            concurrent_walks: concurrent::check_walks,
+            linearizable: history::check
+        );
+    };
+}
 
-            #[test]
-            fn concurrent_walks() {
-                $crate::concurrent::check_walks(new);
-            }
-
-            #[test]
-            fn linearizable() {
-                $crate::history::check(new);
-            }
-
-            #[test]
-            fn memory_returns() {
-                $crate::memory::check(new);
-            }
+#[doc(hidden)]
+#[macro_export]
+macro_rules! tests {
+    ($($test:ident: $module:ident::$check:ident),+) => {
+        $(#[test]
+        fn $test() {
+            $crate::$module::$check(new);
         })+
     };
 }

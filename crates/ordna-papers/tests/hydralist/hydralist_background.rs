@@ -15,49 +15,12 @@ use ordna_papers::hydralist::layer::{ArtLayer, LockedLayer};
 use ordna_papers::hydralist::{Options, Update};
 use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_papers::wormhole::layer::TableLayer;
+use ordna_testkit::shorthand::Shorthand as _;
 
 type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
 
 /// How long something that must not wait may take.
 const SOON: Duration = Duration::from_secs(30);
-
-/// The properties that do not count one thread's allocations.
-macro_rules! in_background {
-    ($(mod $name:ident: $index:ty = $new:expr;)+) => {
-        $(mod $name {
-            use super::*;
-
-            fn new() -> $index {
-                $new
-            }
-
-            #[test]
-            fn state_machine() {
-                ordna_testkit::model::check(new);
-            }
-
-            #[test]
-            fn adversarial_keys() {
-                ordna_testkit::adversarial::check(new);
-            }
-
-            #[test]
-            fn concurrent_owners() {
-                ordna_testkit::concurrent::check_owners(new);
-            }
-
-            #[test]
-            fn concurrent_walks() {
-                ordna_testkit::concurrent::check_walks(new);
-            }
-
-            #[test]
-            fn linearizable() {
-                ordna_testkit::history::check(new);
-            }
-        })+
-    };
-}
 
 fn nodes(nodes: usize) -> Options {
     Options { topology: Topology::declared(nodes), ..Options::default() }
@@ -67,7 +30,7 @@ fn tight() -> Options {
     Options { lag_limit: 2, ..Options::default() }
 }
 
-in_background! {
+ordna_testkit::conformance_in_background! {
     mod normal_u64_words: HydraList<u64, u64> = HydraList::new();
     mod normal_bytes_bytes: HydraList<[u8], [u8]> = HydraList::new();
     mod small_u64_words: Small<u64, u64> = HydraList::new();
@@ -96,9 +59,7 @@ fn each_thread_reads_the_replica_of_its_node() {
     const READS: usize = 100;
     let options = nodes(4);
     let index: Small<u64, u64> = HydraList::with(&options);
-    for n in 0..1000 {
-        index.insert(&n, &n).unwrap();
-    }
+    index.put_all((0..1000).map(|n| (n, n)));
     let mut homes = HashSet::new();
     // One thread at a time: what is counted meanwhile is its own.
     for _ in 0..16 {
@@ -125,12 +86,8 @@ fn all_replicas_are_read_and_converge() {
         for thread in 0..16_u64 {
             let index = &index;
             scope.spawn(move || {
-                for n in 0..500 {
-                    index.insert(&(n * 16 + thread), &n).unwrap();
-                }
-                for n in (0..500).step_by(3) {
-                    index.remove(&(n * 16 + thread));
-                }
+                index.put_all((0..500).map(|n| (n * 16 + thread, n)));
+                index.remove_all((0..500).step_by(3).map(|n| n * 16 + thread));
             });
         }
     });
@@ -147,9 +104,7 @@ fn an_idle_index_is_brought_up_to_date_by_itself() {
     must_end(|| {
         let index: Small<u64, u64> = HydraList::new();
         for round in 0..20 {
-            for n in 0..50 {
-                index.insert(&(round * 100 + n), &n).unwrap();
-            }
+            index.put_all((0..50).map(|n| (round * 100 + n, n)));
             while index.statistics().lag > 0 {
                 std::thread::yield_now();
             }
@@ -163,9 +118,7 @@ fn an_idle_index_is_brought_up_to_date_by_itself() {
 fn a_search_layer_that_never_follows_does_not_matter() {
     let options = Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
     let index: Small<u64, u64> = HydraList::with(&options);
-    for n in 0..300 {
-        index.insert(&(n * 7 % 300), &n).unwrap();
-    }
+    index.put_all((0..300).map(|n| (n * 7 % 300, n)));
     for n in 0..300 {
         assert_eq!(index.get(&(n * 7 % 300)), Some(n));
     }
@@ -186,9 +139,7 @@ fn a_stale_jump_node_hands_on() {
         let options =
             Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
         let index: Small<u64, u64> = HydraList::with(&options);
-        for n in 0..200 {
-            index.insert(&n, &n).unwrap();
-        }
+        index.put_all((0..200).map(|n| (n, n)));
         index.follow();
         // All but a few go, and with them nearly all nodes; the layer keeps their anchors.
         for n in (0..200).filter(|n| n % 50 != 0) {
@@ -202,10 +153,8 @@ fn a_stale_jump_node_hands_on() {
             index.insert(&n, &(n + 1)).unwrap();
             assert_eq!(OrderedIndex::update(&index, &n, |value| value + 1), Ok(Some(n + 2)));
         }
-        let mut many = Vec::new();
         let keys: Vec<u64> = (0..200).collect();
-        index.get_many(&keys, &mut many);
-        assert_eq!(many, (2..202).map(Some).collect::<Vec<_>>());
+        assert_eq!(index.values(&keys), (2..202).map(Some).collect::<Vec<_>>());
         assert_eq!(index.range(..).rev().count(), 200);
         index.validate().unwrap();
     });
@@ -223,9 +172,7 @@ fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
         .map(|writer| {
             let index = index.clone();
             std::thread::spawn(move || {
-                for n in 0..2000 {
-                    index.insert(&(n * WRITERS + writer), &n).unwrap();
-                }
+                index.put_all((0..2000).map(|n| (n * WRITERS + writer, n)));
             })
         })
         .collect();
@@ -280,25 +227,23 @@ fn an_index_is_dropped_right_after_its_last_write() {
     }
 }
 
-/// A search layer that panics in every fifth step.
+/// A search layer that panics at the steps of the anchor `AT`, or, if that is 0, in every fifth one.
 #[derive(Default)]
-struct Fragile<L> {
+struct Fragile<L, const AT: u64> {
     inner: L,
     steps: AtomicUsize,
 }
 
 #[expect(unsafe_code, reason = "promises what places it tells")]
 // SAFETY: its places are those of the inner layer, and it panics before a step, not after.
-unsafe impl<L: SearchLayer<u64>> SearchLayer<u64> for Fragile<L> {
+unsafe impl<L: SearchLayer<u64>, const AT: u64> SearchLayer<u64> for Fragile<L, AT> {
     fn jump(&self, key: &u64) -> Option<AnchorAddress> {
         self.inner.jump(key)
     }
 
     unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
-        assert!(
-            self.steps.fetch_add(1, Ordering::Relaxed) % 5 != 4,
-            "this panic is part of the test"
-        );
+        let fifth = self.steps.fetch_add(1, Ordering::Relaxed) % 5 == 4;
+        assert!(if AT == 0 { !fifth } else { *anchor != AT }, "this panic is part of the test");
         // SAFETY: handed on from the caller.
         unsafe { self.inner.apply(anchor, step) }
     }
@@ -328,10 +273,8 @@ fn panics<L: SearchLayer<u64> + 'static>() {
     for replicas in [1, 2] {
         must_end(move || {
             let options = Options { lag_limit: 2, ..nodes(replicas) };
-            let index: HydraList<u64, u64, Fragile<L>, 4> = HydraList::with(&options);
-            for n in 0..400 {
-                index.insert(&(n * 7 % 400), &n).unwrap();
-            }
+            let index: HydraList<u64, u64, Fragile<L, 0>, 4> = HydraList::with(&options);
+            index.put_all((0..400).map(|n| (n * 7 % 400, n)));
             for n in (0..400).filter(|n| n % 3 == 0) {
                 assert!(index.remove(&n).is_some());
             }
@@ -347,47 +290,15 @@ fn panics<L: SearchLayer<u64> + 'static>() {
             // The drop carries out what is left, and survives it.
             let on_demand =
                 Options { update: Update::OnDemand, lag_limit: 1000, ..nodes(replicas) };
-            let index: HydraList<u64, u64, Fragile<L>, 4> = HydraList::with(&on_demand);
-            for n in 0..400 {
-                index.insert(&n, &n).unwrap();
-            }
+            let index: HydraList<u64, u64, Fragile<L, 0>, 4> = HydraList::with(&on_demand);
+            index.put_all((0..400).map(|n| (n, n)));
             assert!(index.statistics().lag > 20);
         });
     }
 }
 
-/// Gathers steps until they are published, as [`TableLayer`] does, and panics at the one of this
-/// anchor.
-#[derive(Default)]
-struct FragileAtTwelve(TableLayer<u64>);
-
-#[expect(unsafe_code, reason = "promises what places it tells")]
-// SAFETY: its places are those of the inner layer, and it panics before a step, not after.
-unsafe impl SearchLayer<u64> for FragileAtTwelve {
-    fn jump(&self, key: &u64) -> Option<AnchorAddress> {
-        self.0.jump(key)
-    }
-
-    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
-        assert!(*anchor != 12, "this panic is part of the test");
-        // SAFETY: handed on from the caller.
-        unsafe { self.0.apply(anchor, step) }
-    }
-
-    fn publish(&self, left: impl FnMut(AnchorAddress)) {
-        self.0.publish(left);
-    }
-
-    fn for_each(&self, each: impl FnMut(&u64, AnchorAddress)) {
-        self.0.for_each(each);
-    }
-
-    fn memory_usage(&self) -> usize {
-        self.0.memory_usage()
-    }
-}
-
-/// A panic in the last step of all does not keep the steps before it from being published.
+/// A panic in the last step of all does not keep the steps before it from being published. The
+/// layer gathers steps until they are published.
 #[test]
 fn steps_before_a_panic_in_the_last_one_are_published() {
     for (replicas, update) in
@@ -395,11 +306,10 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
     {
         must_end(move || {
             let options = Options { update, ..nodes(replicas) };
-            let index: HydraList<u64, u64, FragileAtTwelve, 4> = HydraList::with(&options);
+            let index: HydraList<u64, u64, Fragile<TableLayer<u64>, 12>, 4> =
+                HydraList::with(&options);
             // Four to a node: the steps are those of 4, 8 and 12.
-            for n in 0..=12 {
-                index.insert(&n, &n).unwrap();
-            }
+            index.put_all((0..=12).map(|n| (n, n)));
             if update == Update::OnDemand {
                 assert!(catch_unwind(AssertUnwindSafe(|| index.follow())).is_err());
                 assert_eq!(index.statistics().lag, 1);
@@ -421,9 +331,7 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
 #[test]
 fn threads_of_an_idle_index_sleep() {
     let index: Small<u64, u64> = HydraList::with(&nodes(3));
-    for n in 0..1000 {
-        index.insert(&n, &n).unwrap();
-    }
+    index.put_all((0..1000).map(|n| (n, n)));
     index.validate().unwrap();
     // After the last round each goes back to sleep.
     let mut before = index.statistics().looks;
@@ -440,8 +348,6 @@ fn threads_of_an_idle_index_sleep() {
 #[test]
 fn an_ascending_load_fills_its_nodes() {
     let index: HydraList<u64, u64> = HydraList::new();
-    for n in 0..64 * 100 {
-        index.insert(&n, &n).unwrap();
-    }
+    index.put_all((0..64 * 100).map(|n| (n, n)));
     assert_eq!(index.validate().unwrap().nodes, 100);
 }

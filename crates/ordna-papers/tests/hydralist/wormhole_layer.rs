@@ -39,29 +39,10 @@ ordna_testkit::conformance! {
     mod bytes_bytes: Small<[u8], [u8]> = HydraList::with(&at_once());
 }
 
-/// What does not count one thread's allocations, while two tables follow in the background.
-mod in_background {
-    use super::*;
-
-    fn words() -> Small<u64, u64> {
-        HydraList::with(&two_replicas())
-    }
-
-    fn bytes() -> Small<[u8], [u8]> {
-        HydraList::new()
-    }
-
-    #[test]
-    fn concurrent_owners() {
-        ordna_testkit::concurrent::check_owners(words);
-        ordna_testkit::concurrent::check_owners(bytes);
-    }
-
-    #[test]
-    fn state_machine() {
-        ordna_testkit::model::check(words);
-        ordna_testkit::model::check(bytes);
-    }
+// Two tables follow in the background.
+ordna_testkit::conformance_in_background! {
+    mod words_behind: Small<u64, u64> = HydraList::with(&two_replicas());
+    mod bytes_behind: Small<[u8], [u8]> = HydraList::new();
 }
 
 /// The place of the largest anchor not above the key, or of the next one.
