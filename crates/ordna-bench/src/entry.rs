@@ -19,6 +19,17 @@ pub struct Switch {
     pub what: &'static str,
 }
 
+impl Switch {
+    /// A switch: its name, what it can be, what it does.
+    pub const fn new(
+        name: &'static str,
+        values: &'static [&'static str],
+        what: &'static str,
+    ) -> Self {
+        Self { name, values, what }
+    }
+}
+
 /// The switches of an index as the command line set them.
 #[derive(Debug, Clone, Default)]
 pub struct Switches(BTreeMap<&'static str, &'static str>);

@@ -12,9 +12,9 @@
 //! [`Switches::get`]:
 //!
 //! ```text
-//! ours!("hydralist", HydraList, &[Switch {
-//!     name: "simd", values: &["on", "off"], what: "compares fingerprints 16 at a time",
-//! }], hydralist)
+//! ours!("hydralist", HydraList, &[
+//!     Switch::new("simd", &["on", "off"], "compares fingerprints 16 at a time"),
+//! ], hydralist)
 //!
 //! fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
 //!     HydraList::with(Options { simd: switches.get("simd") == "on", ..Options::default() })
@@ -43,44 +43,42 @@ use crate::entry::{Entry, Maker, Switch, Switches};
 use crate::suggest::unknown;
 use crate::target::{Alone, Counting, Ours, Shared, Sole, Target};
 
+/// An index of the workspace, made from its switches for each kind of keys.
+fn entry<A: Target<u64> + 'static, B: Target<[u8]> + 'static>(
+    name: &str,
+    switches: &'static [Switch],
+    integers: fn(&Switches) -> A,
+    bytes: fn(&Switches) -> B,
+) -> Entry {
+    Entry {
+        name: name.to_owned(),
+        ours: true,
+        switches,
+        integers: Ok(Box::new(move |switches, _| Ok(Box::new(integers(switches))))),
+        bytes: Ok(Box::new(move |switches, _| Ok(Box::new(bytes(switches))))),
+    }
+}
+
 /// An index of the workspace that takes both kinds of keys; with switches and the function that
 /// builds it from them, if it has any.
 macro_rules! ours {
-    ($name:literal, $index:ident) => {
-        Entry {
-            name: $name.to_owned(),
-            ours: true,
-            switches: &[],
-            integers: Ok(Box::new(|_, _| Ok(Box::new(Shared(Ours($index::<u64, u64>::new())))))),
-            bytes: Ok(Box::new(|_, _| Ok(Box::new(Shared(Ours($index::<[u8], u64>::new())))))),
-        }
-    };
-    ($name:literal, $index:ident, $switches:expr, $make:ident) => {
-        Entry {
-            name: $name.to_owned(),
-            ours: true,
-            switches: $switches,
-            integers: Ok(Box::new(|switches, _| {
-                Ok(Box::new(Shared(Ours::<$index<u64, u64>>($make(switches)))))
-            })),
-            bytes: Ok(Box::new(|switches, _| {
-                Ok(Box::new(Shared(Ours::<$index<[u8], u64>>($make(switches)))))
-            })),
-        }
-    };
+    ($name:literal, $index:ident) => {{
+        let integers = |_: &Switches| Shared(Ours($index::<u64, u64>::new()));
+        entry($name, &[], integers, |_| Shared(Ours($index::<[u8], u64>::new())))
+    }};
+    ($name:literal, $index:ident, $switches:expr, $make:ident) => {{
+        let integers = |switches: &Switches| Shared(Ours::<$index<u64, u64>>($make(switches)));
+        entry($name, $switches, integers, |switches| {
+            Shared(Ours::<$index<[u8], u64>>($make(switches)))
+        })
+    }};
 }
 
 /// An index without synchronization: `$make::<K>()` gives something with a
 /// [`Session`](crate::target::Session) of its own.
 macro_rules! alone {
     ($name:literal, $make:ident) => {
-        Entry {
-            name: $name.to_owned(),
-            ours: true,
-            switches: &[],
-            integers: Ok(Box::new(|_, _| Ok(Box::new(Alone::new($make::<u64>()))))),
-            bytes: Ok(Box::new(|_, _| Ok(Box::new(Alone::new($make::<[u8]>()))))),
-        }
+        entry($name, &[], |_| Alone::new($make::<u64>()), |_| Alone::new($make::<[u8]>()))
     };
 }
 
@@ -94,24 +92,20 @@ fn art_none<K: Key + ?Sized>() -> Sole<ArtNone<K, u64>> {
 
 /// The parts of HydraList's Figure 9.
 const HYDRALIST: &[Switch] = &[
-    Switch {
-        name: "leaf",
-        values: &["fingerprints", "sorted"],
-        what: "how entries stand in a node and are searched",
-    },
-    Switch { name: "simd", values: &["on", "off"], what: "fingerprints compared 64 at a time" },
-    Switch {
-        name: "update",
-        values: &["background", "synchronous"],
-        what: "when the search layer follows splits and merges",
-    },
-    Switch { name: "replicas", values: &["1", "2", "4"], what: "search layers" },
-    Switch {
-        name: "layer",
-        values: &["art", "table"],
-        what: "search layer: ART, or Wormhole's hash-encoded trie",
-    },
-    Switch { name: "backoff", values: &["on", "off"], what: "waiting before another try" },
+    Switch::new(
+        "leaf",
+        &["fingerprints", "sorted"],
+        "how entries stand in a node and are searched",
+    ),
+    Switch::new("simd", &["on", "off"], "fingerprints compared 64 at a time"),
+    Switch::new(
+        "update",
+        &["background", "synchronous"],
+        "when the search layer follows splits and merges",
+    ),
+    Switch::new("replicas", &["1", "2", "4"], "search layers"),
+    Switch::new("layer", &["art", "table"], "search layer: ART, or Wormhole's hash-encoded trie"),
+    Switch::new("backoff", &["on", "off"], "waiting before another try"),
 ];
 
 fn hydralist() -> Entry {
@@ -164,23 +158,15 @@ fn hydralist_options(switches: &Switches) -> HydraOptions {
 
 /// The optimizations of PI's Figure 15, its pool and its threshold.
 const PI: &[Switch] = &[
-    Switch { name: "simd", values: &["on", "off"], what: "compares eight keys at a time" },
-    Switch {
-        name: "group",
-        values: &["32", "16", "8", "1"],
-        what: "queries that go down together",
-    },
-    Switch { name: "prefetch", values: &["on", "off"], what: "fetches what a group needs next" },
-    Switch {
-        name: "workers",
-        values: &["0", "1", "2", "4"],
-        what: "threads that help the callers",
-    },
-    Switch {
-        name: "threshold",
-        values: &["15", "5", "50", "100"],
-        what: "changed nodes, in percent, from which the index layer is rebuilt",
-    },
+    Switch::new("simd", &["on", "off"], "compares eight keys at a time"),
+    Switch::new("group", &["32", "16", "8", "1"], "queries that go down together"),
+    Switch::new("prefetch", &["on", "off"], "fetches what a group needs next"),
+    Switch::new("workers", &["0", "1", "2", "4"], "threads that help the callers"),
+    Switch::new(
+        "threshold",
+        &["15", "5", "50", "100"],
+        "changed nodes, in percent, from which the index layer is rebuilt",
+    ),
 ];
 
 fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
@@ -199,26 +185,14 @@ fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
 
 /// Wormhole's optimizations, as in its factor analysis.
 const WORMHOLE: &[Switch] = &[
-    Switch {
-        name: "tag-matching",
-        values: &["on", "off"],
-        what: "prefixes are compared by a 16-bit tag first",
-    },
-    Switch {
-        name: "incremental-hashing",
-        values: &["on", "off"],
-        what: "the hash of a prefix goes on from that of a shorter one",
-    },
-    Switch {
-        name: "sort-by-tag",
-        values: &["on", "off"],
-        what: "leaves are searched by hash tags, not by keys",
-    },
-    Switch {
-        name: "direct-position",
-        values: &["on", "off"],
-        what: "the tag tells where in the leaf to look",
-    },
+    Switch::new("tag-matching", &["on", "off"], "prefixes are compared by a 16-bit tag first"),
+    Switch::new(
+        "incremental-hashing",
+        &["on", "off"],
+        "the hash of a prefix goes on from that of a shorter one",
+    ),
+    Switch::new("sort-by-tag", &["on", "off"], "leaves are searched by hash tags, not by keys"),
+    Switch::new("direct-position", &["on", "off"], "the tag tells where in the leaf to look"),
 ];
 
 fn wormhole_switches(switches: &Switches) -> ordna_papers::wormhole::Switches {
@@ -380,8 +354,8 @@ mod tests {
 
     fn registry() -> Registry {
         const SWITCHES: &[Switch] = &[
-            Switch { name: "simd", values: &["on", "off"], what: "in parallel" },
-            Switch { name: "levels", values: &["2", "3"], what: "how many" },
+            Switch::new("simd", &["on", "off"], "in parallel"),
+            Switch::new("levels", &["2", "3"], "how many"),
         ];
         Registry::with(vec![ours!("switched", Locked, SWITCHES, switched)]).unwrap()
     }

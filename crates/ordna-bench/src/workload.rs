@@ -234,18 +234,8 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_unknown_ones_list_the_known() {
-        for name in [
-            "load",
-            "a",
-            "e",
-            "c-uniform",
-            "delmix",
-            "mix:25",
-            "scan:100",
-            "skew:1.2",
-            "contend:3",
-            "remove",
-        ] {
+        for name in "load a e c-uniform delmix mix:25 scan:100 skew:1.2 contend:3 remove".split(' ')
+        {
             assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
         }
         assert!("g".parse::<Workload>().unwrap_err().contains("c-uniform"));
