@@ -7,7 +7,8 @@ use clap::Args;
 
 use crate::driver::Plan;
 use crate::entry::Entry;
-use crate::info::Ticks;
+use crate::info::{RunInfo, Ticks};
+use crate::keys::KeySet;
 use crate::noise::told;
 use crate::progress::Progress;
 use crate::registry::{Chosen, Registry};
@@ -104,6 +105,26 @@ impl Common {
         names.retain(|name| seen.insert(name.clone()));
         let chosen = names.iter().map(|text| registry.find(text)).collect::<Result<_, _>>();
         chosen.map_err(BenchError::Request)
+    }
+
+    /// A plan of single operations on one thread, with what this command line says of all plans.
+    pub fn plan(&self, indexes: &[Chosen], keys: &KeySet, sizes: (usize, usize)) -> Plan {
+        Plan {
+            experiment: None,
+            indexes: indexes.to_vec(),
+            keys: keys.clone(),
+            workloads: Vec::new(),
+            n: sizes.0,
+            ops: sizes.1,
+            threads: vec![1],
+            batches: vec![1],
+            rounds: self.rounds,
+            latency: false,
+            seed: self.seed,
+            quick: self.quick,
+            apart: !self.in_process,
+            info: RunInfo::default(),
+        }
     }
 
     /// What ratios are against.

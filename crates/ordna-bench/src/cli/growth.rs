@@ -41,20 +41,10 @@ impl Growth {
         }
         let of = |keys: &KeySet, n: usize, info: RunInfo| {
             let plan = Plan {
-                experiment: None,
-                indexes: indexes.clone(),
-                keys: keys.clone(),
                 workloads: vec![Workload::CUniform],
-                n,
-                ops: self.ops,
-                threads: vec![1],
                 batches: self.batch.clone(),
-                rounds: self.common.rounds,
-                latency: false,
-                seed: self.common.seed,
-                quick: self.common.quick,
-                apart: !self.common.in_process,
                 info,
+                ..self.common.plan(&indexes, keys, (n, self.ops))
             };
             plan.distinct()
         };

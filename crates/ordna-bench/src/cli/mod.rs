@@ -168,20 +168,12 @@ impl Run {
             self.workload.iter().flat_map(|series| series.0.clone()).collect();
         let info = RunInfo::now();
         let plan = |keys: &KeySet| Plan {
-            experiment: None,
-            indexes: indexes.clone(),
-            keys: keys.clone(),
             workloads: workloads.clone(),
-            n: self.n,
-            ops: self.ops,
             threads: self.threads.clone(),
             batches: self.batch.clone(),
-            rounds: self.common.rounds,
             latency: self.latency,
-            seed: self.common.seed,
-            quick: self.common.quick,
-            apart: !self.common.in_process,
             info: info.clone(),
+            ..self.common.plan(&indexes, keys, (self.n, self.ops))
         };
         let mut plans: Vec<Plan> = Vec::new();
         for keys in &self.keys {

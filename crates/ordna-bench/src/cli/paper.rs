@@ -113,19 +113,11 @@ impl Papers {
             for n in &sizes {
                 let plan = Plan {
                     experiment: Some(name.clone()),
-                    indexes: indexes.clone(),
-                    keys: keys.parse()?,
                     workloads: workloads.clone(),
-                    n: *n,
-                    ops: self.ops,
                     threads: runs.threads.on(cores),
                     batches: runs.batches.clone(),
-                    rounds: self.common.rounds,
-                    latency: false,
-                    seed: self.common.seed,
-                    quick: self.common.quick,
-                    apart: !self.common.in_process,
                     info: info.clone(),
+                    ..self.common.plan(&indexes, &keys.parse()?, (*n, self.ops))
                 };
                 plans.push(plan.distinct());
             }

@@ -178,24 +178,26 @@ fn memory(cells: &[Cell]) -> String {
         .filter(|cell| cell.bytes_per_key.is_some() || cell.rss_per_key.is_some())
         .filter(|cell| seen.insert((&cell.keys, cell.n, &cell.index)))
         .collect();
-    let plots = distinct(&loads, |cell| (&cell.keys, cell.n)).into_iter().map(|(keys, n)| {
-        let rows: Vec<Bar> = loads
-            .iter()
-            .filter(|cell| (&cell.keys, cell.n) == (keys, n))
-            .map(|cell| Bar {
-                tick: cell.rss_per_key,
-                ..bar(cell, cell.bytes_per_key.or(cell.rss_per_key))
-            })
-            .collect();
-        if rows.is_empty() {
-            return String::new();
-        }
-        bars(&format!("{keys}, {} keys", number(n as f64)), "bytes per key after the load", &rows)
-    });
     let text = "Shorter is better. The bar is what the allocator handed out, the tick by how much \
                 the resident set grew; of few keys that is more than they take, as the first ones bring \
                 pages of the allocator and the threads. Plug-ins have an allocator of their own: resident set only.";
-    section("Memory", text, vec![(String::new(), plots.collect())])
+    plots(
+        ("Memory", text),
+        &loads,
+        |cell| (&cell.keys, cell.n),
+        |(keys, n), chosen| {
+            let row = |cell: &&Cell| Bar {
+                tick: cell.rss_per_key,
+                ..bar(cell, cell.bytes_per_key.or(cell.rss_per_key))
+            };
+            let rows: Vec<Bar> = chosen.iter().map(row).collect();
+            bars(
+                &format!("{keys}, {} keys", number(n as f64)),
+                "bytes per key after the load",
+                &rows,
+            )
+        },
+    )
 }
 
 /// The class of an index: ours have colours in the order of their first appearance.
@@ -235,28 +237,41 @@ fn whole(values: impl Iterator<Item = usize>) -> Vec<(f64, String)> {
     values.into_iter().map(|value| (value as f64, number(value as f64))).collect()
 }
 
+/// A section with a plot for each case, of the cells of that case.
+fn plots<'a, T: PartialEq>(
+    (title, text): (&str, &str),
+    cells: &[&'a Cell],
+    of: impl Fn(&'a Cell) -> T,
+    mut plot: impl FnMut(T, &[&'a Cell]) -> String,
+) -> String {
+    let plots = distinct(cells, &of).into_iter().map(|case| {
+        let chosen: Vec<&Cell> = cells.iter().copied().filter(|cell| of(cell) == case).collect();
+        plot(case, &chosen)
+    });
+    section(title, text, vec![(String::new(), plots.collect())])
+}
+
+fn axis(title: &str, scale: Scale, marks: Vec<(f64, String)>) -> Axis<'_> {
+    Axis { title, scale, marks }
+}
+
+fn per_call(batch: usize) -> String {
+    if batch > 1 { format!(", {batch} per call") } else { String::new() }
+}
+
 fn scaling(cells: &[Cell]) -> String {
     let all: Vec<&Cell> = cells.iter().collect();
     let of = |cell: &Cell| {
         (cell.experiment.clone(), cell.keys.clone(), cell.n, cell.workload.clone(), cell.batch)
     };
-    let plots = distinct(&all, of).into_iter().map(|case| {
-        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
-        let found = series(cells, &chosen, |cell| Some((cell.threads as f64, cell.mops?.median)));
-        if found.is_empty() {
-            return String::new();
-        }
-        let threads = Axis {
-            title: "threads",
-            scale: Scale::Linear,
-            marks: whole(chosen.iter().map(|cell| cell.threads)),
-        };
-        let mops = Axis { title: "Mops/s", scale: Scale::Linear, marks: Vec::new() };
-        let (_, keys, n, workload, batch) = case;
-        let batch = if batch > 1 { format!(", {batch} per call") } else { String::new() };
-        lines(&format!("{keys}, {}, {workload}{batch}", number(n as f64)), &threads, &mops, &found)
-    });
-    section("Scaling with threads", "Higher is better.", vec![(String::new(), plots.collect())])
+    let head = ("Scaling with threads", "Higher is better.");
+    plots(head, &all, of, |(_, keys, n, workload, batch), chosen| {
+        let found = series(cells, chosen, |cell| Some((cell.threads as f64, cell.mops?.median)));
+        let marks = whole(chosen.iter().map(|cell| cell.threads));
+        let (x, y) = (axis("threads", Scale::Linear, marks), axis("Mops/s", Scale::Linear, vec![]));
+        let title = format!("{keys}, {}, {workload}{}", number(n as f64), per_call(batch));
+        lines(&title, &x, &y, &found)
+    })
 }
 
 fn growth(cells: &[Cell]) -> String {
@@ -264,41 +279,32 @@ fn growth(cells: &[Cell]) -> String {
     let of = |cell: &Cell| (cell.keys.clone(), cell.workload.clone(), cell.threads, cell.batch);
     // Bytes per key are of the load: one plot per key set.
     let mut sized = BTreeSet::new();
-    let plots = distinct(&all, of).into_iter().flat_map(|case| {
-        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
+    let head = ("Growth with n", "Lower is better.");
+    plots(head, &all, of, |(keys, workload, threads, batch), chosen| {
         let sizes = whole(chosen.iter().map(|cell| cell.n));
         let ends = sizes.first().map(|s| s.0).zip(sizes.last().map(|s| s.0));
-        let n = || Axis { title: "keys", scale: Scale::Log, marks: sizes.clone() };
-        let (keys, workload, threads, batch) = &case;
-        let batch = if *batch > 1 { format!(", {batch} per call") } else { String::new() };
-        let title = format!("{keys}, {workload}, x{threads}{batch}");
+        let n = axis("keys", Scale::Log, sizes);
         let mut speed =
-            series(cells, &chosen, |cell| Some((cell.n as f64, cell.ns_per_operation()?)));
-        let bytes = series(cells, &chosen, |cell| Some((cell.n as f64, cell.bytes_per_key?)));
-        let mut plots = Vec::new();
-        if !speed.is_empty() {
-            if let Some((dram, (low, high))) =
-                cells.iter().find_map(|cell| cell.info.dram).zip(ends)
-            {
-                let level = |label: &str, ns: f64| Line {
-                    label: label.to_owned(),
-                    class: "mark".to_owned(),
-                    points: vec![(low, ns), (high, ns)],
-                };
-                speed.push(level("one DRAM miss", dram.dependent_ns));
-                speed.push(level("one of 16 misses", dram.in_flight_16_ns));
-            }
-            let ns =
-                Axis { title: "ns per operation and thread", scale: Scale::Log, marks: vec![] };
-            plots.push(lines(&title, &n(), &ns, &speed));
+            series(cells, chosen, |cell| Some((cell.n as f64, cell.ns_per_operation()?)));
+        let mut bytes = series(cells, chosen, |cell| Some((cell.n as f64, cell.bytes_per_key?)));
+        let dram = cells.iter().find_map(|cell| cell.info.dram).filter(|_| !speed.is_empty());
+        if let Some((dram, (low, high))) = dram.zip(ends) {
+            let level = |label: &str, ns: f64| Line {
+                label: label.to_owned(),
+                class: "mark".to_owned(),
+                points: vec![(low, ns), (high, ns)],
+            };
+            speed.push(level("one DRAM miss", dram.dependent_ns));
+            speed.push(level("one of 16 misses", dram.in_flight_16_ns));
         }
-        if !bytes.is_empty() && sized.insert(keys.clone()) {
-            let axis = Axis { title: "bytes per key", scale: Scale::Linear, marks: Vec::new() };
-            plots.push(lines(keys, &n(), &axis, &bytes));
+        if !bytes.is_empty() && !sized.insert(keys.clone()) {
+            bytes.clear();
         }
-        plots
-    });
-    section("Growth with n", "Lower is better.", vec![(String::new(), plots.collect())])
+        let ns = axis("ns per operation and thread", Scale::Log, vec![]);
+        let title = format!("{keys}, {workload}, x{threads}{}", per_call(batch));
+        let of_bytes = axis("bytes per key", Scale::Linear, vec![]);
+        lines(&title, &n, &ns, &speed) + &lines(&keys, &n, &of_bytes, &bytes)
+    })
 }
 
 /// Cost against the length of the keys, where key sets of one kind differ in nothing else.
@@ -309,67 +315,42 @@ fn lengths(cells: &[Cell]) -> String {
         let kind = cell.keys.split(':').next().unwrap_or_default().to_owned();
         (kind, cell.n, cell.workload.clone(), cell.threads, cell.batch)
     };
-    let plots = distinct(&all, of).into_iter().map(|case| {
-        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| of(cell) == case).collect();
-        let found =
-            series(cells, &chosen, |cell| Some((length(cell)? as f64, cell.ns_per_operation()?)));
-        if found.is_empty() {
-            return String::new();
-        }
-        let bytes = Axis {
-            title: "bytes of a key",
-            scale: Scale::Log,
-            marks: whole(chosen.iter().filter_map(|cell| length(cell))),
-        };
-        let ns =
-            Axis { title: "ns per operation and thread", scale: Scale::Linear, marks: Vec::new() };
-        let (kind, n, workload, threads, batch) = case;
-        let batch = if batch > 1 { format!(", {batch} per call") } else { String::new() };
-        let title = format!("{kind}, {} keys, {workload}, x{threads}{batch}", number(n as f64));
-        lines(&title, &bytes, &ns, &found)
-    });
     let text = "Lower is better. What grows with the logarithm of the length is a straight line.";
-    section("Length of the keys", text, vec![(String::new(), plots.collect())])
+    plots(("Length of the keys", text), &all, of, |(kind, n, workload, threads, batch), chosen| {
+        let found =
+            series(cells, chosen, |cell| Some((length(cell)? as f64, cell.ns_per_operation()?)));
+        let marks = whole(chosen.iter().filter_map(|cell| length(cell)));
+        let bytes = axis("bytes of a key", Scale::Log, marks);
+        let ns = axis("ns per operation and thread", Scale::Linear, vec![]);
+        let (n, batch) = (number(n as f64), per_call(batch));
+        lines(&format!("{kind}, {n} keys, {workload}, x{threads}{batch}"), &bytes, &ns, &found)
+    })
 }
 
 fn latency(cells: &[Cell]) -> String {
     let all: Vec<&Cell> = cells.iter().filter(|cell| !cell.latency.is_empty()).collect();
     let marks =
         [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("99.99 %", 0.9999)];
-    let plots = distinct(&all, Cell::case).into_iter().map(|case| {
-        let chosen: Vec<&Cell> = all.iter().copied().filter(|cell| cell.case() == case).collect();
-        let found: Vec<Line> = chosen
-            .iter()
-            .filter(|cell| cell.note.is_none())
-            .map(|cell| Line {
-                label: cell.index.clone(),
-                class: class(cells, &cell.index),
-                points: cell
-                    .latency
-                    .iter()
-                    .filter(|(share, _)| *share >= 0.5)
-                    .map(|(share, ns)| (1.0 / (1.0 - share), *ns as f64))
-                    .collect(),
-            })
-            .collect();
-        if found.is_empty() {
-            return String::new();
-        }
-        let share = Axis {
-            title: "of the operations are done within",
-            scale: Scale::Log,
-            marks: marks.map(|(name, share)| (1.0 / (1.0 - share), name.to_owned())).to_vec(),
-        };
-        let ns = Axis { title: "ns", scale: Scale::Log, marks: Vec::new() };
-        let first = chosen[0];
-        let batch =
-            if first.batch > 1 { format!(", {} per call", first.batch) } else { String::new() };
-        let title = format!("{}, {}, x{}{batch}", first.keys, first.workload, first.threads);
-        lines(&title, &share, &ns, &found)
-    });
+    let marks = marks.map(|(name, share)| (1.0 / (1.0 - share), name.to_owned())).to_vec();
     let text = "Lower is better. From a pass of its own with the clock in every operation; an \
                 operation in a group takes as long as the group.";
-    section("Latency", text, vec![(String::new(), plots.collect())])
+    plots(("Latency", text), &all, Cell::case, |_, chosen| {
+        let line = |cell: &&Cell| Line {
+            label: cell.index.clone(),
+            class: class(cells, &cell.index),
+            points: cell
+                .latency
+                .iter()
+                .filter(|(share, _)| *share >= 0.5)
+                .map(|(share, ns)| (1.0 / (1.0 - share), *ns as f64))
+                .collect(),
+        };
+        let found: Vec<Line> = chosen.iter().filter(|cell| cell.note.is_none()).map(line).collect();
+        let share = axis("of the operations are done within", Scale::Log, marks.clone());
+        let Cell { keys, workload, threads, batch, .. } = chosen[0];
+        let title = format!("{keys}, {workload}, x{threads}{}", per_call(*batch));
+        lines(&title, &share, &axis("ns", Scale::Log, vec![]), &found)
+    })
 }
 
 #[cfg(test)]

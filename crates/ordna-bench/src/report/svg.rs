@@ -175,8 +175,11 @@ const RIGHT: f64 = 280.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 208.0;
 
-/// Lines with their names at their ends.
+/// Lines with their names at their ends; nothing without lines.
 pub fn lines(title: &str, x: &Axis<'_>, y: &Axis<'_>, lines: &[Line]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
     let all = || lines.iter().flat_map(|line| line.points.iter().copied());
     let (left, right, _) = match (x.marks.first(), x.marks.last()) {
         (Some(first), Some(last)) => (x.scale.place(first.0), x.scale.place(last.0), vec![]),
