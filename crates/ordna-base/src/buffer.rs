@@ -65,7 +65,7 @@ impl Buffer {
         let buffer = Self(header);
         let mut at = 0;
         for piece in pieces {
-            // SAFETY: within the capacity, as was checked; nobody else knows the memory.
+            // SAFETY: within the capacity, as was checked; no other thread knows the memory.
             unsafe { buffer.write(at, piece) };
             at += piece.len();
         }
@@ -136,7 +136,7 @@ impl Buffer {
         // Release, and acquire by the last one: what owners read comes before the end.
         if self.header().owners.fetch_sub(1, Ordering::AcqRel) == 1 {
             let layout = Self::layout(self.header().capacity);
-            // SAFETY: allocated by `new` with this layout; nobody else is left.
+            // SAFETY: allocated by `new` with this layout; no other owner is left.
             unsafe { alloc::dealloc(self.0.as_ptr().cast(), layout) }
         }
     }
