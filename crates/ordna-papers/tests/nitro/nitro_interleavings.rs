@@ -197,7 +197,7 @@ fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     drop(other);
     index.collect_garbage();
     assert_eq!(walked(&clone), [(1, 10), (2, 20)]);
-    drop(older);
+    drop((older, clone));
     index.collect_garbage();
     assert_eq!(index.validate().unwrap().nodes, 0);
 }
