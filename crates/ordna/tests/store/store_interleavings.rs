@@ -150,7 +150,7 @@ fn readers_stand_while_two_leaves_become_three() {
             (0..12).for_each(|n| put(n * 10, n + 500));
             let key = as_key::<K>(own * 10);
             let between = || (0..120).filter(|n| n % 10 != 0).for_each(|n| put(n, n));
-            let found = while_held(point, || snapshot.get(key.as_ref()), between);
+            let found = held(point, || snapshot.get(key.as_ref())).meanwhile(between);
             assert_eq!(found, Some(own), "key {own} at {point}");
             for n in 0..12 {
                 let key = as_key::<K>(n * 10);
