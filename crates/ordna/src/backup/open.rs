@@ -14,6 +14,7 @@
 //!    removed again.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -411,6 +412,12 @@ impl<K: StoredKey + ?Sized> Home<K> {
     }
 }
 
+/// Bytes of the segments to be read. A segment that cannot be opened counts as none: reading it
+/// tells why.
+fn log_bytes(storage: &dyn Storage, segments: &BTreeMap<u64, PathBuf>) -> u64 {
+    segments.values().filter_map(|path| storage.open(path).ok()).map(|(_, len)| len).sum()
+}
+
 impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// Opens the store of a directory, which is created if it is not there: reads the newest backup
     /// and the log behind it, and has all writes logged from now on. O(n).
@@ -452,12 +459,13 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             Arc::new(move || if released.load(Ordering::Acquire) { clock() } else { 0 })
         });
         let mut recovery = Recovery::default();
-        let (first, position);
+        let first = listing.backups.last_key_value().map_or(1, |(number, _)| *number);
+        let segments = listing.segments.range(first..);
+        let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
+        let (mut position, mut named_by) = (0, None);
+        options.progress.expect(0, log_bytes(storage, &segments));
         let store = match listing.backups.last_key_value() {
-            None => {
-                (first, position) = (1, 0);
-                Self::with_options(store_options)
-            }
+            None => Self::with_options(store_options),
             Some((number, path)) => {
                 let (store, manifest) =
                     read_store::<K, V>(storage, path, store_options, &options.progress)?;
@@ -468,18 +476,18 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
                 recovery.metadata = manifest.metadata(path)?;
                 recovery.backup = Some(path.clone());
                 (recovery.entries, recovery.taken_ms) = (manifest.entries, manifest.taken_ms);
-                (first, position) = (*number, manifest.log_position);
+                position = manifest.log_position;
+                named_by = manifest.log_segment.map(|_| path.as_path());
                 store
             }
         };
-        let segments = listing.segments.range(first..);
-        let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
         let reading = Reading {
             storage,
             dir,
             segments: &segments,
             first,
             position,
+            named_by,
             repair: options.repair,
             mend: true,
             progress: &options.progress,

@@ -63,9 +63,12 @@ pub fn verify(
         report.backups.push(verify_backup(storage, path, progress)?);
     }
     let newest = report.backups.last().map(|backup| &backup.manifest);
-    let (first, position) = match (listing.backups.last_key_value(), newest) {
-        (Some((number, _)), Some(manifest)) => (*number, manifest.log_position),
-        _ => (1, 0),
+    let (first, position, named_by) = match (listing.backups.last_key_value(), newest) {
+        (Some((number, path)), Some(manifest)) => {
+            let named_by = manifest.log_segment.map(|_| path.as_path());
+            (*number, manifest.log_position, named_by)
+        }
+        _ => (1, 0, None),
     };
     let segments = listing.segments.range(first..);
     let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
@@ -75,6 +78,7 @@ pub fn verify(
         segments: &segments,
         first,
         position,
+        named_by,
         repair: false,
         mend: false,
         progress,
@@ -162,10 +166,11 @@ pub fn install(
         storage.remove(&partial).map_err(BackupError::io(&partial, "remove"))?;
     }
     storage.create_dir(&partial).map_err(BackupError::io(&partial, "create"))?;
-    let files = manifest.shards.iter().chain(&manifest.deltas).map(|file| file.file.as_str());
-    for name in files.chain([FILE]) {
-        copy(storage, &backup.join(name), &partial.join(name), progress)?;
+    for file in manifest.shards.iter().chain(&manifest.deltas) {
+        copy(storage, &backup.join(&file.file), &partial.join(&file.file), progress)?;
     }
+    // The copy comes without a log, so its manifest names none.
+    Manifest { log_segment: None, ..manifest }.write(storage, &partial)?;
     // The copy is checked, so what the disk has made of it is.
     let mut report = verify_backup(storage, &partial, progress)?;
     storage.sync_dir(&partial).map_err(BackupError::io(&partial, "sync"))?;

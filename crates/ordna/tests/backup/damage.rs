@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ordna::backup::{BackupError, BackupOptions, Compression, Progress, Sync, verify};
+use ordna::backup::{BackupError, BackupOptions, Compression, Progress, Sync, install, verify};
 use ordna::{OrderedIndex, Put};
 
 use super::disk::Model;
@@ -161,6 +161,7 @@ fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() 
     let store = Bytes::open(DIR, repair).unwrap();
     let log = store.durability().unwrap().recovery.log;
     assert_eq!((log.cuts.len(), log.cuts[0].offset), (1, *offset));
+    assert!(log.cuts[0].was_durable);
     assert_eq!(state_of(&store), states[0]);
     drop(store);
     // The second opening finds nothing to repair.
@@ -198,6 +199,62 @@ fn missing_files_are_named() {
     assert!(matches!(error, BackupError::Missing { .. }), "{error}");
     let error = verify(&Model::new(), "/", &Progress::default()).unwrap_err();
     assert!(matches!(error, BackupError::Missing { .. }), "{error}");
+}
+
+/// The segment that a manifest names was durable: without it, records are lost.
+#[test]
+fn a_segment_that_the_manifest_names_is_there_with_its_header() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    store.insert(b"backed", b"up").unwrap();
+    store.backup(&BackupOptions::new()).unwrap();
+    let saved = state_of(&store);
+    store.insert(b"acknowledged", b"and durable").unwrap();
+    let crashed = disk.after_exit();
+    let (path, content) = last_segment(&crashed);
+    for len in [None, Some(0), Some(20), Some(47)] {
+        let copy = crashed.after_exit();
+        match len {
+            None => ordna::backup::Storage::remove(&copy, &path).unwrap(),
+            Some(len) => copy.replace(&path, content[..len].to_vec()),
+        }
+        let opened = Bytes::open(DIR, options(&copy.after_exit(), Sync::Always)).map(|_| ());
+        for refused in [opened, verify(&copy, DIR, &Progress::default()).map(|_| ())] {
+            match (len, refused) {
+                (None, Err(BackupError::Missing { path: named, needed_by })) => {
+                    assert_eq!(named, path);
+                    assert!(needed_by.to_str().unwrap().contains("/backup-"), "{needed_by:?}");
+                }
+                (Some(_), Err(BackupError::Damaged { path: named, offset: 0, .. })) => {
+                    assert_eq!(named, path);
+                }
+                (_, other) => panic!("{len:?}: {other:?}"),
+            }
+        }
+        let store = Bytes::open(DIR, options(&copy, Sync::Always).repair(true)).unwrap();
+        let cuts = store.durability().unwrap().recovery.log.cuts;
+        assert!(cuts.len() == 1 && cuts[0].was_durable, "{len:?}: {cuts:?}");
+        assert_eq!(state_of(&store), saved);
+        drop(store);
+        // The second opening finds nothing to repair.
+        let store = Bytes::open(DIR, options(&copy, Sync::Always)).unwrap();
+        assert_eq!(store.durability().unwrap().recovery.log.cuts, []);
+    }
+}
+
+/// A copy of a backup comes without the log that its manifest names.
+#[test]
+fn a_backup_of_a_directory_is_installed_without_its_log() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    store.insert(b"key", b"value").unwrap();
+    let summary = store.backup(&BackupOptions::new()).unwrap();
+    let state = state_of(&store);
+    drop(store);
+    install(&disk, &summary.path, "/copy", &Progress::default()).unwrap();
+    verify(&disk, "/copy", &Progress::default()).unwrap();
+    let store = Bytes::open("/copy", options(&disk, Sync::Always)).unwrap();
+    assert_eq!(state_of(&store), state);
 }
 
 #[test]

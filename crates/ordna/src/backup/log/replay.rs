@@ -11,6 +11,9 @@
 //!
 //! A damaged last block of a segment whose successor begins at the same position has lost nothing:
 //! recovery tells, and goes on.
+//!
+//! A segment whose file header is cut short was being created at the crash, unless a manifest or the
+//! end of its predecessor names it: then it was durable, and its records are damaged or missing.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -38,6 +41,8 @@ pub struct LogCut {
     pub what: String,
     /// Bytes behind that place, in this and later segments, that were dropped.
     pub dropped: u64,
+    /// Whether records behind that place were durable: a repair dropped them.
+    pub was_durable: bool,
 }
 
 /// What was read from a log.
@@ -67,6 +72,8 @@ pub(crate) struct Reading<'a> {
     /// The first segment needed, and the position where it begins.
     pub first: u64,
     pub position: u64,
+    /// The backup whose manifest names the first segment.
+    pub named_by: Option<&'a Path>,
     /// Whether to cut at damage too.
     pub repair: bool,
     /// Whether cuts change the files.
@@ -95,14 +102,26 @@ impl Reading<'_> {
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
         let mut expected = self.first;
         let mut must_follow = None;
+        if let Some(backup) = self.named_by
+            && !self.segments.contains_key(&self.first)
+            && !fault!("damage.log.first_is_named")
+        {
+            let path = self.path_of(self.first);
+            if !self.repair {
+                return Err(BackupError::Missing { path, needed_by: backup.to_owned() });
+            }
+            let what = "the segment is missing".to_owned();
+            read.cuts.push(LogCut { path, offset: 0, what, dropped: 0, was_durable: true });
+        }
         for (at, (number, path)) in self.segments.iter().enumerate() {
             if *number != expected {
                 break;
             }
             expected += 1;
             let later = numbers.get(at + 1..).unwrap_or_default();
-            must_follow = None;
-            let Some(reader) = self.open(path, later, &mut read)? else { return Ok(read) };
+            let is_named = must_follow.take().is_some() || (at == 0 && self.named_by.is_some());
+            let opened = self.open(path, is_named, later, &mut read)?;
+            let Some(reader) = opened else { return Ok(read) };
             reader.header.check_kinds::<K, V>(path)?;
             if reader.header.number != *number && !fault!("damage.segment.number") {
                 let what = format!("is segment {}, not {number}", reader.header.number);
@@ -145,10 +164,12 @@ impl Reading<'_> {
         super::super::directory::segment_path(self.dir, number)
     }
 
-    /// Opens a segment; `None`: its header was never written whole, nor was a later one.
+    /// Opens a segment; `None`: its header was never written whole, nor was a later one, or it is
+    /// cut. A segment that is named was durable, header and all.
     fn open(
         &self,
         path: &Path,
+        is_named: bool,
         later: &[u64],
         read: &mut LogRead,
     ) -> Result<Option<BlockReader>, BackupError> {
@@ -161,14 +182,18 @@ impl Reading<'_> {
             let position = read.position;
             return BlockReader::open(self.storage, path, FileKind::Log, position).map(Some);
         }
+        let what = "the file header is cut short".to_owned();
+        let (mut was_durable, mut dropped) = (is_named, own);
         for number in later {
-            if length(&self.path_of(*number))? >= FILE_HEADER as u64 {
-                return Err(BackupError::damaged(path, 0, "the file header is cut short"));
-            }
+            let len = length(&self.path_of(*number))?;
+            was_durable |= len >= FILE_HEADER as u64;
+            dropped += len;
         }
-        if own > 0 {
-            let what = "the file header is cut short".to_owned();
-            read.cuts.push(LogCut { path: path.to_owned(), offset: 0, what, dropped: own });
+        if was_durable && !self.repair && !fault!("damage.log.header_was_durable") {
+            return Err(BackupError::damaged(path, 0, what));
+        }
+        if dropped > 0 || was_durable {
+            read.cuts.push(LogCut { path: path.to_owned(), offset: 0, what, dropped, was_durable });
         }
         if self.mend {
             for path in later.iter().rev().map(|number| self.path_of(*number)) {
@@ -233,7 +258,7 @@ impl Reading<'_> {
             next.and_then(|mut next| next.read_block()).is_ok()
         };
         if later.first().is_some_and(|number| follows(&self.path_of(*number))) {
-            read.cuts.push(LogCut { path, offset, what, dropped: 0 });
+            read.cuts.push(LogCut { path, offset, what, dropped: 0, was_durable: false });
             return Ok(Ended::Continued);
         }
         let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
@@ -258,7 +283,7 @@ impl Reading<'_> {
                 cut.map_err(BackupError::io(&path, "truncate"))?;
             }
         }
-        read.cuts.push(LogCut { path, offset, what, dropped });
+        read.cuts.push(LogCut { path, offset, what, dropped, was_durable });
         Ok(Ended::Cut)
     }
 }
