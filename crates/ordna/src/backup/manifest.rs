@@ -1,7 +1,7 @@
 //! The manifest of a backup: what its files are and what they hold. Written last.
 //!
 //! # Format
-//! One line `ORDNA-MANIFEST 1 <crc32c>`, then one JSON object, [`Manifest`]. The checksum, eight
+//! One line `ORDNA-MANIFEST 2 <crc32c>`, then one JSON object, [`Manifest`]. The checksum, eight
 //! lower-case hex digits, is that of the line's first 17 bytes and of the JSON text.
 
 use std::io::Read;

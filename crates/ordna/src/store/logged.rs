@@ -134,7 +134,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(all)
     }
 
-    /// [`try_remove_range`](Self::try_remove_range), but with a log that has failed: 0.
+    /// [`try_remove_range`](Self::try_remove_range), but 0 in place of an error, even if the keys
+    /// are gone from memory.
     pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.try_remove_range(lower, upper).unwrap_or(0)
     }
@@ -144,7 +145,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// readable when it is done.
     ///
     /// # Errors
-    /// [`Error::LogFailed`].
+    /// [`Error::LogFailed`]. If the log had failed before, nothing is removed. If it fails at this
+    /// write, the keys are gone from memory, and a crash may bring them back.
     pub fn try_remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> Result<usize, Error> {
         let Some(journal) = self.journal() else {
             return Ok(self.remove_range_unlogged(lower, upper));
