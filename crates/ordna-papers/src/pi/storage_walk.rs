@@ -64,7 +64,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             Bound::Unbounded => self.first(),
             Bound::Included(key) | Bound::Excluded(key) => self.covering(key, guard),
         };
-        // Below this anchor everything has been visited.
+        // Below this anchor everything has been visited. It only moves up.
         let mut from: Option<NodeRef<K, V>> = None;
         loop {
             if !section.copy(node) {
@@ -92,9 +92,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                     return;
                 }
             }
-            match section.next {
-                Some(next) if !is_above(next.anchor(), upper) => (node, from) = (next, Some(next)),
+            node = match section.next {
+                Some(next) if !is_above(next.anchor(), upper) => next,
                 _ => return,
+            };
+            // A node that was split after `covering` gave it may have a successor further back.
+            let is_ahead = from.is_none_or(|from| from.anchor() < node.anchor());
+            if check!("pi.walk.goes_back", is_ahead) {
+                from = Some(node);
             }
             if let Some(behind) = node.next() {
                 behind.prefetch();
