@@ -128,8 +128,8 @@ impl Embedded {
     }
 
     /// Runs a write of the document `id`; its change, if there is one, is queued before any later
-    /// write of the document. Waits while the queue is full, and at the start until a service follows this
-    /// source.
+    /// write of the document. Waits while the queue is full, and at the start until a service
+    /// follows this source.
     ///
     /// `write` returns its result and the document as it is afterwards: `None`, if nothing changed;
     /// `Some(None)`, if it is gone.

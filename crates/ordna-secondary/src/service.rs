@@ -5,9 +5,10 @@
 //! have finished what is queued.
 //!
 //! # Protocol of a cut
-//! The timer's thread waits for writes that belong together. It holds all lanes, reads the vector and sends each worker a [`Meeting`]. Each
-//! worker waits at the meeting, so no change behind the vector is applied. The last worker to come
-//! takes the snapshots, O(1) for each index, and publishes them. Then all go on.
+//! The timer's thread waits for writes that belong together. It holds all lanes, reads the vector
+//! and sends each worker a [`Meeting`]. Each worker waits at the meeting, so no change behind the
+//! vector is applied. The last worker to come takes the snapshots, O(1) for each index, and
+//! publishes them. Then all go on.
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.1, §9.
 

@@ -29,14 +29,19 @@ pub type Documents = Box<dyn Iterator<Item = Result<Mutation, SourceError>> + Se
 /// | [`Mutation::document`] | record value; a null value is a deletion |
 /// | identity | a hash of topic id and partition, so that a recreated topic has others |
 /// | [`newest`](Self::newest) | high watermark; under `read_committed` the last stable offset |
-/// | [`continues`](Self::continues) | log start offset ≤ position ≤ newest. In a compacted topic the log start does not matter: what compaction drops is overtaken by later records |
-/// | [`documents`](Self::documents) | a second consumer, from the log start to the vector; a part for each partition |
-/// | [`run`](Self::run) | the poll loop: seek to the positions, [`Feed::push`] each record. Its back-pressure pauses the partition |
-/// | gaps (aborted transactions, markers) | [`Feed::advance`] to the consumer's position behind a batch |
-/// | truncation, recreation found while it runs | [`Feed::reset`] with the new identity, then seek to the log start |
-/// | partition revoked | [`Feed::reset`] with identity 0: the entries go, queries see that nothing of the bucket is there |
-/// | partition assigned | [`Feed::reset`] with its identity, then from its first record. A service for each partition restores that partition's backup alone |
-/// | poison record | `run` counts it, keeps it aside, and goes on behind it with [`Feed::advance`] |
+/// | [`continues`](Self::continues) | log start offset ≤ position ≤ newest |
+/// | [`documents`](Self::documents) | a second consumer, from the log start to the vector |
+/// | [`run`](Self::run) | the poll loop: seek to the positions, [`Feed::push`] each record |
+/// | gaps (aborted transactions, markers) | [`Feed::advance`] to the position behind a batch |
+/// | truncation, recreation | [`Feed::reset`] with the new identity, seek to the log start |
+/// | partition revoked | [`Feed::reset`] with identity 0 |
+/// | partition assigned | [`Feed::reset`] with its identity, then from its first record |
+/// | poison record | `run` counts it, keeps it aside, and goes on with [`Feed::advance`] |
+///
+/// In a compacted topic the log start does not matter to `continues`: later records overtake what
+/// compaction drops. `documents` has a part for each partition. The back-pressure of `push` pauses
+/// the partition. After a partition is revoked its entries go; queries see that nothing of the
+/// bucket is there. A service for each partition restores that partition's backup alone.
 ///
 /// Source: the Nitro paper (VLDB 2016), §8.2.
 pub trait ChangeSource: Send + Sync {
@@ -60,9 +65,8 @@ pub trait ChangeSource: Send + Sync {
     /// once.
     /// The state holds every change up to `at`, and no change that was not fed before this call
     /// returns.
-    /// A part may give several states of a document, and deletions; the last one counts. All states
-    /// of a
-    /// document are in one part.
+    /// A part may give several states of a document, and deletions; the last one counts. All
+    /// states of a document are in one part.
     ///
     /// # Errors
     /// The source cannot read them. An iterator ends behind an error.
