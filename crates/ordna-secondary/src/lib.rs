@@ -95,5 +95,5 @@ pub use recover::Backup;
 pub use reverse::Reverse;
 pub use service::{Consistency, Options, Read, Service};
 pub use source::{ChangeSource, Documents, Feed};
-pub use values::Kind;
+pub use values::{Kind, lower};
 pub use vector::{Position, Vector};

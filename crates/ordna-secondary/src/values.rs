@@ -46,7 +46,7 @@ pub(crate) fn coerce(value: &Value, kind: Kind) -> Option<Cow<'_, Value>> {
         }
         (Kind::Number, _) => owned(Value::Number(parse_number(text(value)?)?)),
         (Kind::Text, _) => owned(Value::String(text(value)?.to_owned())),
-        (Kind::LowerText, _) => owned(Value::String(text(value)?.to_lowercase())),
+        (Kind::LowerText, _) => owned(Value::String(lower(text(value)?))),
         (Kind::Bytes, Value::String(text)) => owned(Value::Bytes(text.clone().into_bytes())),
         (Kind::Bytes | Kind::Bool, _) => None,
     }
@@ -54,6 +54,17 @@ pub(crate) fn coerce(value: &Value, kind: Kind) -> Option<Cow<'_, Value>> {
 
 fn owned(value: Value) -> Option<Cow<'static, Value>> {
     Some(Cow::Owned(value))
+}
+
+/// A text in lower case, as [`Kind::LowerText`] has it. Each character stands for itself, so a
+/// prefix stays a prefix: a sigma at the end of a word is like any other. O(length).
+///
+/// ```
+/// assert_eq!(ordna_secondary::lower("ΟΔΟΣ"), ordna_secondary::lower("οδος"));
+/// ```
+pub fn lower(text: &str) -> String {
+    let letters = text.chars().flat_map(char::to_lowercase);
+    letters.map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
 }
 
 /// The text of a string, or of a byte string of UTF-8.

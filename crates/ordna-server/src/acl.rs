@@ -126,6 +126,7 @@ impl User {
         spec: &Spec,
         arguments: Arguments<'_>,
     ) -> Result<(), Refusal> {
+        let spec = spec.of_call(arguments);
         let mut allowed = self.allowed.get(number).copied().unwrap_or(false);
         let mut name = spec.name.to_owned();
         if arguments.len() > 1 && !self.subcommands.is_empty() {
@@ -274,15 +275,28 @@ impl User {
                 return Err(unknown());
             }
             for (number, spec) in catalog.all().iter().enumerate() {
+                // Subcommands of another category stay as they are.
+                let before = self.allowed[number];
+                let others = spec.subcommands.iter().map(|(sub, own)| {
+                    let known = self.subcommands.get(&(number, (*sub).to_owned()));
+                    let is_allowed = known.copied().unwrap_or(before);
+                    let is_allowed = if own.is_in(category) { allow } else { is_allowed };
+                    ((number, (*sub).to_owned()), is_allowed)
+                });
+                let others: Vec<_> = others.collect();
                 if spec.is_in(category) {
                     self.allowed[number] = allow;
                     self.subcommands.retain(|(of, _), _| *of != number);
                 }
+                self.subcommands.extend(others);
             }
             let overruled = |rule: &String| {
                 let command = rule[1..].split('|').next().unwrap_or_default();
-                catalog.find(command.as_bytes()).is_some_and(|spec| spec.is_in(category))
-                    || rule[1..] == name
+                let is_in = |spec: &Spec| {
+                    spec.is_in(category)
+                        && spec.subcommands.iter().all(|(_, own)| own.is_in(category))
+                };
+                catalog.find(command.as_bytes()).is_some_and(is_in) || rule[1..] == name
             };
             self.rules.retain(|rule| !overruled(rule));
         } else if let Some((command, sub)) = name.split_once('|') {

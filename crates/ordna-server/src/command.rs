@@ -94,8 +94,8 @@ impl Command {
         execute: Execute,
     ) -> Self {
         let group = "generic";
-        let spec =
-            Spec { name, arity, flags, keys, summary, group, hold: Hold::Shared, at_once: false };
+        let (hold, at_once, subcommands) = (Hold::Shared, false, &[]);
+        let spec = Spec { name, arity, flags, keys, summary, group, hold, at_once, subcommands };
         Self { spec, execute }
     }
 
@@ -117,6 +117,12 @@ impl Command {
         self
     }
 
+    /// Has subcommands with flags of their own.
+    pub const fn with_subcommands(mut self, subcommands: &'static [(&'static str, Spec)]) -> Self {
+        self.spec.subcommands = subcommands;
+        self
+    }
+
     /// Is executed at once inside `MULTI` too.
     pub const fn at_once(mut self) -> Self {
         self.spec.at_once = true;
@@ -127,6 +133,9 @@ impl Command {
 pub const READ: &[&str] = &["readonly", "fast"];
 pub const READ_SLOW: &[&str] = &["readonly"];
 pub const READ_ALL: &[&str] = &["readonly", "@every_key"];
+/// Defines an index, and drops it: both tell of all keys.
+pub const DEFINE: &[&str] = &["write", "denyoom", "@every_key"];
+pub const UNDEFINE: &[&str] = &["write", "@every_key"];
 /// Writes that may need memory; `@access`: they also return the old value.
 pub const WRITE: &[&str] = &["write", "denyoom", "fast"];
 pub const WRITE_SLOW: &[&str] = &["write", "denyoom"];

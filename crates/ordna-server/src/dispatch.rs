@@ -36,7 +36,7 @@ pub fn execute(
         return fail(session, arguments, &unknown(arguments), out);
     };
     session.last_command = number;
-    let spec = &table.catalog.all()[number];
+    let spec = table.catalog.all()[number].of_call(arguments);
     if let Err(error) = permitted(state, session, number, spec, arguments) {
         state.stats.rejected(number);
         return fail(session, arguments, &error, out);

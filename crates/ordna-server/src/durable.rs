@@ -42,7 +42,7 @@ pub fn call(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Outcome {
-    let spec = &context.table.catalog.all()[number];
+    let spec = context.table.catalog.all()[number].of_call(arguments);
     if !writes(spec) {
         return context.call(number, arguments, out);
     }

@@ -8,7 +8,7 @@
 //! caller holds the keyspace alone.
 //!
 //! # Order of locks
-//! Keyspace, definitions, bucket, [`Shared::keyspace`]. A snapshot of the documents is taken under
+//! Keyspace, [`Indexes::expiring`], definitions, bucket, [`Shared::keyspace`]. A snapshot of the documents is taken under
 //! all buckets; so it must not wait for the keyspace's lock and reads [`Shared::keyspace`] instead.
 //!
 //! # Expiry
@@ -265,6 +265,8 @@ pub struct Indexes {
     transactions: AtomicU64,
     /// Held by the one backup that is under way.
     backup: Mutex<()>,
+    /// Held while due keys are read again.
+    expiring: Mutex<()>,
     /// Why the file of definitions could not be read; it is not written then.
     broken: OnceLock<String>,
     memory: Option<MemoryBudget>,
@@ -287,6 +289,7 @@ impl Indexes {
             commands,
             transactions: AtomicU64::new(0),
             backup: Mutex::default(),
+            expiring: Mutex::default(),
             broken: OnceLock::new(),
             memory,
         }
@@ -363,9 +366,19 @@ impl Indexes {
         let _ = running.source.write_many(&keys, || ((), present()));
     }
 
+    /// [`expire`](Self::expire) for a query. `held`: the caller holds the keyspace.
+    pub fn expire_now(&self, held: Option<&Keyspace>) {
+        match held {
+            Some(keyspace) => self.expire(keyspace),
+            None => self.expire(&self.commands.read().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
     /// Reads keys again whose deadline has come. The caller holds the keyspace.
     pub fn expire(&self, keyspace: &Keyspace) {
         if self.are_active() {
+            // What another thread has taken is fed when this one goes on.
+            let _one = lock(&self.expiring);
             let due = lock(&self.shared.deadlines).take_due(keyspace.now());
             self.feed(keyspace, due.iter().map(|key| &**key).collect());
         }

@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use crate::request::Arguments;
+
 /// Positions of the first and last key (negative: from the end), and the step between keys.
 pub type KeyPositions = (i64, i64, i64);
 
@@ -40,6 +42,8 @@ pub struct Spec {
     pub hold: Hold,
     /// `MULTI` does not queue it.
     pub at_once: bool,
+    /// Subcommands with flags of their own.
+    pub subcommands: &'static [(&'static str, Spec)],
 }
 
 /// Redis' flag of commands that may need memory.
@@ -70,6 +74,14 @@ impl Spec {
 
     pub fn is_write(&self) -> bool {
         self.has("write")
+    }
+
+    /// The specification that holds for these arguments.
+    pub fn of_call(&self, arguments: Arguments<'_>) -> &Self {
+        let is_called = |(sub, _): &&(&str, Self)| {
+            arguments.len() > 1 && arguments.get(1).eq_ignore_ascii_case(sub.as_bytes())
+        };
+        self.subcommands.iter().find(is_called).map_or(self, |(_, spec)| spec)
     }
 
     /// Whether the command is of an ACL category, named without its `@`.

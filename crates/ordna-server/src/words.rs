@@ -68,6 +68,18 @@ impl<'a> Words<'a> {
     }
 }
 
+/// A name that may be kept: not empty, and without the byte that separates names.
+///
+/// # Errors
+/// It is neither.
+pub fn checked<'a>(name: &'a str, what: &str) -> Result<&'a str, String> {
+    match name {
+        "" => Err(format!("ERR {what} is empty")),
+        _ if name.contains('\0') => Err(format!("ERR {what} has a byte 0: {name:.40?}")),
+        _ => Ok(name),
+    }
+}
+
 /// An argument as text.
 ///
 /// # Errors

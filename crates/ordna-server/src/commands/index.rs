@@ -9,14 +9,14 @@ use ordna_secondary::{
     State as IndexState,
 };
 
-use crate::command::{Command, Outcome, READ_ALL, Task};
+use crate::command::{Command, DEFINE, Outcome, READ_ALL, Task, UNDEFINE};
 use crate::indexes::{PATIENCE, composite, latest, told};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
-use crate::spec::NO_KEY;
+use crate::spec::{NO_KEY, Spec};
 use crate::state::State;
-use crate::words::{Words, text};
+use crate::words::{Words, checked, text};
 
 /// Entries of one reply at most.
 const MOST_ENTRIES: usize = 10_000;
@@ -25,14 +25,26 @@ const ENTRIES: usize = 100;
 /// Entries that OFFSET passes over at most.
 const MOST_PASSED: usize = 1_000_000;
 
-pub const COMMANDS: &[Command] = &[Command::new(
-    "ordna.index",
-    -2,
-    READ_ALL,
-    NO_KEY,
-    "Ordered indexes over fields of hashes: CREATE, SCAN, COUNT, LIST, INFO, DROP.",
-    |_, arguments, _| Ok(Outcome::Task(Task::new(arguments, index))),
-)];
+pub const COMMANDS: &[Command] =
+    &[command(READ_ALL)
+        .with_subcommands(&[("create", changes(DEFINE)), ("drop", changes(UNDEFINE))])];
+
+const fn command(flags: &'static [&'static str]) -> Command {
+    Command::new(
+        "ordna.index",
+        -2,
+        flags,
+        NO_KEY,
+        "Ordered indexes over fields of hashes: CREATE, SCAN, COUNT, LIST, INFO, DROP.",
+        |_, arguments, _| Ok(Outcome::Task(Task::new(arguments, index))),
+    )
+}
+
+const fn changes(flags: &'static [&'static str]) -> Spec {
+    let mut spec = command(flags).spec;
+    spec.group = "ordna";
+    spec
+}
 
 type Done = Result<(), String>;
 
@@ -46,8 +58,8 @@ fn index(
     let word = words.next().unwrap_or_default().to_ascii_lowercase();
     match word.as_slice() {
         b"create" => create(state, held, words, out),
-        b"scan" => scan(state, words, out),
-        b"count" => count(state, words, out),
+        b"scan" => scan(state, held, words, out),
+        b"count" => count(state, held, words, out),
         b"drop" => {
             let name = name_of(&mut words)?;
             end(&words)?;
@@ -96,7 +108,7 @@ fn end(words: &Words<'_>) -> Done {
 
 /// `CREATE name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
 fn create(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
-    let name = name_of(&mut words)?;
+    let name = checked(name_of(&mut words)?, "the name of the index")?;
     if !words.take("on") {
         return Err("ERR ORDNA.INDEX CREATE lacks ON prefix".to_owned());
     }
@@ -104,8 +116,13 @@ fn create(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mu
     if !words.take("parts") {
         return Err("ERR ORDNA.INDEX CREATE lacks PARTS".to_owned());
     }
-    while words.peek().is_some() && !words.take("where") {
-        let field = words.text_of("PARTS")?;
+    let mut filters = false;
+    while words.peek().is_some() {
+        if words.take("where") {
+            filters = true;
+            break;
+        }
+        let field = checked(words.text_of("PARTS")?, "a field of PARTS")?;
         let kind = if words.take("numeric") {
             Kind::Number
         } else if words.take("text") {
@@ -119,15 +136,15 @@ fn create(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mu
             words.take("asc");
         }
         definition = definition.part(part);
-        if words.peek().is_none() {
-            break;
-        }
     }
     let mut filter = Vec::new();
     while let Some(word) = words.next() {
         filter.push(text(word, "the filter")?);
     }
-    if !filter.is_empty() {
+    if filters && filter.is_empty() {
+        return Err("ERR WHERE lacks a filter".to_owned());
+    }
+    if filters {
         definition = definition.filter(Filter::parse(&filter.join(" ")).map_err(told)?);
     }
     definition.check().map_err(told)?;
@@ -229,12 +246,20 @@ fn asked(
     Ok(Asked { query, read: Read { consistency, ..latest(timeout) }, values })
 }
 
+/// A query of the present state finds no hash that has expired.
+fn expire(state: &State, held: Option<&Keyspace>, read: &Read) {
+    if read.consistency == Consistency::RequestPlus {
+        state.indexes.expire_now(held);
+    }
+}
+
 /// `SCAN name …`: a cursor (0: the end) and the keys, with VALUES each with the values of the
 /// parts.
-fn scan(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
+fn scan(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
     let name = name_of(&mut words)?;
     let definition = state.indexes.definition(name)?;
     let Asked { query, read, values } = asked(&mut words, &definition, false)?;
+    expire(state, held, &read);
     let service = state.indexes.service()?;
     let page = service.query(&composite(name), &query, &read).map_err(told)?;
     out.array(2);
@@ -265,10 +290,11 @@ fn show(value: &Value, out: &mut Replies) {
     }
 }
 
-fn count(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
+fn count(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
     let name = name_of(&mut words)?;
     let definition = state.indexes.definition(name)?;
     let Asked { query, read, .. } = asked(&mut words, &definition, true)?;
+    expire(state, held, &read);
     let service = state.indexes.service()?;
     let count = service.count(&composite(name), &query.prefix, &query.range, &read);
     out.count(count.map_err(told)?);

@@ -3,10 +3,11 @@
 //! # Consistency
 //! The candidates come from a cut of the indexes that holds everything written before the query
 //! began. Then a snapshot of the keyspace is taken, from which each candidate is read and checked
-//! in full. No transaction of another client comes between the two. So each document returned is as it was at one moment and passes the query, and a
-//! document that passes from the begin of the query to its end is returned. A document that changes
-//! meanwhile is returned as it was before or after, or, if it comes to pass by that change only,
-//! left out.
+//! in full. No transaction of another client comes between the two. So each document returned is as
+//! it was at one moment and passes the query, and a document that passes from the begin of the query
+//! to its end is returned. A document that changes meanwhile is returned as it was before or after,
+//! or, if it comes to pass by that change only, left out. The total of a query for all documents is
+//! that of the cut.
 //!
 //! # Cost
 //! O(candidates), which are the entries of the smallest index range of the query. Beyond
@@ -18,7 +19,7 @@ use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 use ordna::tuple::{Number, Value};
-use ordna_secondary::{Query, Range, View};
+use ordna_secondary::{Query, Range, View, lower};
 
 use super::parse::{Node, Tag};
 use super::schema::{Field, FieldKind, Schema};
@@ -83,7 +84,7 @@ pub fn check(node: &mut Node, schema: &Schema) -> Result<(), String> {
         Node::Tags { field, tags } => match named(field)?.kind {
             FieldKind::Tag { case_sensitive, .. } => {
                 if !case_sensitive {
-                    tags.iter_mut().for_each(|tag| tag.text = tag.text.to_lowercase());
+                    tags.iter_mut().for_each(|tag| tag.text = lower(&tag.text));
                 }
                 Ok(())
             }
@@ -177,6 +178,7 @@ impl<'a> Plan<'a> {
             let left = until.saturating_duration_since(Instant::now());
             service.wait_until_built(&name, left).map_err(told)?;
         }
+        indexes.expire_now(held);
         let (view, documents) = indexes.states(until, held.is_some())?;
         Ok(Self { schema, node, view, documents, until, timeout })
     }
@@ -338,14 +340,28 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Keys of all documents, in order, from `offset` on.
+    /// Keys of all documents, in order, from `offset` on. O(offset + count): a document that was
+    /// removed since the cut is on no page.
     ///
     /// # Errors
     /// The index failed.
     pub fn page_of_all(&self, offset: usize, count: usize) -> Result<Vec<Vec<u8>>, String> {
-        let query = Query::new().offset(offset).limit(count);
-        let page = self.view.query(&self.schema.documents(), &query).map_err(told)?;
-        Ok(page.entries.into_iter().map(|entry| entry.id).collect())
+        let (index, mut found, mut passed) = (self.schema.documents(), Vec::new(), 0);
+        let mut query = Query::new().limit((offset + count).min(PAGE));
+        while found.len() < count {
+            let page = self.view.query(&index, &query).map_err(told)?;
+            for id in page.entries.into_iter().map(|entry| entry.id) {
+                if found.len() < count && self.read(&id, |_| ()).is_some() {
+                    passed += 1;
+                    if passed > offset {
+                        found.push(id);
+                    }
+                }
+            }
+            let Some(cursor) = page.cursor else { break };
+            query = query.cursor(cursor);
+        }
+        Ok(found)
     }
 
     /// The index and bounds chosen, for people.

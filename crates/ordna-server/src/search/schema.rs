@@ -1,6 +1,6 @@
 //! What an index of `FT.CREATE` is of.
 
-use ordna_secondary::{Explode, IndexDefinition, Kind, Part};
+use ordna_secondary::{Explode, IndexDefinition, Kind, Part, lower};
 use serde::{Deserialize, Serialize};
 
 use crate::hash::Hash;
@@ -88,6 +88,6 @@ impl Field {
         let Some(value) = hash.get(self.path.as_bytes()) else { return false };
         let Ok(text) = std::str::from_utf8(value) else { return false };
         let mut tags = text.split(separator).map(str::trim).filter(|tag| !tag.is_empty());
-        tags.any(|tag| if case_sensitive { passes(tag) } else { passes(&tag.to_lowercase()) })
+        tags.any(|tag| if case_sensitive { passes(tag) } else { passes(&lower(tag)) })
     }
 }

@@ -117,6 +117,9 @@ fn pages_prefixes_values_and_filters() {
         ("CREATE more ON t: PARTS", "0 parts"),
         ("CREATE more ON t: PARTS a WHERE b ~ 5", "filter, at byte"),
         ("CREATE more PARTS a", "lacks ON"),
+        ("CREATE more ON t: PARTS a WHERE", "WHERE lacks a filter"),
+        ("CREATE more\0 ON t: PARTS a", "has a byte 0"),
+        ("CREATE more ON t: PARTS a\0", "has a byte 0"),
         ("NOPE", "unknown subcommand 'nope'"),
     ] {
         let reply = client.say(&format!("ORDNA.INDEX {line}"));
@@ -205,12 +208,24 @@ fn searches_find_what_passes() {
         ("FT.CREATE x FILTER y SCHEMA a TAG", "'FILTER' is not supported"),
         ("FT.CREATE x SCHEMA a TAG a TAG", "Duplicate field"),
         ("FT.CREATE x SCHEMA a TAG WITHSUFFIXTRIE", "'WITHSUFFIXTRIE' is not supported"),
+        ("FT.CREATE x\0 SCHEMA a TAG", "has a byte 0"),
+        ("FT.CREATE x SCHEMA \0 TAG", "has a byte 0"),
+        ("FT.CREATE x SCHEMA a AS b\0 TAG", "has a byte 0"),
         ("FT.INFO nope", "no such index"),
         ("FT.DROPINDEX nope", "no such index"),
         ("FT.CURSOR READ towns 77", "Cursor not found, id: 77"),
     ] {
         let reply = client.say(line);
         assert!(reply.starts_with("-ERR ") && reply.contains(part), "{line}: {reply}");
+    }
+    for [command, name, rest @ ..] in [
+        ["FT.CREATE", "", "SCHEMA", "a", "TAG", "SORTABLE"],
+        ["ORDNA.INDEX CREATE", "", "ON", "t:", "PARTS", "a"],
+    ] {
+        let mut asked: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
+        asked.push(name.as_bytes());
+        asked.extend(rest.map(str::as_bytes));
+        assert_eq!(client.ask(&asked), r"-ERR the name of the index is empty\r\n");
     }
     assert_eq!(words(&client.say("FT._LIST")), ["towns"]);
     assert!(client.say("FT.INFO towns").contains(r"num_docs\r\n:5\r\n"));
@@ -640,4 +655,94 @@ fn kills_under_load_leave_current_indexes() {
     }
     drop(child);
     let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// An index shows no hash that `EXISTS` no longer finds.
+#[test]
+fn queries_find_nothing_expired_or_removed() {
+    let (server, mut client) = client();
+    client.say("ORDNA.INDEX CREATE n ON d: PARTS n");
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC");
+    for _ in 0..30 {
+        for query in ["ORDNA.INDEX COUNT n", "FT.SEARCH ft * LIMIT 0 0"] {
+            client.say("HSET d:1 n 1");
+            client.say("PEXPIRE d:1 5");
+            while client.say("EXISTS d:1") != r":0\r\n" {}
+            let reply = client.say(query);
+            assert!([r":0\r\n", r"*1\r\n:0\r\n"].contains(&reply.as_str()), "{query}: {reply}");
+        }
+    }
+    // Hashes come and go: each that is returned has its field.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::new(server.address);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for id in 0..20 {
+                    client.send(format!("HSET d:{id} n 1\r\nDEL d:{id}\r\n").as_bytes());
+                }
+                (0..40).for_each(|_| drop(client.reply()));
+            }
+        });
+        for _ in 0..2000 {
+            let reply = client.say("FT.SEARCH ft *");
+            if reply.contains(r"*0\r\n") {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                panic!("a hash without fields: {reply}");
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_reader_defines_no_index() {
+    let (server, mut client) = client();
+    client.say("ORDNA.INDEX CREATE kept ON d: PARTS n");
+    for (rules, may) in [
+        ("+@read", false),
+        ("+@read +@write", true),
+        ("+ordna.index", true),
+        ("+ordna.index -@write", false),
+        ("+@write -@read", true),
+        ("+@read +ordna.index|create +ordna.index|drop", true),
+    ] {
+        client.say("ACL DELUSER ann");
+        client.say(&format!("ACL SETUSER ann on nopass ~* {rules}"));
+        let mut ann = Client::new(server.address);
+        ann.say("AUTH ann x");
+        for line in ["ORDNA.INDEX create more ON d: PARTS n", "ORDNA.INDEX DROP more"] {
+            let reply = ann.say(line);
+            assert_eq!(reply == r"+OK\r\n", may, "{rules}: {line}: {reply}");
+        }
+        let reads = ann.say("ORDNA.INDEX COUNT kept") == r":0\r\n";
+        assert_eq!(reads, rules.contains("+@read") || rules.contains("+ordna.index"), "{rules}");
+    }
+}
+
+#[test]
+fn tags_without_case_know_the_sigma_at_the_end() {
+    let (_server, mut client) = client();
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA tag TAG");
+    client.ask(&[b"HSET", b"d:1", b"tag", "ΟΔΟΣΑ".as_bytes()]);
+    client.ask(&[b"HSET", b"d:2", b"tag", "οδος".as_bytes()]);
+    for (query, found) in [("@tag:{ΟΔΟΣ*}", vec!["d:1", "d:2"]), ("@tag:{ΟΔΟΣ}", vec!["d:2"])]
+    {
+        let reply = client.ask(&[b"FT.SEARCH", b"ft", query.as_bytes(), b"NOCONTENT"]);
+        let mut found_ids = ids(&reply);
+        found_ids.sort();
+        assert_eq!(found_ids, found, "{query}");
+    }
+}
+
+#[test]
+fn a_page_has_at_least_one_row() {
+    let (_server, mut client) = client();
+    towns(&mut client);
+    client.say("FT.CREATE towns PREFIX 1 t: SCHEMA country TAG");
+    let first = client.say("FT.AGGREGATE towns * LOAD 1 name WITHCURSOR COUNT 0");
+    assert_eq!(words(&first).iter().filter(|word| *word == "name").count(), 1, "{first}");
+    let cursor = first.trim_end_matches(r"\r\n").rsplit(':').next().unwrap().to_owned();
+    let next = client.say(&format!("FT.CURSOR READ towns {cursor} COUNT 0"));
+    assert_eq!(words(&next).iter().filter(|word| *word == "name").count(), 1, "{next}");
 }

@@ -10,7 +10,7 @@ use crate::request::Arguments;
 use crate::search::schema::{Field, FieldKind, MOST_FIELDS, Schema};
 use crate::state::State;
 use crate::stored::Kind;
-use crate::words::{Words, text};
+use crate::words::{Words, checked, text};
 
 type Done = Result<(), String>;
 
@@ -22,7 +22,8 @@ pub fn create(
     out: &mut Replies,
 ) -> Done {
     let mut words = Words::new(arguments, 1);
-    let name = words.text_of("the name of the index")?.to_owned();
+    let what = "the name of the index";
+    let name = checked(words.text_of(what)?, what)?.to_owned();
     let mut prefixes = Vec::new();
     while !words.take("schema") {
         if words.take("on") {
@@ -95,9 +96,10 @@ fn read_fields(words: &mut Words<'_>, schema: &mut Schema) -> Done {
         return Err("ERR Fields arguments are missing".to_owned());
     }
     while let Some(path) = words.next() {
-        let path = text(path, "the name of a field")?.to_owned();
+        let what = "the name of a field";
+        let path = checked(text(path, what)?, what)?.to_owned();
         let name = match words.take("as") {
-            true => words.text_of("AS")?.to_owned(),
+            true => checked(words.text_of("AS")?, what)?.to_owned(),
             false => path.clone(),
         };
         let kind = if words.take("tag") {
@@ -220,13 +222,14 @@ pub fn list(state: &State, _: Option<&Keyspace>, _: Arguments<'_>, out: &mut Rep
 /// `FT.INFO name`
 pub fn info(
     state: &State,
-    _: Option<&Keyspace>,
+    held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Done {
     let name = text(arguments.get(1), "the name of the index")?;
     let schema = state.indexes.schema(name)?;
     let service = state.indexes.service()?;
+    state.indexes.expire_now(held);
     // So that the counts are those of now; an index under construction is not waited for.
     service.view(&latest(PATIENCE)).map_err(told)?;
     let of = |index: &str| service.info(index).map_err(told);

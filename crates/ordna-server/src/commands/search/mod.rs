@@ -7,10 +7,9 @@ mod common;
 mod define;
 mod find;
 
-use crate::command::{Command, Outcome, READ_ALL, Task};
+use crate::command::{Command, DEFINE, Outcome, READ_ALL, Task};
 use crate::spec::NO_KEY;
 
-const DEFINE: &[&str] = &["write", "denyoom", "@every_key"];
 const DROP: &[&str] = &["write", "@dangerous", "@every_key"];
 
 pub const COMMANDS: &[Command] = &[
