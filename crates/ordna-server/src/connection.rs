@@ -44,8 +44,10 @@ struct Connection<'a> {
     client: Arc<Client>,
     stream: Stream,
     replies: Replies,
-    /// Commands whose replies may not have been sent.
+    /// Replies behind `settled`.
     unsent: usize,
+    /// Bytes of replies whose writes are as durable as they must be.
+    settled: usize,
 }
 
 /// Serves a connection until it ends.
@@ -63,7 +65,8 @@ pub async fn serve(state: Arc<State>, table: &'static Table, stream: Stream, cli
     let mut session = Session::new(client.clone(), user, state.acl.version());
     let replies = Replies::default();
     let peer = client.peer;
-    let mut connection = Connection { state: &state, table, client, stream, replies, unsent: 0 };
+    let mut connection =
+        Connection { state: &state, table, client, stream, replies, unsent: 0, settled: 0 };
     if let Err(error) = connection.converse(&mut session).await {
         tracing::debug!(%peer, %error, "connection ended");
     }
@@ -146,8 +149,7 @@ impl Connection<'_> {
                 session.now = None;
             }
             executed += 1;
-            self.unsent += 1;
-            let before = self.replies.bytes.len();
+            let mut before = self.replies.bytes.len();
             let outcome =
                 dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
             let silent = match session.reply_mode {
@@ -165,17 +167,28 @@ impl Connection<'_> {
             if !matches!(outcome, Outcome::Done) {
                 session.now = None;
             }
+            if matches!(outcome, Outcome::Walk(_) | Outcome::Lookup(_)) {
+                self.settle(session).await;
+                before = self.replies.bytes.len();
+            }
+            let mut replies = usize::from(!silent);
             match outcome {
                 Outcome::Done => {}
-                Outcome::Close => return Ok(false),
+                Outcome::Close => {
+                    self.unsent += replies;
+                    return Ok(false);
+                }
                 Outcome::Walk(walk) => {
-                    self.settle(session).await;
+                    // What its stretches write is settled before its reply is sent.
+                    session.wrote = walk.writes() && self.state.persistence.is_some();
                     self.walk(*walk, silent).await?;
+                    if !session.wrote {
+                        // A part of the reply may have been sent.
+                        self.settled = self.replies.bytes.len();
+                        replies = 0;
+                    }
                 }
-                Outcome::Lookup(lookup) => {
-                    self.settle(session).await;
-                    self.look_up(*lookup, silent).await?;
-                }
+                Outcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
                 // An error says that the freeing thread is gone, and the memory with it.
                 Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 Outcome::Task(task) => {
@@ -187,6 +200,7 @@ impl Connection<'_> {
             if silent {
                 self.replies.bytes.truncate(before.min(self.replies.bytes.len()));
             }
+            self.unsent += replies;
             if self.replies.bytes.len() > SEND {
                 self.settle(session).await;
                 self.send().await?;
@@ -212,19 +226,19 @@ impl Connection<'_> {
     /// that was not sent becomes an error.
     async fn settle(&mut self, session: &mut Session) {
         let unsent = std::mem::take(&mut self.unsent);
-        if !std::mem::take(&mut session.wrote) {
-            return;
-        }
-        if let Err(error) = durable::settle(self.state).await {
+        if std::mem::take(&mut session.wrote)
+            && let Err(error) = durable::settle(self.state).await
+        {
             let error = refused(error);
-            self.replies.bytes.clear();
+            self.replies.bytes.truncate(self.settled);
             (0..unsent).for_each(|_| self.replies.error(&error));
         }
+        self.settled = self.replies.bytes.len();
     }
 
     /// Waits while clients pause, but for the commands that end a pause.
     async fn wait_for_pause(&self, arguments: Arguments<'_>) {
-        let spec = self.table.catalog.find(arguments.get(0));
+        let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
         let writes = spec.is_none_or(|spec| spec.is_write() || spec.name == "exec");
         if spec.is_none_or(|spec| spec.name != "client") {
             tokio::select! {
@@ -327,6 +341,7 @@ impl Connection<'_> {
         if sent > 0 {
             self.state.stats.sent(sent);
             self.replies.bytes.clear();
+            self.settled = 0;
             if matches!(self.stream, Stream::Tls(_)) {
                 self.stream.flush().await?;
             }

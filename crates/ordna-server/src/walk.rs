@@ -18,6 +18,7 @@ use std::sync::Arc;
 use ordna::index::bounds_cross;
 use ordna::{Direction, OrderedIndex};
 
+use crate::command::refused;
 use crate::cursors::Position;
 use crate::glob::Pattern;
 use crate::keyspace::Keyspace;
@@ -115,6 +116,11 @@ impl Walk {
         }
     }
 
+    /// Whether it changes the keyspace.
+    pub fn writes(&self) -> bool {
+        matches!(self.purpose, Purpose::Delete)
+    }
+
     /// Goes on for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
     /// caller that holds the keyspace alone gives it as `held`.
     ///
@@ -126,15 +132,17 @@ impl Walk {
         held: Option<&Keyspace>,
         out: &mut Replies,
     ) -> Result<bool, String> {
-        if matches!(self.purpose, Purpose::Delete) {
-            let over = match held {
+        if self.writes() {
+            let removed = match held {
                 Some(keys) => self.remove(keys, state),
                 None => self.remove(&state.keys(), state),
             };
-            if over {
-                out.count(self.count);
+            match removed {
+                Ok(false) => return Ok(false),
+                Ok(true) => out.count(self.count),
+                Err(error) => out.error(&refused(error)),
             }
-            return Ok(over);
+            return Ok(true);
         }
         self.found.resp3 = out.resp3;
         let snapshot = match self.snapshot.clone() {
@@ -257,7 +265,7 @@ impl Walk {
     }
 
     /// Removes the keys of a stretch; whether the walk is at its end.
-    fn remove(&mut self, keys: &Keyspace, state: &State) -> bool {
+    fn remove(&mut self, keys: &Keyspace, state: &State) -> Result<bool, ordna::Error> {
         let mut met = 0;
         let (mut last, mut covered) = (None, Vec::new());
         keys.visit(borrow(&self.lower), borrow(&self.upper), Direction::Ascending, |key, _| {
@@ -273,14 +281,15 @@ impl Walk {
         });
         if met > 0 {
             let upper = last.as_deref().map_or(borrow(&self.upper), Bound::Included);
-            self.count += keys.remove_range(borrow(&self.lower), upper);
+            let removed = keys.try_remove_range(borrow(&self.lower), upper);
             // The bounds do not cross: there was a key within.
             state.watches.removed_within(borrow(&self.lower), upper);
             state.indexes.written(keys, covered.iter().map(Vec::as_slice));
+            self.count += removed?;
         }
-        let Some(last) = last else { return true };
+        let Some(last) = last else { return Ok(true) };
         self.lower = Bound::Excluded(last);
-        false
+        Ok(false)
     }
 
     /// The length of an array reply.

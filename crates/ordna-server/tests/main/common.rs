@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ordna_server::{Config, Data, Server};
+use ordna_server::{Config, Data, LogSync, Server};
 use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp3::decode::complete::decode as decode3;
 use tokio::sync::oneshot;
@@ -130,6 +130,7 @@ fn is_a_server() {
         }
         let number: usize = value.parse().unwrap();
         match name {
+            "always" => config.data.as_mut().expect("first a directory").log = LogSync::Always,
             "max_memory" => config.max_memory = Some(number),
             "max_clients" => config.max_clients = number,
             "clients_memory" => config.max_clients_memory = Some(number),

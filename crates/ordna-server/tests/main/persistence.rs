@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordna::backup::Compression;
 use ordna_server::{Config, Data, LogSync};
 
-use crate::common::{Client, Running, request, show, start};
+use crate::common::{Client, Running, request, show, spawn, start};
 
 struct Dir(PathBuf);
 
@@ -211,4 +211,26 @@ fn a_long_log_is_backed_up_and_as_many_backups_are_kept_as_asked() {
     let mut client = loaded(&server);
     assert_eq!(say(&mut client, "DBSIZE"), ":100");
     assert_eq!(say(&mut client, "GET k7"), "$24 a-value-of-some-length-3");
+}
+
+/// A removal of several stretches: a kill right behind its reply loses none of them.
+#[test]
+fn a_range_that_was_removed_stays_removed_after_a_kill() {
+    for settings in ["", " always=1"] {
+        let dir = Dir::new("killed");
+        let settings = format!("dir={}{settings}", dir.0.display());
+        for round in 0..4 {
+            let child = spawn(&settings);
+            let mut client = Client::new(child.address);
+            while client.say("DBSIZE").contains("LOADING") {}
+            assert_eq!(say(&mut client, "DBSIZE"), ":0", "round {round}");
+            let keys: String = (0..1500).map(|n| format!(" key{n} 1")).collect();
+            assert_eq!(say(&mut client, &format!("MSET{keys}")), "+OK");
+            // Replies before and behind it are those of their commands.
+            client.send(b"PING\r\nORDNA.DELRANGE - +\r\nKEYS *\r\nPING\r\n");
+            let replies: Vec<String> = (0..4).map(|_| show(&client.reply())).collect();
+            let expected = [r"+PONG\r\n", r":1500\r\n", r"*0\r\n", r"+PONG\r\n"];
+            assert_eq!(replies, expected, "round {round}");
+        }
+    }
 }
