@@ -31,7 +31,6 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::ShardedLock;
 use ordna::backup::BackupOptions;
-use ordna::tuple::Value;
 use ordna::{Direction, MemoryBudget};
 use ordna_secondary::{
     Changed, Document, DocumentStore, Embedded, Error, IndexDefinition, Named, Options, Read,
@@ -39,7 +38,6 @@ use ordna_secondary::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::hash::Hash;
 use crate::keyspace::Keyspace;
 use crate::resume::{self, Replay, Resume, Token};
 use crate::search::schema::Schema;
@@ -146,7 +144,7 @@ impl Shared {
 
     /// The document of an entry of the store.
     fn document(&self, key: &[u8], stored: &[u8], expires_at: Option<u64>) -> Option<Document> {
-        let document = document_of(stored::hash(stored)?);
+        let document = stored::document(stored::hash(stored)?);
         if let Some(deadline) = expires_at {
             lock(&self.deadlines).note(key, deadline);
         }
@@ -157,21 +155,6 @@ impl Shared {
         let read = |put: ordna::Put<&[u8]>| self.document(key, put.value, put.expires_at);
         keyspace.get_entry_with(key, read).flatten()
     }
-}
-
-/// Fields whose names are UTF-8; values that are not are byte strings.
-fn document_of(hash: Hash<'_>) -> Document {
-    let mut document = Document::new();
-    for (field, value) in hash.iter() {
-        if let Ok(field) = std::str::from_utf8(field) {
-            let value = match std::str::from_utf8(value) {
-                Ok(text) => Value::String(text.to_owned()),
-                Err(_) => Value::Bytes(value.to_vec()),
-            };
-            document.push(field, value);
-        }
-    }
-    document
 }
 
 struct Documents(Arc<Shared>);

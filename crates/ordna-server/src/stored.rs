@@ -7,6 +7,9 @@
 
 use std::borrow::Borrow;
 
+use ordna::tuple::Value;
+use ordna_secondary::Document;
+
 use crate::hash::{self, Hash, MARK};
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -43,6 +46,21 @@ pub fn string(stored: &[u8]) -> Option<&[u8]> {
         [MARK, MARK, ..] => Some(&stored[1..]),
         _ => Some(stored),
     }
+}
+
+/// The document of a hash: fields whose names are UTF-8; values that are not are byte strings.
+pub fn document(hash: Hash<'_>) -> Document {
+    let mut document = Document::new();
+    for (field, value) in hash.iter() {
+        if let Ok(field) = std::str::from_utf8(field) {
+            let value = match std::str::from_utf8(value) {
+                Ok(text) => Value::String(text.to_owned()),
+                Err(_) => Value::Bytes(value.to_vec()),
+            };
+            document.push(field, value);
+        }
+    }
+    document
 }
 
 /// The hash that is stored so; `None` for a string.
