@@ -7,12 +7,12 @@
 //! {"op":"delete","id":"town:1"}
 //! ```
 //! `insert` and `update` both give the whole document. The file is one bucket; the sequence number
-//! of a
-//! change is the offset behind its line. Lines may be appended while the service runs; a last line
-//! without its end is read once the end is there. The identity of the history is that of the first
-//! line.
+//! of a change is the offset behind its line. Lines may be appended while the service runs; a last
+//! line without its end is read once the end is there. The identity of the history is that of the
+//! first line and of the file's inode. A file that takes the place of the former one begins a new
+//! history: the end of the former one is where it is noticed.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -71,6 +71,18 @@ fn parse(path: &Path, line: &[u8], end: u64) -> Result<Mutation, SourceError> {
     Ok(Mutation { bucket: 0, seq: end, id: parsed.id.into_bytes().into(), document })
 }
 
+/// The device and inode of a file; of all files the same where there are none.
+#[cfg(unix)]
+fn inode(file: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (file.dev(), file.ino())
+}
+
+#[cfg(not(unix))]
+fn inode(_: &Metadata) -> (u64, u64) {
+    (0, 0)
+}
+
 fn failed(path: &Path, offset: u64, reason: impl ToString) -> SourceError {
     SourceError::Failed {
         place: format!("{}:{offset}", path.display()),
@@ -97,6 +109,12 @@ impl Lines {
         file.seek(SeekFrom::Start(at)).map_err(|error| failed(path, at, error))?;
         let input = BufReader::with_capacity(1 << 20, file);
         Ok(Some(Self { path: path.to_owned(), input, line: Vec::new(), at }))
+    }
+
+    /// Whether another file has taken its place.
+    fn is_replaced(&self) -> bool {
+        let (open, found) = (self.input.get_ref().metadata(), std::fs::metadata(&self.path));
+        matches!((open, found), (Ok(open), Ok(found)) if inode(&open) != inode(&found))
     }
 
     /// The next line with its end; `None`: there is none yet.
@@ -137,13 +155,19 @@ impl ChangeSource for NdjsonFile {
 
     fn newest(&self, _: u32) -> Result<Position, SourceError> {
         let Some(mut lines) = Lines::open(&self.path, 0)? else { return Ok(Position::default()) };
+        let io = |error| failed(&self.path, 0, error);
+        let (_, inode) = inode(&lines.input.get_ref().metadata().map_err(io)?);
         let identity = match lines.next()? {
             None => return Ok(Position::default()),
-            Some(first) => u64::from(crc32fast::hash(first)) | 1 << 32,
+            Some(first) => {
+                let mut hasher = crc32fast::Hasher::new();
+                hasher.update(first);
+                hasher.update(&inode.to_le_bytes());
+                u64::from(hasher.finalize()) | 1 << 32
+            }
         };
         // The end of the last whole line.
         let mut seq = lines.at;
-        let io = |error| failed(&self.path, 0, error);
         let mut end = std::fs::metadata(&self.path).map_err(io)?.len();
         let mut piece = vec![0; 64 << 10];
         let file = lines.input.get_mut();
@@ -215,6 +239,10 @@ impl ChangeSource for NdjsonFile {
             match open.change()? {
                 Some(change) => {
                     feed.push(change)?;
+                }
+                None if open.is_replaced() => {
+                    (at, identity, lines) = (0, self.newest(0)?.identity, None);
+                    feed.reset(0, identity);
                 }
                 None => {
                     let length = std::fs::metadata(&self.path).map_or(0, |found| found.len());

@@ -114,6 +114,30 @@ fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// The new file begins with the same line, and is longer than the former one.
+#[test]
+fn a_file_that_is_replaced_begins_anew() {
+    let dir = directory("replaced");
+    let (path, new) = (dir.join("towns.ndjson"), dir.join("new.ndjson"));
+    append(&path, 1, 500);
+    let service = start(&path, &dir.join("backups"));
+    service.create(by_n()).unwrap();
+    service.wait_until_built("by_n", SOON).unwrap();
+    let before = assert_whole(&service, &path).positions()[0];
+    append(&new, 1, 1);
+    append(&new, 3000, 900);
+    std::fs::rename(&new, &path).unwrap();
+    let began = std::time::Instant::now();
+    while service.fed().positions()[0].identity == before.identity {
+        assert!(began.elapsed() < SOON, "the new file is not noticed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    append(&path, 3900, 10);
+    assert_whole(&service, &path);
+    drop(service);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
 #[test]
 fn a_damaged_line_ends_the_source_and_names_its_place() {
     let dir = directory("damaged");
