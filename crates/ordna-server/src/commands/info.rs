@@ -147,6 +147,7 @@ fn memory(facts: &Facts<'_>) -> String {
         ("mem_fragmentation_ratio", &format!("{ratio:.2}")),
         ("mem_clients_normal", &clients),
         ("mem_clients_limit", &state.settings.clients_memory.get()),
+        ("mem_search_cursors", &state.results.bytes()),
         ("mem_allocator", &"jemalloc"),
     ])
 }

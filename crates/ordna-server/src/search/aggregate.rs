@@ -1,18 +1,23 @@
 //! `FT.AGGREGATE`: documents in groups, with sums over them.
 //!
-//! Groups are in the order of their values. Groups and rows are bounded by [`MOST_ROWS`].
+//! Groups are in the order of their values. Groups and rows are bounded by [`MOST_ROWS`], and their
+//! memory by [`MOST_BYTES`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::order::Key;
 use super::plan::Plan;
-use super::schema::Schema;
+use super::schema::{FieldKind, KEY, Schema};
 use crate::hash::Hash;
 
 /// Rows or groups of an aggregation at most.
 pub const MOST_ROWS: usize = 100_000;
 /// Columns of LOAD * at most.
 const MOST_COLUMNS: usize = 1024;
+/// Bytes of an aggregation's rows or groups at most.
+const MOST_BYTES: usize = 64 << 20;
+/// Bytes of an allocation, and of an entry of a map, beside the content.
+const OVERHEAD: usize = 16;
 /// Rows that SORTBY leaves without LIMIT or MAX, as in RediSearch.
 const SORTED: usize = 10;
 
@@ -53,20 +58,61 @@ pub enum Step {
     },
 }
 
-type Cell = Option<Vec<u8>>;
+type Cell = Option<Box<[u8]>>;
+
+fn bytes_of(cell: &[u8]) -> usize {
+    size_of::<(usize, Box<[u8]>)>() + OVERHEAD + cell.len()
+}
+
+/// The cells that a row has, by their columns in ascending order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Row(Vec<(usize, Box<[u8]>)>);
+
+impl Row {
+    fn of(cells: impl Iterator<Item = Cell>) -> Self {
+        Self(cells.enumerate().filter_map(|(at, cell)| Some((at, cell?))).collect())
+    }
+
+    fn set(&mut self, column: usize, cell: &[u8]) {
+        match self.0.binary_search_by_key(&column, |(column, _)| *column) {
+            Ok(at) => self.0[at].1 = cell.into(),
+            Err(at) => self.0.insert(at, (column, cell.into())),
+        }
+    }
+
+    fn get(&self, column: usize) -> Option<&[u8]> {
+        let at = self.0.binary_search_by_key(&column, |(column, _)| *column).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    /// The cells with their columns.
+    pub fn cells(&self) -> impl ExactSizeIterator<Item = (usize, &[u8])> {
+        self.0.iter().map(|(column, cell)| (*column, &**cell))
+    }
+
+    /// Its memory.
+    pub fn bytes(&self) -> usize {
+        let cells: usize = self.0.iter().map(|(_, cell)| bytes_of(cell)).sum();
+        size_of::<Self>() + OVERHEAD + cells
+    }
+}
 
 /// Rows with named columns.
 #[derive(Debug, Default, PartialEq)]
 pub struct Table {
     pub columns: Vec<String>,
-    pub rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Row>,
 }
 
 impl Table {
     fn column(&self, name: &str) -> Result<usize, String> {
         let found = self.columns.iter().position(|column| column == name);
-        found.ok_or_else(|| format!("ERR Property '{name}' is not there: LOAD it, or group by it"))
+        found.ok_or_else(|| no_property(name))
     }
+}
+
+fn no_property(name: &str) -> String {
+    format!("ERR Property '{name}' is not there: LOAD it, or group by it")
 }
 
 /// Numbers of a group.
@@ -96,14 +142,14 @@ impl Sums {
     /// Without numbers only COUNT and SUM are known.
     fn cell(&self, function: Function) -> Cell {
         let number = match function {
-            Function::Count => return Some(self.count.to_string().into_bytes()),
+            Function::Count => return Some(self.count.to_string().into_bytes().into()),
             Function::Sum => self.sum,
             _ if self.numbers == 0 => return None,
             Function::Min => self.min,
             Function::Max => self.max,
             Function::Average => self.sum / self.numbers as f64,
         };
-        Some(number.to_string().into_bytes())
+        Some(number.to_string().into_bytes().into())
     }
 }
 
@@ -111,21 +157,30 @@ impl Sums {
 struct Groups<'a> {
     reducers: &'a [Reducer],
     of: BTreeMap<Vec<Cell>, Vec<Sums>>,
+    bytes: usize,
 }
 
 impl<'a> Groups<'a> {
     fn new(reducers: &'a [Reducer]) -> Self {
-        Self { reducers, of: BTreeMap::new() }
+        Self { reducers, of: BTreeMap::new(), bytes: 0 }
     }
 
     /// Adds a row, whose cells `cell` returns by the number of the reducer.
-    fn add<'c>(&mut self, key: Vec<Cell>, mut cell: impl FnMut(usize) -> Option<&'c [u8]>) -> bool {
-        if self.of.len() >= MOST_ROWS && !self.of.contains_key(&key) {
-            return false;
+    fn add<'c>(
+        &mut self,
+        key: Vec<Cell>,
+        mut cell: impl FnMut(usize) -> Option<&'c [u8]>,
+    ) -> Result<(), String> {
+        if !self.of.contains_key(&key) {
+            let cells: usize =
+                key.iter().map(|cell| bytes_of(cell.as_deref().unwrap_or(&[]))).sum();
+            let sums = self.reducers.len() * size_of::<Sums>();
+            self.bytes += size_of::<(Vec<Cell>, Vec<Sums>)>() + 2 * OVERHEAD + cells + sums;
+            check(self.of.len() + 1, self.bytes)?;
         }
         let sums = self.of.entry(key).or_insert_with(|| vec![Sums::NONE; self.reducers.len()]);
         sums.iter_mut().enumerate().for_each(|(at, sums)| sums.add(cell(at)));
-        true
+        Ok(())
     }
 
     fn finish(self, by: &[String]) -> Table {
@@ -134,18 +189,37 @@ impl<'a> Groups<'a> {
         let row = |(mut key, sums): (Vec<Cell>, Vec<Sums>)| {
             let cells = self.reducers.iter().zip(&sums);
             key.extend(cells.map(|(reducer, sums)| sums.cell(reducer.function)));
-            key
+            Row::of(key.into_iter())
         };
         Table { columns, rows: self.of.into_iter().map(row).collect() }
     }
 }
 
-fn too_many() -> String {
-    format!("ERR the aggregation has more than {MOST_ROWS} rows; narrow the query or group it")
+/// Refuses more rows, or more bytes of them, than an aggregation may have.
+fn check(rows: usize, bytes: usize) -> Result<(), String> {
+    if rows > MOST_ROWS {
+        return Err(format!(
+            "ERR the aggregation has more than {MOST_ROWS} rows; narrow the query or group it"
+        ));
+    }
+    if bytes > MOST_BYTES {
+        return Err(format!(
+            "ERR the aggregation takes more than {MOST_BYTES} bytes; narrow the query or group it"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether each document may have it: a field of the schema, or the key.
+fn is_known(schema: &Schema, name: &str) -> bool {
+    name == KEY || schema.field(name).is_some()
 }
 
 /// The cell of a document.
-fn cell<'h>(schema: &Schema, hash: &Hash<'h>, name: &str) -> Option<&'h [u8]> {
+fn cell<'h>(schema: &Schema, id: &'h [u8], hash: &Hash<'h>, name: &str) -> Option<&'h [u8]> {
+    if name == KEY {
+        return Some(id);
+    }
     let path = schema.field(name).map_or(name, |field| field.path.as_str());
     hash.get(path.as_bytes())
 }
@@ -155,6 +229,14 @@ fn cell<'h>(schema: &Schema, hash: &Hash<'h>, name: &str) -> Option<&'h [u8]> {
 pub struct Load {
     pub fields: Vec<(String, String)>,
     pub all: bool,
+}
+
+impl Load {
+    /// The name in the document of a name in the row.
+    fn path(&self, name: &str) -> Option<&str> {
+        let loaded = self.fields.iter().find(|(column, _)| column == name);
+        loaded.map(|(_, path)| path.as_str())
+    }
 }
 
 /// Runs an aggregation; returns its rows, and how many there were before the last LIMIT.
@@ -170,22 +252,26 @@ pub fn run(
     let (mut table, rest) = match steps {
         [Step::Group { by, reducers }, rest @ ..] if !load.all => {
             let mut groups = Groups::new(reducers);
-            let mut fits = true;
-            let path = |name: &str| {
-                let loaded = load.fields.iter().find(|(column, _)| column == name);
-                loaded.map_or_else(|| name.to_owned(), |(_, path)| path.clone())
+            let path = |name: &String| match load.path(name) {
+                Some(path) => Ok(path.to_owned()),
+                None if is_known(schema, name) => Ok(name.clone()),
+                None => Err(no_property(name)),
             };
-            let (by_paths, paths): (Vec<String>, Vec<String>) = (
-                by.iter().map(|name| path(name)).collect(),
-                reducers.iter().map(|reducer| path(&reducer.field)).collect(),
-            );
-            plan.visit(|_, hash| {
-                let key = by_paths.iter().map(|name| cell(schema, hash, name).map(<[u8]>::to_vec));
-                fits &= groups.add(key.collect(), |at| cell(schema, hash, &paths[at]));
+            let by_paths = by.iter().map(path).collect::<Result<Vec<_>, _>>()?;
+            let paths = reducers.iter().map(|reducer| match reducer.function {
+                Function::Count => Ok(String::new()),
+                _ => path(&reducer.field),
+            });
+            let paths = paths.collect::<Result<Vec<_>, _>>()?;
+            let mut done = Ok(());
+            plan.visit(|id, hash| {
+                if done.is_ok() {
+                    let key = by_paths.iter().map(|name| cell(schema, id, hash, name));
+                    let key = key.map(|cell| cell.map(Box::from)).collect();
+                    done = groups.add(key, |at| cell(schema, id, hash, &paths[at]));
+                }
             })?;
-            if !fits {
-                return Err(too_many());
-            }
+            done?;
             (groups.finish(by), rest)
         }
         _ => (rows(plan, schema, load, steps)?, steps),
@@ -198,15 +284,16 @@ pub fn run(
                 total = table.rows.len();
             }
             Step::Sort { by, most } => {
-                let columns = by
-                    .iter()
-                    .map(|(name, descending)| Ok((table.column(name)?, *descending)))
-                    .collect::<Result<Vec<_>, String>>()?;
-                let key = |row: &[Cell], at: usize| Key::of_text(row[at].as_deref());
+                let before = &steps[..steps.len() - rest.len() + at];
+                let column = |(name, descending): &(String, bool)| {
+                    Ok((table.column(name)?, kind_of(schema, load, before, name), *descending))
+                };
+                let columns = by.iter().map(column).collect::<Result<Vec<_>, String>>()?;
                 table.rows.sort_by(|a, b| {
-                    let orders = columns.iter();
-                    let mut orders =
-                        orders.map(|(at, desc)| key(a, *at).compare(&key(b, *at), *desc));
+                    let mut orders = columns.iter().map(|(at, kind, descending)| {
+                        let key = |row: &Row| Key::of_cell(*kind, row.get(*at));
+                        key(a).compare(&key(b), *descending)
+                    });
                     orders.find(|order| order.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
                 });
                 let is_limited = matches!(rest.get(at + 1), Some(Step::Limit { .. }));
@@ -227,59 +314,75 @@ pub fn run(
     Ok((table, total))
 }
 
+/// The type of a column, if the schema tells it and no group has made it.
+fn kind_of(schema: &Schema, load: &Load, before: &[Step], name: &str) -> Option<FieldKind> {
+    let is_reduced = before.iter().any(|step| match step {
+        Step::Group { reducers, .. } => reducers.iter().any(|reducer| reducer.name == name),
+        Step::Sort { .. } | Step::Limit { .. } => false,
+    });
+    let field = schema.field(load.path(name).unwrap_or(name)).filter(|_| !is_reduced);
+    field.map(|field| field.kind)
+}
+
 /// The documents as rows.
 fn rows(plan: &Plan<'_>, schema: &Schema, load: &Load, steps: &[Step]) -> Result<Table, String> {
     let mut fields = load.fields.clone();
     let mut columns: Vec<String> = fields.iter().map(|(name, _)| name.clone()).collect();
-    // What is sorted by before a group need not be loaded if it is of the schema.
+    // What steps up to a group name need not be loaded if it is of the schema.
     for step in steps {
+        let (mut names, mut is_last): (Vec<&String>, _) = (Vec::new(), false);
         match step {
-            Step::Group { .. } => break,
-            Step::Sort { by, .. } => {
-                for (name, _) in by {
-                    if schema.field(name).is_some() && !columns.contains(name) {
-                        columns.push(name.clone());
-                        fields.push((name.clone(), name.clone()));
-                    }
-                }
+            Step::Group { by, reducers } => {
+                names.extend(by.iter().chain(reducers.iter().map(|reducer| &reducer.field)));
+                is_last = true;
             }
+            Step::Sort { by, .. } => names.extend(by.iter().map(|(name, _)| name)),
             Step::Limit { .. } => {}
         }
-    }
-    let mut table = Table { columns, rows: Vec::new() };
-    let mut fits = true;
-    plan.visit(|_, hash| {
-        fits &= table.rows.len() < MOST_ROWS;
-        if !fits {
-            return;
-        }
-        let known = fields.iter().map(|(_, path)| cell(schema, hash, path).map(<[u8]>::to_vec));
-        let mut row: Vec<Cell> = known.collect();
-        if load.all {
-            for (field, value) in hash.iter() {
-                let name = String::from_utf8_lossy(field);
-                match table.columns.iter().position(|column| *column == name) {
-                    Some(at) => {
-                        row.resize(row.len().max(at + 1), None);
-                        row[at] = Some(value.to_vec());
-                    }
-                    None if table.columns.len() < MOST_COLUMNS => {
-                        table.columns.push(name.into_owned());
-                        row.resize(table.columns.len() - 1, None);
-                        row.push(Some(value.to_vec()));
-                    }
-                    None => fits = false,
-                }
+        for name in names {
+            if is_known(schema, name) && !columns.contains(name) {
+                columns.push(name.clone());
+                fields.push((name.clone(), name.clone()));
             }
         }
+        if is_last {
+            break;
+        }
+    }
+    let names = columns.iter().enumerate().map(|(at, name)| (name.clone(), at));
+    let mut known: HashMap<String, usize> = names.collect();
+    let mut table = Table { columns, rows: Vec::new() };
+    let (mut bytes, mut done) = (0, Ok(()));
+    plan.visit(|id, hash| {
+        if done.is_err() {
+            return;
+        }
+        let cells = fields.iter().map(|(_, path)| cell(schema, id, hash, path));
+        let mut row = Row::of(cells.map(|cell| cell.map(Box::from)));
+        for (field, value) in hash.iter().filter(|_| load.all) {
+            let name = String::from_utf8_lossy(field);
+            let column = match known.get(&*name) {
+                Some(column) => *column,
+                None if table.columns.len() == MOST_COLUMNS => {
+                    done = Err(format!(
+                        "ERR the documents have more than {MOST_COLUMNS} fields together: LOAD some of them by name"
+                    ));
+                    return;
+                }
+                None => {
+                    known.insert(name.clone().into_owned(), table.columns.len());
+                    table.columns.push(name.into_owned());
+                    table.columns.len() - 1
+                }
+            };
+            row.set(column, value);
+        }
+        row.0.shrink_to_fit();
+        bytes += row.bytes();
+        done = check(table.rows.len() + 1, bytes);
         table.rows.push(row);
     })?;
-    if !fits {
-        return Err(too_many());
-    }
-    let width = table.columns.len();
-    table.rows.iter_mut().for_each(|row| row.resize(width, None));
-    Ok(table)
+    done.map(|()| table)
 }
 
 fn group(table: &Table, by: &[String], reducers: &[Reducer]) -> Result<Table, String> {
@@ -291,9 +394,8 @@ fn group(table: &Table, by: &[String], reducers: &[Reducer]) -> Result<Table, St
     let columns = reducers.iter().map(column).collect::<Result<Vec<_>, _>>()?;
     let mut groups = Groups::new(reducers);
     for row in &table.rows {
-        let key = keys.iter().map(|at| row[*at].clone()).collect();
-        // There are no more groups than rows.
-        groups.add(key, |at| columns[at].and_then(|at| row[at].as_deref()));
+        let key = keys.iter().map(|at| row.get(*at).map(Box::from)).collect();
+        groups.add(key, |at| columns[at].and_then(|at| row.get(at)))?;
     }
     Ok(groups.finish(by))
 }

@@ -37,6 +37,17 @@ impl Key {
         }
     }
 
+    /// The value of a text, as a field of this type has it.
+    pub fn of_cell(kind: Option<FieldKind>, text: Option<&[u8]>) -> Self {
+        match (kind, Self::of_text(text)) {
+            (Some(FieldKind::Numeric), Self::Text(_)) => Self::Missing,
+            (Some(FieldKind::Tag { .. }), _) => text.map_or(Self::Missing, |text| {
+                Self::Text(String::from_utf8_lossy(text).to_lowercase())
+            }),
+            (_, key) => key,
+        }
+    }
+
     /// The order of two keys; a missing one is last in either direction.
     pub fn compare(&self, other: &Self, descending: bool) -> Ordering {
         let order = match (self, other) {

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::aggregate::Table;
+use super::aggregate::{Row, Table};
 
 /// Cursors at most; each holds the rows of an aggregation.
 const MOST: usize = 128;
+/// Bytes of the rows of all cursors at most.
+const MOST_BYTES: usize = 128 << 20;
 /// How long a cursor may wait, unless less is asked for: RediSearch's default, and most.
 pub const MOST_IDLE: Duration = Duration::from_secs(300);
 
@@ -16,6 +18,8 @@ pub const MOST_IDLE: Duration = Duration::from_secs(300);
 pub struct Waiting {
     pub index: String,
     pub table: Table,
+    /// Memory of the rows.
+    pub bytes: usize,
     pub count: usize,
     pub idle: Duration,
     until: Instant,
@@ -25,6 +29,12 @@ pub struct Waiting {
 struct Held {
     cursors: BTreeMap<u64, Waiting>,
     last: u64,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.cursors.values().map(|waiting| waiting.bytes).sum()
+    }
 }
 
 /// The cursors of all clients.
@@ -42,7 +52,7 @@ impl Results {
     /// Keeps rows; returns the number of their cursor.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many, or their rows take too much memory.
     pub fn keep(
         &self,
         index: &str,
@@ -56,9 +66,15 @@ impl Results {
                 "ERR there are {MOST} cursors already; read them or FT.CURSOR DEL"
             ));
         }
+        let bytes = table.rows.iter().map(Row::bytes).sum();
+        if held.bytes() + bytes > MOST_BYTES {
+            return Err(format!(
+                "ERR the cursors would take more than {MOST_BYTES} bytes; read them or FT.CURSOR DEL"
+            ));
+        }
         held.last += 1;
-        let (number, until) = (held.last, Instant::now() + idle);
-        held.cursors.insert(number, Waiting { index: index.to_owned(), table, count, idle, until });
+        let (number, until, index) = (held.last, Instant::now() + idle, index.to_owned());
+        held.cursors.insert(number, Waiting { index, table, bytes, count, idle, until });
         Ok(number)
     }
 
@@ -88,6 +104,11 @@ impl Results {
     /// Forgets the cursors of an index.
     pub fn forget(&self, index: &str) {
         self.held().cursors.retain(|_, waiting| waiting.index != index);
+    }
+
+    /// Memory of the rows that wait.
+    pub fn bytes(&self) -> usize {
+        self.held().bytes()
     }
 
     /// Cursors of an index, and of all.

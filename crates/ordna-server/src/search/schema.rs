@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash::Hash;
 
+/// The name of a document's key among its fields.
+pub const KEY: &str = "__key";
 /// Fields of a schema at most.
 pub const MOST_FIELDS: usize = 128;
 

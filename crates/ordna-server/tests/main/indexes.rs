@@ -271,6 +271,10 @@ fn aggregations_group_and_count() {
         ("GROUPBY 1 @country REDUCE SUM 0", "takes 1 arguments"),
         ("GROUPBY 1 @country SORTBY 1 @nope", "Property 'nope' is not there"),
         ("SORTBY 1 @nope", "Property 'nope' is not there"),
+        ("GROUPBY 1 @nope", "Property 'nope' is not there"),
+        ("GROUPBY 1 @country REDUCE SUM 1 @nope", "Property 'nope' is not there"),
+        ("SORTBY 1 @country GROUPBY 1 @nope", "Property 'nope' is not there"),
+        ("LOAD * GROUPBY 1 @nope", "Property 'nope' is not there"),
     ] {
         let reply = client.say(&format!("FT.AGGREGATE towns * {rest}"));
         assert!(reply.starts_with("-ERR ") && reply.contains(part), "{rest}: {reply}");
@@ -745,4 +749,23 @@ fn a_page_has_at_least_one_row() {
     let cursor = first.trim_end_matches(r"\r\n").rsplit(':').next().unwrap().to_owned();
     let next = client.say(&format!("FT.CURSOR READ towns {cursor} COUNT 0"));
     assert_eq!(words(&next).iter().filter(|word| *word == "name").count(), 1, "{next}");
+}
+
+#[test]
+fn aggregations_know_keys_and_types() {
+    let (_server, mut client) = client();
+    towns(&mut client);
+    client.say("FT.CREATE towns PREFIX 1 t: SCHEMA country TAG population AS people NUMERIC");
+    let sorted = client.say("FT.AGGREGATE towns * LOAD 1 @__key SORTBY 2 @people DESC MAX 3");
+    let keys: Vec<String> =
+        words(&sorted).into_iter().filter(|word| word.starts_with("t:")).collect();
+    assert_eq!(keys, ["t:1", "t:2", "t:3"], "a text is no number: {sorted}");
+    let grouped = client.say("FT.AGGREGATE towns @country:{NO} GROUPBY 1 @__key");
+    assert_eq!(words(&grouped), [":1", "__key", "t:3"]);
+    let grouped = client.say("FT.AGGREGATE towns @country:{NO} LOAD * GROUPBY 1 @people");
+    assert_eq!(words(&grouped), [":1", "people", "580000"]);
+    let returned = client.say("FT.SEARCH towns @country:{NO} RETURN 2 @__key name");
+    assert_eq!(words(&returned), [":1", "t:3", "__key", "t:3", "name", "Oslo"]);
+    let loaded = client.say("FT.AGGREGATE towns @country:{NO} LOAD *");
+    assert_eq!(words(&loaded).len(), 1 + 8, "{loaded}");
 }

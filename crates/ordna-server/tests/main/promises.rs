@@ -402,3 +402,35 @@ fn dead_connections_are_noticed() {
     let timer = line.split_whitespace().nth(5).unwrap();
     assert!(timer.starts_with("02:"), "no keepalive timer: {line}");
 }
+
+#[test]
+fn aggregations_are_bounded_in_columns_and_bytes() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC");
+    let fields: String = (0..1025).map(|n| format!(" f{n} 1")).collect();
+    client.say(&format!("HSET d:1{fields}"));
+    let reply = client.say("FT.AGGREGATE ft * LOAD *");
+    assert!(reply.contains("more than 1024 fields together"), "{reply}");
+    client.say("DEL d:1");
+    let value = vec![b'v'; 1 << 20];
+    for n in 0..65_u8 {
+        let id = [b"d:", &[b'0' + n / 10, b'0' + n % 10][..]].concat();
+        client.ask(&[b"HSET", &id, b"big", &value]);
+        if n == 49 {
+            for _ in 0..2 {
+                let reply = client.say("FT.AGGREGATE ft * LOAD 1 big WITHCURSOR COUNT 1");
+                assert!(reply.starts_with('*'), "{reply:.100}");
+            }
+            let reply = client.say("FT.AGGREGATE ft * LOAD 1 big WITHCURSOR COUNT 1");
+            assert!(reply.starts_with("-ERR the cursors would take more than"), "{reply:.100}");
+            let held = info(&mut client, "mem_search_cursors");
+            assert!((98 << 20..100 << 20).contains(&held), "{held}");
+            assert_eq!(client.say("FT.CURSOR DEL ft 1"), r"+OK\r\n");
+        }
+    }
+    for rest in ["LOAD 1 big LIMIT 0 1", "LOAD 1 big GROUPBY 2 @__key @big LIMIT 0 1"] {
+        let reply = client.say(&format!("FT.AGGREGATE ft * {rest}"));
+        assert!(reply.starts_with("-ERR the aggregation takes more than"), "{rest}: {reply:.100}");
+    }
+}

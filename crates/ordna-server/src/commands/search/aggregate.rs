@@ -6,7 +6,7 @@ use super::common::{Common, aliased, property, query, within_limit};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;
-use crate::search::aggregate::{Function, Load, MOST_ROWS, Reducer, Step, Table, run};
+use crate::search::aggregate::{Function, Load, MOST_ROWS, Reducer, Row, Step, Table, run};
 use crate::search::plan::Plan;
 use crate::search::results::MOST_IDLE;
 use crate::state::State;
@@ -190,11 +190,9 @@ fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result
             out.map(2);
             out.bulk(b"extra_attributes");
         }
-        let cells = table.columns.iter().zip(row);
-        let cells = cells.filter_map(|(name, cell)| Some((name, cell.as_ref()?)));
-        out.map(cells.clone().count());
-        for (name, cell) in cells {
-            out.bulk(name.as_bytes());
+        out.map(row.cells().len());
+        for (column, cell) in row.cells() {
+            out.bulk(table.columns[column].as_bytes());
             out.bulk(cell);
         }
         if out.resp3 {
@@ -241,6 +239,7 @@ pub fn cursor(
     let count = count.unwrap_or(waiting.count).min(waiting.table.rows.len());
     let rest = waiting.table.rows.split_off(count);
     let page = std::mem::replace(&mut waiting.table.rows, rest);
+    waiting.bytes -= page.iter().map(Row::bytes).sum::<usize>();
     let table = Table { columns: waiting.table.columns.clone(), rows: page };
     let next = if waiting.table.rows.is_empty() { 0 } else { number };
     if next != 0 {

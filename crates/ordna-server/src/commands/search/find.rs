@@ -7,7 +7,7 @@ use crate::request::Arguments;
 use crate::search::order::{First, Key};
 use crate::search::parse::{Node, bound};
 use crate::search::plan::{Plan, check, unknown_field};
-use crate::search::schema::{Field, Schema};
+use crate::search::schema::{Field, KEY, Schema};
 use crate::state::State;
 use crate::words::Words;
 
@@ -162,8 +162,8 @@ fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out
         }
         Some(fields) => {
             let present = fields.iter();
-            let present =
-                present.filter_map(|(name, path)| Some((name, hash.get(path.as_bytes())?)));
+            let value = |path: &str| if path == KEY { Some(id) } else { hash.get(path.as_bytes()) };
+            let present = present.filter_map(|(name, path)| Some((name, value(path)?)));
             let present: Vec<_> = present.collect();
             out.map(present.len());
             for (name, value) in present {
