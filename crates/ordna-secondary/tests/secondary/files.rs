@@ -128,7 +128,11 @@ fn a_file_that_is_replaced_begins_anew() {
     append(&new, 3000, 900);
     std::fs::rename(&new, &path).unwrap();
     let began = std::time::Instant::now();
-    while service.fed().positions()[0].identity == before.identity {
+    // Until the first cut of the new file a query tells that its history is another one.
+    let latest = Read::request_plus().timeout(SOON);
+    while service.fed().positions()[0].identity == before.identity
+        || matches!(service.view(&latest), Err(Error::OtherHistory { .. }))
+    {
         assert!(began.elapsed() < SOON, "the new file is not noticed");
         std::thread::sleep(Duration::from_millis(5));
     }
