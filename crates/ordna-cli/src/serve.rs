@@ -280,19 +280,23 @@ pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
         let server = Server::bind(config).await?;
-        tracing::info!(address = %server.address(), "ready");
+        let address = server.address();
+        tracing::info!(%address, "listening");
         if let Some(address) = server.console_address() {
             tracing::info!("console at http://{address}/");
         }
         if let Some(address) = server.metrics_address() {
             tracing::info!("metrics at http://{address}/metrics");
         }
-        // Without systemd there is no socket.
-        let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         if greet {
-            say_what_next(server.address());
+            say_what_next(address);
         }
         server
+            .on_ready(move || {
+                tracing::info!(%address, "ready");
+                // Without systemd there is no socket.
+                let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+            })
             .run(async {
                 tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);

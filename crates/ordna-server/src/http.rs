@@ -127,10 +127,14 @@ fn page(state: &State, console: bool, request: &Request<Incoming>) -> Reply {
     }
     match request.uri().path() {
         "/healthz" => text(StatusCode::OK, "ok\n"),
-        "/readyz" => match state.stopping.load(Ordering::Relaxed) {
-            false => text(StatusCode::OK, "ready\n"),
-            true => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
-        },
+        "/readyz" => {
+            let is_loading = state.persistence.as_ref().is_some_and(|it| it.is_loading());
+            match (state.stopping.load(Ordering::Relaxed), is_loading) {
+                (false, false) => text(StatusCode::OK, "ready\n"),
+                (true, _) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+                (_, true) => text(StatusCode::SERVICE_UNAVAILABLE, "loading\n"),
+            }
+        }
         "/metrics" => {
             reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::text(state))
         }

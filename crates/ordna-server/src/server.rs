@@ -75,6 +75,7 @@ pub struct Server {
     console: Option<TcpListener>,
     state: Arc<State>,
     address: SocketAddr,
+    ready: Box<dyn FnOnce() + Send>,
 }
 
 impl std::fmt::Debug for Server {
@@ -160,7 +161,13 @@ impl Server {
         let state = State::new(config, address, &table().catalog);
         load_users(&state)?;
         let state = Arc::new(state);
-        Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address })
+        let ready = Box::new(|| {});
+        Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address, ready })
+    }
+
+    /// Has `tell` called once, when the server has loaded its directory and executes commands.
+    pub fn on_ready(self, tell: impl FnOnce() + Send + 'static) -> Self {
+        Self { ready: Box::new(tell), ..self }
     }
 
     /// Where it listens first: with port 0 asked for, the port that the system chose.
@@ -189,7 +196,7 @@ impl Server {
     /// # Errors
     /// The data directory could not be read.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { listeners, encrypted, acceptor, metrics, console, state, .. } = self;
+        let Self { listeners, encrypted, acceptor, metrics, console, state, ready, .. } = self;
         let mut tasks: Vec<JoinHandle<()>> = Vec::new();
         for listener in listeners {
             tasks.push(tokio::spawn(accept(state.clone(), listener, None)));
@@ -209,12 +216,15 @@ impl Server {
         if let Some(persistence) = state.persistence.clone() {
             let shared = state.clone();
             tokio::task::spawn_blocking(move || {
-                if let Err(error) = durable::load(&shared, &persistence) {
+                match durable::load(&shared, &persistence) {
+                    Ok(()) => ready(),
                     // The server may have stopped meanwhile.
-                    let _ = failed.send(error);
+                    Err(error) => drop(failed.send(error)),
                 }
             });
             tasks.push(tokio::spawn(durable::back_up_regularly(state.clone())));
+        } else {
+            ready();
         }
         let mut done = Ok(());
         tokio::select! {

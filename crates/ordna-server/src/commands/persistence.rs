@@ -101,7 +101,9 @@ pub fn section(state: &State, keys: &Keyspace) -> String {
         line("loading_start_time", (persistence.started_ms / 1000).to_string());
         line("loading_total_bytes", all.to_string());
         line("loading_loaded_bytes", done.to_string());
-        line("loading_loaded_perc", format!("{:.2}", done as f64 / all.max(1) as f64 * 100.0));
+        // What is expected is an estimate.
+        let percent = (done as f64 / all.max(1) as f64 * 100.0).min(100.0);
+        line("loading_loaded_perc", format!("{percent:.2}"));
     }
     let Some(told) = keys.durability() else { return lines };
     let running = told.running.as_ref();
