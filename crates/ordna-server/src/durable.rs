@@ -29,9 +29,23 @@ const TELL: Duration = Duration::from_secs(2);
 /// Threads of a backup in the background: they give way to those that serve.
 const WORKERS: usize = 1;
 
-/// Whether the command may write.
-fn writes(spec: &Spec) -> bool {
-    spec.is_write() || ["exec", "eval", "evalsha"].contains(&spec.name)
+/// Whether the command may write; `EXEC`: whether one that it executes may.
+fn writes(context: &Context<'_>, spec: &Spec, arguments: Arguments<'_>) -> bool {
+    match spec.name {
+        "exec" => context.session.transaction.as_ref().is_some_and(|transaction| {
+            transaction.queued.iter().map(|request| request.arguments()).any(|arguments| {
+                let catalog = &context.table.catalog;
+                let number = catalog.number_of(arguments.get(0));
+                number.is_some_and(|number| {
+                    writes(context, catalog.all()[number].of_call(arguments), arguments)
+                })
+            })
+        }),
+        "eval" | "evalsha" => true,
+        // Without options it only reads.
+        "getex" => arguments.len() > 2,
+        _ => spec.is_write(),
+    }
 }
 
 /// Executes a command of a server with a directory.
@@ -43,7 +57,7 @@ pub fn call(
     out: &mut Replies,
 ) -> Outcome {
     let spec = context.table.catalog.all()[number].of_call(arguments);
-    if !writes(spec) {
+    if !writes(context, spec, arguments) {
         return context.call(number, arguments, out);
     }
     context.session.wrote = true;
@@ -125,10 +139,13 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
     if let Some(Durability { recovery, .. }) = store.durability() {
         resume = replay.and_then(|replay| replay.finish(&recovery.metadata));
         for cut in &recovery.log.cuts {
-            tracing::warn!(
-                file = %cut.path.display(), offset = cut.offset, dropped = cut.dropped,
-                "the log was torn and is cut: {}", cut.what
-            );
+            let (file, offset) = (cut.path.display(), cut.offset);
+            let (dropped, what) = (cut.dropped, &cut.what);
+            if cut.was_durable {
+                tracing::error!(%file, offset, dropped, "durable records were dropped: {what}");
+            } else {
+                tracing::warn!(%file, offset, dropped, "the log was torn and is cut: {what}");
+            }
         }
         tracing::info!(
             entries = recovery.entries,

@@ -266,6 +266,11 @@ impl<'a> Expiry<'a> {
 fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let now = context.keys.now();
     let expiry = Expiry::read(arguments.iter_from(2))?;
+    if let Expiry::Keep = expiry {
+        // A read, also while the log refuses writes.
+        out.bulk_or_null(context.value(arguments.get(1))?.as_deref());
+        return Ok(Outcome::Done);
+    }
     // As in Redis, a time that is none is an error only if there is a key to expire.
     let deadline = match expiry {
         Expiry::At(scale, argument) => scale.deadline(argument, now, "getex").map(Some),
