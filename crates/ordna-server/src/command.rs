@@ -311,7 +311,7 @@ impl Context<'_> {
     ) -> Result<usize> {
         let mut front = 0;
         let spliced = self.keys.splice(key, |found| {
-            // The first byte tells how a string is stored: it must stay.
+            // The first byte tells how a string is stored: the new one must be stored alike.
             let value = found.map(|found| found.value).filter(|value| !value.is_empty())?;
             let string = stored::string(value)?;
             front = value.len() - string.len();
@@ -319,7 +319,9 @@ impl Context<'_> {
                 return None;
             }
             let (at, bytes) = decide(string);
-            (at > 0).then_some((front + at, bytes))
+            let first = bytes.as_ref().first();
+            let stays = at > 0 || first.is_some_and(|first| (*first == MARK) == (front > 0));
+            stays.then_some((front + at, bytes))
         });
         if let Some(length) = spliced.map_err(refused)? {
             self.report([key]);

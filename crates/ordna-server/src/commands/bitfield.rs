@@ -1,8 +1,5 @@
 //! `BITFIELD`: integers of any number of bits within a value.
 
-use ordna::Change;
-use ordna::Put;
-
 use super::bits::{BAD_OFFSET, bit_offset};
 use crate::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, UPDATE_SLOW,
@@ -177,9 +174,10 @@ fn bitfield(
     let steps = steps(arguments, read_only)?;
     let writes = |step: &&Step| !matches!(step.action, Action::Get);
     let end = |step: &Step| (step.offset + step.kind.bits as usize).div_ceil(8);
+    let begin = steps.iter().filter(writes).map(|step| step.offset / 8).min();
     let longest = steps.iter().filter(writes).map(end).max();
     let mut replies = Vec::new();
-    match longest {
+    match begin.zip(longest) {
         None => {
             let read = |value: &[u8]| {
                 steps.iter().map(|step| Some(step.kind.read(value, step.offset))).collect()
@@ -187,12 +185,15 @@ fn bitfield(
             let found = context.string(arguments.get(1), read)?;
             replies = found.unwrap_or_else(|| read(&[]));
         }
-        Some(longest) => context.modify(arguments.get(1), |found| {
-            let mut value = found.map_or_else(Vec::new, |found| found.value.to_vec());
-            value.resize(value.len().max(longest), 0);
-            replies = steps.iter().map(|step| run(step, &mut value)).collect();
-            Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
-        })?,
+        Some((begin, longest)) => {
+            context.splice(arguments.get(1), |string| {
+                let mut value = string.to_vec();
+                value.resize(value.len().max(longest), 0);
+                replies = steps.iter().map(|step| run(step, &mut value)).collect();
+                value.truncate(longest);
+                (begin, value.split_off(begin))
+            })?;
+        }
     }
     out.array(replies.len());
     for reply in replies {
