@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use ordna::Put;
 use ordna::{Change, value};
 
-use super::substrings::span;
+use super::substrings::{clamped_span, span};
 use crate::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, UPDATE_SLOW,
     WRITE_SLOW,
@@ -95,7 +95,12 @@ fn bytes_of(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usi
 }
 
 /// The bits between a first and last position in bytes or bits.
-fn bit_span(start: i64, end: i64, bits: bool, len: usize) -> Option<(usize, usize)> {
+fn bit_span(
+    span: fn(i64, i64, usize) -> Option<(usize, usize)>,
+    (start, end): (i64, i64),
+    bits: bool,
+    len: usize,
+) -> Option<(usize, usize)> {
     if bits {
         return span(start, end, len * 8);
     }
@@ -113,7 +118,7 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         _ => return Err(SYNTAX.to_owned()),
     };
     let count = context.string(arguments.get(1), |value| {
-        let Some((start, end)) = bit_span(start, end, bits, value.len()) else { return 0 };
+        let Some((start, end)) = bit_span(span, (start, end), bits, value.len()) else { return 0 };
         let ones = |(at, first, last): (usize, usize, usize)| {
             masked(value[at], first, last).count_ones() as usize
         };
@@ -139,7 +144,8 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         _ => return Err(SYNTAX.to_owned()),
     };
     let found = context.string(arguments.get(1), |value| {
-        let (first, last) = bit_span(start, end.unwrap_or(-1), bits, value.len())?;
+        let asked = (start, end.unwrap_or(-1));
+        let (first, last) = bit_span(clamped_span, asked, bits, value.len())?;
         let wanted = |byte: u8| if bit == 1 { byte } else { !byte };
         let hit = |(at, first, last): (usize, usize, usize)| {
             let byte = masked(wanted(value[at]), first, last);

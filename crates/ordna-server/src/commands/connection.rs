@@ -21,7 +21,7 @@ use crate::state::State;
 pub const REDIS_VERSION: &str = "7.0.15";
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ping", -1, CONNECTION, NO_KEY, "Answers PONG, or its argument.", ping),
+    Command::new("ping", -1, &["noscript", "fast"], NO_KEY, "Answers PONG, or its argument.", ping),
     Command::new("echo", 2, CONNECTION, NO_KEY, "Returns its argument.", |_, arguments, out| {
         out.bulk(arguments.get(1));
         Ok(Outcome::Done)
@@ -257,8 +257,9 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         ("list", -2, list),
         ("kill", -3, kill),
         ("pause", -3, |context, arguments, out| {
-            let time = number(arguments.get(2)).and_then(|time| u64::try_from(time).ok());
+            let time = number(arguments.get(2));
             let time = time.ok_or("ERR timeout is not an integer or out of range")?;
+            let time = u64::try_from(time).map_err(|_| "ERR timeout is negative")?;
             let only_writes = match arguments.len() {
                 3 => false,
                 4 if arguments.get(3).eq_ignore_ascii_case(b"write") => true,

@@ -151,7 +151,14 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
             ("client-output-buffer-limit", Some("normal"), Some(hard)) => hard.as_bytes(),
             _ => value,
         };
-        let value = setting.parse(value).map_err(|why| failed(&shown, &why))?;
+        let value = match (setting.name, value.strip_suffix(b"%").and_then(number)) {
+            // As in Redis, a share of maxmemory; without that there is no limit.
+            ("maxmemory-clients", Some(percent @ 0..=100)) => {
+                let all = i64::try_from(state.config.max_memory.unwrap_or(0)).unwrap_or(i64::MAX);
+                all / 100 * percent + all % 100 * percent / 100
+            }
+            _ => setting.parse(value).map_err(|why| failed(&shown, &why))?,
+        };
         values.push((Some(setting), value, ""));
     }
     for (setting, value, password) in values {

@@ -53,10 +53,15 @@ fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 /// The bytes that a first and last position stand for, negative ones counted from the end; `None`
 /// if there are none.
 pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
-    let len = i64::try_from(len).ok()?;
     if start < 0 && end < 0 && start > end {
         return None;
     }
+    clamped_span(start, end, len)
+}
+
+/// The same, with negative positions before the begin compared as 0.
+pub fn clamped_span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
+    let len = i64::try_from(len).ok()?;
     let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
     let (start, end) = (from_end(start), from_end(end).min(len - 1));
     let filled = start <= end && len > 0;

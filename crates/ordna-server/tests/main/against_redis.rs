@@ -529,6 +529,11 @@ const CONVERSATION: &str = "
     BITPOS b 0 3 3 BIT
     BITPOS b 1 20
     BITPOS b 0 20
+    BITPOS b 1 -5 -100
+    BITPOS b 1 -1 -2
+    BITPOS b 0 -50 -100 BIT
+    BITCOUNT b -5 -100
+    CLIENT PAUSE -1
     BITPOS b 2
     BITPOS b x
     BITPOS b 1 x

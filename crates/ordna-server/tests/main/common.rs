@@ -79,7 +79,10 @@ const SETTINGS: &str = "ORDNA_TEST_CHILD";
 /// Starts this test binary once more, as a server.
 pub fn spawn(settings: &str) -> Child {
     let binary = std::env::current_exe().unwrap();
-    let mut process = Command::new(binary)
+    // A file that would grow beyond its limit gives an error, not a signal.
+    let mut process = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(binary)
         .args(["--exact", "common::is_a_server", "--ignored", "--nocapture"])
         .env(SETTINGS, settings)
         .stdin(Stdio::piped())
@@ -135,6 +138,9 @@ fn is_a_server() {
             "max_clients" => config.max_clients = number,
             "clients_memory" => config.max_clients_memory = Some(number),
             "collectors" => config.collectors = number.try_into().unwrap(),
+            "file_bytes" => {
+                rlimit::setrlimit(rlimit::Resource::FSIZE, number as u64, number as u64).unwrap();
+            }
             "files" => {
                 rlimit::setrlimit(rlimit::Resource::NOFILE, number as u64, number as u64).unwrap();
             }

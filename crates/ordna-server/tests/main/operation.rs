@@ -107,6 +107,9 @@ fn settings_are_changed_while_the_server_runs() {
     let lines = [
         ("CONFIG SET maxclients 20", r"+OK\r\n"),
         ("CONFIG GET maxclients", r"*2\r\n$10\r\nmaxclients\r\n$2\r\n20\r\n"),
+        ("CLIENT PAUSE -1", r"-ERR timeout is negative\r\n"),
+        ("CONFIG SET maxmemory-clients 10%", r"+OK\r\n"),
+        ("CONFIG GET maxmemory-clients", r"*2\r\n$17\r\nmaxmemory-clients\r\n$1\r\n0\r\n"),
         ("CONFIG SET maxmemory-clients 1mb", r"+OK\r\n"),
         ("CONFIG GET maxmemory-clients", r"*2\r\n$17\r\nmaxmemory-clients\r\n$7\r\n1048576\r\n"),
         (
@@ -230,7 +233,7 @@ fn http(address: SocketAddr, request: &str) -> String {
     reply
 }
 
-fn page(address: SocketAddr, path: &str) -> String {
+pub fn page(address: SocketAddr, path: &str) -> String {
     http(address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
 }
 

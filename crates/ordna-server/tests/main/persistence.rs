@@ -7,6 +7,7 @@ use ordna::backup::Compression;
 use ordna_server::{Config, Data, LogSync};
 
 use crate::common::{Client, Running, request, show, spawn, start};
+use crate::operation::page;
 
 struct Dir(PathBuf);
 
@@ -141,6 +142,86 @@ fn a_pipeline_under_always_is_answered_in_order_and_durable() {
         field(&mut client, "ordna_log_durable_position"),
         field(&mut client, "ordna_log_position")
     );
+}
+
+#[test]
+fn a_server_that_loads_says_so() {
+    let dir = Dir::new("loads");
+    let server = spawn(&format!("dir={}", dir.0.display()));
+    let mut client = Client::new(server.address);
+    while say(&mut client, "DBSIZE") != ":0" {}
+    for from in (0..300_000).step_by(1000) {
+        let pairs = (from..from + 1000).map(|n| format!(" key:{n:09} value"));
+        assert_eq!(say(&mut client, &format!("MSET{}", pairs.collect::<String>())), "+OK");
+    }
+    drop(server);
+    let metrics = Some(([127, 0, 0, 1], 0).into());
+    let server = start(Config { metrics, ..dir.config(LogSync::Never) });
+    let metrics = server.metrics.unwrap();
+    assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 503"));
+    let mut client = Client::new(server.address);
+    assert!(say(&mut client, "PING").starts_with("-LOADING"));
+    let info = say(&mut client, "INFO persistence");
+    let field = |name: &str| -> f64 {
+        let (_, rest) = info.split_once(&format!("{name}:")).unwrap_or_else(|| panic!("{info}"));
+        rest.split(' ').next().unwrap().parse().unwrap()
+    };
+    // 300,000 keys of 13 bytes.
+    assert!(field("loading_total_bytes") > 3_900_000.0, "{info}");
+    assert!(field("loading_loaded_perc") <= 100.0, "{info}");
+    let mut client = loaded(&server);
+    assert_eq!(say(&mut client, "DBSIZE"), ":300000");
+    assert_eq!(say(&mut client, "PING"), "+PONG");
+    assert!(page(metrics, "/readyz").ends_with("ready\n"));
+}
+
+/// A log that cannot grow refuses writes; what only reads goes on.
+#[test]
+fn a_failed_log_refuses_writes_only() {
+    let dir = Dir::new("failed-log");
+    let server = spawn(&format!("file_bytes=20000 dir={}", dir.0.display()));
+    let mut client = Client::new(server.address);
+    while say(&mut client, "SET a 1") != "+OK" {}
+    client.ask(&[b"SET", b"b", &[b'x'; 40_000]]);
+    let transaction = |client: &mut Client, lines: &[&str]| {
+        ["MULTI"].iter().chain(lines).for_each(|line| drop(say(client, line)));
+        say(client, "EXEC")
+    };
+    assert!(say(&mut client, "SET a 2").starts_with("-MISCONF"));
+    assert!(transaction(&mut client, &["GET a", "SET a 2"]).starts_with("-MISCONF"));
+    assert!(transaction(&mut client, &["GETEX a PERSIST"]).starts_with("-MISCONF"));
+    assert!(say(&mut client, "GETEX a EX 9").starts_with("-MISCONF"));
+    assert_eq!(say(&mut client, "GETEX a"), "$1 1");
+    assert_eq!(transaction(&mut client, &["GET a", "GETEX a"]), "*2 $1 1 $1 1");
+}
+
+/// Bytes that change within a long value are logged alone, also the first.
+#[test]
+fn writes_within_a_long_value_log_what_they_write() {
+    let dir = Dir::new("within");
+    let mut server = start(dir.config(LogSync::EverySecond));
+    let mut client = loaded(&server);
+    client.ask(&[b"SET", b"long", &[b'x'; 100_000]]);
+    let position = |client: &mut Client| field(client, "ordna_log_position").parse().unwrap();
+    let before: usize = position(&mut client);
+    for number in 0..20 {
+        say(&mut client, &format!("SETBIT long 3 {}", number % 2));
+        say(&mut client, &format!("SETRANGE long 0 {number}"));
+        say(&mut client, &format!("BITFIELD long SET u8 0 65 INCRBY u8 #50 {number}"));
+    }
+    let after: usize = position(&mut client);
+    assert!(after - before < 20_000, "{} bytes", after - before);
+    // The first byte of a hash's encoding is written as a string's, and read as one.
+    for first in [0_u8, 0xC1, 0xC1, b'y', 0xC1] {
+        client.ask(&[b"SETRANGE", b"long", b"0", &[first, 1, first]]);
+        let number = usize::from(first).to_string();
+        let begin = client.ask(&[b"BITFIELD", b"long", b"GET", b"u8", b"0"]);
+        assert_eq!(begin, format!(r"*1\r\n:{number}\r\n"));
+    }
+    let value = client.ask(&[b"GET", b"long"]);
+    server.stop();
+    let server = start(dir.config(LogSync::EverySecond));
+    assert_eq!(loaded(&server).ask(&[b"GET", b"long"]), value);
 }
 
 #[test]
