@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,12 @@ pub struct Running {
 
 pub fn start(config: Config) -> Running {
     let config = Config { bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..config };
+    if let Some(data) = &config.data
+        && let Ok(lock) = std::fs::File::open(data.dir.join("LOCK"))
+    {
+        // A backup's thread of the server before, and a process that begins, may hold it a while.
+        lock.lock().unwrap();
+    }
     let (stop, stopped) = oneshot::channel();
     let (tell, told) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -57,6 +64,9 @@ impl Running {
     pub fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the server ends without a panic");
+            // A process that begins has the files of this one, and so the lock of the directory,
+            // until it executes its program.
+            drop(BEGINNING.lock());
         }
     }
 }
@@ -73,6 +83,9 @@ pub struct Child {
     process: std::process::Child,
 }
 
+/// Held while a child begins.
+static BEGINNING: Mutex<()> = Mutex::new(());
+
 /// Settings of a child: `max_memory=1000 collectors=3`.
 const SETTINGS: &str = "ORDNA_TEST_CHILD";
 
@@ -80,6 +93,7 @@ const SETTINGS: &str = "ORDNA_TEST_CHILD";
 pub fn spawn(settings: &str) -> Child {
     let binary = std::env::current_exe().unwrap();
     // A file that would grow beyond its limit gives an error, not a signal.
+    let begins = BEGINNING.lock();
     let mut process = Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
         .arg(binary)
@@ -89,6 +103,7 @@ pub fn spawn(settings: &str) -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
+    drop(begins);
     let lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let told = |line: std::io::Result<String>| {
         let line = line.unwrap();

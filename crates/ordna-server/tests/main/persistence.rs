@@ -161,7 +161,11 @@ fn a_server_that_loads_says_so() {
     assert!(page(metrics, "/readyz").starts_with("HTTP/1.1 503"));
     let mut client = Client::new(server.address);
     assert!(say(&mut client, "PING").starts_with("-LOADING"));
-    let info = say(&mut client, "INFO persistence");
+    let mut info = say(&mut client, "INFO persistence");
+    // Until the files are listed.
+    while info.contains("loading_total_bytes:0 ") {
+        info = say(&mut client, "INFO persistence");
+    }
     let field = |name: &str| -> f64 {
         let (_, rest) = info.split_once(&format!("{name}:")).unwrap_or_else(|| panic!("{info}"));
         rest.split(' ').next().unwrap().parse().unwrap()
