@@ -15,6 +15,7 @@ use crate::keyspace::{Freeing, Keyspace};
 use crate::logs::{Slow, SlowLog, unix_millis};
 use crate::lookup::Lookup;
 use crate::reply::Replies;
+pub use crate::reply::{TOO_LONG, refused};
 use crate::request::{self, Arguments};
 use crate::session::Session;
 use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
@@ -390,24 +391,6 @@ pub const NO_SUCH_KEY: &str = "ERR no such key";
 pub fn wrong_arity(name: &str) -> String {
     format!("ERR wrong number of arguments for '{name}' command")
 }
-
-/// An error of the store as a reply.
-pub fn refused(error: ordna::Error) -> String {
-    match error {
-        ordna::Error::MemoryLimit { .. } => {
-            "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
-        }
-        ordna::Error::ValueTooLong { .. } => TOO_LONG.to_owned(),
-        ordna::Error::LogFailed { reason } => {
-            format!(
-                "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
-            )
-        }
-        other => format!("ERR {other}"),
-    }
-}
-
-pub const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
 /// Writes `+OK`.
 pub fn ok(out: &mut Replies) -> Result {

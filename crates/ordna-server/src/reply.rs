@@ -105,6 +105,24 @@ impl Replies {
     }
 }
 
+/// An error of the store as a reply.
+pub fn refused(error: ordna::Error) -> String {
+    match error {
+        ordna::Error::MemoryLimit { .. } => {
+            "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
+        }
+        ordna::Error::ValueTooLong { .. } => TOO_LONG.to_owned(),
+        ordna::Error::LogFailed { reason } => {
+            format!(
+                "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
+            )
+        }
+        other => format!("ERR {other}"),
+    }
+}
+
+pub const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+
 #[cfg(test)]
 mod tests {
     use redis_protocol::resp2::decode::decode as decode2;

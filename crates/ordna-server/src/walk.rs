@@ -18,11 +18,10 @@ use std::sync::Arc;
 use ordna::index::bounds_cross;
 use ordna::{Direction, OrderedIndex};
 
-use crate::command::refused;
 use crate::cursors::Position;
 use crate::glob::Pattern;
 use crate::keyspace::Keyspace;
-use crate::reply::Replies;
+use crate::reply::{Replies, refused};
 use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::stored::{self, Kind};

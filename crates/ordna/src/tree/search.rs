@@ -38,7 +38,7 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::PoisonError;
 
-use contents::Contents;
+use contents::{Boundary, Contents, Separator, bytes_of, common, head_at};
 use ordna_base::Key;
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::record::Record;
@@ -62,9 +62,6 @@ pub const GROUP: usize = 16;
 /// The address of a leaf.
 pub type Place = usize;
 
-/// A separator owns a copy of its bytes; integers are their own heads.
-type Separator<K> = Record<K, u64>;
-
 #[repr(C, align(64))]
 struct Node<K: Key + ?Sized> {
     lock: VersionLock,
@@ -83,12 +80,6 @@ struct Node<K: Key + ?Sized> {
     kind: PhantomData<K>,
 }
 
-/// A separator on its way into a node.
-struct Boundary<K: Key + ?Sized> {
-    head: u64,
-    separator: Option<Separator<K>>,
-}
-
 /// Maps anchors to places; see the [module](self).
 pub struct Search<K: Key + ?Sized> {
     root: AtomicPtr<Node<K>>,
@@ -104,27 +95,6 @@ pub struct Search<K: Key + ?Sized> {
 unsafe impl<K: Key + ?Sized> Send for Search<K> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized> Sync for Search<K> {}
-
-/// The bytes of a byte-string key; integers never get here.
-fn bytes_of<K: Key + ?Sized>(key: &K) -> &[u8] {
-    key.tail()
-}
-
-/// Eight bytes from `at`, big-endian, zero-padded.
-fn head_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).unwrap_or_default().head()
-}
-
-fn common(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
-}
-
-impl<K: Key + ?Sized> Boundary<K> {
-    fn new(anchor: &K) -> Self {
-        let separator = (!K::HEAD_IS_KEY).then(|| Separator::new(anchor, &0));
-        Self { head: anchor.head(), separator }
-    }
-}
 
 impl<K: Key + ?Sized> Node<K> {
     fn boxed(height: usize, contents: &Contents<K>) -> *mut Self {

@@ -1,10 +1,40 @@
-//! What a node of the search layer holds, while a writer rearranges it.
+//! What a node of the search layer holds, while a writer rearranges it, and the boundaries of nodes.
 //!
 //! # Contract
 //! A copy, the writer's own. Its separators are the node's: the writers' lock keeps them.
 
-use super::{Boundary, Separator, bytes_of, common, head_at};
 use ordna_base::Key;
+use ordna_base::record::Record;
+
+/// A separator owns a copy of its bytes; integers are their own heads.
+pub(super) type Separator<K> = Record<K, u64>;
+
+/// A separator on its way into a node.
+pub(super) struct Boundary<K: Key + ?Sized> {
+    pub(super) head: u64,
+    pub(super) separator: Option<Separator<K>>,
+}
+
+/// The bytes of a byte-string key; integers never get here.
+pub(super) fn bytes_of<K: Key + ?Sized>(key: &K) -> &[u8] {
+    key.tail()
+}
+
+/// Eight bytes from `at`, big-endian, zero-padded.
+pub(super) fn head_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).unwrap_or_default().head()
+}
+
+pub(super) fn common(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+impl<K: Key + ?Sized> Boundary<K> {
+    pub(super) fn new(anchor: &K) -> Self {
+        let separator = (!K::HEAD_IS_KEY).then(|| Separator::new(anchor, &0));
+        Self { head: anchor.head(), separator }
+    }
+}
 
 /// What a node holds, while a writer rearranges it.
 pub(super) struct Contents<K: Key + ?Sized> {
