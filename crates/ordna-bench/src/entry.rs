@@ -20,7 +20,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch: its name, what it can be, what it does.
+    /// A switch with its name, its values and a line about its effect.
     pub const fn new(
         name: &'static str,
         values: &'static [&'static str],

@@ -67,8 +67,10 @@ pub unsafe extern "C" fn ordna_batch_error(
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    // SAFETY: null or live; the buffer is handed on.
-    unsafe { batch.as_ref() }.map_or(0, |batch| unsafe { batch.last.copy(buffer, capacity) })
+    // SAFETY: the batch is null or live.
+    let Some(batch) = (unsafe { batch.as_ref() }) else { return 0 };
+    // SAFETY: the caller promises room for `capacity` bytes at `buffer`, as to `ordna_error`.
+    unsafe { batch.last.copy(buffer, capacity) }
 }
 
 /// Makes an empty batch.

@@ -59,7 +59,7 @@ impl Codec {
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // An object whose lock is taken is in use: what it refers to stays.
+        // A locked codec is in use, so its functions are alive.
         if let Ok(functions) = self.functions.try_lock()
             && let Some(functions) = functions.as_ref()
         {

@@ -121,8 +121,8 @@ impl Lanes {
         }
     }
 
-    /// Holds back cuts: what is pushed meanwhile is before the same cuts. A thread must not hold
-    /// two of them.
+    /// Holds back cuts: all changes that are pushed meanwhile come into one cut. A thread must
+    /// not hold two of them.
     pub fn together(&self) -> Together<'_> {
         Together(self.gate.read().unwrap_or_else(PoisonError::into_inner))
     }

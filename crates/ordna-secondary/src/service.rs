@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers
-//! have finished what is queued.
+//! have applied all queued changes.
 //!
 //! # Protocol of a cut
 //! The timer's thread waits for writes that belong together. It holds all lanes, reads the vector

@@ -134,7 +134,7 @@ impl Command {
 pub const READ: &[&str] = &["readonly", "fast"];
 pub const READ_SLOW: &[&str] = &["readonly"];
 pub const READ_ALL: &[&str] = &["readonly", "@every_key"];
-/// Defines an index, and drops it: both tell of all keys.
+/// Flags of commands that define or drop an index. An index covers keys of all patterns.
 pub const DEFINE: &[&str] = &["write", "denyoom", "@every_key"];
 pub const UNDEFINE: &[&str] = &["write", "@every_key"];
 /// Writes that may need memory; `@access`: they also return the old value.

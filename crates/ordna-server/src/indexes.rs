@@ -8,16 +8,17 @@
 //! caller holds the keyspace alone.
 //!
 //! # Order of locks
-//! Keyspace, [`Indexes::expiring`], definitions, bucket, [`Shared::keyspace`]. A snapshot of the documents is taken under
-//! all buckets; so it must not wait for the keyspace's lock and reads [`Shared::keyspace`] instead.
+//! Keyspace, [`Indexes::expiring`], definitions, bucket, [`Shared::keyspace`]. A snapshot of the
+//! documents is taken under all buckets; so it must not wait for the keyspace's lock and reads
+//! [`Shared::keyspace`] instead.
 //!
 //! # Expiry
 //! An expired key reports nothing. The feed notes the deadlines of covered keys; a task reads those
 //! keys again when they are due.
 //!
 //! # Restart
-//! Definitions are in a file of the data directory. Entries come from the indexes' backup if there is
-//! one to go on from (see `resume`). If not, they are built again from the keyspace.
+//! Definitions are in a file of the data directory. Entries come from the indexes' backup if it
+//! fits the keyspace's (see `resume`). If not, they are built again from the keyspace.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -446,7 +447,7 @@ impl Indexes {
         let running = self.running.get().filter(|_| self.are_active());
         let (Some(dir), Some(running)) = (self.backups(), running) else { return Ok(()) };
         {
-            // What was logged before the keyspace's backup is reported once this lock is held.
+            // Once this lock is held, all writes of before the keyspace's backup are reported.
             let _alone = self.commands.write().unwrap_or_else(PoisonError::into_inner);
             lock(&self.shared.deadlines).taken = Some(Vec::new());
         }

@@ -232,8 +232,8 @@ impl Requests {
     }
 
     /// The first arguments of the complete commands that follow, up to the length of `keys`;
-    /// returns how many. Only a look: what is no such command ends it. A client that has not
-    /// authenticated has none.
+    /// returns how many. Consumes nothing. The first incomplete or broken command ends the list.
+    /// Before a client has authenticated there are none.
     pub fn ahead<'a>(&'a self, authenticated: bool, keys: &mut [&'a [u8]]) -> usize {
         let mut found = 0;
         let mut rest = self.buffer.get(self.at..).unwrap_or_default();

@@ -7,12 +7,12 @@
 //! 3. The indexes are backed up, and the log is synced, so that it has what their backup holds.
 //! 4. A file names the token, the indexes' backup, and the keys with a deadline.
 //!
-//! A restart uses the indexes' backup only if its token is that of the keyspace's backup. Then every
-//! change that it lacks is of a key in the log, or of a key whose deadline has come: the indexes read
-//! those keys again. An expired key is in no log.
+//! A restart uses the indexes' backup only if its token is that of the keyspace's backup. Then
+//! every change that it lacks is of a key in the log, or of a key whose deadline has come: the
+//! indexes read those keys again. An expired key is in no log.
 //!
 //! # Failure
-//! Whatever is missing or does not fit has the indexes built from the keyspace.
+//! The indexes are built from the keyspace if the file, its token or their backup does not fit.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};

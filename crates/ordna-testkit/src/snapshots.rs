@@ -65,7 +65,8 @@ impl<I: Versioned> OrderedIndex for Snapped<I> {
         check_settled(&self.index)
     }
 
-    crate::forward!(self, &self.index; get_with, walk, get_many_with, pin, approximate_len, memory_usage);
+    crate::forward!(self, &self.index; get_with, walk, get_many_with, pin);
+    crate::forward!(self, &self.index; approximate_len, memory_usage);
 }
 
 /// Collects and audits an index of which no snapshot lives: nothing but its entries is left.

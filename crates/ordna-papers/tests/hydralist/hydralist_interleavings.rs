@@ -124,7 +124,7 @@ fn a_walk_meets_splits_and_merges() {
                         0 => index.put_all((0..40).map(|n| (n * 10 + 5, n))),
                         // All but one key of every ten go: the rest of the list moves together.
                         1 => index.remove_all((0..40).filter(|n| n % 10 != 4).map(|n| n * 10)),
-                        // What was read, and what comes next, end up in one node.
+                        // The node that was read and the next one merge.
                         _ => index.remove_all(
                             (0..38).filter(|n| ![1, 3, 36].contains(n)).map(|n| n * 10),
                         ),
@@ -223,7 +223,7 @@ fn a_half_linked_node_is_whole() {
     })
     .meanwhile(|| {
         assert_eq!(index.last(), Some((70, 71)));
-        // The whole list, but for what is under the lock of the node that is split.
+        // A walk from 50 on does not need the node that the split has locked.
         let above = (std::ops::Bound::Included(&50), std::ops::Bound::Unbounded);
         let mut seen = Vec::new();
         index.visit(above.0, above.1, Direction::Descending, |key, _| {

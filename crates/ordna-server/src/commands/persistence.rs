@@ -101,7 +101,7 @@ pub fn section(state: &State, keys: &Keyspace) -> String {
         line("loading_start_time", (persistence.started_ms / 1000).to_string());
         line("loading_total_bytes", all.to_string());
         line("loading_loaded_bytes", done.to_string());
-        // What is expected is an estimate.
+        // The expected bytes are an estimate.
         let percent = (done as f64 / all.max(1) as f64 * 100.0).min(100.0);
         line("loading_loaded_perc", format!("{percent:.2}"));
     }

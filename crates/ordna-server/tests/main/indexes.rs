@@ -651,7 +651,7 @@ fn kills_under_load_leave_current_indexes() {
             std::thread::sleep(Duration::from_millis(random.below(60) as u64));
         }
         (child, client) = killed_and_started(child, &dir);
-        // What has a deadline expires while hashes and entries are compared.
+        // No key may expire while hashes and entries are compared.
         for id in 0..800 {
             client.say(&format!("PERSIST d:{id:04}"));
         }

@@ -79,9 +79,9 @@ impl OwnedStore {
                 let records = leaf.iter().filter_map(|word| Tree::<[u8], u64>::record(*word));
                 records.clone().for_each(Record::prefetch);
                 for record in records {
-                    let (owner, hash) =
-                        // SAFETY: invariant 2; the entry is in no table yet, so nothing removes it.
-                        unsafe { with(record, |key, value| (owner_of(key, value), hash(key, value))) };
+                    let place = |key: &_, value| (owner_of(key, value), hash(key, value));
+                    // SAFETY: invariant 2; the entry is in no table yet, so nothing removes it.
+                    let (owner, hash) = unsafe { with(record, place) };
                     sorted[owner % owners].push((hash, record));
                 }
             }
@@ -328,7 +328,7 @@ impl OwnedStore {
         let engine = self.0.engine();
         let _guard = engine.collector.pin();
         for group in records.chunks(GROUP) {
-            // SAFETY: invariant 2 up to the removal below; the guard keeps the record from there on.
+            // SAFETY: invariant 2 up to the removal below; from there on the guard keeps the record.
             let key = |record: &Record<[u8], u64>| unsafe { record.key() };
             let probes: Vec<_> = group.iter().map(|record| Probe::new(key(record))).collect();
             engine.writing(|turn| {

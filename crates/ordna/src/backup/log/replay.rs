@@ -4,16 +4,16 @@
 //! The records of whole blocks are applied in their order. The log ends at the first block that is
 //! not whole. Two cases are told apart by what later blocks say was durable when they were written:
 //!
-//! - *Torn tail*: no later block knows of a durable position behind the damage. The damaged part was
-//!   never synced, or was being written at the crash. It is cut off and told.
-//! - *Damage*: a later block knows better. Recovery stops with file and offset, unless it is to repair;
-//!   then it cuts there too.
+//! - *Torn tail*: no later block knows of a durable position behind the damage. The damaged part
+//!   was never synced, or was being written at the crash. It is cut off and told.
+//! - *Damage*: a later block knows better. Recovery stops with file and offset, unless it is to
+//!   repair; then it cuts there too.
 //!
 //! A damaged last block of a segment whose successor begins at the same position has lost nothing:
 //! recovery tells, and goes on.
 //!
-//! A segment whose file header is cut short was being created at the crash, unless a manifest or the
-//! end of its predecessor names it: then it was durable, and its records are damaged or missing.
+//! A segment whose file header is cut short was being created at the crash, unless a manifest or
+//! the end of its predecessor names it: then it was durable, and its records are damaged or missing.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What a node of the search layer holds, while a writer rearranges it, and the boundaries of nodes.
+//! The contents of a node of the search layer while a writer rearranges it; boundaries of nodes.
 //!
 //! # Contract
 //! A copy, the writer's own. Its separators are the node's: the writers' lock keeps them.
@@ -36,7 +36,7 @@ impl<K: Key + ?Sized> Boundary<K> {
     }
 }
 
-/// What a node holds, while a writer rearranges it.
+/// The contents of a node while a writer rearranges it.
 pub(super) struct Contents<K: Key + ?Sized> {
     pub(super) heads: Vec<u64>,
     pub(super) separators: Vec<Option<Separator<K>>>,
