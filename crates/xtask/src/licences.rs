@@ -10,7 +10,7 @@ const ALLOWED: [&str; 8] =
 
 /// The normal dependencies that each crate of the workspace may have on others of it. A release
 /// build takes nothing from the crates that are for development only.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("ordna-base", &[]),
     ("ordna-papers", &["ordna", "ordna-base"]),
     ("ordna", &["ordna-base", "ordna-derive"]),
@@ -18,8 +18,9 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("ordna-c", &["ordna"]),
     ("ordna-secondary", &["ordna"]),
     ("ordna-server", &["ordna", "ordna-secondary"]),
+    ("ordna-kafka", &["ordna", "ordna-secondary", "ordna-server"]),
     ("ordna-bench", &["ordna", "ordna-base", "ordna-papers", "ordna-secondary"]),
-    ("ordna-cli", &["ordna", "ordna-bench", "ordna-secondary", "ordna-server"]),
+    ("ordna-cli", &["ordna", "ordna-bench", "ordna-kafka", "ordna-secondary", "ordna-server"]),
     ("ordna-testkit", &["ordna-base", "ordna-papers"]),
     ("xtask", &[]),
 ];

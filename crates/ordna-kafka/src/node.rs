@@ -1,0 +1,222 @@
+//! The contract between a node's own partitions and queries over all nodes.
+//!
+//! # Contract
+//! All methods of [`Local`] may be called by any thread and block until their deadline at most.
+//! Partitions come and go between two calls; a call on a partition that the node does not hold
+//! fails with [`NodeError::NotHeld`], never with an empty slice.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use ordna::tuple::Value;
+use ordna_secondary::{Error, IndexDefinition, Position, Range};
+
+/// The part of a partition's index that a query reads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Selection {
+    /// Name of the index.
+    pub index: String,
+    /// Values of the first parts.
+    pub prefix: Vec<Value>,
+    /// Bounds of the next part.
+    pub range: Range,
+}
+
+/// A scan of one partition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scan {
+    /// The entries to read.
+    pub selection: Selection,
+    /// Backwards.
+    pub reverse: bool,
+    /// Only the first entry of those that agree in so many first parts.
+    pub distinct: Option<usize>,
+    /// Only entries behind this key, in the direction of the scan. With `distinct`, only entries
+    /// behind all entries that agree with it in those parts.
+    pub after: Option<Vec<u8>>,
+    /// Rows at most.
+    pub limit: usize,
+}
+
+/// The state of a partition that a query asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// The newest cut of the holder.
+    Any,
+    /// A cut that holds everything up to this position.
+    AtPlus(Position),
+    /// A cut that holds everything that the partition had when the call began.
+    RequestPlus,
+}
+
+/// An entry: the encoded parts, and behind them the id. Keys compare bytewise in the order of the
+/// index, across partitions and nodes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row {
+    /// Encoded parts (a descending part is complemented), then the id.
+    pub key: Vec<u8>,
+    /// Bytes of the id.
+    pub id_len: usize,
+}
+
+impl Row {
+    /// Name of the document.
+    pub fn id(&self) -> &[u8] {
+        &self.key[self.key.len().saturating_sub(self.id_len)..]
+    }
+}
+
+/// Rows of one partition at one position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice {
+    /// The partition.
+    pub partition: u32,
+    /// The rows hold exactly the changes up to here.
+    pub position: Position,
+    /// Time since the partition was last known to be at its end; how old the rows may be.
+    pub age: Duration,
+    /// The rows, in the order of the scan.
+    pub rows: Vec<Row>,
+    /// Whether rows follow beyond the limit.
+    pub more: bool,
+}
+
+/// Number of entries of one partition at one position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// The partition.
+    pub partition: u32,
+    /// The count holds exactly the changes up to here.
+    pub position: Position,
+    /// As in [`Slice`].
+    pub age: Duration,
+    /// Entries.
+    pub count: u64,
+}
+
+/// Why a node holds a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The group assigned the partition to the node.
+    Owner,
+    /// The node keeps a warm copy.
+    Standby,
+}
+
+/// A partition that a node holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    /// The partition.
+    pub partition: u32,
+    /// Why.
+    pub role: Role,
+    /// The position of its newest cut; identity 0 while it is restored.
+    pub position: Position,
+    /// Whether it answers queries: it is restored, and was at the partition's end once.
+    pub ready: bool,
+    /// Records behind the partition's end; `None`: the broker did not tell.
+    pub lag: Option<u64>,
+}
+
+/// A member of the group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Where other nodes reach it: `HOST:PORT`, from the member's metadata.
+    pub address: String,
+    /// The partitions that the group assigned to it.
+    pub partitions: Vec<u32>,
+}
+
+/// The owner table: the group's members and their partitions.
+///
+/// It may be behind the truth while the group rebalances: partitions may be missing, or be with a
+/// member that has left.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owners {
+    /// Partitions of the topic.
+    pub partitions: u32,
+    /// The members, sorted by address.
+    pub members: Vec<Member>,
+    /// Grows with each table that differs from the one before, in this process.
+    pub version: u64,
+}
+
+impl Owners {
+    /// The member that a partition was assigned to.
+    pub fn owner(&self, partition: u32) -> Option<&Member> {
+        self.members.iter().find(|member| member.partitions.contains(&partition))
+    }
+}
+
+/// Why a node does not answer for a partition.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The node does not hold the partition.
+    #[error("partition {partition} is not on this node")]
+    NotHeld {
+        /// The partition.
+        partition: u32,
+    },
+    /// The partition is being restored or has not reached its end yet.
+    #[error("partition {partition} is being restored: {done} of {of} records")]
+    Restoring {
+        /// The partition.
+        partition: u32,
+        /// Records that were read.
+        done: u64,
+        /// Records to read.
+        of: u64,
+    },
+    /// The index refused the query, or the state asked for did not come in time.
+    #[error(transparent)]
+    Index(#[from] Error),
+    /// The brokers cannot be asked.
+    #[error("Kafka: {0}")]
+    Broker(String),
+}
+
+/// A node's own partitions, and its knowledge of the group.
+pub trait Local: Send + Sync + Debug {
+    /// Where other nodes reach this one: `HOST:PORT`, as in [`Member::address`].
+    fn address(&self) -> &str;
+
+    /// The definitions of all indexes, the same on each node of a group.
+    fn indexes(&self) -> &[IndexDefinition];
+
+    /// The owner table that was read last; see [`refresh`](Self::refresh). O(members).
+    fn owners(&self) -> Owners;
+
+    /// Asks the group for the owner table at once. The table is read again anyway every second.
+    ///
+    /// # Errors
+    /// [`NodeError::Broker`].
+    fn refresh(&self, until: Instant) -> Result<Owners, NodeError>;
+
+    /// The partitions that this node holds, as owner or standby, in order.
+    fn held(&self) -> Vec<Held>;
+
+    /// Runs a scan on one partition. Waits until `until` for the state asked for.
+    ///
+    /// # Errors
+    /// [`NodeError`]: the partition is not here, or cannot show that state in time.
+    fn scan(
+        &self,
+        partition: u32,
+        scan: &Scan,
+        asked: Asked,
+        until: Instant,
+    ) -> Result<Slice, NodeError>;
+
+    /// Counts the entries of a selection in one partition.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    fn count(
+        &self,
+        partition: u32,
+        selection: &Selection,
+        asked: Asked,
+        until: Instant,
+    ) -> Result<Counted, NodeError>;
+}
