@@ -19,6 +19,4 @@
 
 mod node;
 
-pub use node::{
-    Asked, Counted, Held, Local, Member, NodeError, Owners, Role, Row, Scan, Selection, Slice,
-};
+pub use node::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};

@@ -3,40 +3,12 @@
 //! # Contract
 //! All methods of [`Local`] may be called by any thread and block until their deadline at most.
 //! Partitions come and go between two calls; a call on a partition that the node does not hold
-//! fails with [`NodeError::NotHeld`], never with an empty slice.
+//! fails with [`NodeError::NotHeld`]; it never shows an empty view.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use ordna::tuple::Value;
-use ordna_secondary::{Error, IndexDefinition, Position, Range};
-
-/// The part of a partition's index that a query reads.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Selection {
-    /// Name of the index.
-    pub index: String,
-    /// Values of the first parts.
-    pub prefix: Vec<Value>,
-    /// Bounds of the next part.
-    pub range: Range,
-}
-
-/// A scan of one partition.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Scan {
-    /// The entries to read.
-    pub selection: Selection,
-    /// Backwards.
-    pub reverse: bool,
-    /// Only the first entry of those that agree in so many first parts.
-    pub distinct: Option<usize>,
-    /// Only entries behind this key, in the direction of the scan. With `distinct`, only entries
-    /// behind all entries that agree with it in those parts.
-    pub after: Option<Vec<u8>>,
-    /// Rows at most.
-    pub limit: usize,
-}
+use ordna_secondary::{Error, IndexDefinition, Position, View};
 
 /// The state of a partition that a query asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,53 +17,26 @@ pub enum Asked {
     Any,
     /// A cut that holds everything up to this position.
     AtPlus(Position),
-    /// A cut that holds everything that the partition had when the call began.
+    /// A cut that holds everything that the partition had when the call began. [`Local::newest`]
+    /// gives the positions for `AtPlus` on several partitions with one question to the brokers.
     RequestPlus,
 }
 
-/// An entry: the encoded parts, and behind them the id. Keys compare bytewise in the order of the
-/// index, across partitions and nodes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Row {
-    /// Encoded parts (a descending part is complemented), then the id.
-    pub key: Vec<u8>,
-    /// Bytes of the id.
-    pub id_len: usize,
+/// A partition at one position.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// All indexes of the partition. Its vector has one position: that of the partition. Its keys
+    /// are in the order of the index across partitions and nodes.
+    pub view: View,
+    /// Time since the partition was last known to be at its end: how old the view may be.
+    pub age: Duration,
 }
 
-impl Row {
-    /// Name of the document.
-    pub fn id(&self) -> &[u8] {
-        &self.key[self.key.len().saturating_sub(self.id_len)..]
+impl Shown {
+    /// The view holds exactly the changes up to here.
+    pub fn position(&self) -> Position {
+        self.view.vector().positions().first().copied().unwrap_or_default()
     }
-}
-
-/// Rows of one partition at one position.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Slice {
-    /// The partition.
-    pub partition: u32,
-    /// The rows hold exactly the changes up to here.
-    pub position: Position,
-    /// Time since the partition was last known to be at its end; how old the rows may be.
-    pub age: Duration,
-    /// The rows, in the order of the scan.
-    pub rows: Vec<Row>,
-    /// Whether rows follow beyond the limit.
-    pub more: bool,
-}
-
-/// Number of entries of one partition at one position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
-    /// The partition.
-    pub partition: u32,
-    /// The count holds exactly the changes up to here.
-    pub position: Position,
-    /// As in [`Slice`].
-    pub age: Duration,
-    /// Entries.
-    pub count: u64,
 }
 
 /// Why a node holds a partition.
@@ -196,27 +141,16 @@ pub trait Local: Send + Sync + Debug {
     /// The partitions that this node holds, as owner or standby, in order.
     fn held(&self) -> Vec<Held>;
 
-    /// Runs a scan on one partition. Waits until `until` for the state asked for.
+    /// The positions that all partitions have now, in order: what `request_plus` waits for. Asks
+    /// the brokers once for all of them.
+    ///
+    /// # Errors
+    /// [`NodeError::Broker`].
+    fn newest(&self, until: Instant) -> Result<Vec<Position>, NodeError>;
+
+    /// A partition in the state asked for. Waits until `until` for it.
     ///
     /// # Errors
     /// [`NodeError`]: the partition is not here, or cannot show that state in time.
-    fn scan(
-        &self,
-        partition: u32,
-        scan: &Scan,
-        asked: Asked,
-        until: Instant,
-    ) -> Result<Slice, NodeError>;
-
-    /// Counts the entries of a selection in one partition.
-    ///
-    /// # Errors
-    /// As [`scan`](Self::scan).
-    fn count(
-        &self,
-        partition: u32,
-        selection: &Selection,
-        asked: Asked,
-        until: Instant,
-    ) -> Result<Counted, NodeError>;
+    fn view(&self, partition: u32, asked: Asked, until: Instant) -> Result<Shown, NodeError>;
 }
