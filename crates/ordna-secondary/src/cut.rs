@@ -1,16 +1,19 @@
 //! Cuts: the state of all indexes at one vector.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ordna::Snapshot;
+use ordna::index::Direction;
 use ordna::tuple::Value;
 
+use crate::define::id_of;
 use crate::error::Error;
 use crate::index::{Index, IndexInfo, State};
-use crate::query::{AtCut, Page, Query, Range};
+use crate::query::{AtCut, KeyBounds, Page, Query, Range};
 use crate::vector::Vector;
 
 /// An index in a cut. Without a snapshot it was not built yet.
@@ -75,6 +78,25 @@ impl View {
     /// As [`query`](Self::query).
     pub fn count(&self, index: &str, prefix: &[Value], range: &Range) -> Result<usize, Error> {
         self.of(index)?.count(prefix, range)
+    }
+
+    /// Visits the keys between two bounds, each with the length of the id at its end, until `each`
+    /// breaks. [`IndexDefinition::bounds`](crate::IndexDefinition::bounds) makes the bounds. O(log n
+    /// + entries visited).
+    ///
+    /// # Errors
+    /// The index is not there, not built or incomplete.
+    pub fn visit(
+        &self,
+        index: &str,
+        (lower, upper): &KeyBounds,
+        reverse: bool,
+        mut each: impl FnMut(&[u8], usize) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let direction = if reverse { Direction::Descending } else { Direction::Ascending };
+        let at = self.of(index)?;
+        at.visit(lower, upper, direction, |key, value| each(key, id_of(key, value).len()));
+        Ok(())
     }
 
     fn of(&self, name: &str) -> Result<AtCut<'_>, Error> {

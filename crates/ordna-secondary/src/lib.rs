@@ -90,7 +90,7 @@ pub use error::{Error, SourceError};
 pub use file::NdjsonFile;
 pub use filter::Filter;
 pub use index::{IndexInfo, State};
-pub use query::{Cursor, Entry, Page, Query, Range};
+pub use query::{Cursor, Entry, KeyBounds, Page, Query, Range};
 pub use recover::Backup;
 pub use reverse::Reverse;
 pub use service::{Consistency, Options, Read, Service};

@@ -11,7 +11,7 @@ use ordna::{Snapshot, tuple};
 
 use crate::define::{IndexDefinition, Order, Part, id_of};
 use crate::error::Error;
-use crate::values::{ByteRange, Kind, between, coerce};
+use crate::values::{Kind, between, coerce};
 
 /// Bounds of the part behind a query's prefix.
 ///
@@ -213,6 +213,9 @@ pub struct Page {
     pub cursor: Option<Cursor>,
 }
 
+/// The lower and the upper bound of a query's keys.
+pub type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// One index at one moment.
 #[derive(Clone)]
 pub(crate) struct AtCut<'a> {
@@ -221,9 +224,9 @@ pub(crate) struct AtCut<'a> {
     pub snapshot: &'a Snapshot<[u8], u64>,
 }
 
-impl AtCut<'_> {
+impl IndexDefinition {
     fn bad(&self, reason: impl Into<String>) -> Error {
-        Error::BadQuery { index: self.definition.name.clone(), reason: reason.into() }
+        Error::BadQuery { index: self.name.clone(), reason: reason.into() }
     }
 
     /// The value as the part stores it, encoded in ascending order.
@@ -234,9 +237,13 @@ impl AtCut<'_> {
         Ok(encode(&*stored))
     }
 
-    /// The keys of a query, in the order of the index.
-    fn range(&self, prefix: &[Value], range: &Range) -> Result<ByteRange, Error> {
-        let parts = &self.definition.parts;
+    /// The bounds of the keys of a query. All services with this definition have the same, so their
+    /// entries can be merged by key.
+    ///
+    /// # Errors
+    /// [`Error::BadQuery`]: the values do not fit the parts.
+    pub fn bounds(&self, prefix: &[Value], range: &Range) -> Result<KeyBounds, Error> {
+        let parts = &self.parts;
         if prefix.len() > parts.len() || prefix.len() == parts.len() && *range != Range::All {
             return Err(self.bad(format!("it has {} parts only", parts.len())));
         }
@@ -297,6 +304,41 @@ impl AtCut<'_> {
         Ok((first, last))
     }
 
+    /// Length of the first parts of a key: keys that agree in so many bytes are of one group.
+    /// O(length).
+    pub fn length_of(&self, key: &[u8], parts: usize) -> usize {
+        let mut reader = Reader::new(key);
+        for _ in 0..parts {
+            if <Value as tuple::Decode>::decode(&mut reader).is_err() {
+                return key.len();
+            }
+        }
+        reader.position()
+    }
+
+    /// The entry of a key, the last `id` bytes of which are the document's id. O(length).
+    pub fn entry(&self, key: &[u8], id: usize, covering: bool) -> Entry {
+        let id = key[key.len().saturating_sub(id)..].to_vec();
+        let mut reader = Reader::new(key);
+        let parts = if covering { &self.parts[..] } else { &[] };
+        let decode = |_| match <Value as tuple::Decode>::decode(&mut reader) {
+            Ok(Value::Descending(value)) => *value,
+            Ok(value) => value,
+            Err(_) => Value::Missing,
+        };
+        Entry { id, parts: parts.iter().map(decode).collect() }
+    }
+}
+
+impl AtCut<'_> {
+    fn bad(&self, reason: impl Into<String>) -> Error {
+        self.definition.bad(reason)
+    }
+
+    fn range(&self, prefix: &[Value], range: &Range) -> Result<KeyBounds, Error> {
+        self.definition.bounds(prefix, range)
+    }
+
     /// Number of entries. O(1) for the whole index; otherwise O(log n + l) with l leaves of the
     /// store in the range.
     pub fn count(&self, prefix: &[Value], range: &Range) -> Result<usize, Error> {
@@ -307,7 +349,7 @@ impl AtCut<'_> {
         Ok(self.snapshot.count(lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..])))
     }
 
-    fn visit(
+    pub fn visit(
         &self,
         lower: &Bound<Vec<u8>>,
         upper: &Bound<Vec<u8>>,
@@ -316,29 +358,6 @@ impl AtCut<'_> {
     ) {
         let (lower, upper) = (lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..]));
         self.snapshot.visit(lower, upper, direction, |key, value| each(key, *value));
-    }
-
-    /// Bytes of the first parts of a key.
-    fn length_of(&self, key: &[u8], parts: usize) -> usize {
-        let mut reader = Reader::new(key);
-        for _ in 0..parts {
-            if <Value as tuple::Decode>::decode(&mut reader).is_err() {
-                return key.len();
-            }
-        }
-        reader.position()
-    }
-
-    fn entry(&self, key: &[u8], value: u64, covering: bool) -> Entry {
-        let id = id_of(key, value).to_vec();
-        let mut reader = Reader::new(key);
-        let parts = if covering { &self.definition.parts[..] } else { &[] };
-        let decode = |_| match <Value as tuple::Decode>::decode(&mut reader) {
-            Ok(Value::Descending(value)) => *value,
-            Ok(value) => value,
-            Err(_) => Value::Missing,
-        };
-        Entry { id, parts: parts.iter().map(decode).collect() }
     }
 
     pub fn page(&self, query: &Query) -> Result<Page, Error> {
@@ -350,7 +369,8 @@ impl AtCut<'_> {
         let direction = if query.reverse { Direction::Descending } else { Direction::Ascending };
         // Goes on behind a key, or behind all keys that agree with it in the distinct parts.
         let go_behind = |lower: &mut Bound<Vec<u8>>, upper: &mut Bound<Vec<u8>>, key: &[u8]| {
-            let group = query.distinct.map(|parts| key[..self.length_of(key, parts)].to_vec());
+            let group =
+                query.distinct.map(|parts| key[..self.definition.length_of(key, parts)].to_vec());
             match (query.reverse, group) {
                 (true, group) => *upper = Bound::Excluded(group.unwrap_or_else(|| key.to_vec())),
                 (false, None) => *lower = Bound::Excluded(key.to_vec()),
@@ -390,7 +410,11 @@ impl AtCut<'_> {
                 if offset > 0 {
                     offset -= 1;
                 } else {
-                    page.entries.push(self.entry(key, value, query.covering));
+                    page.entries.push(self.definition.entry(
+                        key,
+                        id_of(key, value).len(),
+                        query.covering,
+                    ));
                 }
                 if query.distinct.is_some() || page.entries.len() == query.limit {
                     last.clear();
@@ -410,7 +434,7 @@ impl AtCut<'_> {
 }
 
 /// All keys that begin so.
-fn all_of(start: Vec<u8>) -> ByteRange {
+fn all_of(start: Vec<u8>) -> KeyBounds {
     let end = prefix_end(&start).map_or(Bound::Unbounded, Bound::Excluded);
     (Bound::Included(start), end)
 }
