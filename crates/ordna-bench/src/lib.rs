@@ -41,6 +41,7 @@ pub mod memory;
 pub mod noise;
 pub mod page;
 pub mod paper;
+pub mod partitions;
 #[cfg(feature = "peers")]
 mod peers;
 pub mod plugin;

@@ -40,6 +40,7 @@ use ordna_papers::{
 };
 
 use crate::entry::{Entry, Maker, Switch, Switches};
+use crate::partitions::Partitions;
 use crate::suggest::unknown;
 use crate::target::{Alone, Counting, Ours, Shared, Sole, Target};
 
@@ -71,6 +72,33 @@ macro_rules! ours {
         entry($name, $switches, integers, |switches| {
             Shared(Ours::<$index<[u8], u64>>($make(switches)))
         })
+    }};
+}
+
+/// Figure 9 of the Nitro paper: whether several instances are faster than one.
+const PARTITIONS: &[Switch] =
+    &[Switch::new("partitions", &["1", "2", "4", "8", "16"], "instances that share the keys")];
+
+/// An index that can be measured as several instances.
+macro_rules! partitioned {
+    ($name:literal, $index:ident) => {{
+        fn make<K: Key + ?Sized>() -> Maker<K> {
+            Box::new(|switches, _| {
+                Ok(match switches.get("partitions").parse() {
+                    Ok(count) if count > 1 => {
+                        Box::new(Shared(Partitions::new(count, $index::<K, u64>::new)))
+                    }
+                    _ => Box::new(Shared(Ours($index::<K, u64>::new()))),
+                })
+            })
+        }
+        Entry {
+            name: $name.to_owned(),
+            ours: true,
+            switches: PARTITIONS,
+            integers: Ok(make()),
+            bytes: Ok(make()),
+        }
     }};
 }
 
@@ -226,8 +254,8 @@ pub fn all() -> Vec<Entry> {
         ours!("skiplist", SkipList),
         hydralist(),
         ours!("pi", Pi, PI, pi),
-        ours!("store", Store),
-        ours!("nitro", Nitro),
+        partitioned!("store", Store),
+        partitioned!("nitro", Nitro),
         alone!("art-none", art_none),
         ours!("art-coupling", ArtCoupling),
         ours!("art-olc", ArtOlc),

@@ -163,7 +163,6 @@ mod tests {
         let (found, text) = papers.plans(&Registry::empty()).unwrap();
         assert!(found.is_empty());
         assert!(text.contains("unknown index \"nitro\""), "{text}");
-        assert!(text.contains("needs nitro's partitions"), "{text}");
     }
 
     #[test]
