@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ordna::backup::{Compression, Sync};
+
+use crate::extension::Extension;
 
 /// How to listen, and within which limits.
 #[derive(Debug, Clone)]
@@ -43,6 +46,8 @@ pub struct Config {
     pub console: Option<SocketAddr>,
     /// Where the keys and values survive a restart; without, they do not.
     pub data: Option<Data>,
+    /// The indexes behind `ORDNA.INDEX`, if they are not those of the keyspace.
+    pub extension: Option<Arc<dyn Extension>>,
 }
 
 /// The directory in which the keys and values survive a restart.
@@ -111,6 +116,7 @@ impl Default for Config {
             metrics: None,
             console: None,
             data: None,
+            extension: None,
         }
     }
 }

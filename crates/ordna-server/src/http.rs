@@ -257,6 +257,7 @@ fn overview(state: &State) -> Value {
         "walk_age": walk_age.as_secs_f64(),
         "clients": clients,
         "slow": slow,
+        "nodes": state.config.extension.as_ref().map(|extension| extension.console()),
         "commands": commands::table().catalog.all().len(),
     })
 }

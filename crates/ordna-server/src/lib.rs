@@ -26,6 +26,7 @@ mod connection;
 mod cursors;
 mod dispatch;
 mod durable;
+mod extension;
 mod float;
 mod glob;
 mod hash;
@@ -60,7 +61,9 @@ mod walks;
 mod watches;
 mod words;
 
+pub use commands::{parse_definition, parse_query};
 pub use config::{Config, Data, Tls};
+pub use extension::{Answer, Extension};
 pub use ordna::backup::Sync as LogSync;
 pub use server::{ServeError, Server};
 pub use settings::parse_bytes;

@@ -77,6 +77,9 @@ pub fn text(state: &State) -> String {
     for (reason, count) in ["auth", "command", "key"].into_iter().zip(&state.acl.denied) {
         let _ = writeln!(lines.0, "ordna_denied_total{{reason=\"{reason}\"}} {}", load(count));
     }
+    if let Some(extension) = &state.config.extension {
+        lines.0.push_str(&extension.metrics());
+    }
     commands(state, &mut lines);
     lines.0
 }

@@ -68,6 +68,17 @@ pub(crate) struct Command {
 }
 
 impl Command {
+    /// The command of these arguments.
+    pub fn of(arguments: &[&[u8]]) -> Self {
+        let bytes = arguments.concat();
+        let mut end = 0;
+        let range = |argument: &&[u8]| {
+            end += argument.len();
+            end - argument.len()..end
+        };
+        Self { bytes, ranges: arguments.iter().map(range).collect() }
+    }
+
     pub fn arguments(&self) -> Arguments<'_> {
         Arguments { bytes: &self.bytes, ranges: &self.ranges }
     }

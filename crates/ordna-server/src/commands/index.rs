@@ -13,7 +13,7 @@ use crate::command::{Command, DEFINE, Outcome, READ_ALL, Task, UNDEFINE};
 use crate::indexes::{PATIENCE, composite, latest, told};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
-use crate::request::{Arguments, number};
+use crate::request::{self, Arguments, number};
 use crate::spec::{NO_KEY, Spec};
 use crate::state::State;
 use crate::words::{Words, checked, text};
@@ -25,9 +25,30 @@ const ENTRIES: usize = 100;
 /// Entries that OFFSET passes over at most.
 const MOST_PASSED: usize = 1_000_000;
 
-pub const COMMANDS: &[Command] =
-    &[command(READ_ALL)
-        .with_subcommands(&[("create", changes(DEFINE)), ("drop", changes(UNDEFINE))])];
+pub const COMMANDS: &[Command] = &[
+    command(READ_ALL).with_subcommands(&[("create", changes(DEFINE)), ("drop", changes(UNDEFINE))]),
+    Command::new(
+        "ordna.node",
+        -2,
+        READ_ALL,
+        NO_KEY,
+        "What index nodes ask each other, and tell of themselves.",
+        |_, arguments, _| Ok(Outcome::Task(Task::new(arguments, extended))),
+    ),
+];
+
+/// Has the extension execute the command.
+fn extended(
+    state: &State,
+    _: Option<&Keyspace>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Done {
+    let extension = state.config.extension.as_ref().ok_or("ERR this server is no index node")?;
+    let arguments: Vec<&[u8]> = arguments.iter_from(0).collect();
+    extension.execute(&arguments)?.write(out);
+    Ok(())
+}
 
 const fn command(flags: &'static [&'static str]) -> Command {
     Command::new(
@@ -54,6 +75,9 @@ fn index(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Done {
+    if state.config.extension.is_some() {
+        return extended(state, held, arguments, out);
+    }
     let mut words = Words::new(arguments, 1);
     let word = words.next().unwrap_or_default().to_ascii_lowercase();
     match word.as_slice() {
@@ -107,7 +131,25 @@ fn end(words: &Words<'_>) -> Done {
 }
 
 /// `CREATE name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
-fn create(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
+fn create(state: &State, held: Option<&Keyspace>, words: Words<'_>, out: &mut Replies) -> Done {
+    let definition = defined(words)?;
+    let _alone = held.is_none().then(|| state.keys_alone());
+    state.indexes.create(&definition.name.clone(), definition)?;
+    out.simple("OK");
+    Ok(())
+}
+
+/// The definition that these arguments of `ORDNA.INDEX CREATE` describe, the name of the index
+/// first.
+///
+/// # Errors
+/// The text of the reply.
+pub fn parse_definition(arguments: &[&[u8]]) -> Result<IndexDefinition, String> {
+    defined(Words::new(request::Command::of(arguments).arguments(), 0))
+}
+
+/// `name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
+fn defined(mut words: Words<'_>) -> Result<IndexDefinition, String> {
     let name = checked(name_of(&mut words)?, "the name of the index")?;
     if !words.take("on") {
         return Err("ERR ORDNA.INDEX CREATE lacks ON prefix".to_owned());
@@ -148,10 +190,7 @@ fn create(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mu
         definition = definition.filter(Filter::parse(&filter.join(" ")).map_err(told)?);
     }
     definition.check().map_err(told)?;
-    let _alone = held.is_none().then(|| state.keys_alone());
-    state.indexes.create(name, definition)?;
-    out.simple("OK");
-    Ok(())
+    Ok(definition)
 }
 
 /// A value of a part, as an argument writes it.
@@ -180,6 +219,21 @@ struct Asked {
     query: Query,
     read: Read,
     values: bool,
+}
+
+/// The query that the arguments of `ORDNA.INDEX SCAN` (or `COUNT`, if it `counts`) behind the name
+/// of the index describe. With `VALUES` it is covering.
+///
+/// # Errors
+/// The text of the reply.
+pub fn parse_query(
+    arguments: &[&[u8]],
+    definition: &IndexDefinition,
+    counts: bool,
+) -> Result<(Query, Read), String> {
+    let command = request::Command::of(arguments);
+    let asked = asked(&mut Words::new(command.arguments(), 0), definition, counts)?;
+    Ok((asked.query, asked.read))
 }
 
 fn asked(

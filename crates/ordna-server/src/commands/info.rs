@@ -52,6 +52,9 @@ const SECTIONS: &[Section] = &[
     ("Snapshots", true, snapshots),
     ("Commandstats", false, command_stats),
     ("Latencystats", false, latency_stats),
+    ("Nodes", true, |facts| {
+        facts.state.config.extension.as_ref().map_or_else(String::new, |nodes| nodes.info())
+    }),
     ("Cluster", true, |_| "cluster_enabled:0\r\n".to_owned()),
     ("Keyspace", true, |facts| match facts.keys {
         0 => String::new(),

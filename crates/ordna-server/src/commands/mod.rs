@@ -25,6 +25,8 @@ mod strings;
 mod substrings;
 mod transactions;
 
+pub use index::{parse_definition, parse_query};
+
 use std::sync::LazyLock;
 
 use crate::command::Table;

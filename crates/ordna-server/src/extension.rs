@@ -1,0 +1,69 @@
+//! Commands of another crate: a server whose indexes are not those of its keyspace.
+
+use std::fmt::Debug;
+
+use serde_json::Value;
+
+use crate::reply::Replies;
+
+/// A reply of an [`Extension`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// A status, without line breaks.
+    Simple(String),
+    /// A number.
+    Integer(i64),
+    /// Bytes.
+    Bulk(Vec<u8>),
+    /// Nothing.
+    Null,
+    /// Several replies.
+    Array(Vec<Answer>),
+    /// Fields and values; a flat array in RESP2.
+    Map(Vec<(&'static str, Answer)>),
+}
+
+impl Answer {
+    /// Writes the reply.
+    pub(crate) fn write(&self, out: &mut Replies) {
+        match self {
+            Self::Simple(text) => out.simple(text),
+            Self::Integer(number) => out.integer(*number),
+            Self::Bulk(bytes) => out.bulk(bytes),
+            Self::Null => out.null(),
+            Self::Array(items) => {
+                out.array(items.len());
+                items.iter().for_each(|item| item.write(out));
+            }
+            Self::Map(fields) => {
+                out.map(fields.len());
+                for (field, value) in fields {
+                    out.bulk(field.as_bytes());
+                    value.write(out);
+                }
+            }
+        }
+    }
+}
+
+/// What a server of index nodes adds.
+///
+/// # Contract
+/// All methods may be called by any thread. [`execute`](Self::execute) may block; the others return
+/// at once.
+pub trait Extension: Send + Sync + Debug {
+    /// Executes `ORDNA.INDEX` or `ORDNA.NODE`, the name of the command first.
+    ///
+    /// # Errors
+    /// The text of the reply, with its code first.
+    fn execute(&self, arguments: &[&[u8]]) -> Result<Answer, String>;
+
+    /// Lines `field:value` of the section `Nodes` of `INFO`, each with CR LF behind it.
+    fn info(&self) -> String;
+
+    /// Families of metrics in the text format of Prometheus.
+    fn metrics(&self) -> String;
+
+    /// The table that the console shows: its head, and its rows.
+    fn console(&self) -> Value;
+}
