@@ -124,16 +124,20 @@ pub(crate) fn back_up(
     Ok(Backup { path, vector: cut.vector.clone(), entries })
 }
 
-/// Restores the newest backup in a directory, if there is one. Indexes are restored at once; the
-/// reverse maps of one are rebuilt while others are read.
+/// The newest backup in a directory, if there is one.
+pub(crate) fn newest(dir: &Path) -> Result<Option<PathBuf>, Error> {
+    Ok(backups(dir)?.pop().map(|(_, path)| path))
+}
+
+/// Restores a backup. Indexes are restored at once; the reverse maps of one are rebuilt while
+/// others are read.
 pub(crate) fn recover(
-    dir: &Path,
+    path: PathBuf,
     options: &ordna::Options,
     reverse: Reverse,
     workers: usize,
     hasher: &Hasher,
-) -> Result<Option<Recovered>, Error> {
-    let Some((_, path)) = backups(dir)?.pop() else { return Ok(None) };
+) -> Result<Recovered, Error> {
     let file = path.join(FILE);
     let json = std::fs::read(&file).map_err(Error::io(&file))?;
     let saved: Saved =
@@ -164,7 +168,7 @@ pub(crate) fn recover(
         threads.into_iter().map(join).collect::<Result<Vec<_>, Error>>()
     })?;
     let vector = saved.vector.parse()?;
-    Ok(Some(Recovered { indexes, vector, next_uid: saved.next_uid }))
+    Ok(Recovered { indexes, vector, next_uid: saved.next_uid })
 }
 
 /// The reverse maps that copy the keys of a store.

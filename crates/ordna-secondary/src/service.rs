@@ -30,7 +30,7 @@ use crate::error::{Error, SourceError};
 use crate::index::{Index, IndexInfo};
 use crate::lanes::{Lanes, Meeting, Message};
 use crate::query::{Cursor, Page, Query, Range};
-use crate::recover::{Backup, Recovered, back_up, recover};
+use crate::recover::{Backup, Recovered, back_up, newest, recover};
 use crate::reverse::{Entries, Hasher, Reverse};
 use crate::source::{ChangeSource, Feed};
 use crate::vector::{Position, Vector};
@@ -45,6 +45,7 @@ pub struct Options {
     reverse: Reverse,
     store: ordna::Options,
     backups: Option<std::path::PathBuf>,
+    restore: Option<Option<std::path::PathBuf>>,
 }
 
 impl Default for Options {
@@ -56,6 +57,7 @@ impl Default for Options {
             reverse: Reverse::default(),
             store: ordna::Options::new(),
             backups: None,
+            restore: None,
         }
     }
 }
@@ -102,6 +104,12 @@ impl Options {
     #[must_use]
     pub fn backups(self, dir: impl Into<std::path::PathBuf>) -> Self {
         Self { backups: Some(dir.into()), ..self }
+    }
+
+    /// Restores this backup at the start, or none: not the newest one in the directory of backups.
+    #[must_use]
+    pub fn restore(self, backup: Option<std::path::PathBuf>) -> Self {
+        Self { restore: Some(backup), ..self }
     }
 }
 
@@ -402,10 +410,13 @@ impl Service {
     pub fn start(options: Options, source: Arc<dyn ChangeSource>) -> Result<Self, Error> {
         let hasher = Hasher::default();
         let workers = options.workers;
-        let recovered = match &options.backups {
-            Some(dir) => recover(dir, &options.store, options.reverse, workers, &hasher)?,
-            None => None,
+        let backup = match (&options.restore, &options.backups) {
+            (Some(chosen), _) => chosen.clone(),
+            (None, Some(dir)) => newest(dir)?,
+            (None, None) => None,
         };
+        let recover = |path| recover(path, &options.store, options.reverse, workers, &hasher);
+        let recovered = backup.map(recover).transpose()?;
         let mut locals: Vec<Vec<Local>> = (0..workers).map(|_| Vec::new()).collect();
         let mut registry = Registry { indexes: BTreeMap::new(), next_uid: 1 };
         let buckets = source.buckets();
