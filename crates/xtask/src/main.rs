@@ -3,6 +3,7 @@
 mod asan;
 mod faults;
 mod fuzz;
+mod kafka;
 mod licences;
 mod mutants;
 mod page;
@@ -18,6 +19,10 @@ cargo xtask asan [PART]       run the library's tests (whose name contains PART)
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
+cargo xtask kafka [start]     start a Kafka broker on 127.0.0.1:19092 (stop, kill, wipe: its end)
+cargo xtask kafka sample      start it, and fill the topic `places` with sample documents
+cargo xtask kafka test        run the tests that need a broker, beside one of their own
+cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (20), and check every answer
 cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
 cargo xtask mutants PART/N    make so many of the mistakes of each of these files
 cargo xtask loom              run the loom models as they are
@@ -38,6 +43,9 @@ fn main() -> ExitCode {
         ["faults", part] => faults::run(part),
         ["kills"] => kills("1000"),
         ["kills", number] => kills(number),
+        ["kafka", rest @ ..] => kafka::run(rest),
+        ["kafka-kills"] => kafka::kills("20"),
+        ["kafka-kills", number] => kafka::kills(number),
         ["mutants"] => mutants::run(""),
         ["mutants", part] => mutants::run(part),
         ["loom"] => faults::loom_clean(),
