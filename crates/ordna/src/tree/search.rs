@@ -32,6 +32,7 @@
 
 mod contents;
 mod inspect;
+mod shrink;
 
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
@@ -622,6 +623,7 @@ impl<K: Key + ?Sized> Search<K> {
             self.retire_node(node, guard);
         }
         drop(held);
+        self.merge_sparse(anchor, guard);
         self.lower_root(guard);
     }
 

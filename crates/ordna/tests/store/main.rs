@@ -8,6 +8,7 @@ mod store_expiry;
 mod store_index;
 mod store_interleavings;
 mod store_limit;
+mod store_memory;
 mod store_splice;
 mod store_states;
 mod store_undo;
