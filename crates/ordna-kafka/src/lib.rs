@@ -18,5 +18,6 @@
 //! Sources: the Nitro paper (VLDB 2016), §8 and §9; `docs/scale-out.md`.
 
 mod node;
+pub mod query;
 
 pub use node::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};

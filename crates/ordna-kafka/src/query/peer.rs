@@ -1,0 +1,275 @@
+//! Connections to other nodes, over RESP as clients use it.
+//!
+//! # Contract
+//! All methods may be called by any task. A call has no deadline: its caller drops it. It holds at
+//! most `most` bytes of the reply; a member that sends more is cut off. At most [`MOST_AT_ONCE`] calls to a
+//! member are under way; the others wait, which is the back-pressure to it. A connection takes the
+//! next call only behind a whole reply, so a late reply is never taken for another call's.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ordna::sync::fault;
+use redis_protocol::resp2::decode::decode;
+use redis_protocol::resp2::types::OwnedFrame;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::node::Owners;
+use crate::query::gather::Trouble;
+
+/// Calls to one member at once.
+const MOST_AT_ONCE: usize = 32;
+/// Connections to one member that are kept for later calls.
+const MOST_IDLE: usize = 8;
+/// Bytes read at once.
+const CHUNK: usize = 16 << 10;
+/// Bytes of a status or an error.
+const LINE: usize = 4 << 10;
+
+/// How a node reaches the others.
+#[derive(Clone, Default)]
+pub struct Link {
+    /// The user; the default user if there is none.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+    /// TLS; without, connections are in the clear.
+    pub tls: Option<LinkTls>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_set = self.password.is_some();
+        let (user, tls) = (&self.user, &self.tls);
+        f.debug_struct("Link")
+            .field("user", user)
+            .field("password", &is_set)
+            .field("tls", tls)
+            .finish()
+    }
+}
+
+/// TLS to the other nodes.
+#[derive(Debug, Clone)]
+pub struct LinkTls {
+    /// Authorities of the nodes' certificates, PEM.
+    pub authorities: PathBuf,
+    /// Certificate chain and private key of this node, PEM, if the others ask for one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// The name in the nodes' certificates, if it is not the host of their address.
+    pub name: Option<String>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// What is known of a member.
+struct Peer {
+    idle: Mutex<Vec<Box<dyn Stream>>>,
+    room: Semaphore,
+}
+
+/// The connections to all members.
+pub struct Peers {
+    link: Link,
+    connector: Option<TlsConnector>,
+    peers: Mutex<HashMap<String, Arc<Peer>>>,
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peers").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn connector(tls: &LinkTls) -> Result<TlsConnector, String> {
+    let certificates = |file: &PathBuf| -> Result<Vec<CertificateDer<'static>>, String> {
+        let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+        read.map_err(|error| format!("{}: {error}", file.display()))
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&tls.authorities)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| format!("{}: {error}", tls.authorities.display()))?;
+    }
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let config = match &tls.identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => {
+            let chain = certificates(chain)?;
+            let private = PrivateKeyDer::from_pem_file(key);
+            let private = private.map_err(|error| format!("{}: {error}", key.display()))?;
+            builder.with_client_auth_cert(chain, private).map_err(|error| error.to_string())?
+        }
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+fn unreachable(error: impl std::fmt::Display) -> Trouble {
+    Trouble::Unreachable(error.to_string())
+}
+
+/// A command in RESP.
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+/// Reads one reply, a bulk string or a line.
+async fn reply(stream: &mut Box<dyn Stream>, most: usize) -> Result<OwnedFrame, Trouble> {
+    let mut buffer = Vec::new();
+    loop {
+        // Arrays are no replies to what a node asks; a deep one would exhaust the stack.
+        if let Some(sign) =
+            buffer.first().filter(|sign| !b"$+-".contains(sign) && !fault!("faulty.no_arrays"))
+        {
+            return Err(Trouble::Garbled(format!("a reply begins with the byte {sign}")));
+        }
+        let found = decode(&buffer).map_err(|error| Trouble::Garbled(error.to_string()))?;
+        match found {
+            Some((frame, used)) if used == buffer.len() => return Ok(frame),
+            Some(_) => return Err(Trouble::Garbled("more than one reply".to_owned())),
+            None => {}
+        }
+        if buffer.len() > most + LINE && !fault!("faulty.most") {
+            return Err(Trouble::Garbled(format!("a reply of more than {most} bytes")));
+        }
+        buffer.reserve(CHUNK);
+        let read = stream.read_buf(&mut buffer).await.map_err(unreachable)?;
+        if read == 0 {
+            return Err(Trouble::Unreachable("it closed the connection".to_owned()));
+        }
+    }
+}
+
+/// Sends a command and reads its reply.
+async fn exchange(
+    stream: &mut Box<dyn Stream>,
+    words: &[&[u8]],
+    most: usize,
+) -> Result<OwnedFrame, Trouble> {
+    stream.write_all(&command(words)).await.map_err(unreachable)?;
+    stream.flush().await.map_err(unreachable)?;
+    reply(stream, most).await
+}
+
+/// The trouble that an error reply tells of.
+fn told(error: String) -> Trouble {
+    const DENIALS: [&str; 4] = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR unknown command"];
+    if DENIALS.iter().any(|code| error.starts_with(code)) {
+        Trouble::Denied(error)
+    } else {
+        Trouble::Unreachable(error)
+    }
+}
+
+impl Peers {
+    /// No connections yet.
+    ///
+    /// # Errors
+    /// Certificates or keys cannot be read; the text names the file.
+    pub fn new(link: Link) -> Result<Self, String> {
+        let connector = link.tls.as_ref().map(connector).transpose()?;
+        Ok(Self { link, connector, peers: Mutex::default() })
+    }
+
+    async fn connect(&self, address: &str) -> Result<Box<dyn Stream>, Trouble> {
+        let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let mut stream: Box<dyn Stream> = match (&self.connector, &self.link.tls) {
+            (Some(connector), Some(tls)) => {
+                let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let name = tls.name.clone().unwrap_or_else(|| host.to_owned());
+                let name = ServerName::try_from(name).map_err(unreachable)?;
+                let shaken = connector.connect(name, stream).await;
+                Box::new(shaken.map_err(|error| Trouble::Denied(format!("TLS: {error}")))?)
+            }
+            _ => Box::new(stream),
+        };
+        if let Some(password) = &self.link.password {
+            let mut words: Vec<&[u8]> = vec![b"AUTH"];
+            words.extend(self.link.user.as_ref().map(String::as_bytes));
+            words.push(password.as_bytes());
+            match exchange(&mut stream, &words, LINE).await? {
+                OwnedFrame::SimpleString(_) => {}
+                OwnedFrame::Error(error) => return Err(told(error)),
+                _ => return Err(Trouble::Garbled("AUTH is answered by a value".to_owned())),
+            }
+        }
+        Ok(stream)
+    }
+
+    fn peer(&self, address: &str) -> Arc<Peer> {
+        let new = || Peer { idle: Mutex::default(), room: Semaphore::new(MOST_AT_ONCE) };
+        let mut peers = lock(&self.peers);
+        Arc::clone(peers.entry(address.to_owned()).or_insert_with(|| Arc::new(new())))
+    }
+
+    /// Forgets members that are not in the table, with their connections.
+    pub fn keep(&self, owners: &Owners) {
+        let is_member = |address: &String, _: &mut Arc<Peer>| {
+            owners.members.iter().any(|member| member.address == *address)
+        };
+        lock(&self.peers).retain(is_member);
+    }
+
+    /// Sends a command to a member and returns the bulk string that answers it.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub async fn call(
+        &self,
+        address: &str,
+        words: &[&[u8]],
+        most: usize,
+    ) -> Result<Vec<u8>, Trouble> {
+        let peer = self.peer(address);
+        let _room = peer.room.acquire().await.map_err(unreachable)?;
+        let idle = lock(&peer.idle).pop();
+        let (mut stream, mut is_old) = match idle {
+            Some(stream) => (stream, true),
+            None => (self.connect(address).await?, false),
+        };
+        let frame = loop {
+            match exchange(&mut stream, words, most).await {
+                // A member may have closed a connection that was idle.
+                Err(Trouble::Unreachable(_)) if is_old => {
+                    stream = self.connect(address).await?;
+                    is_old = false;
+                }
+                frame => break frame?,
+            }
+        };
+        let mut idle = lock(&peer.idle);
+        if idle.len() < MOST_IDLE {
+            idle.push(stream);
+        }
+        drop(idle);
+        match frame {
+            OwnedFrame::BulkString(bytes) => Ok(bytes),
+            OwnedFrame::Error(error) => Err(told(error)),
+            _ => Err(Trouble::Garbled("a reply is no bulk string".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Queries over several nodes, with a server each on loopback.
+
+mod faulty;
+mod group;
+mod moves;
+mod queries;
