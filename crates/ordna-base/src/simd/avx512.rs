@@ -67,6 +67,37 @@ pub fn rank(lines: &[Line; 8], word: u64) -> usize {
     count
 }
 
+/// How many of 64 numbers are below `number`, and how many at most it.
+#[inline(always)]
+pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
+    let (below, at_most): (usize, usize);
+    // SAFETY: as above, with AVX-512 BW detected too.
+    unsafe {
+        asm!(
+            "vpbroadcastw zmm16, {number:e}",
+            // 6: greater than, unsigned; 5: not less than.
+            "vpcmpuw k0, zmm16, zmmword ptr [{lines}], 6",
+            "vpcmpuw k1, zmm16, zmmword ptr [{lines} + 64], 6",
+            "vpcmpuw k2, zmm16, zmmword ptr [{lines}], 5",
+            "vpcmpuw k3, zmm16, zmmword ptr [{lines} + 64], 5",
+            "kunpckdq k0, k1, k0",
+            "kunpckdq k2, k3, k2",
+            "kmovq {below}, k0",
+            "kmovq {at_most}, k2",
+            "popcnt {below}, {below}",
+            "popcnt {at_most}, {at_most}",
+            number = in(reg) u32::from(number),
+            lines = in(reg) lines,
+            below = out(reg) below,
+            at_most = out(reg) at_most,
+            out("xmm16") _,
+            out("k0") _, out("k1") _, out("k2") _, out("k3") _,
+            options(readonly, nostack),
+        );
+    }
+    (below, at_most)
+}
+
 #[inline(always)]
 pub fn matching(line: &Line, word: u64, mask: u64) -> u32 {
     let found: u32;

@@ -165,6 +165,17 @@ impl InstructionSet {
         count
     }
 
+    /// How many of 64 ascending 16-bit numbers are below `number`, and how many at most it. Four
+    /// stand in a word, the first in its lowest bits. Sets without masks use the scalar twin.
+    #[inline]
+    pub fn span(self, lines: &[Line; 2], number: u16) -> (usize, usize) {
+        match self.0 {
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            Kind::Avx512 => avx512::span(lines, number),
+            _ => scalar::span(lines, number),
+        }
+    }
+
     /// Which words equal `word` where `mask` has ones: bit i stands for lane i. Sets without masks
     /// use the scalar twin: eight words take it about as long.
     #[inline]
@@ -293,6 +304,34 @@ mod tests {
                 let expected = words.partition_point(|other| *other <= word);
                 for set in InstructionSet::available() {
                     assert_eq!(set.rank(&lines, word), expected, "{set:?} {word}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_finds_the_span_that_a_search_finds() {
+        let mut state = 5_u64;
+        for round in 0..500_u32 {
+            let mut numbers: Vec<u16> = (0..64)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 48) as u16 >> (round % 16)
+                })
+                .collect();
+            numbers[63] = u16::MAX;
+            numbers.sort_unstable();
+            let word = |at: usize| {
+                (0..4).fold(0, |word, lane| word | u64::from(numbers[at * 4 + lane]) << (lane * 16))
+            };
+            let lines: [Line; 2] = std::array::from_fn(|line| {
+                Line(std::array::from_fn(|lane| AtomicU64::new(word(line * LANES + lane))))
+            });
+            for number in numbers.iter().copied().chain([0, 1, u16::MAX - 1, u16::MAX]) {
+                let below = numbers.partition_point(|other| *other < number);
+                let at_most = numbers.partition_point(|other| *other <= number);
+                for set in InstructionSet::available() {
+                    assert_eq!(set.span(&lines, number), (below, at_most), "{set:?} {number}");
                 }
             }
         }

@@ -10,6 +10,22 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
     })
 }
 
+/// How many of 64 ascending numbers are below `number`, and how many at most it. Of numbers that do
+/// not ascend any counts up to 64.
+#[inline]
+pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
+    let other = |at: usize| (lines[at / 32].get(at % 32 / 4) >> (at % 4 * 16)) as u16;
+    let count = |limit: u32| {
+        let (mut low, mut high) = (0, 64);
+        while low < high {
+            let middle = (low + high) / 2;
+            if u32::from(other(middle)) < limit { low = middle + 1 } else { high = middle }
+        }
+        low
+    };
+    (count(u32::from(number)), count(u32::from(number) + 1))
+}
+
 /// Bit i says whether word i equals `word` where `mask` has ones.
 #[inline]
 pub fn matching(line: &Line, word: u64, mask: u64) -> u32 {
