@@ -12,7 +12,10 @@
 //!    node's lower bound for *i* = 0) up to separator *i*.
 //! 2. All paths from the root have the same length. A node has at least one child.
 //! 3. A *head* is eight bytes of its separator, big-endian, behind the node's prefix, which all
-//!    separators of the node share. Heads ascend, perhaps not strictly. Unused heads are `u64::MAX`.
+//!    separators of the node share; a *second* is the eight bytes behind the head. Heads ascend,
+//!    and seconds of equal heads do, perhaps not strictly. Unused ones are `u64::MAX`.
+//! 4. Integers: a *brief* is what the separator is above the node's first one, without its low bits,
+//!    in 16 bits. Briefs ascend, perhaps not strictly.
 //!
 //! # Protocol
 //! Readers couple versions: they read the child's version, then validate the parent, so a child is
@@ -21,8 +24,8 @@
 //! its end.
 //!
 //! # Why a B-tree
-//! A node compares 64 heads in eight vector instructions whose misses overlap. Separators are as
-//! short as their neighbours allow, so eight bytes behind a common prefix decide nearly always.
+//! A node compares 64 heads in eight vector instructions whose misses overlap, and 64 briefs in two.
+//! Separators are as short as their neighbours allow: few bytes behind a common prefix decide.
 //!
 //! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before
 //! they return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized
@@ -32,29 +35,28 @@
 
 mod contents;
 mod inspect;
+mod node;
 mod shrink;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 
-use std::cmp::Ordering as Order;
-use std::marker::PhantomData;
 use std::ptr;
 use std::sync::PoisonError;
 
-use contents::{Boundary, Contents, Separator, bytes_of, common, head_at};
+use contents::{Boundary, Contents, Separator};
+use node::Node;
 use ordna_base::Key;
-use ordna_base::reclaim::{Guard, Retire};
-use ordna_base::record::Record;
-use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
-use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use ordna_base::reclaim::Guard;
+use ordna_base::simd::{InstructionSet, LANES, prefetch};
+use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
-use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, check, fault, point};
+use ordna_base::sync::{Obsolete, Version, WriteGuard, fault, point};
 
 /// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
 /// reach.
 pub const FANOUT: usize = 64;
 /// Lines of heads, and of children.
 const LINES: usize = FANOUT / LANES;
-/// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
-const INLINE: usize = 32;
 /// Restarts of a search before it takes the writers' lock.
 const RETRIES: usize = 16;
 /// Keys that descend together in [`Search::find_many`]: as many misses as a core overlaps.
@@ -62,24 +64,6 @@ pub const GROUP: usize = 16;
 
 /// The address of a leaf.
 pub type Place = usize;
-
-#[repr(C, align(64))]
-struct Node<K: Key + ?Sized> {
-    lock: VersionLock,
-    /// Children in use.
-    len: AtomicUsize,
-    /// Bytes that all separators share.
-    prefix: AtomicUsize,
-    /// Levels below; 0: the children are places.
-    height: usize,
-    /// The first [`INLINE`] bytes of the prefix.
-    start: [AtomicU64; INLINE / 8],
-    heads: [Line; LINES],
-    children: [Line; LINES],
-    /// Byte strings: the separators themselves.
-    separators: Box<[AtomicPtr<u8>]>,
-    kind: PhantomData<K>,
-}
 
 /// Maps anchors to places; see the [module](self).
 pub struct Search<K: Key + ?Sized> {
@@ -96,217 +80,6 @@ pub struct Search<K: Key + ?Sized> {
 unsafe impl<K: Key + ?Sized> Send for Search<K> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized> Sync for Search<K> {}
-
-impl<K: Key + ?Sized> Node<K> {
-    fn boxed(height: usize, contents: &Contents<K>) -> *mut Self {
-        let count = if K::HEAD_IS_KEY { 0 } else { FANOUT };
-        let node = Self {
-            lock: VersionLock::new(),
-            len: AtomicUsize::new(0),
-            prefix: AtomicUsize::new(0),
-            height,
-            start: Default::default(),
-            heads: std::array::from_fn(|_| Line::filled(u64::MAX)),
-            children: std::array::from_fn(|_| Line::filled(0)),
-            separators: (0..count).map(|_| AtomicPtr::default()).collect(),
-            kind: PhantomData,
-        };
-        node.fill(contents);
-        Box::into_raw(Box::new(node))
-    }
-
-    fn size() -> usize {
-        size_of::<Self>() + if K::HEAD_IS_KEY { 0 } else { FANOUT * size_of::<usize>() }
-    }
-
-    fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed).min(FANOUT)
-    }
-
-    fn head(&self, at: usize) -> u64 {
-        self.heads[at / LANES].get(at % LANES)
-    }
-
-    fn child(&self, at: usize) -> usize {
-        let at = at.min(FANOUT - 1);
-        self.children[at / LANES].0[at % LANES].load(Ordering::Acquire) as usize
-    }
-
-    fn set_child(&self, at: usize, child: usize) {
-        // Release: a reader that follows the address sees what it leads to.
-        self.children[at / LANES].0[at % LANES].store(child as u64, Ordering::Release);
-    }
-
-    /// Separator `at`, alive as long as the caller's guard; `None` while a writer moves it.
-    fn separator(&self, at: usize) -> Option<Separator<K>> {
-        let address = self.separators.get(at)?.load(Ordering::Acquire);
-        // SAFETY: written by `fill` and `set_separator`: null or a record.
-        unsafe { Separator::from_ptr(address) }
-    }
-
-    fn set_separator(&self, at: usize, separator: Option<Separator<K>>) {
-        if let Some(slot) = self.separators.get(at) {
-            let address = separator.map_or(ptr::null_mut(), Record::as_ptr);
-            slot.store(address, Ordering::Release);
-        }
-    }
-
-    /// How many separators are at most `key`, or below it if `strict`: the child that covers it.
-    /// `None` if what was read is of no single moment.
-    #[inline]
-    fn route(&self, key: &K, strict: bool, simd: InstructionSet) -> Option<usize> {
-        let separators = self.len().checked_sub(1)?;
-        if K::HEAD_IS_KEY {
-            let rank =
-                if strict { self.below(key.head(), simd) } else { self.at_most(key.head(), simd) };
-            return Some(rank.min(separators));
-        }
-        let bytes = bytes_of(key);
-        let prefix = self.prefix.load(Ordering::Relaxed);
-        match self.compare_prefix(bytes, prefix)? {
-            Order::Less => return Some(0),
-            Order::Greater => return Some(separators),
-            Order::Equal => {}
-        }
-        let head = head_at(bytes, prefix);
-        let (from, to) = (self.below(head, simd), self.at_most(head, simd));
-        let (mut low, mut high) = (from.min(separators), to.min(separators));
-        // Equal heads: the separators themselves decide.
-        while low < high {
-            let middle = (low + high) / 2;
-            // SAFETY: the caller's guard keeps separators from being freed.
-            let separator = unsafe { self.separator(middle)?.key() };
-            let below = if strict { separator < key } else { separator <= key };
-            if below { low = middle + 1 } else { high = middle }
-        }
-        Some(low)
-    }
-
-    #[inline]
-    fn at_most(&self, head: u64, simd: InstructionSet) -> usize {
-        simd.rank(&self.heads, head)
-    }
-
-    #[inline]
-    fn below(&self, head: u64, simd: InstructionSet) -> usize {
-        head.checked_sub(1).map_or(0, |before| self.at_most(before, simd))
-    }
-
-    /// The order of a key's first bytes against the node's prefix.
-    fn compare_prefix(&self, key: &[u8], prefix: usize) -> Option<Order> {
-        if prefix == 0 {
-            return Some(Order::Equal);
-        }
-        let mut start = [0; INLINE];
-        for (bytes, word) in start.chunks_exact_mut(8).zip(&self.start) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_be_bytes());
-        }
-        let inline = prefix.min(INLINE);
-        let order = key[..key.len().min(inline)].cmp(&start[..inline]);
-        if order != Order::Equal || prefix <= INLINE {
-            return Some(order);
-        }
-        // SAFETY: as in `route`.
-        let first = bytes_of(unsafe { self.separator(0)?.key::<'_>() });
-        let (rest, own) = (key.get(INLINE..)?, first.get(INLINE..prefix)?);
-        Some(rest[..rest.len().min(own.len())].cmp(own))
-    }
-
-    fn contents(&self) -> Contents<K> {
-        let len = self.len();
-        Contents {
-            heads: (0..len - 1).map(|at| self.head(at)).collect(),
-            separators: (0..len - 1).map(|at| self.separator(at)).collect(),
-            children: (0..len).map(|at| self.child(at)).collect(),
-        }
-    }
-
-    /// Overwrites everything. The caller holds the lock, or nobody else knows the node.
-    fn fill(&self, contents: &Contents<K>) {
-        let len = contents.children.len();
-        debug_assert!(len <= FANOUT && contents.heads.len() + 1 == len);
-        let (prefix, heads) = contents.normalized();
-        self.prefix.store(prefix, Ordering::Relaxed);
-        if let Some(Some(first)) = contents.separators.first() {
-            // SAFETY: the node's own separator, under the writers' lock.
-            let bytes = bytes_of(unsafe { first.key::<'_>() });
-            for (at, word) in self.start.iter().enumerate() {
-                word.store(head_at(&bytes[..prefix], at * 8), Ordering::Relaxed);
-            }
-        }
-        for at in 0..FANOUT {
-            let head = heads.get(at).copied().unwrap_or(u64::MAX);
-            self.heads[at / LANES].set(at % LANES, head);
-            self.set_separator(at, contents.separators.get(at).copied().flatten());
-            self.set_child(at, contents.children.get(at).copied().unwrap_or(0));
-        }
-        self.len.store(len, Ordering::Relaxed);
-    }
-
-    /// Puts `boundary` and the child above it behind child `at`.
-    fn put(&self, at: usize, boundary: &Boundary<K>, child: usize) {
-        let len = self.len();
-        if !self.fits(boundary) {
-            let mut contents = self.contents();
-            contents.put(at, boundary, child);
-            return self.fill(&contents);
-        }
-        for to in (at + 1..len).rev() {
-            self.heads[to / LANES].set(to % LANES, self.head(to - 1));
-            self.set_separator(to, self.separator(to - 1));
-            self.set_child(to + 1, self.child(to));
-        }
-        self.set_head(at, boundary);
-        self.set_child(at + 1, child);
-        self.len.store(len + 1, Ordering::Relaxed);
-    }
-
-    /// Whether a separator starts with the node's prefix.
-    fn fits(&self, boundary: &Boundary<K>) -> bool {
-        let prefix = self.prefix.load(Ordering::Relaxed);
-        boundary.separator.is_none_or(|separator| {
-            // SAFETY: separators of the writer's own, under the lock.
-            let (new, first) = unsafe { (separator.key::<'_>(), self.separator(0)) };
-            // SAFETY: as above.
-            let first = first.map(|first| bytes_of(unsafe { first.key::<'_>() }));
-            first.is_some_and(|first| common(bytes_of(new), first) >= prefix)
-        })
-    }
-
-    /// Puts `boundary` in the place of separator `at`, which it returns.
-    fn replace(&self, at: usize, boundary: &Boundary<K>) -> Option<Separator<K>> {
-        let old = self.separator(at);
-        if self.fits(boundary) {
-            self.set_head(at, boundary);
-        } else {
-            let mut contents = self.contents();
-            contents.heads[at] = boundary.head;
-            contents.separators[at] = boundary.separator;
-            self.fill(&contents);
-        }
-        old
-    }
-
-    /// Sets separator `at`, which starts with the node's prefix.
-    fn set_head(&self, at: usize, boundary: &Boundary<K>) {
-        let prefix = self.prefix.load(Ordering::Relaxed);
-        let head = boundary.separator.map_or(boundary.head, |separator| {
-            // SAFETY: the writer's own.
-            head_at(bytes_of(unsafe { separator.key::<'_>() }), prefix)
-        });
-        self.heads[at / LANES].set(at % LANES, head);
-        self.set_separator(at, boundary.separator);
-    }
-
-    /// Takes child `at` and the separator next to it out: the one below, or above for the first
-    /// child.
-    fn take(&self, at: usize) -> Boundary<K> {
-        let mut contents = self.contents();
-        let boundary = contents.take(at);
-        self.fill(&contents);
-        boundary
-    }
-}
 
 /// A node on the way down and the child taken there.
 type Path<K> = Vec<(*mut Node<K>, usize)>;
@@ -353,7 +126,7 @@ impl<K: Key + ?Sized> Search<K> {
             if node.height == 0 {
                 return node.checked(version).map(|()| child);
             }
-            (node, version) = self.step(node, version, child)?;
+            (node, version) = self.step(node, version, child, true)?;
         }
     }
 
@@ -407,7 +180,7 @@ impl<K: Key + ?Sized> Search<K> {
             if node.height == 0 {
                 return Ok((node, version, at));
             }
-            (node, version) = self.step(node, version, node.child(at))?;
+            (node, version) = self.step(node, version, node.child(at), true)?;
         }
     }
 
@@ -425,21 +198,24 @@ impl<K: Key + ?Sized> Search<K> {
         if current { Ok((node, version)) } else { Err(Obsolete) }
     }
 
-    /// From a node to its child: the parent is validated after the child's version was read.
+    /// From a node to its child: the parent is validated after the child's version was read. A
+    /// search that is `alone` asks for all of a lowest node; a group asks for what it needs.
     #[inline]
     fn step<'a>(
         &'a self,
         node: &Node<K>,
         version: Version,
         child: usize,
+        alone: bool,
     ) -> Result<(&'a Node<K>, Version), Obsolete> {
         // An address of a torn read is not followed.
         node.checked(version)?;
         // SAFETY: a child at a moment of this guard.
         let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
-        if node.height == 1 {
+        if alone && node.height == 1 {
             // The nearest caches do not hold the lowest level: its places come with its heads.
-            below.children.iter().for_each(|line| prefetch(line));
+            below.prefetch();
+            below.prefetch_children();
         }
         point(if node.height > 1 { "search.step.down" } else { "search.step.to_the_bottom" });
         let next = below.lock.read()?;
@@ -451,45 +227,45 @@ impl<K: Key + ?Sized> Search<K> {
 
     /// The places of up to [`GROUP`] keys: all descend together, so that their misses overlap.
     pub fn find_many(&self, keys: &[&K], places: &mut [Place; GROUP], guard: &Guard<'_>) {
-        let Ok((root, version)) = self.enter() else {
-            return self.find_each(keys, places, guard);
-        };
-        let mut at = [(root, version); GROUP];
-        let mut below = [0; GROUP];
-        for _ in 0..root.height {
-            for ((key, child), (node, version)) in keys.iter().zip(&mut below).zip(&at) {
-                let Some(next) = node.route(key, false, self.simd) else {
-                    return self.find_each(keys, places, guard);
-                };
-                *child = node.child(next);
-                // An address of a torn read is not followed.
-                if node.checked(*version).is_err() {
-                    return self.find_each(keys, places, guard);
-                }
-                // SAFETY: a child at a moment of this guard.
-                unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*child) }.prefetch();
+        if self.try_find_many(keys, places).is_err() {
+            for (key, place) in keys.iter().zip(places) {
+                *place = self.find(key, false, guard);
             }
-            for (child, (node, version)) in below.iter().zip(&mut at).take(keys.len()) {
-                let Ok(next) = self.step(node, *version, *child) else {
-                    return self.find_each(keys, places, guard);
-                };
-                (*node, *version) = next;
-            }
-        }
-        for ((key, place), (node, version)) in keys.iter().zip(places.iter_mut()).zip(&at) {
-            let child = node.route(key, false, self.simd).map(|at| node.child(at));
-            let checked = node.checked(*version);
-            *place = match (child, checked) {
-                (Some(place), Ok(())) => place,
-                _ => self.find(key, false, guard),
-            };
         }
     }
 
-    fn find_each(&self, keys: &[&K], places: &mut [Place; GROUP], guard: &Guard<'_>) {
-        for (key, place) in keys.iter().zip(places) {
-            *place = self.find(key, false, guard);
+    fn try_find_many(&self, keys: &[&K], places: &mut [Place; GROUP]) -> Result<(), Obsolete> {
+        let (root, version) = self.enter()?;
+        let mut at = [(root, version); GROUP];
+        let mut spans = [(0, 0); GROUP];
+        for height in (0..=root.height).rev() {
+            // The nearest caches hold the upper levels; of the lowest each step waits.
+            for ((key, span), (node, _)) in keys.iter().zip(&mut spans).zip(&at) {
+                *span = node.narrow(key, self.simd).ok_or(Obsolete)?;
+                node.prefetch_span(*span);
+            }
+            for (((key, span), place), (node, version)) in
+                keys.iter().zip(&spans).zip(places.iter_mut()).zip(&at)
+            {
+                let child = if span.0 == span.1 {
+                    span.0
+                } else {
+                    node.decide(key, false, *span, self.simd).ok_or(Obsolete)?
+                };
+                *place = node.child(child);
+                node.checked(*version)?;
+                if height > 0 {
+                    // SAFETY: a child at a moment of this guard.
+                    unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*place) }.prefetch();
+                }
+            }
+            if height > 0 {
+                for (place, (node, version)) in places.iter().zip(&mut at).take(keys.len()) {
+                    (*node, *version) = self.step(node, *version, *place, false)?;
+                }
+            }
         }
+        Ok(())
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
@@ -679,29 +455,6 @@ impl<K: Key + ?Sized> Search<K> {
     /// Bytes of the nodes and their separators.
     pub fn memory_usage(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
-    }
-}
-
-impl<K: Key + ?Sized> Node<K> {
-    /// # Errors
-    /// The node has changed since `version`.
-    #[inline]
-    fn checked(&self, version: Version) -> Result<(), Obsolete> {
-        let valid = check!("search.node.validate", self.lock.validate(version));
-        if valid { Ok(()) } else { Err(Obsolete) }
-    }
-
-    #[inline]
-    fn prefetch(&self) {
-        prefetch(self);
-        self.heads.iter().for_each(|line| prefetch(line));
-    }
-}
-
-impl<K: Key + ?Sized> Retire for Node<K> {
-    unsafe fn free(memory: *mut Self) {
-        // SAFETY: boxed by `boxed`, exclusively the caller's.
-        drop(unsafe { Box::from_raw(memory) });
     }
 }
 

@@ -70,18 +70,18 @@ impl<K: Key + ?Sized> Contents<K> {
         (self, boundary, right)
     }
 
-    /// The common prefix of the separators, and their heads behind it.
-    pub(super) fn normalized(&self) -> (usize, Vec<u64>) {
+    /// The common prefix of the separators, their heads behind it, and the eight bytes behind those.
+    pub(super) fn normalized(&self) -> (usize, Vec<u64>, Vec<u64>) {
         // SAFETY: separators of the node, under the writers' lock.
         let bytes = |separator: &Separator<K>| bytes_of(unsafe { separator.key::<'_>() });
         let (Some(Some(first)), Some(Some(last))) =
             (self.separators.first(), self.separators.last())
         else {
-            return (0, self.heads.clone());
+            return (0, self.heads.clone(), Vec::new());
         };
         // Separators ascend: the first and the last share what all share.
         let prefix = common(bytes(first), bytes(last));
-        let heads = self.separators.iter().flatten().map(|one| head_at(bytes(one), prefix));
-        (prefix, heads.collect())
+        let at = |at| self.separators.iter().flatten().map(move |one| head_at(bytes(one), at));
+        (prefix, at(prefix).collect(), at(prefix + 8).collect())
     }
 }

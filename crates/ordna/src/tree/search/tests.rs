@@ -1,0 +1,114 @@
+//! The layer against a sorted map, with separators that are alike for long.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use ordna_base::Key;
+use ordna_base::reclaim::Collector;
+
+use super::{FANOUT, GROUP, Search};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Inserts, lowers and removes anchors at random; then every search agrees with the map.
+fn agrees<K: Key + ?Sized>(fanout: usize, make: impl Fn(&mut Random) -> K::Owned)
+where
+    K::Owned: Ord + Clone + Debug,
+{
+    let (collector, mut random) = (Collector::new(), Random(9));
+    let search = Search::<K>::new(1, fanout);
+    let mut anchors: BTreeMap<K::Owned, usize> = BTreeMap::new();
+    let lowest = K::Owned::default();
+    for round in 2..6000 {
+        let guard = collector.pin();
+        let key = make(&mut random);
+        if key == lowest {
+            continue;
+        }
+        let at = anchors
+            .range::<K::Owned, _>(key.clone()..)
+            .next()
+            .map(|(key, place)| (key.clone(), *place));
+        match at {
+            Some((old, _)) if old == key => {
+                anchors.remove::<K::Owned>(&key);
+                search.remove(key.borrow(), &guard);
+            }
+            Some((old, place)) if random.below(4) == 0 => {
+                anchors.remove::<K::Owned>(&old);
+                search.lower(old.borrow(), key.borrow(), &guard);
+                anchors.insert(key, place);
+            }
+            Some((old, _)) if random.below(4) == 0 => {
+                anchors.remove::<K::Owned>(&old);
+                search.remove(old.borrow(), &guard);
+            }
+            _ => {
+                search.insert(key.borrow(), round);
+                anchors.insert(key, round);
+            }
+        }
+    }
+    assert!(anchors.len() > 500, "{} anchors are too few to have levels", anchors.len());
+    let mut keys: Vec<K::Owned> = (0..4000).map(|_| make(&mut random)).collect();
+    keys.extend(anchors.keys().cloned());
+    let guard = collector.pin();
+    for group in keys.chunks(GROUP) {
+        let expected: Vec<usize> = group
+            .iter()
+            .map(|key| {
+                anchors
+                    .range::<K::Owned, _>(..=key.clone())
+                    .next_back()
+                    .map_or(1, |(_, place)| *place)
+            })
+            .collect();
+        let mut places = [0; GROUP];
+        let borrowed: Vec<&K> = group.iter().map(Borrow::borrow).collect();
+        search.find_many(&borrowed, &mut places, &guard);
+        assert_eq!(places[..group.len()], expected, "{group:?}");
+        for (key, place) in group.iter().zip(expected) {
+            assert_eq!(search.find(key.borrow(), false, &guard), place, "{key:?}");
+            let below = anchors
+                .range::<K::Owned, _>(..key.clone())
+                .next_back()
+                .map_or(1, |(_, place)| *place);
+            assert_eq!(search.find(key.borrow(), true, &guard), below, "below {key:?}");
+        }
+    }
+    search.audit(|_, _| {}).unwrap();
+}
+
+#[test]
+fn byte_strings_that_share_long_runs_lead_to_their_places() {
+    for fanout in [4, FANOUT] {
+        agrees::<[u8]>(fanout, |random| {
+            let mut key = vec![b'p'; [0, 40][random.below(2)]];
+            for _ in 0..random.below(6) {
+                let part: [&[u8]; 6] =
+                    [b"\0", b"b", b"\0\0\0\0\0\0\0\0", b"same path", b"\xFF", b"cccccccccccc"];
+                key.extend_from_slice(part[random.below(6)]);
+            }
+            key
+        });
+    }
+}
+
+#[test]
+fn integers_in_clusters_lead_to_their_places() {
+    for fanout in [4, FANOUT] {
+        agrees::<u64>(fanout, |random| {
+            let cluster = [0, 1 << 20, 1 << 40, u64::MAX - 4000][random.below(4)];
+            cluster + random.below(4000) as u64
+        });
+        agrees::<u64>(fanout, |random| (random.below(1 << 31) as u64) << random.below(34));
+    }
+}
