@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::page;
-use crate::tools::{LIBRARY, Outcome, cargo, must, root};
+use crate::tools::{Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
 const MODELLED: [(&str, &str, &str, &str); 6] = [
@@ -24,6 +24,9 @@ const MODELLED: [(&str, &str, &str, &str); 6] = [
     ("art_prefix", "ordna-papers", "models", "loom_art_prefix::"),
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
 ];
+
+/// The crates that have faults.
+const CRATES: [&str; 5] = ["ordna-base", "ordna-papers", "ordna", "ordna-secondary", "ordna-kafka"];
 
 /// Parts of the store, whose tests look for their faults.
 const OF_THE_STORE: [&str; 4] = ["buffer", "search", "tree", "undo"];
@@ -125,7 +128,7 @@ fn plant(names: &[String]) -> Outcome {
         }
     }
     let tests = if names.iter().any(|name| modelled(name).is_none()) {
-        build("--cfg faults", "target/faults", &LIBRARY, &tests_for(names)?)?
+        build("--cfg faults", "target/faults", &CRATES, &tests_for(names)?)?
     } else {
         Vec::new()
     };
@@ -229,7 +232,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 /// The names of all faults of the library, in order.
 fn names() -> Result<Vec<String>, String> {
     let mut found = BTreeSet::new();
-    let mut folders = LIBRARY.map(|name| root().join("crates").join(name).join("src")).to_vec();
+    let mut folders = CRATES.map(|name| root().join("crates").join(name).join("src")).to_vec();
     while let Some(folder) = folders.pop() {
         let entries =
             std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -294,7 +297,7 @@ pub fn build_in(
 /// The test programs that look for faults of these names.
 fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
     let mut tests = Vec::new();
-    for package in LIBRARY {
+    for package in CRATES {
         let folder = root().join("crates").join(package).join("tests");
         let entries =
             std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;

@@ -26,7 +26,7 @@ cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (
 cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
 cargo xtask mutants PART/N    make so many of the mistakes of each of these files
 cargo xtask loom              run the loom models as they are
-cargo xtask shuttle           race PI's rebuilds with batches under a random scheduler
+cargo xtask shuttle           race PI's rebuilds with batches, and index nodes with queries, under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
 cargo xtask wire SECONDS      check histories of clients over the wire, and a server under bad clients, this time each
@@ -93,5 +93,11 @@ fn shuttle() -> Outcome {
             .args(["test", "--profile=model", "-p", "ordna-papers", "--test", "models"])
             .args(["--target-dir", "target/shuttle"])
             .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
+    )?;
+    // A model of nodes, whose own code has no threads.
+    must(
+        cargo()
+            .args(["test", "-p", "ordna-kafka", "--test", "model"])
+            .env("ORDNA_SCHEDULES", "20000"),
     )
 }

@@ -149,7 +149,8 @@ impl Gather {
 
     /// The questions to send now, one for each member. O(partitions · members) at worst.
     pub fn ask(&mut self, owners: &Owners, now: Duration) -> Vec<Ask> {
-        (self.version, self.members) = (owners.version, owners.members.len());
+        let nodes = owners.members.iter().filter(|member| !member.address.is_empty());
+        (self.version, self.members) = (owners.version, nodes.count());
         let owner_of: BTreeMap<u32, &str> = owners
             .members
             .iter()
@@ -179,7 +180,9 @@ impl Gather {
                 Some(owner) if is_waited_for(owner) => {}
                 _ => {
                     let others = owners.members.iter().map(|member| member.address.as_str());
-                    for other in others.filter(|other| Some(*other) != owner && may_ask(other)) {
+                    // A member of another kind has no address.
+                    let others = others.filter(|other| !other.is_empty() && Some(*other) != owner);
+                    for other in others.filter(|other| may_ask(other)) {
                         targets.entry(other).or_default().push(*partition);
                     }
                 }

@@ -12,8 +12,9 @@
 //! lost a partition and does not know yet answers with an old position: `at_plus` and
 //! `request_plus` refuse it, `any` tells its age and can refuse it by [`Ask::max_age`].
 //!
-//! The limit goes to the owners. An owner sends one answer of bounded size; it keeps nothing for
-//! the query, and sends more only if the next page is asked for. If rows are so long that an
+//! The limit goes to the owners; each of many is asked for its share first, and all are asked again
+//! if that was too little. An owner sends one answer of bounded size; it keeps nothing for the
+//! query, and sends more only if it is asked again. If rows are so long that an
 //! answer is full before the limit, the page ends early, with a cursor.
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.
@@ -228,7 +229,8 @@ impl Nodes {
         found.ok_or_else(|| Error::UnknownIndex(name.to_owned()))
     }
 
-    /// Runs a query. O(answers) in memory, O(limit · nodes) rows over the network at most.
+    /// Runs a query. O(answers) in memory; about two times the limit in rows over the network, at
+    /// most the limit from each node.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -295,7 +297,7 @@ impl Nodes {
             Consistency::AtPlus(vector) => Some(vector.positions().to_vec()),
             Consistency::Any => None,
         };
-        let (request, skip) = self.request(ask, definition, (&owners, newest), counts)?;
+        let (mut request, skip) = self.request(ask, definition, (&owners, newest), counts)?;
         let Some(bounds) = bounds(definition, &request.scan)? else {
             // The cursor stands behind the last group that can be.
             let vector = Vector::new(vec![Position::default(); owners.partitions as usize]);
@@ -303,8 +305,24 @@ impl Nodes {
             let age = Duration::ZERO;
             return Ok(Found { entries, cursor: None, count: 0, vector, missing, age });
         };
-        let gathered = self.gather(ask, &request, &bounds, until).await?;
-        let Gathered { answers, missing } = gathered;
+        let Scan { reverse, distinct, limit, .. } = request.scan;
+        let group = |key: &'_ [u8]| group(definition, distinct, key).len();
+        if distinct.is_none() {
+            request.scan.limit = share(limit, owners.members.len());
+        }
+        let (Gathered { answers, missing }, merged) = loop {
+            let gathered = self.gather(ask, &request, &bounds, until).await?;
+            let inputs: Vec<&Run> = gathered.answers.iter().map(|answer| &answer.run).collect();
+            let most = (limit, self.limits.bytes);
+            let merged = merge(&inputs, reverse, most, |key| &key[..group(key)]);
+            let is_cut = |run: &&Run| run.more && run.rows.len() == request.scan.limit;
+            let is_short = merged.more && merged.rows.len() < limit && inputs.iter().any(is_cut);
+            if !notice!("queries.share_runs_out", is_short && request.scan.limit < limit) {
+                break (gathered, merged);
+            }
+            // An owner has more than its share of these rows.
+            request.scan.limit = limit;
+        };
         if !missing.is_empty() && (!ask.partial || answers.is_empty()) {
             let (of, waited) = (owners.partitions, began.elapsed());
             return Err(QueryError::Missing { missing, of, waited });
@@ -318,10 +336,6 @@ impl Nodes {
             }
         }
         let inputs: Vec<&Run> = answers.iter().map(|answer| &answer.run).collect();
-        let Scan { reverse, distinct, limit, .. } = request.scan;
-        let group = |key: &'_ [u8]| group(definition, distinct, key).len();
-        let most = (limit, self.limits.bytes);
-        let merged = merge(&inputs, reverse, most, |key| &key[..group(key)]);
         let skipped = skip.min(merged.rows.len());
         let entry = |(input, row): &(usize, usize)| {
             let rows = &inputs[*input].rows;
@@ -535,6 +549,13 @@ fn accepted(
         young.for_each(|(_, state)| *state = Err(Trouble::TooOld(age)));
     }
     Ok(parts)
+}
+
+/// The rows that each of some owners is asked for first: the limit, or of many owners twice what an
+/// even spread needs, and some more. The bound of the binomial tail makes a second round rare.
+fn share(limit: usize, owners: usize) -> usize {
+    const MORE: usize = 16;
+    limit.min(limit * 2 / owners.max(1) + MORE)
 }
 
 /// Asks another node.

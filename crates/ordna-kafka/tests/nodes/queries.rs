@@ -145,6 +145,37 @@ fn long_rows_end_pages_early_and_none_is_lost() {
     assert!(pages > 10, "{pages}");
 }
 
+/// The first rows are all in one partition: its owner's share is too small for the page.
+#[test]
+fn a_page_is_full_though_one_owner_has_all_of_it() {
+    let group = Group::new(8);
+    group.fill(0..400);
+    let mut n = 0;
+    for towns in 0.. {
+        let id = format!("town:a{towns}");
+        if group.partition_of(id.as_bytes()) == 5 {
+            group.write(&id, Some(("AT", towns)));
+            n += 1;
+        }
+        if n == 150 {
+            break;
+        }
+    }
+    let eight: [&[u32]; 8] = [&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]];
+    let eight = nodes(&group, &Setup::default(), &eight);
+    let expected = group.oracle(&group.ends(), |_| true);
+    for limit in [1, 40, 149, 151, 300] {
+        let asked = Ask { query: Query::new().limit(limit), ..ask() };
+        assert_eq!(ids(&eight[2].nodes.scan(&asked).unwrap()), expected[..limit]);
+    }
+    // Spread evenly, the shares are enough: no owner is asked twice.
+    let asked = || eight[2].nodes.counters().asked.load(Ordering::Relaxed);
+    let before = asked();
+    let fi = Query::new().prefix([Value::String("FI".to_owned())]).limit(40);
+    assert_eq!(eight[2].nodes.scan(&Ask { query: fi, ..ask() }).unwrap().entries.len(), 40);
+    assert_eq!(asked() - before, 7);
+}
+
 /// Over the wire, as a client sees it.
 #[test]
 fn the_commands_reply_entries_vector_and_missing_partitions() {
