@@ -1,6 +1,7 @@
 //! The tuple encoding: order, round trip, prefixes, and the refusal of anything else.
 
 use std::cmp::{Ordering, Reverse};
+use std::time::Duration;
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -327,7 +328,7 @@ fn the_bytes_are_those_of_the_page() {
             "1970-01-01 00:00:01 UTC" => {
                 is(&Value::Utc(Moment { day: 0, nanos: 1_000_000_000 }), bytes);
             }
-            "1 s" => is(&std::time::Duration::from_secs(1), bytes),
+            "1 s" => is(&Duration::from_secs(1), bytes),
             "()" => is(&(), bytes),
             "(\"SE\", 5)" => is(&("SE", 5), bytes),
             "Reverse(5)" => is(&Reverse(5), bytes),
@@ -388,6 +389,69 @@ fn nesting_is_bounded_without_recursion_beyond() {
     assert!(decode::<Value>(&deep(65)).is_err());
     assert!(decode::<Value>(&vec![0x70; 65_535]).is_err());
     assert!(decode::<Value>(&[0x70, 0x8F].repeat(30_000)).is_err());
+}
+
+/// A value of so many levels, each made from the one below by `wrap`.
+fn nested(levels: usize, wrap: impl Fn(Value) -> Value) -> Vec<u8> {
+    encode(&(1..levels).fold(Value::Null, |value, _| wrap(value)))
+}
+
+#[test]
+fn descending_values_and_present_ones_count_as_levels() {
+    let some = |value| Value::Some(Box::new(value));
+    assert!(decode::<Value>(&nested(64, some)).is_ok());
+    assert!(decode::<Value>(&nested(65, some)).is_err());
+    // Two levels for each step.
+    let descending = |value| Value::Tuple(vec![Value::Descending(Box::new(value))]);
+    assert!(decode::<Value>(&nested(32, descending)).is_ok());
+    assert!(decode::<Value>(&nested(33, descending)).is_err());
+}
+
+#[test]
+fn a_cut_value_is_refused_where_its_bytes_end() {
+    let error = decode::<f64>(&encode(&2.5)[..5]).unwrap_err();
+    assert_eq!((error.at, error.found), (5, None));
+}
+
+#[test]
+fn a_span_has_less_than_a_second_of_nanoseconds_and_a_time_less_than_a_day() {
+    let span = |nanos: u32| [&encode(&Duration::from_secs(5))[..10], &nanos.to_be_bytes()].concat();
+    assert_eq!(decode::<Duration>(&span(999_999_999)), Ok(Duration::new(5, 999_999_999)));
+    assert!(decode::<Duration>(&span(1_000_000_000)).is_err());
+    let day = 86_400_000_000_000;
+    assert!(decode::<Value>(&encode(&Value::Time(day - 1))).is_ok());
+    assert!(decode::<Value>(&encode(&Value::Time(day))).is_err());
+}
+
+#[test]
+fn a_float_of_2_to_the_127th_is_that_integer() {
+    let value = 2_f64.powi(127);
+    assert_eq!(Number::from(value), Number::from(1_u128 << 127));
+    assert_eq!(Number::from(-value), Number::from_magnitude(true, &(1_u128 << 127).to_be_bytes()));
+}
+
+#[test]
+fn bytes_behind_the_sixteenth_break_a_tie() {
+    // Half way between two floats, and one more.
+    let tie = 1_u128 << 127 | 1 << 74;
+    let magnitude = |last: u8| [&tie.to_be_bytes()[..], &[last]].concat();
+    let float = |last| Number::from_magnitude(false, &magnitude(last)).to_f64();
+    assert_eq!(float(0), 2_f64.powi(135));
+    assert_eq!(float(1), 2_f64.powi(135) + 2_f64.powi(83));
+}
+
+#[test]
+fn numbers_in_another_form_than_encode_writes_are_refused() {
+    let number = |bytes: &[u8]| decode::<Number>(bytes);
+    // 1 and a fraction of 0.
+    assert!(number(&[0x31, 3, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    let big =
+        |bits: u32, first: u8| number(&[&[0x41], &bits.to_be_bytes()[..], &[first, 0]].concat());
+    assert_eq!(big(128, 0x80), Ok(Number::from(1_u128 << 127)));
+    assert!(big(127, 0x80).is_err(), "few enough bits for a small number");
+    assert!(big(128, 0x40).is_err(), "the first bit is not set");
+    assert!(big(65_535 * 8, 0x80).is_ok());
+    assert!(big(65_535 * 8 + 1, 0x80).is_err(), "more bytes than a key may have");
 }
 
 #[test]
