@@ -44,6 +44,9 @@ pub use store::{
     Clock, Collectors, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot,
     Statistics, Store, Write,
 };
+#[cfg(loom)]
+#[doc(hidden)]
+pub use tree::models;
 pub use typed::Map;
 
 /// Compiles and runs the examples of README.md as tests.

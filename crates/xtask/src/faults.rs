@@ -16,10 +16,11 @@ use crate::page;
 use crate::tools::{Outcome, cargo, must, root};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
-const MODELLED: [(&str, &str, &str, &str); 6] = [
+const MODELLED: [(&str, &str, &str, &str); 7] = [
     ("version_lock", "ordna-base", "loom_version_lock", ""),
     ("twin", "ordna-papers", "models", "loom_twin::"),
     ("mvcc_terms", "ordna", "loom_mvcc_terms", ""),
+    ("undo_order", "ordna", "loom_undo_order", ""),
     ("nitro_barrier", "ordna-papers", "models", "loom_nitro_barrier::"),
     ("art_prefix", "ordna-papers", "models", "loom_art_prefix::"),
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
@@ -272,7 +273,13 @@ pub fn build_in(
     let mut command = cargo();
     command
         .current_dir(top)
-        .args(["test", "--no-run", "--message-format=json", "--target-dir", target])
+        .args([
+            "test",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+            "--target-dir",
+            target,
+        ])
         .args(packages.iter().flat_map(|package| ["-p", package]))
         .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
         .args(if flags.contains("loom") { &["--profile=model"][..] } else { &[] })

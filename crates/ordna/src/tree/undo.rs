@@ -452,10 +452,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
-        header.undo.store(address | countdown << COUNTDOWN, Ordering::Release);
+        header.undo.store(address | countdown << COUNTDOWN, order_of_head());
         point("undo.push.before_dead");
         if !fault!("undo.push.dead") {
-            header.dead.store(dead, Ordering::Release);
+            // Release: a reader that sees the death sees the record in front of the list.
+            header.dead.store(dead, order_of_death());
         }
         taken
     }
@@ -488,7 +489,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 let older = |other: &&usize| Self::same_key(all[**other], record);
                 let before = group[nth + 1..].iter().find(older).map_or(0, |at| all[*at].dead());
                 let dead = record.dead();
-                let needed = dead > live.settled + 1 || live.has_within(before, dead);
+                let from = if fault!("undo_order.prune.keeper") { before + 1 } else { before };
+                let needed = dead > live.settled + 1 || live.has_within(from, dead);
                 // "Absent" below an absent state that stays says nothing new.
                 let redundant = record.state() == State::Absent
                     && match above.iter().rev().find(|other| Self::same_key(**other, record)) {
@@ -628,7 +630,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     fn collect(&self, leaf: Leaf<K, V>) -> Vec<Linked> {
         let (mut rest, horizon) = (Walk::of(leaf), self.horizon());
         point("undo.collect.horizon_read");
-        std::iter::from_fn(|| rest.next_above(horizon)).collect()
+        let next = || {
+            let dead = rest.dead;
+            let record = rest.next_above(horizon)?;
+            debug_assert_eq!(record.dead(), dead, "a link carries the death of its target");
+            Some(record)
+        };
+        std::iter::from_fn(next).collect()
     }
 
     fn same_key(one: Linked, other: Linked) -> bool {
@@ -705,6 +713,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Log<K, V> {
     }
 }
 
+fn order_of_head() -> Ordering {
+    if fault!("undo_order.push.head") { Ordering::Relaxed } else { Ordering::Release }
+}
+
+fn order_of_death() -> Ordering {
+    if fault!("undo_order.push.death") { Ordering::Relaxed } else { Ordering::Release }
+}
+
 /// A walk along a list: a link is followed only if its target's death is above a bound.
 struct Walk {
     next: u64,
@@ -713,9 +729,14 @@ struct Walk {
 
 impl Walk {
     fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
+        let header = leaf.header();
+        if fault!("undo_order.walk.death_first") {
+            let next = header.undo.load(Ordering::Acquire);
+            return Self { dead: header.dead.load(Ordering::Acquire), next };
+        }
         // The death first: a list that grows meanwhile has its new records in front.
-        let dead = leaf.header().dead.load(Ordering::Acquire);
-        Self { dead, next: leaf.header().undo.load(Ordering::Acquire) }
+        let dead = header.dead.load(Ordering::Acquire);
+        Self { dead, next: header.undo.load(Ordering::Acquire) }
     }
 
     #[inline]

@@ -1,0 +1,123 @@
+//! Models of a leaf's undo list: a push and a prune, each beside a reader at a snapshot.
+//!
+//! `cargo xtask loom` runs them; `cargo xtask faults undo_order` shows that each notices its
+//! fault.
+#![cfg(loom)]
+#![allow(unsafe_code, reason = "plays the tree, which owns the leaf")]
+
+use loom::sync::Arc;
+use loom::thread;
+use ordna::models::{Entry, FOREVER, Leaf, LiveTerms, Log, Lookup, Probe, Reading, State};
+use ordna_base::reclaim::Collector;
+use ordna_base::simd::InstructionSet;
+
+const KEY: u64 = 7;
+
+/// A leaf with one entry. The write of term t stores 10 t, so the snapshot of term t holds 10 t.
+struct Shared {
+    leaf: Leaf<u64, u64>,
+    slot: usize,
+    log: Log<u64, u64>,
+    collector: Collector,
+}
+
+// SAFETY: a leaf is atomics and a lock; the model ends before it is freed.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the threads of the model have ended.
+        unsafe { self.leaf.free() };
+    }
+}
+
+impl Shared {
+    /// After the writes of the terms up to `term`. A snapshot of each was alive.
+    fn new(term: u64) -> Arc<Self> {
+        let (leaf, probe) = (Leaf::new(None, &Leaf::<u64, u64>::pool()), Probe::new(&KEY));
+        assert!(leaf.put(&probe, Entry { key: KEY, word: 10, deadline: FOREVER }));
+        let slot = leaf.find(&probe, InstructionSet::widest()).unwrap();
+        let shared = Self { leaf, slot, log: Log::new(56), collector: Collector::new() };
+        (2..=term).for_each(|term| shared.overwrite(term));
+        Arc::new(shared)
+    }
+
+    /// The stores of a write in place: its undo record, then the slot.
+    fn store(&self, term: u64) {
+        let Entry { word, deadline, .. } = self.leaf.entry(self.slot);
+        self.log.push(self.leaf, &Probe::new(&KEY), State::Present { word, deadline }, term);
+        self.leaf.set_word(self.slot, 10 * term);
+    }
+
+    fn overwrite(&self, term: u64) {
+        let lock = self.leaf.header().lock.lock().unwrap();
+        self.store(term);
+        lock.unlock_unchanged();
+    }
+
+    fn overwrite_and_prune(&self, term: u64, live: &[u64]) {
+        let lock = self.leaf.header().lock.lock().unwrap();
+        self.store(term);
+        let live = LiveTerms { terms: live.to_vec(), settled: term - 1 };
+        self.log.prune(self.leaf, &live, &|_| true, &self.collector.pin());
+        drop(lock);
+    }
+
+    /// One try of a read at a snapshot, of the key or by a walk; `None` if it has to be repeated.
+    fn read(&self, snapshot: u64, walks: bool) -> Option<u64> {
+        let lock = &self.leaf.header().lock;
+        let version = lock.try_read().unwrap()?;
+        let word = self.leaf.word(self.slot);
+        let reading = Reading(Some((lock, version)));
+        let found = if walks {
+            let mut found = Lookup::Slot;
+            let oldest = |_, state| found = Lookup::Old(state);
+            let whole = self.log.for_each_above(self.leaf, snapshot, reading, oldest);
+            if whole { found } else { Lookup::Torn }
+        } else {
+            self.log.at_snapshot(self.leaf, &Probe::new(&KEY), snapshot, reading)
+        };
+        let word = match found {
+            Lookup::Slot => word,
+            Lookup::Old(State::Present { word, .. }) => word,
+            Lookup::Old(State::Absent) => 0,
+            Lookup::Torn => return None,
+        };
+        lock.validate(version).then_some(word)
+    }
+}
+
+/// Reads at each of the snapshots beside `write`, and once more behind it.
+fn model(terms: u64, snapshots: &[u64], write: fn(&Shared)) {
+    let reads = snapshots.iter().flat_map(|snapshot| [(*snapshot, false), (*snapshot, true)]);
+    for (snapshot, walks) in reads {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let shared = Shared::new(terms);
+            let reader = {
+                let shared = shared.clone();
+                thread::spawn(move || shared.read(snapshot, walks))
+            };
+            // In this order: loom tries a store before a load that it has seen behind it, and not
+            // the other way round if the writer loads the word first.
+            write(&shared);
+            if let Some(word) = reader.join().unwrap() {
+                assert_eq!(word, 10 * snapshot, "beside the writer");
+            }
+            assert_eq!(shared.read(snapshot, walks), Some(10 * snapshot), "behind the writer");
+        });
+    }
+}
+
+#[test]
+fn a_push_hides_nothing_from_a_reader() {
+    model(2, &[1, 2], |shared| shared.overwrite(3));
+}
+
+#[test]
+fn a_prune_leaves_what_live_snapshots_need() {
+    model(3, &[1, 3], |shared| shared.overwrite_and_prune(4, &[1, 3]));
+}
