@@ -1,4 +1,4 @@
-use super::{spin_hint, yield_now};
+use super::{point, spin_hint, yield_now};
 
 /// Waits a little longer each time: spins at first, then yields the processor.
 ///
@@ -19,6 +19,7 @@ impl Backoff {
 
     /// Waits: 1, 2, 4 … 64 spins, from then on one yield a call.
     pub fn wait(&mut self) {
+        point("sync.waits");
         if self.step <= Self::SPIN_STEPS {
             for _ in 0..1_u32 << self.step {
                 spin_hint();

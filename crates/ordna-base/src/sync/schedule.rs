@@ -76,6 +76,14 @@ impl Schedule {
         self.wait_until(&format!("{role} at {point}"), |stops| stops.held.contains(&(role, point)));
     }
 
+    /// Waits until a thread of this role waits for another thread, with a
+    /// [`Backoff`](super::Backoff).
+    pub fn wait_waiting(&self, role: &'static str) {
+        self.hold(role, "sync.waits");
+        self.wait_held(role, "sync.waits");
+        self.release(role, "sync.waits");
+    }
+
     /// Whether a thread of this role stands at the point now.
     pub fn is_held(&self, role: &'static str, point: &'static str) -> bool {
         self.stops().held.contains(&(role, point))

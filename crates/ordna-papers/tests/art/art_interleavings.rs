@@ -126,9 +126,8 @@ mod pitfall_1_a_level_is_skipped {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(b"abc1z", &9)));
             schedule.wait_held("writer", "art.expand.locked");
-            let merger = scope.spawn(|| index.remove(b"ax"));
-            // Time for the merger to go on where it should not.
-            std::thread::sleep(Duration::from_millis(50));
+            let merger = scope.spawn(|| schedule.enroll("merger", || index.remove(b"ax")));
+            schedule.wait_waiting("merger");
             schedule.release("writer", "art.expand.locked");
             assert_eq!(writer.join().unwrap(), Ok(None));
             assert_eq!(merger.join().unwrap(), Some(2));
@@ -226,8 +225,7 @@ mod pitfall_2_second_validation_of_the_parent {
             let writer = scope.spawn(|| schedule.enroll("writer", || write(&index)));
             schedule.wait_held("writer", moved);
             schedule.release("reader", point);
-            // Time for the reader to answer from what it saw; a right one waits for the writer.
-            std::thread::sleep(Duration::from_millis(50));
+            schedule.wait_waiting("reader");
             schedule.release("writer", moved);
             writer.join().unwrap();
             assert!(reader.join().unwrap(), "read a node in the middle of a change: {point}");

@@ -271,8 +271,8 @@ fn a_removal_waits_for_a_put_that_has_claimed_its_version() {
         schedule.wait_held("putter", "nitro.put.claimed");
         assert_eq!(index.get(&1), Some(10), "claimed, not ended");
         assert_eq!(index.walked(Direction::Ascending), [(1, 10)]);
-        let remover = scope.spawn(|| index.remove(&1));
-        a_moment();
+        let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&1)));
+        schedule.wait_waiting("remover");
         schedule.release("putter", "nitro.put.claimed");
         assert_eq!((putter.join().unwrap(), remover.join().unwrap()), (Some(10), Some(11)));
     });
@@ -413,11 +413,9 @@ fn a_write_under_way_is_in_the_snapshot() {
         let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&1, &11)));
         schedule.wait_held("writer", "nitro.put.before_claim");
         let snapshot = index.snapshot();
-        let reader = scope.spawn({
-            let snapshot = snapshot.clone();
-            move || (snapshot.get(&1), walked(&snapshot), snapshot.len())
-        });
-        a_moment();
+        let read = move || (snapshot.get(&1), walked(&snapshot), snapshot.len());
+        let reader = scope.spawn(|| schedule.enroll("reader", read));
+        schedule.wait_waiting("reader");
         schedule.release("writer", "nitro.put.before_claim");
         assert_eq!(writer.join().unwrap(), Ok(Some(10)));
         assert_eq!(reader.join().unwrap(), (Some(11), vec![(1, 11)], 1));
