@@ -25,6 +25,7 @@ cargo xtask kafka test        run the tests that need a broker, beside one of th
 cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (20), and check every answer
 cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
 cargo xtask mutants PART/N    make so many of the mistakes of each of these files
+cargo xtask mutants PART:N,M  make the mistakes of these numbers
 cargo xtask loom              run the loom models as they are
 cargo xtask shuttle           race PI's rebuilds with batches, and index nodes with queries, under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer

@@ -21,6 +21,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -64,43 +65,45 @@ struct Mistake {
 
 impl Mistake {
     /// The text of its file, and where the mistake is to stand there.
-    fn place(&self) -> Result<(String, std::ops::Range<usize>), String> {
+    fn place(&self) -> Result<(String, Range<usize>), String> {
         let text = read(&root().join(&self.file))?;
         let at = find(&text, &self.old)?;
         Ok((text, at))
     }
 }
 
-/// Which mistakes of a group are tried: all, one by its number, or so many.
-#[derive(Clone, Copy)]
+/// Which mistakes of a group are tried: all, some by their numbers, or so many.
 enum Choice {
     All,
-    One(usize),
+    These(Vec<usize>),
     Some(usize),
 }
 
 impl Choice {
     /// Whether the nth of a group's mistakes is tried, counted from 1.
-    fn takes(self, nth: usize, of: usize) -> bool {
+    fn takes(&self, nth: usize, of: usize) -> bool {
         match self {
             Self::All => true,
-            Self::One(one) => nth == one,
+            Self::These(these) => these.contains(&nth),
             // Evenly spread over the group's files.
             Self::Some(count) => nth * count / of != (nth - 1) * count / of,
         }
     }
 }
 
-/// The mistakes of the groups whose name contains `part`: all, the one whose number stands behind
-/// a colon, or as many of each group as stand behind a slash.
+/// The mistakes of the groups whose name contains `part`, or one of its parts between commas: all,
+/// those whose numbers stand behind a colon, or as many of each group as stand behind a slash.
 pub fn run(part: &str) -> Outcome {
     let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number"));
     let (part, choice) = match (part.split_once(':'), part.split_once('/')) {
-        (Some((part, one)), _) => (part, Choice::One(number(one)?)),
+        (Some((part, these)), _) => {
+            (part, Choice::These(these.split(',').map(number).collect::<Result<_, _>>()?))
+        }
         (None, Some((part, count))) => (part, Choice::Some(number(count)?)),
         (None, None) => (part, Choice::All),
     };
-    let groups: Vec<Group> = groups()?.into_iter().filter(|g| g.name.contains(part)).collect();
+    let is_wanted = |name: &str| part.split(',').any(|part| name.contains(part));
+    let groups: Vec<Group> = groups()?.into_iter().filter(|g| is_wanted(&g.name)).collect();
     if groups.is_empty() {
         return Err(format!("no file of mutations has {part:?} in its name"));
     }
@@ -109,7 +112,7 @@ pub fn run(part: &str) -> Outcome {
     let mut missed = Vec::new();
     for group in &groups {
         let mut rows = BTreeMap::new();
-        if let Err(why) = judge_group(group, &copy, choice, &mut rows, &mut missed) {
+        if let Err(why) = judge_group(group, &copy, &choice, &mut rows, &mut missed) {
             missed.push(format!("{}, as {why}", group.name));
             continue;
         }
@@ -123,7 +126,7 @@ pub fn run(part: &str) -> Outcome {
 fn judge_group(
     group: &Group,
     copy: &Path,
-    choice: Choice,
+    choice: &Choice,
     rows: &mut BTreeMap<String, Vec<String>>,
     missed: &mut Vec<String>,
 ) -> Outcome {
@@ -166,6 +169,8 @@ fn judge_group(
         };
         println!("{key}  {took:>6.1}  {:<60}  {result}", mistake.what);
         rows.insert(key, vec![mistake.what.clone(), result]);
+        // At once: what stands there stays if the run breaks off.
+        page::update("mutations", rows.clone(), |_| true)?;
     }
     Ok(())
 }
@@ -191,24 +196,30 @@ fn plant(copy: &Path, groups: &[Group]) -> Outcome {
             files.insert(file.to_owned(), text);
         }
     }
-    let mut changes: BTreeMap<&str, Vec<(std::ops::Range<usize>, String)>> = BTreeMap::new();
+    let mut planted: BTreeMap<&str, Vec<(Range<usize>, &Mistake)>> = BTreeMap::new();
     for mistake in groups.iter().flat_map(|group| &group.mistakes) {
         // One whose text was changed is told of by `judge_group`.
-        let Ok((text, at)) = mistake.place() else { continue };
-        let (number, old, new) = (mistake.number, &text[at.clone()], &mistake.new);
-        let is_statement = old.ends_with([';', '}']);
-        let switched = format!("if crate::mutant({number}) {{ {new} }} else {{ {old} }}");
-        let switched = if is_statement { switched } else { format!("({switched})") };
-        changes.entry(&mistake.file).or_default().push((at, switched));
-    }
-    for (file, mut changes) in changes {
-        changes.sort_by_key(|(at, _)| std::cmp::Reverse(at.start));
-        if let Some(pair) = changes.windows(2).find(|pair| pair[1].0.end > pair[0].0.start) {
-            return Err(format!("{file}: two mistakes overlap: {} and {}", pair[1].1, pair[0].1));
+        if let Ok((_, at)) = mistake.place() {
+            planted.entry(&mistake.file).or_default().push((at, mistake));
         }
+    }
+    for (file, mut mistakes) in planted {
+        // From the end of the file, and those inside another one before it.
+        mistakes.sort_by_key(|(at, _)| (std::cmp::Reverse(at.start), at.end));
         let mut text = read(&root().join(file))?;
-        for (at, switched) in changes {
-            text.replace_range(at, &switched);
+        let mut done: Vec<(Range<usize>, usize)> = Vec::new();
+        for (at, Mistake { number, new, what, .. }) in mistakes {
+            let inside = || done.iter().filter(|(other, _)| other.start < at.end);
+            if inside().any(|(other, _)| other.end > at.end) {
+                return Err(format!("{file}: {what:?} overlaps another mistake"));
+            }
+            let end = at.end + inside().map(|(_, growth)| growth).sum::<usize>();
+            let old = &text[at.start..end];
+            let is_statement = old.ends_with([';', '}']);
+            let switched = format!("if crate::mutant({number}) {{ {new} }} else {{ {old} }}");
+            let switched = if is_statement { switched } else { format!("({switched})") };
+            done.push((at.clone(), switched.len() - old.len()));
+            text.replace_range(at.start..end, &switched);
         }
         files.insert(file.to_owned(), text.into_bytes());
     }
@@ -244,7 +255,7 @@ fn write(path: &Path, text: &[u8]) -> Outcome {
 }
 
 /// Where the text in `[[…]]` stands, given what is around it.
-fn find(text: &str, pattern: &str) -> Result<std::ops::Range<usize>, String> {
+fn find(text: &str, pattern: &str) -> Result<Range<usize>, String> {
     let (before, rest) = pattern.split_once("[[").ok_or("no [[")?;
     let (target, after) = rest.split_once("]]").ok_or("no ]]")?;
     let mut found = Vec::new();
