@@ -77,6 +77,13 @@ pub use undo::LiveTerms;
 use undo::{Log, Lookup, Reading, State};
 pub use walk::Span;
 
+/// The parts of a leaf's undo list, for its loom model.
+#[cfg(loom)]
+pub mod models {
+    pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
+    pub use super::undo::{LiveTerms, Log, Lookup, Reading, State};
+}
+
 /// Failed validations of a read before it takes the leaf's lock.
 const RETRIES: usize = 64;
 
@@ -287,7 +294,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         point("tree.seek.begun");
         let found = leaf.find(probe, self.simd);
         point("tree.seek.found");
-        let mut found = found.map(|slot| (leaf.word(slot), leaf.deadline(slot)));
+        let mut found = found.map(|slot| {
+            let word = leaf.word(slot);
+            point("tree.seek.word_read");
+            (word, leaf.deadline(slot))
+        });
         point("tree.seek.slot_read");
         if let Some(snapshot) = snapshot {
             match self.log.at_snapshot(leaf, probe, snapshot, reading) {

@@ -335,6 +335,58 @@ fn a_writer_that_comes_late_writes_in_the_new_term() {
     }
 }
 
+/// A snapshot ends while a writer stands between its undo record and its slot: without collectors
+/// the next write frees the record.
+#[test]
+fn a_record_that_outlives_its_snapshot_goes_with_the_next_write() {
+    let store = filled(4, 1, 3, |_| 10);
+    let snapshot = store.snapshot();
+    let write = || store.insert(&1, &11).unwrap();
+    held("tree.write.pushed", write).meanwhile(|| drop(snapshot));
+    assert_eq!(store.statistics().dead, 1, "its term has not settled");
+    store.insert(&2, &11).unwrap();
+    assert_eq!(store.statistics().dead, 0);
+}
+
+/// Value and deadline are those of one write.
+#[test]
+fn a_read_beside_an_overwrite_takes_no_deadline_from_another_value() {
+    let store = filled(4, 1, 3, |_| 10);
+    let later = store.now() + 1_000_000;
+    store.insert_until(&1, &10, later).unwrap();
+    let read = || store.get_entry_with(&1, |put| (*put.value, put.expires_at));
+    let found = held("tree.seek.word_read", read).meanwhile(|| store.insert(&1, &11).unwrap());
+    assert!([Some((10, Some(later))), Some((11, None))].contains(&found), "{found:?}");
+}
+
+/// A batch whose gate opens while a snapshot of its own term is taken pushes for the snapshots
+/// before that one: one record for each key, not one for each write.
+#[test]
+fn a_snapshot_of_its_own_term_costs_a_batch_no_records() {
+    let store = filled(4, 1, 3, |_| 10);
+    let first = store.snapshot();
+    let schedule = Schedule::new();
+    schedule.hold("writer", "tree.lock.searched");
+    schedule.hold("batch", "sync.waits");
+    let writes = [11, 12, 13];
+    let put = || store.write_batch(&writes.each_ref().map(|value| Write::put(&1, value)));
+    let third = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&2, &11)));
+        schedule.wait_held("writer", "tree.lock.searched");
+        let _second = store.snapshot();
+        let batch = scope.spawn(|| schedule.enroll("batch", put));
+        schedule.wait_held("batch", "sync.waits");
+        schedule.release("writer", "tree.lock.searched");
+        writer.join().unwrap().unwrap();
+        let third = store.snapshot();
+        schedule.release("batch", "sync.waits");
+        batch.join().unwrap().unwrap();
+        third
+    });
+    assert_eq!((first.get(&1), third.get(&1)), (Some(10), Some(13)));
+    assert_eq!(store.statistics().dead, 2, "of two keys");
+}
+
 /// A snapshot taken between a writer's announcement and its write holds that write; its readers
 /// wait.
 #[test]
@@ -346,16 +398,18 @@ fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&1, &11)));
             schedule.wait_held("writer", stop);
-            let snapshot = store.snapshot();
-            let again = store.snapshot();
+            let (snapshot, again) = (store.snapshot(), store.snapshot());
             assert_eq!(snapshot.term(), again.term(), "nothing can be written between them");
+            drop(again);
             let read = snapshot.clone();
-            let reader = scope.spawn(move || read.get(&1));
-            a_moment();
-            assert!(!reader.is_finished(), "it did not wait");
+            let reader = scope.spawn(|| schedule.enroll("reader", move || read.get(&1)));
+            schedule.wait_waiting("reader");
             schedule.release("writer", stop);
             writer.join().unwrap().unwrap();
             assert_eq!((reader.join().unwrap(), snapshot.get(&1)), (Some(11), Some(11)));
+            // It outlives the other one of its term.
+            store.insert(&1, &12).unwrap();
+            assert_eq!(snapshot.get(&1), Some(11));
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordna::{Options, Store, Write};
+use ordna::{MemoryBudget, Options, Store, Write};
 use ordna_base::{Error, OrderedIndex};
 
 /// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
@@ -52,6 +52,25 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
         filled as usize
     );
     store.validate().unwrap();
+}
+
+/// A store that shares a limit leaves its bytes to the others when it is dropped.
+#[test]
+fn a_dropped_store_leaves_its_bytes_to_the_others_of_its_budget() {
+    let budget = MemoryBudget::new(1 << 20);
+    let new = || {
+        let options = Options::new().memory_budget(&budget).collectors(0);
+        Store::<u64, [u8]>::with_options(options)
+    };
+    let (one, other) = (new(), new());
+    let fill = |store: &Store<u64, [u8]>| {
+        let full = |key: &u64| store.insert(key, &[7; 1000]).is_err();
+        (0..).find(full).unwrap()
+    };
+    let all = fill(&one);
+    assert!(all > 500 && fill(&other) < 10);
+    drop(one);
+    assert!(fill(&other) + 10 > all);
 }
 
 /// What replaces a version needs only the bytes beyond its; a deadline is set whatever the limit

@@ -1,8 +1,10 @@
 //! Undo records of many removals under one snapshot.
 
+use std::borrow::Borrow;
 use std::time::{Duration, Instant};
 
-use ordna::{Options, OrderedIndex, Store};
+use ordna::{Options, OrderedIndex, Snapshot, Store};
+use ordna_testkit::kinds::{TestKey, TestValue};
 
 fn store(slots: usize, fanout: usize) -> Store<u64, u64> {
     Store::with_options(Options::new().collectors(0).sizes(slots, fanout))
@@ -49,6 +51,57 @@ fn a_hot_key_under_an_old_snapshot_keeps_few_records() {
         assert!(statistics.dead < 100, "{} records of one key", statistics.dead);
         assert_eq!((old.get(&7), store.get(&7)), (Some(0), Some(20_000)));
     }
+}
+
+/// Overwrites one key in five terms and drops the snapshots of three: the last write prunes.
+fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Snapshot<K, V>>) {
+    let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(4, 4));
+    let put = |word| _ = store.insert(K::number(7).borrow(), V::dress(word).borrow()).unwrap();
+    put(1);
+    let mut live = vec![store.snapshot()];
+    for word in 2..=5 {
+        put(word);
+        live.push(store.snapshot());
+    }
+    live.drain(1..4);
+    put(6);
+    (store, live)
+}
+
+/// A record goes although a snapshot of the term of its death lives.
+#[test]
+fn a_prune_keeps_one_record_for_each_snapshot() {
+    let (store, live) = pruned::<u64, u64>();
+    assert_eq!(store.statistics().dead, 2, "of snapshots of the first and the last term");
+    let seen = |at: usize| live[at].get(&u64::number(7));
+    assert_eq!((seen(0), seen(1)), (Some(u64::dress(1)), Some(u64::dress(5))));
+}
+
+/// What a prune gave back the end of the chunk does not give back once more.
+#[test]
+fn a_pruned_record_gives_its_bytes_back_once() {
+    let (store, live) = pruned::<[u8], [u8]>();
+    assert_eq!(store.statistics().dead, 2);
+    drop(live);
+    store.collect_garbage();
+    let fresh = Store::<[u8], [u8]>::with_options(Options::new().collectors(0).sizes(4, 4));
+    fresh.insert(&<[u8]>::number(7), &<[u8]>::dress(6)).unwrap();
+    let (statistics, usage) = (store.statistics(), store.memory_usage().parts);
+    assert_eq!((statistics.dead, statistics.bytes), (0, fresh.statistics().bytes));
+    assert_eq!(usage, fresh.memory_usage().parts);
+}
+
+/// A leaf of 8 slots merges with a neighbour once two of its entries are left, not before.
+#[test]
+fn a_leaf_that_is_more_than_a_quarter_full_does_not_merge() {
+    let store = store(8, 4);
+    (0..16).for_each(|key| _ = store.insert(&key, &key).unwrap());
+    let leaves = || store.validate().unwrap().nodes;
+    let full = leaves();
+    (0..5).chain(8..13).for_each(|key| _ = store.remove(&key));
+    assert_eq!((leaves(), store.statistics().items), (full, 6));
+    store.remove(&5);
+    assert!(leaves() < full);
 }
 
 /// The limit counts the chunks that undo records stand in.
