@@ -171,6 +171,13 @@ impl<G> Terms<G> {
 
     fn open(&self, term: u64) {
         debug_assert_eq!(self.current.load(Ordering::Relaxed) + 1, term, "terms follow each other");
+        debug_assert!(
+            check!(
+                "mvcc_terms.snapshot.shares_the_unsettled",
+                self.settled.load(Ordering::Relaxed) + 2 == term
+            ),
+            "a term begins once all but the one before it are settled"
+        );
         // Release: pairs with the load in `enter`.
         self.current.store(term, Ordering::Release);
     }
@@ -211,6 +218,7 @@ impl<G> Terms<G> {
 
     fn finish_settling(&self, live: &mut Lives<G>, term: u64) -> bool {
         debug_assert!(term < self.current.load(Ordering::Relaxed), "a term ends before it settles");
+        debug_assert!(self.settled.load(Ordering::Relaxed) < term, "a term settles once");
         if let Some(live) = live.get_mut(&term) {
             // Exact: the writers of the term are gone, and those of the next await the store below.
             live.len = Some(self.items.sum());

@@ -517,6 +517,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// Empties a slot.
     pub fn clear(self, slot: usize) {
         let used = self.header().used.load(Ordering::Relaxed);
+        debug_assert!(used >> slot & 1 == 1, "an entry is removed once");
         self.header().used.store(used & !(1 << slot), Ordering::Release);
         if !is_inline::<K, V>() {
             self.set_word(slot, 0);

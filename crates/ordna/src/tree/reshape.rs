@@ -160,6 +160,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         point("tree.shift.before_lower");
         right.with_anchor(|old| {
             let old = old.expect("only the first leaf lacks an anchor");
+            debug_assert!(anchor <= old, "an anchor never rises");
             self.search.lower(old, anchor, guard);
         });
         let old = right.replace_anchor(anchor);

@@ -209,6 +209,10 @@ impl<K: Key + ?Sized> Node<K> {
 
     /// Computes the briefs anew. The caller holds the lock, or nobody else knows the node.
     fn set_briefs(&self) {
+        debug_assert!(
+            (2..self.len()).all(|at| self.head(at - 2) <= self.head(at - 1)),
+            "separators ascend"
+        );
         if !K::HEAD_IS_KEY {
             return;
         }
