@@ -370,12 +370,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         mut from: Option<Place>,
         guard: &'g Guard<'_>,
     ) -> Held<'g, K, V> {
+        let look = |place| {
+            let leaf = Self::leaf_at(place);
+            // The version waits for the header; the bucket comes meanwhile.
+            leaf.prefetch(probe);
+            leaf.header().lock.try_read().ok().flatten()
+        };
         'search: loop {
-            let place = from.take().unwrap_or_else(|| self.search.find(probe.key, false, guard));
+            let (place, covered) = match from.take() {
+                Some(place) => (place, None),
+                None if K::HEAD_IS_KEY => (self.search.find(probe.key, false, guard), None),
+                // The fence of byte strings is a record of the next leaf: two more misses.
+                None => self.search.find_fenced(probe.key, look, guard),
+            };
             let mut leaf = Self::leaf_at(place);
-            // The lock's atomic operation waits for the header; the bucket comes meanwhile.
             leaf.prefetch(probe);
             point("tree.lock.searched");
+            if let Some(version) = covered {
+                let lock = &Self::header(&leaf, guard).lock;
+                let unchanged = if fault!("tree.lock.upgrades") {
+                    lock.lock().ok()
+                } else {
+                    lock.try_upgrade(version)
+                };
+                if let Some(lock) = unchanged {
+                    debug_assert!(leaf.covers(probe), "a leaf keeps its fence with its version");
+                    return Held { leaf, lock };
+                }
+            }
             loop {
                 let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
                 debug_assert!(

@@ -23,6 +23,11 @@
 //! searches under the lock of the writers. Writers lock all nodes of a change and unlock them at
 //! its end.
 //!
+//! [`Search::find_fenced`] reads a leaf's version between two validations of the lowest node. Its
+//! callers change leaves and anchors together under the leaf's lock. So at an unlocked version the
+//! leaf's upper fence is the separator above its place, if the node holds that. A leaf at the end of
+//! its node has its fence in a node above, which may sink meanwhile.
+//!
 //! # Why a B-tree
 //! A node compares 64 heads in eight vector instructions whose misses overlap, and 64 briefs in two.
 //! Separators are as short as their neighbours allow: few bytes behind a common prefix decide.
@@ -50,7 +55,7 @@ use ordna_base::reclaim::Guard;
 use ordna_base::simd::{InstructionSet, LANES, prefetch};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
-use ordna_base::sync::{Obsolete, Version, WriteGuard, fault, point};
+use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
 /// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
 /// reach.
@@ -128,6 +133,33 @@ impl<K: Key + ?Sized> Search<K> {
             }
             (node, version) = self.step(node, version, child, true)?;
         }
+    }
+
+    /// [`Search::find`] for a caller that needs the leaf's upper fence. `look` runs with the place
+    /// while the layer leads there, and tells the leaf's version. It comes back if the fence is a
+    /// separator of the same node: then the leaf covered the key at that version. O(log n).
+    #[inline]
+    pub fn find_fenced(
+        &self,
+        key: &K,
+        look: impl Fn(Place) -> Option<Version>,
+        guard: &Guard<'_>,
+    ) -> (Place, Option<Version>) {
+        let bottom = self.try_bottom(|node| node.route(key, false, self.simd));
+        if let Ok((node, version, at)) = bottom {
+            let (place, inner) = (node.child(at), at + 1 < node.len());
+            // An address of a torn read is not followed.
+            if node.checked(version).is_ok() {
+                point("search.find.before_look");
+                let seen = look(place);
+                point("search.find.looked");
+                if check!("search.fence.validate", node.checked(version).is_ok()) {
+                    let inner = check!("search.fence.inner", inner);
+                    return (place, seen.filter(|_| inner));
+                }
+            }
+        }
+        (self.find(key, false, guard), None)
     }
 
     /// The place of the last leaf. O(log n).

@@ -225,6 +225,29 @@ fn a_writer_finds_its_leaf_merged_away() {
     }
 }
 
+/// A writer that trusts the search layer for its leaf's fence stands while the fence sinks.
+#[test]
+fn a_writer_finds_its_fence_sunk() {
+    for stop in ["search.find.before_look", "search.find.looked", "tree.lock.searched"] {
+        for own in (5..170).step_by(2) {
+            // How far below and above the key the others go.
+            for (below, above) in [(3, 0), (6, 1), (9, 0), (1, 4), (12, 12)] {
+                let store = Store::<[u8], u64>::with_options(tiny(4));
+                let key = |n: u64| as_key::<[u8]>(n);
+                let put = |n: u64| _ = store.insert(key(n).as_ref(), &n).unwrap();
+                (0..170).filter(|n| n % 5 == 0).for_each(put);
+                let done = held(stop, || store.insert(key(own).as_ref(), &777)).meanwhile(|| {
+                    (own.saturating_sub(below)..own + above + 1).filter(|n| *n != own).for_each(put)
+                });
+                done.unwrap();
+                let case = format!("key {own} at {stop}, {below} below and {above} above");
+                assert_eq!(store.get(key(own).as_ref()), Some(777), "{case}");
+                store.validate().unwrap_or_else(|broken| panic!("{case}: {broken:?}"));
+            }
+        }
+    }
+}
+
 /// A search stands on its way down while leaves to its left, and its own, are merged away.
 #[test]
 fn searches_stand_while_the_search_layer_shrinks() {
