@@ -393,6 +393,7 @@ impl<K: Key + ?Sized> Search<K> {
         let mut path = self.path(anchor, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
         let mut gone: Vec<*mut Node<K>> = Vec::new();
+        let mut raised = None;
         while let Some((pointer, at)) = path.pop() {
             // SAFETY: the writers' lock keeps the node.
             let node = unsafe { &*pointer };
@@ -425,13 +426,16 @@ impl<K: Key + ?Sized> Search<K> {
                 held.push(above.lock.enter_owned());
                 self.retire(above.replace(at - 1, &boundary), guard);
             }
+            raised = Some(boundary);
             break;
         }
         for node in gone {
             self.retire_node(node, guard);
         }
         drop(held);
-        self.merge_sparse(anchor, guard);
+        // The way to the node that shrank: from its lower bound on.
+        let shrunk = raised.as_ref().and_then(Boundary::key).unwrap_or(anchor);
+        self.merge_sparse(shrunk, guard);
         self.lower_root(guard);
     }
 

@@ -34,6 +34,12 @@ impl<K: Key + ?Sized> Boundary<K> {
         let separator = (!K::HEAD_IS_KEY).then(|| Separator::new(anchor, &0));
         Self { head: anchor.head(), separator }
     }
+
+    pub(super) fn key(&self) -> Option<&K> {
+        // SAFETY: the writer's own, or kept by the writers' lock.
+        let key = self.separator.as_ref().map(|separator| unsafe { separator.key() });
+        key.or_else(|| K::from_head(&self.head))
+    }
 }
 
 /// The contents of a node while a writer rearranges it.

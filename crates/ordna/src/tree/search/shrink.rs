@@ -1,8 +1,9 @@
 //! Sparse nodes of the search layer merge with a neighbour.
 //!
 //! # Contract
-//! A writer's own, under the writers' lock. Both nodes and the one above are locked while the left
-//! node takes the children of the right one, so a search that overlaps restarts.
+//! A writer's own, under the writers' lock. The left node and the one above are locked while the
+//! left node takes the children of the right one, which is obsolete afterwards. A search in the
+//! right node finds right places until then; any other that overlaps restarts.
 
 use std::ptr;
 
@@ -12,26 +13,31 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::point;
 
 impl<K: Key + ?Sized> Search<K> {
-    /// Merges the nodes on the way to `key`, from the lowest up, while one is under a quarter full
-    /// and fits into three quarters of a node with its neighbour. O(log n).
+    /// Merges each node on the way to `key` that is at most a quarter full, if it fits into three
+    /// quarters of a node with the neighbour on its right, or on its left. O(log n).
     pub(super) fn merge_sparse(&self, key: &K, guard: &Guard<'_>) {
         let mut path = self.path(key, false);
         while let Some((node, _)) = path.pop() {
             let Some((above, at)) = path.last() else { return };
             // SAFETY: the writers' lock keeps the nodes.
             let (node, above) = unsafe { (&*node, &**above) };
-            let Some(last) = above.len().checked_sub(2) else { return };
-            let at = last.min(*at);
-            let child = |at| ptr::with_exposed_provenance_mut::<Node<K>>(above.child(at));
-            // SAFETY: as above.
-            let (left, right) = unsafe { (&*child(at), &*child(at + 1)) };
-            if node.len() > self.fanout.div_ceil(4)
-                || left.len() + right.len() > self.fanout * 3 / 4
-            {
-                return;
+            if node.len() > self.fanout.div_ceil(4) {
+                continue;
             }
-            let mut contents = left.contents();
-            let more = right.contents();
+            let child = |at| {
+                let child = ptr::with_exposed_provenance_mut::<Node<K>>(above.child(at));
+                // SAFETY: as above.
+                unsafe { &*child }
+            };
+            let fit = |left: &usize| {
+                left + 1 < above.len()
+                    && child(*left).len() + child(left + 1).len() <= self.fanout * 3 / 4
+            };
+            let Some(at) = [Some(*at), at.checked_sub(1)].into_iter().flatten().find(fit) else {
+                continue;
+            };
+            let (left, right) = (child(at), child(at + 1));
+            let (mut contents, more) = (left.contents(), right.contents());
             let held = [left.lock.enter_owned(), above.lock.enter_owned()];
             point("search.merge.locked");
             let boundary = above.take(at + 1);

@@ -112,3 +112,17 @@ fn integers_in_clusters_lead_to_their_places() {
         agrees::<u64>(fanout, |random| (random.below(1 << 31) as u64) << random.below(34));
     }
 }
+
+#[test]
+fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
+    const EACH: u64 = 16;
+    let collector = Collector::new();
+    let search = Search::<u64>::new(1, EACH as usize);
+    // Ascending anchors: lowest nodes are full.
+    (1..EACH * EACH).for_each(|anchor| search.insert(&anchor, anchor as usize + 1));
+    let guard = collector.pin();
+    let leaves = |anchor: &u64| !anchor.is_multiple_of(EACH);
+    (1..EACH * EACH).filter(leaves).for_each(|anchor| search.remove(&anchor, &guard));
+    let nodes = search.audit(|_, _| {}).unwrap();
+    assert!(nodes <= 4, "{nodes} nodes for {EACH} children");
+}
