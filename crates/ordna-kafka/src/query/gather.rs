@@ -234,8 +234,7 @@ impl Gather {
             let mut of_old = self.wanted.iter().filter(|(_, wanted)| wanted.answered == Some(*old));
             of_old.all(|(partition, _)| held.contains(partition))
         };
-        let is_whole = replaced.iter().all(covers) || fault!("moves.overlap");
-        if held.is_empty() || !is_whole {
+        if held.is_empty() || !replaced.iter().all(covers) {
             return (false, Vec::new());
         }
         for partition in &held {

@@ -10,8 +10,8 @@ use ordna::tuple::{Number, Value};
 use ordna_kafka::query::{Ask, Limits, Link, Nodes};
 use ordna_kafka::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};
 use ordna_secondary::{
-    ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Mutation, Options, Part,
-    Position, Query, Read, Service, SourceError, Vector,
+    ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Kind, Mutation, Options,
+    Part, Position, Query, Read, Service, SourceError, Vector,
 };
 use ordna_server::{Answer, Config, Extension, Server, Tls};
 use tokio::runtime::Runtime;
@@ -95,7 +95,7 @@ impl Group {
     pub fn new(partitions: u32) -> Arc<Self> {
         let by_size = IndexDefinition::new("by_size", "town:")
             .part(Part::new("country"))
-            .part(Part::new("people").descending());
+            .part(Part::new("people").kind(Kind::Number).descending());
         let logs = (0..partitions).map(|_| Arc::default()).collect();
         let table = Mutex::new(Owners { partitions, members: Vec::new(), version: 1 });
         Arc::new(Self { logs, table, definitions: vec![by_size], addresses: Mutex::default() })

@@ -57,6 +57,12 @@ fn any_node_answers_as_one_service_would() {
             assert_eq!((found.vector, found.missing), (group.ends(), Vec::new()));
         }
     }
+    // The merge is the same code on one node: what is distinct is known otherwise.
+    let countries = Ask { query: Query::new().distinct(1).limit(10).covering(), ..ask() };
+    let found = three[1].nodes.scan(&countries).unwrap();
+    let countries: Vec<_> = found.entries.into_iter().map(|entry| entry.parts[0].clone()).collect();
+    let named = |name: &str| Value::String(name.to_owned());
+    assert_eq!(countries, ["DK", "FI", "NO", "SE"].map(named));
     // The queries with one country say what they should.
     let swedish = Query::new().prefix([se()]).limit(10_000);
     let found = three[1].nodes.count(&Ask { query: swedish.clone(), ..ask() }).unwrap();
