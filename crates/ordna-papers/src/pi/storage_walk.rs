@@ -70,6 +70,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             if !section.copy(node) {
                 // Everything below its anchor is done, or it is the one the lower bound led to.
                 node = self.covering(node.anchor(), guard);
+                point("pi.walk.found_again");
                 continue;
             }
             let mut ended = false;

@@ -156,6 +156,29 @@ fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
     assert!(staying.iter().all(|key| walked.contains(key)), "{walked:?}");
 }
 
+/// The node that a walk would go on with is absorbed; the node that took it in splits before the
+/// walk copies it. What splits off begins with keys that the walk has passed.
+#[test]
+fn an_ascending_walk_does_not_go_back_to_what_was_split_off() {
+    let index = index((0..12).map(|n| n * 10));
+    let schedule = Schedule::new();
+    schedule.hold("walk", "pi.walk.before_next");
+    schedule.hold("walk", "pi.walk.found_again");
+    let all = || index.range(..).map(|(key, _)| key).collect::<Vec<_>>();
+    let walked = std::thread::scope(|scope| {
+        let walk = scope.spawn(|| schedule.enroll("walk", all));
+        schedule.wait_held("walk", "pi.walk.before_next");
+        index.remove_all([0, 10, 20, 50, 60]);
+        assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
+        schedule.release("walk", "pi.walk.before_next");
+        schedule.wait_held("walk", "pi.walk.found_again");
+        (21..27).for_each(|key| _ = index.insert(&key, &key).unwrap());
+        schedule.release("walk", "pi.walk.found_again");
+        walk.join().unwrap()
+    });
+    assert_eq!(walked, [0, 10, 20, 30, 40, 70, 80, 90, 100, 110]);
+}
+
 /// A node is split between the copy of its entries and of its link.
 #[test]
 fn a_walk_does_not_see_the_upper_half_twice() {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, handed_on, point};
 
 use super::codec::{StoredKey, StoredValue, encode_put};
 use super::delta::{Delta, close};
@@ -333,7 +333,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
             // Not the calling thread: its priority is the caller's.
             for number in 0..self.options.workers.min(self.bounds.len() + 1) {
                 let builder = thread::Builder::new().name("ordna backup".to_owned());
-                if builder.spawn_scoped(scope, spawned).is_err() && number == 0 {
+                if builder.spawn_scoped(scope, handed_on(spawned)).is_err() && number == 0 {
                     work();
                 }
             }
@@ -386,6 +386,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
             if let Some(delta) = delta {
                 delta.passed(range, full.as_ref().map(Borrow::borrow));
             }
+            point("backup.shard.passed");
             if frame.count > 0 {
                 let before = writer.written();
                 writer.data(&mut frame, 0)?;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ordna::OrderedIndex;
-use ordna::backup::Sync;
+use ordna::backup::{BackupOptions, Sync};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::Schedule;
 use ordna_testkit::random::Random;
 
 use super::disk::{Fault, Model};
@@ -100,6 +102,46 @@ fn a_sync_covers_the_segments_before_the_current_one() {
             assert_eq!(state_of(&after), state_of(&store), "round {round}, power cut {seed}");
         }
     }
+}
+
+/// A sync has begun when a backup has the log go on in another segment. It does not cover a record
+/// that comes to stand there.
+#[test]
+#[cfg(debug_assertions)]
+fn a_sync_does_not_cover_a_segment_that_began_after_it() {
+    let disk = Model::new();
+    let schedule = Schedule::new();
+    let opened = options(&disk, Sync::Always);
+    // The log's thread has the role of the one that starts it.
+    let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
+    schedule.hold("log", "log.run.before_drain");
+    schedule.hold("syncer", "log.sync.begun");
+    let is_kept = || {
+        (0..16).all(|seed| {
+            let after = disk.after_power_cut(&mut Random::new(seed));
+            let after = Bytes::open(DIR, options(&after, Sync::Never)).unwrap();
+            after.get(b"key".as_slice()).is_some()
+        })
+    };
+    let told = std::thread::scope(|scope| {
+        let syncer = scope.spawn(|| schedule.enroll("syncer", || store.sync_log()));
+        schedule.wait_held("syncer", "log.sync.begun");
+        store.backup(&BackupOptions::new()).unwrap();
+        let before = store.log_position();
+        let writer = scope.spawn(|| store.insert(b"key", b"value"));
+        while store.log_position() == before {
+            std::thread::yield_now();
+        }
+        schedule.release("syncer", "log.sync.begun");
+        syncer.join().unwrap().unwrap();
+        let told = store.durability().unwrap();
+        let is_true = told.synced < told.appended || is_kept();
+        schedule.release("log", "log.run.before_drain");
+        writer.join().unwrap().unwrap();
+        is_true
+    });
+    assert!(told, "a record was durable, and was lost");
+    assert!(is_kept(), "an acknowledged write is lost");
 }
 
 #[test]

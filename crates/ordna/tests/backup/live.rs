@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use ordna::backup::{BackupOptions, Mode, OpenOptions, Progress, Sync};
 use ordna::{Options, OrderedIndex, Store, Write};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::held;
 use ordna_testkit::random::Random;
 
 use super::disk::Model;
@@ -104,6 +106,29 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
 fn a_backup_without_a_snapshot_is_the_state_of_its_cut() {
     let spilled: u64 = (0..4).map(|seed| under_writers(Mode::Live, seed)).sum();
     assert!(spilled > 0, "no writer met a backup: the test tests nothing");
+}
+
+/// A worker has read a block and stands within keys whose first eight bytes are equal.
+#[test]
+#[cfg(debug_assertions)]
+fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
+    const KEYS: u64 = 4000;
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    let fill = |byte| {
+        for number in 0..KEYS {
+            let key = format!("one head of all keys {number:06}");
+            store.insert(key.as_bytes(), &[byte; 1000]).unwrap();
+        }
+    };
+    fill(1);
+    let expected = state_of(&store);
+    let backup = || store.backup(&BackupOptions::new().workers(1)).unwrap();
+    let summary = held("backup.shard.passed", backup).meanwhile(|| fill(2));
+    // The first block holds half a mebibyte.
+    assert!((KEYS / 2..KEYS - 400).contains(&summary.spilled), "{summary:?}");
+    let restored = Bytes::restore(&summary.path, options(&disk, Sync::Never)).unwrap();
+    assert!(state_of(&restored) == expected, "the state is not that of the cut");
 }
 
 #[test]

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::queue::{Queue, Sync};
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, handed_on};
 
 use super::codec::{
     StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
@@ -249,8 +249,8 @@ impl<K: StoredKey + ?Sized> Log<K> {
     pub fn start(queue: Queue, waits: bool) -> std::io::Result<Self> {
         let queue = Arc::new(queue);
         let running = Arc::clone(&queue);
-        let thread =
-            thread::Builder::new().name("ordna log".to_owned()).spawn(move || running.run())?;
+        let run = handed_on(move || running.run());
+        let thread = thread::Builder::new().name("ordna log".to_owned()).spawn(run)?;
         Ok(Self {
             stripes: (0..STRIPES).map(|_| Stripe(Mutex::default())).collect(),
             owner: AtomicUsize::new(0),

@@ -27,7 +27,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, point};
 
 use super::super::error::BackupError;
 use super::super::format::{BlockKind, BlockWriter, Frame};
@@ -287,6 +287,7 @@ impl Queue {
     /// Makes durable what is written.
     pub fn sync(&self) -> Result<(), Error> {
         let _turn = lock(&self.syncer);
+        point("log.sync.begun");
         let (former, current, path, target) = {
             let mut writer = lock(&self.writer);
             let target = match fault!("faults.commit.counts_what_is_written") {
@@ -428,6 +429,7 @@ impl Queue {
                 Sync::EverySecond => last_sync.elapsed() >= SECOND,
                 Sync::Never => false,
             };
+            point("log.run.before_drain");
             // Failures are kept for the writers.
             let drained = self.drain();
             if drained.is_ok() && !stopping {
