@@ -1,21 +1,50 @@
 //! The library's tests under AddressSanitizer: use after free, double free, leaks.
 
-use crate::tools::{Outcome, cargo, library, must};
+use crate::tools::{LIBRARY, Outcome, SHARES, cargo, must, programs, share, target};
 
 /// The sanitizer needs an explicit target; without one cargo builds build scripts with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The crates of the store.
+const STORE: [&str; 2] = ["ordna-base", "ordna"];
 
 /// Memory that is never freed on purpose.
 const KEPT: &str =
     concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/src/asan.leaks:print_suppressions=0");
 
+/// All tests of the library whose name contains `part`.
 pub fn run(part: &str) -> Outcome {
+    let packages = LIBRARY.into_iter().flat_map(|name| ["-p", name]);
+    test(packages.chain(["--lib", "--tests", part]))
+}
+
+/// All tests of the store, and those of some published structures: this commit's share and the
+/// ones that it touches.
+pub fn run_share() -> Outcome {
+    let (share, changed) = share()?;
+    let is_touched = |program: &str| {
+        let structure = program.split('_').next().unwrap_or(program);
+        let source = format!("crates/ordna-papers/src/{structure}");
+        changed.iter().any(|path| path.starts_with(&source))
+    };
+    let papers = programs("ordna-papers")?.into_iter().enumerate();
+    let papers = papers.filter(|(at, name)| at % SHARES == share || is_touched(name));
+    let mut chosen: Vec<String> = papers.map(|(_, name)| name).collect();
+    println!("share {share} of {SHARES} of the published structures: {chosen:?}");
+    for package in STORE {
+        chosen.extend(programs(package)?);
+    }
+    let packages = STORE.into_iter().chain(["ordna-papers"]).flat_map(|name| ["-p", name]);
+    let chosen = chosen.iter().flat_map(|name| ["--test", name]);
+    test(packages.chain(["--lib"]).chain(chosen))
+}
+
+fn test<'a>(what: impl Iterator<Item = &'a str>) -> Outcome {
     must(
         cargo()
-            .args(["test", "--lib", "--tests", "--no-fail-fast", "--locked"])
-            .args(library())
-            .args(["--target", TARGET, "--target-dir", "target/asan"])
-            .arg(part)
+            .args(["test", "--no-fail-fast", "--locked", "--target", TARGET, "--target-dir"])
+            .arg(target("asan"))
+            .args(what)
             // The flag is an unstable one; this lets the stable compiler take it.
             .env("LSAN_OPTIONS", KEPT)
             .env("RUSTC_BOOTSTRAP", "1")

@@ -1,9 +1,12 @@
 //! Planted faults: each fence, validation and recheck is taken out, and a test must notice.
 //!
-//! The names stand in the sources, in `fault!("area.what")` and its kin. One build with `--cfg
-//! faults` holds them all, and `ORDNA_FAULT=name` plants one when a test starts: a build for each
-//! would take two cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on x86-64,
-//! whose hardware orders more than the language does; a loom model has to notice them.
+//! The names stand in the sources, in `fault!("area.what")` and its kin. The build of `cargo test
+//! --workspace` holds them all, and `ORDNA_FAULT=name` plants one when a test starts: a build for
+//! each would take two cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on
+//! x86-64, whose hardware orders more than the language does; a loom model has to notice them.
+//!
+//! The test that noticed a fault last, which the page names, runs first; the whole suite of the
+//! area runs only if that test passes. So a fault takes about a second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -13,7 +16,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::page;
-use crate::tools::{Outcome, cargo, must, root};
+use crate::tools::{Outcome, SHARES, cargo, must, root, share, target};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
 const MODELLED: [(&str, &str, &str, &str); 7] = [
@@ -32,15 +35,15 @@ const CRATES: [&str; 5] = ["ordna-base", "ordna-papers", "ordna", "ordna-seconda
 /// Parts of the store, whose tests look for their faults.
 const OF_THE_STORE: [&str; 4] = ["buffer", "search", "tree", "undo"];
 
-/// The shares of this many commits in a row hold all faults.
-const SHARES: usize = 7;
-
 /// How long no test of a suite without a fault may end.
 const CLEAN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A suite of which no test ends for so much longer than three times the longest such time without
 /// a fault hangs because of the fault.
 const HANG: Duration = Duration::from_secs(20);
+
+/// What stands in front of the name of a test that did not end.
+const HANG_OF: &str = "a hang of ";
 
 /// How often a running suite is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -49,11 +52,12 @@ const LOOK: Duration = Duration::from_secs(1);
 /// upon sooner or later.
 const TRIES: u32 = 5;
 
-/// Which way the suite noticed, and how soon.
+/// Which way the suite noticed.
 pub enum Verdict {
     Test(String),
     Crash,
-    Hang,
+    /// A test did not end, if one such is known.
+    Hang(Option<String>),
     Nothing,
 }
 
@@ -63,7 +67,8 @@ impl Verdict {
         match self {
             Self::Test(test) => Some(test),
             Self::Crash => Some("a crash".to_owned()),
-            Self::Hang => Some("a hang".to_owned()),
+            Self::Hang(None) => Some("a hang".to_owned()),
+            Self::Hang(Some(test)) => Some(format!("{HANG_OF}{test}")),
             Self::Nothing => None,
         }
     }
@@ -94,27 +99,18 @@ pub fn run(part: &str) -> Outcome {
 
 /// The share of this commit, and all faults of the areas that it touches.
 pub fn run_share() -> Outcome {
-    let git = |arguments: &[&str]| -> Result<String, String> {
-        let output = Command::new("git").args(arguments).current_dir(root()).output();
-        let output = output.map_err(|error| format!("git: {error}"))?;
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if output.status.success() { Ok(text) } else { Err(format!("git {arguments:?} failed")) }
-    };
-    let number = git(&["rev-list", "--count", "HEAD"])?;
-    let number: usize = number.parse().map_err(|_| format!("{number:?} is no number"))?;
-    // A checkout without history has no parent: its share has to do.
-    let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
+    let (share, changed) = share()?;
     let mut touched = Vec::new();
-    for path in changed.lines().filter(|path| path.ends_with(".rs") && path.contains("/src/")) {
+    for path in changed.iter().filter(|path| path.ends_with(".rs") && path.contains("/src/")) {
         let text = std::fs::read_to_string(root().join(path)).unwrap_or_default();
         touched.extend(named(&text).map(|name| area_of(name).to_owned()));
     }
     let all = names()?.into_iter().enumerate();
     let mine = all.filter(|(at, name)| {
-        at % SHARES == number % SHARES || touched.iter().any(|area| area == area_of(name))
+        at % SHARES == share || touched.iter().any(|area| area == area_of(name))
     });
     let mine: Vec<String> = mine.map(|(_, name)| name).collect();
-    println!("share {} of {SHARES}, areas touched: {touched:?}", number % SHARES);
+    println!("share {share} of {SHARES}, areas touched: {touched:?}");
     plant(&mine)
 }
 
@@ -123,13 +119,15 @@ fn plant(names: &[String]) -> Outcome {
     let mut models = BTreeMap::new();
     for (area, package, test, filter) in MODELLED {
         if names.iter().any(|name| area_of(name) == area) {
-            let built = build("--cfg faults --cfg loom", "target/loom", &[package], &[test])?;
+            let folder = target("loom").display().to_string();
+            let built = build("--cfg faults --cfg loom", &folder, &[package], &[test])?;
             let part = |program: Program| Part { program: program.path, filter: filter.to_owned() };
             models.insert(area, built.into_iter().map(part).collect::<Vec<_>>());
         }
     }
     let tests = if names.iter().any(|name| modelled(name).is_none()) {
-        build("--cfg faults", "target/faults", &CRATES, &tests_for(names)?)?
+        // The target, features and flags of `cargo test --workspace`: nothing is built twice.
+        build("", "", &[], &tests_for(names)?)?
     } else {
         Vec::new()
     };
@@ -154,36 +152,29 @@ fn plant(names: &[String]) -> Outcome {
         }
         Ok(own.into_iter().map(|(.., part)| part).collect())
     };
-    let mut suites: Vec<Vec<Part>> = names.iter().map(|n| suite_of(n)).collect::<Result<_, _>>()?;
-    suites.sort();
-    suites.dedup();
-    let mut limits = BTreeMap::new();
-    for suite in suites {
-        // Whatever the suite does without a fault says nothing about one.
-        let clean = judge(&suite, ("ORDNA_FAULT", ""), CLEAN_LIMIT)?;
-        let limit = clean.limit();
-        if let Some(what) = clean.verdict.name() {
-            return Err(format!("without any fault already: {what} of {suite:?}"));
-        }
-        limits.insert(suite, limit);
-    }
     println!("{:<44} {:>8}  caught by", "fault", "seconds");
     let mut missed = Vec::new();
     let known = self::names()?;
+    let last_noticed = page::rows("planted faults")?;
+    let mut clean = Clean::default();
     for name in names {
         let suite = suite_of(name)?;
-        let (mut verdict, mut took) = (Verdict::Nothing, Duration::ZERO);
-        for _ in 0..TRIES {
-            let run = judge(&suite, ("ORDNA_FAULT", name), limits[&suite])?;
-            (verdict, took) = (run.verdict, took + run.took);
-            if !matches!(verdict, Verdict::Nothing) {
-                break;
-            }
+        let (verdict, took) = match last_noticed.get(name).map(|cells| noticer(cells, &suite)) {
+            Some(Some(test)) => clean.judge(&[test], name)?,
+            _ => (Verdict::Nothing, Duration::ZERO),
+        };
+        let (mut verdict, mut took, mut runs) = (verdict, took, 0);
+        while matches!(verdict, Verdict::Nothing) && runs < TRIES {
+            let run = clean.judge(&suite, name)?;
+            (verdict, took, runs) = (run.0, took + run.1, runs + 1);
         }
-        let caught = verdict.name().unwrap_or_else(|| {
+        let mut caught = verdict.name().unwrap_or_else(|| {
             missed.push(name.as_str());
             "NOTHING".to_owned()
         });
+        if runs > 1 {
+            caught += &format!(" (in run {runs})");
+        }
         println!("{name:<44} {:>8.1}  {caught}", took.as_secs_f64());
         // At once: what stands there stays if a later suite breaks off.
         let row = BTreeMap::from([(name.clone(), vec![caught])]);
@@ -197,6 +188,37 @@ fn plant(names: &[String]) -> Outcome {
     }
 }
 
+/// The test that a row of the page names, as a part of the suite.
+fn noticer(cells: &str, suite: &[Part]) -> Option<Part> {
+    let name = cells.strip_prefix(HANG_OF).unwrap_or(cells).split(' ').next()?;
+    let part = suite.iter().find(|part| name.contains("::") && name.starts_with(&part.filter))?;
+    Some(Part { filter: name.to_owned(), ..part.clone() })
+}
+
+/// What suites do without a fault, each found out once.
+#[derive(Default)]
+struct Clean(BTreeMap<Vec<Part>, Duration>);
+
+impl Clean {
+    /// Whether and how a suite notices a fault, and how long that took.
+    fn judge(&mut self, suite: &[Part], fault: &str) -> Result<(Verdict, Duration), String> {
+        let variable = "ORDNA_FAULT";
+        let limit = if let Some(limit) = self.0.get(suite) {
+            *limit
+        } else {
+            // Whatever the suite does without a fault says nothing about one.
+            let run = judge(suite, (variable, ""), CLEAN_LIMIT)?;
+            let limit = run.limit();
+            if let Some(what) = run.verdict.name() {
+                return Err(format!("without any fault already: {what} of {suite:?}"));
+            }
+            *self.0.entry(suite.to_vec()).or_insert(limit)
+        };
+        let run = judge(suite, (variable, fault), limit)?;
+        Ok((run.verdict, run.took))
+    }
+}
+
 /// Runs the loom models with nothing taken out.
 pub fn loom_clean() -> Outcome {
     let programs: BTreeSet<_> = MODELLED.map(|(_, package, test, _)| (package, test)).into();
@@ -204,7 +226,8 @@ pub fn loom_clean() -> Outcome {
         must(
             cargo()
                 .args(["test", "--profile=model", "-p", package, "--test", test])
-                .args(["--target-dir", "target/loom"])
+                .arg("--target-dir")
+                .arg(target("loom"))
                 .env("RUSTFLAGS", "--cfg faults --cfg loom"),
         )?;
     }
@@ -249,7 +272,7 @@ fn names() -> Result<Vec<String>, String> {
     Ok(found.into_iter().collect())
 }
 
-/// Builds these test programs of these packages.
+/// Builds these test programs of these packages, or of all if none is named.
 fn build(
     flags: &str,
     target: &str,
@@ -273,18 +296,16 @@ pub fn build_in(
     let mut command = cargo();
     command
         .current_dir(top)
-        .args([
-            "test",
-            "--no-run",
-            "--message-format=json-render-diagnostics",
-            "--target-dir",
-            target,
-        ])
+        .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
+        .args(if target.is_empty() { vec![] } else { vec!["--target-dir", target] })
+        .args(if packages.is_empty() { &["--workspace"][..] } else { &[] })
         .args(packages.iter().flat_map(|package| ["-p", package]))
         .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
         .args(if flags.contains("loom") { &["--profile=model"][..] } else { &[] })
-        .env("RUSTFLAGS", flags)
         .stderr(Stdio::inherit());
+    if !flags.is_empty() {
+        command.env("RUSTFLAGS", flags);
+    }
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(format!("{command:?} failed"));
@@ -378,6 +399,7 @@ fn judge_one(part: &Part, (variable, value): (&str, &str), limit: Duration) -> R
         });
     });
     let (mut took, mut silence, mut since) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    let mut ended = BTreeSet::new();
     let verdict = loop {
         let begin = Instant::now();
         let received = incoming.recv_timeout(LOOK);
@@ -389,14 +411,15 @@ fn judge_one(part: &Part, (variable, value): (&str, &str), limit: Duration) -> R
         match received {
             Ok(line) => {
                 since = Duration::ZERO;
-                if let Some(test) =
-                    line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED"))
-                {
-                    break Verdict::Test(test.to_owned());
+                let test = line.strip_prefix("test ").and_then(|line| line.split_once(" ... "));
+                match test {
+                    Some((test, "FAILED")) => break Verdict::Test(test.to_owned()),
+                    Some((test, _)) => drop(ended.insert(test.to_owned())),
+                    None => {}
                 }
             }
             Err(mpsc::RecvTimeoutError::Timeout) if since < limit => {}
-            Err(mpsc::RecvTimeoutError::Timeout) => break Verdict::Hang,
+            Err(mpsc::RecvTimeoutError::Timeout) => break Verdict::Hang(not_in(&ended, part)?),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 let status = child.wait().map_err(|error| error.to_string())?;
                 break if status.success() { Verdict::Nothing } else { Verdict::Crash };
@@ -407,4 +430,13 @@ fn judge_one(part: &Part, (variable, value): (&str, &str), limit: Duration) -> R
     let _ = child.kill();
     let _ = child.wait();
     Ok(Run { verdict, took, silence })
+}
+
+/// The first test of a program that did not end.
+fn not_in(ended: &BTreeSet<String>, part: &Part) -> Result<Option<String>, String> {
+    let output = Command::new(&part.program).arg(&part.filter).arg("--list").output();
+    let output = output.map_err(|error| format!("{}: {error}", part.program.display()))?;
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(tests.find(|test| !ended.contains(*test)).map(str::to_owned))
 }

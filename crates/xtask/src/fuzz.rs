@@ -2,14 +2,14 @@
 
 use std::process::Command;
 
-use crate::tools::{Outcome, cargo, must, root};
+use crate::tools::{Outcome, cargo, must, root, target};
 
 /// The flags that cargo-fuzz passes to the compiler: counters at each edge and comparison,
 /// AddressSanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
-    -Ccodegen-units=1 -Cdebug-assertions --cfg fuzzing -Zsanitizer=address";
+    -Cdebug-assertions --cfg fuzzing -Zsanitizer=address";
 
 /// The sanitizer needs an explicit target; without one cargo builds build scripts with it too.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -23,7 +23,7 @@ pub fn run(seconds: &str) -> Outcome {
             .args(["build", "--release", "--target", TARGET, "--manifest-path"])
             .arg(folder.join("Cargo.toml"))
             .arg("--target-dir")
-            .arg(folder.join("target"))
+            .arg(target("fuzz"))
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", FLAGS),
     )?;
@@ -35,7 +35,7 @@ pub fn run(seconds: &str) -> Outcome {
         println!("{} for {seconds} s", name.display());
         let corpus = folder.join("corpus").join(name);
         std::fs::create_dir_all(&corpus).map_err(|error| error.to_string())?;
-        let program = folder.join("target").join(TARGET).join("release").join(name);
+        let program = target("fuzz").join(TARGET).join("release").join(name);
         let child = Command::new(&program)
             .args([format!("-max_total_time={seconds}"), "-print_final_stats=1".to_owned()])
             .arg(corpus)

@@ -16,6 +16,7 @@ use tools::{Outcome, cargo, must};
 
 const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
+cargo xtask asan --share      do so for the store's tests and this commit's share of the other structures'
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask faults --share    do so for this commit's share, a seventh, and for the areas that it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["asan"] => asan::run(""),
+        ["asan", "--share"] => asan::run_share(),
         ["asan", part] => asan::run(part),
         ["faults"] => faults::run(""),
         ["faults", "--share"] => faults::run_share(),
@@ -92,7 +94,8 @@ fn shuttle() -> Outcome {
     must(
         cargo()
             .args(["test", "--profile=model", "-p", "ordna-papers", "--test", "models"])
-            .args(["--target-dir", "target/shuttle"])
+            .arg("--target-dir")
+            .arg(tools::target("shuttle"))
             .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
     )?;
     // A model of nodes, whose own code has no threads.

@@ -6,11 +6,6 @@ use std::process::Command;
 /// The crates whose tests look for planted faults and run under a sanitizer.
 pub const LIBRARY: [&str; 4] = ["ordna-base", "ordna-papers", "ordna", "ordna-secondary"];
 
-/// Tells cargo to take these crates.
-pub fn library() -> impl Iterator<Item = &'static str> {
-    LIBRARY.into_iter().flat_map(|name| ["-p", name])
-}
-
 /// The error, for a person.
 pub type Outcome = Result<(), String>;
 
@@ -20,11 +15,48 @@ pub fn root() -> PathBuf {
     here.ancestors().nth(2).expect("crates/xtask lies two below the top").to_owned()
 }
 
+/// A folder of the target directory, for builds with flags of their own.
+pub fn target(name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    root().join(target).join(name)
+}
+
 /// Cargo, from the top of the checkout.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     command.current_dir(root());
     command
+}
+
+/// The shares of this many commits in a row hold everything that is shared out.
+pub const SHARES: usize = 7;
+
+/// Which share is this commit's, and the files that it and the working tree change.
+pub fn share() -> Result<(usize, Vec<String>), String> {
+    let git = |arguments: &[&str]| -> Result<String, String> {
+        let output = Command::new("git").args(arguments).current_dir(root()).output();
+        let output = output.map_err(|error| format!("git: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if output.status.success() { Ok(text) } else { Err(format!("git {arguments:?} failed")) }
+    };
+    let number = git(&["rev-list", "--count", "HEAD"])?;
+    let number: usize = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+    // A checkout without history has no parent: its share has to do.
+    let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
+    Ok((number % SHARES, changed.lines().map(str::to_owned).collect()))
+}
+
+/// The test programs of a crate, in order.
+pub fn programs(package: &str) -> Result<Vec<String>, String> {
+    let folder = root().join("crates").join(package).join("tests");
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let programs = entries.flatten().map(|entry| entry.path()).filter(|path| {
+        path.join("main.rs").exists() || path.extension().is_some_and(|extension| extension == "rs")
+    });
+    let names = programs.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    Ok(names)
 }
 
 /// Runs a command whose failure is an error.

@@ -1,5 +1,5 @@
 /// Whether the fault of this name is planted: always `false`, and no code at all, unless the crate
-/// is built with `--cfg faults`.
+/// is built with `debug_assertions`, or with `--cfg faults`, which the models use.
 ///
 /// Each fence, validation and recheck that a protocol rests on stands behind one such name, so
 /// that `cargo xtask faults` can take it out and show which test notices. One build holds all
@@ -7,7 +7,7 @@
 #[macro_export]
 macro_rules! fault {
     ($name:literal) => {
-        cfg!(faults) && $crate::sync::is_planted($name)
+        cfg!(any(debug_assertions, faults)) && $crate::sync::is_planted($name)
     };
 }
 
@@ -33,8 +33,14 @@ macro_rules! notice {
     };
 }
 
-/// Whether `ORDNA_FAULT` names this fault. Only called in builds with `--cfg faults`.
+static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+
+/// Whether `ORDNA_FAULT` names this fault. No release build calls it.
+#[inline]
 pub fn is_planted(name: &str) -> bool {
-    static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
-    PLANTED.get_or_init(|| std::env::var("ORDNA_FAULT").ok()).as_deref() == Some(name)
+    match PLANTED.get() {
+        Some(None) => false,
+        Some(Some(planted)) => planted == name,
+        None => PLANTED.get_or_init(|| std::env::var("ORDNA_FAULT").ok()).as_deref() == Some(name),
+    }
 }
