@@ -2,6 +2,8 @@
 
 mod client;
 mod durable;
+#[cfg(feature = "kafka")]
+mod index_node;
 mod load;
 mod query;
 mod serve;
@@ -44,6 +46,9 @@ Examples:
 enum Command {
     /// Start the server
     Serve(Box<serve::Options>),
+    /// Index the partitions of a Kafka topic, as one node of a group
+    #[cfg(feature = "kafka")]
+    IndexNode(Box<index_node::Options>),
     /// Load a file into a running server
     Load(load::Options),
     /// Print the value of a key
@@ -62,8 +67,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        None => serve::run(serve::Options::parse_from(["ordna"]), true),
-        Some(Command::Serve(options)) => serve::run(*options, false),
+        None => serve::start(serve::Options::parse_from(["ordna"]), true),
+        Some(Command::Serve(options)) => serve::start(*options, false),
+        #[cfg(feature = "kafka")]
+        Some(Command::IndexNode(options)) => index_node::run(*options),
         Some(Command::Load(options)) => load::run(&options),
         Some(Command::Get(options)) => query::get(&options),
         Some(Command::Scan(options)) => query::scan(&options),

@@ -5,12 +5,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use ordna::backup::Compression;
-use ordna_server::{Config, Data, LogSync, Server, Tls, parse_bytes};
+use ordna_server::{Config, Data, Extension, LogSync, Server, Tls, parse_bytes};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -102,7 +103,7 @@ pub struct Options {
 
 impl Options {
     /// These options, and those of the file where they are not given.
-    fn with_file(self) -> anyhow::Result<Self> {
+    pub fn with_file(self) -> anyhow::Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -133,6 +134,36 @@ impl Options {
             backup_compression: self.backup_compression.or(file.backup_compression),
             log_repair: self.log_repair || file.log_repair,
         })
+    }
+
+    /// The first address that the server listens on, with TLS if it has to be.
+    #[cfg(feature = "kafka")]
+    pub fn address(&self, encrypted: bool) -> anyhow::Result<SocketAddr> {
+        let port =
+            self.tls_port.filter(|_| self.tls_only || encrypted).or(self.port).unwrap_or(6380);
+        self.addresses(port)?.first().copied().context("no address to listen on")
+    }
+
+    /// How a node speaks with others that are configured like this one: password and, with
+    /// authorities given, TLS.
+    #[cfg(feature = "kafka")]
+    pub fn link(
+        &self,
+        authorities: Option<PathBuf>,
+        name: Option<String>,
+    ) -> anyhow::Result<ordna_kafka::query::Link> {
+        if self.tls_only && authorities.is_none() {
+            bail!("nodes that listen with TLS only speak TLS with each other: --link-ca");
+        }
+        // Other nodes ask for a certificate if this one does.
+        let identity = self.tls_client_ca.as_ref().and(self.tls_cert.clone());
+        let identity = identity.zip(self.tls_key.clone());
+        let tls = authorities.map(|authorities| ordna_kafka::query::LinkTls {
+            authorities,
+            identity,
+            name,
+        });
+        Ok(ordna_kafka::query::Link { user: None, password: self.password.clone(), tls })
     }
 
     /// The addresses of a port.
@@ -239,7 +270,7 @@ impl Options {
 }
 
 /// A time such as `30s`, `15m` or `6h`; a number without a unit is seconds.
-fn duration(text: &str) -> anyhow::Result<Duration> {
+pub fn duration(text: &str) -> anyhow::Result<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text.get(digits.len()..).unwrap_or_default() {
         "" | "s" => 1,
@@ -260,21 +291,34 @@ fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Serves until SIGTERM, SIGINT or SHUTDOWN.
-pub fn run(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
+/// Has events written to stderr.
+pub fn start_log() {
     let filter = EnvFilter::try_from_env("ORDNA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
-    let options = options.with_file()?;
+}
+
+/// `ordna serve`.
+pub fn start(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
+    start_log();
+    run(options.with_file()?, greet, None)
+}
+
+/// Serves until SIGTERM, SIGINT or SHUTDOWN.
+pub fn run(
+    options: Options,
+    greet: bool,
+    extension: Option<Arc<dyn Extension>>,
+) -> anyhow::Result<ExitCode> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = options.threads {
         builder.worker_threads(threads.get());
     }
     let runtime = builder.enable_all().build()?;
-    let config = options.to_config()?;
+    let config = Config { extension, ..options.to_config()? };
     runtime.block_on(async {
         // Before the socket is there, so that no signal comes too early for its handler.
         let mut term = signal(SignalKind::terminate())?;

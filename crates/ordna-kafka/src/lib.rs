@@ -11,13 +11,56 @@
 //! | module | holds | needs the feature `kafka` |
 //! |---|---|---|
 //! | `node` | the contract between a node's own partitions and queries over all nodes | no |
-//! | `source` | the stream of a partition: identity, truncation, poison records | yes |
-//! | `group` | membership: assignment, revocation, the owner table | yes |
-//! | `query` | queries over nodes: requests to owners, the merge of their slices | no |
+//! | `query` | queries over nodes: requests to owners, the merge of their answers | no |
+//! | `owners` | the owner table, and who keeps warm copies | yes |
+//! | `backups` | the backups of partitions in a shared directory | yes |
+//! | `record`, `poison` | a record as a document; records that are none | yes |
+//! | `options` | how a node works | yes |
+//! | `broker`, `raw` | questions to the brokers: ends, topic id, owner table | yes |
+//! | `source`, `fetch` | a partition as a source; the reader that feeds all of them | yes |
+//! | `held` | a partition with its service | yes |
+//! | `membership`, `index_node` | the group; a node | yes |
+//! | `front` | a node behind the Redis protocol | yes |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §8 and §9; `docs/scale-out.md`.
 
+#[cfg(feature = "kafka")]
+mod backups;
+#[cfg(feature = "kafka")]
+mod broker;
+#[cfg(feature = "kafka")]
+mod fetch;
+#[cfg(feature = "kafka")]
+mod front;
+#[cfg(feature = "kafka")]
+mod held;
+#[cfg(feature = "kafka")]
+mod index_node;
+#[cfg(feature = "kafka")]
+mod membership;
 mod node;
+#[cfg(feature = "kafka")]
+mod options;
+#[cfg(feature = "kafka")]
+mod owners;
+#[cfg(feature = "kafka")]
+mod poison;
 pub mod query;
+#[cfg(feature = "kafka")]
+mod raw;
+#[cfg(feature = "kafka")]
+mod record;
+#[cfg(feature = "kafka")]
+mod source;
 
+#[cfg(feature = "kafka")]
+pub use broker::{BrokerError, Ends};
+#[cfg(feature = "kafka")]
+pub use front::{Front, Queries};
+#[cfg(feature = "kafka")]
+pub use index_node::{IndexNode, PartitionInfo};
 pub use node::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};
+#[cfg(feature = "kafka")]
+pub use options::Options;
+#[cfg(feature = "kafka")]
+pub use poison::Poison;

@@ -116,6 +116,14 @@ pub enum NodeError {
     /// The index refused the query, or the state asked for did not come in time.
     #[error(transparent)]
     Index(#[from] Error),
+    /// A backup could not be written.
+    #[error("backup {path}: {reason}")]
+    Backup {
+        /// Its directory.
+        path: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The brokers cannot be asked.
     #[error("Kafka: {0}")]
     Broker(String),

@@ -53,6 +53,7 @@ pub fn run(words: &[&str]) -> Outcome {
 }
 
 /// Kills and stops index nodes and the broker this number of times, and checks every answer.
+/// Measures failovers and merged scans, too.
 pub fn kills(number: &str) -> Outcome {
     must(cargo().args([
         "build",
@@ -68,6 +69,7 @@ pub fn kills(number: &str) -> Outcome {
         cargo()
             .args(["test", "-p", "ordna-kafka", "--features", "kafka", "--locked"])
             .args(["--test", "kills", "--", "--nocapture", "--ignored"])
+            .args(["--test-threads", "1"])
             .env("ORDNA_BIN", target.join("release/ordna"))
             .env("ORDNA_KILLS", number),
     )

@@ -1,0 +1,126 @@
+//! `ordna index-node`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Parser;
+use ordna_kafka::query::{Limits, Nodes};
+use ordna_kafka::{Front, IndexNode, Local, Options as NodeOptions};
+use ordna_server::parse_definition;
+
+use crate::serve;
+
+/// Options of `ordna index-node`: its own, and those of `ordna serve`.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// Addresses of Kafka's brokers: HOST:PORT, with commas between
+    #[arg(long)]
+    brokers: String,
+    /// Consumer group: all nodes of a group share the topic's partitions
+    #[arg(long)]
+    group: String,
+    /// Topic: record keys are document ids, values JSON objects, null deletes
+    #[arg(long)]
+    topic: String,
+    /// Index, as ORDNA.INDEX CREATE takes it: 'name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC]
+    /// … [WHERE filter]'; the prefix * stands for all ids. May be given several times
+    #[arg(long = "index", required = true)]
+    indexes: Vec<String>,
+    /// Address that other nodes reach this one at: HOST:PORT [default: the address it listens on]
+    #[arg(long)]
+    advertise: Option<String>,
+    /// Directory of the partitions' backups, which all nodes share
+    #[arg(long)]
+    backups: Option<PathBuf>,
+    /// Time between two backups of a partition (30s, 15m, 6h) [default: none]
+    #[arg(long, requires = "backups")]
+    backups_every: Option<String>,
+    /// Back a partition up before another node gets it, and at the end
+    #[arg(long, requires = "backups")]
+    backups_on_revoke: bool,
+    /// Backups of each partition to keep
+    #[arg(long, default_value_t = 2)]
+    backups_keep: usize,
+    /// Warm copies of each partition on other nodes
+    #[arg(long, default_value_t = 0)]
+    standby: usize,
+    /// How long the group waits for a silent node before others get its partitions
+    #[arg(long, default_value = "10s")]
+    session_timeout: String,
+    /// Setting of librdkafka: NAME=VALUE; may be given several times
+    #[arg(long = "kafka-setting")]
+    settings: Vec<String>,
+    /// Authorities of the nodes' certificates (PEM): nodes speak TLS with each other
+    #[arg(long)]
+    link_ca: Option<PathBuf>,
+    /// Name in the nodes' certificates, if it is not the host of their address
+    #[arg(long, requires = "link_ca")]
+    link_name: Option<String>,
+    #[command(flatten)]
+    server: serve::Options,
+}
+
+/// The definition that a word list describes.
+fn definition(text: &str) -> anyhow::Result<ordna_secondary::IndexDefinition> {
+    let mut words: Vec<&[u8]> = text.split_whitespace().map(str::as_bytes).collect();
+    if let Some(prefix) = words.get_mut(2).filter(|prefix| **prefix == b"*") {
+        *prefix = b"";
+    }
+    let parsed = parse_definition(&words);
+    parsed.map_err(|why| anyhow!("--index {text:?}: {}", why.trim_start_matches("ERR ")))
+}
+
+impl Options {
+    fn node(&self) -> anyhow::Result<NodeOptions> {
+        let address = match &self.advertise {
+            Some(address) => address.clone(),
+            None => {
+                let address = self.server.address(self.link_ca.is_some())?;
+                if address.port() == 0 || address.ip().is_unspecified() {
+                    bail!("other nodes cannot reach {address}: give --advertise HOST:PORT");
+                }
+                address.to_string()
+            }
+        };
+        let pair = |text: &String| {
+            let pair = text.split_once('=');
+            let pair = pair.with_context(|| format!("--kafka-setting {text:?} is no NAME=VALUE"));
+            pair.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        let every = self.backups_every.as_deref().map(serve::duration).transpose()?;
+        let node = NodeOptions::new(&self.brokers, &self.group, &self.topic, address);
+        Ok(NodeOptions {
+            indexes: self.indexes.iter().map(|text| definition(text)).collect::<Result<_, _>>()?,
+            backups: self.backups.clone(),
+            backup_every: every,
+            backup_on_revoke: self.backups_on_revoke,
+            backup_keep: self.backups_keep,
+            standby: self.standby,
+            session_timeout: serve::duration(&self.session_timeout)?,
+            settings: self.settings.iter().map(pair).collect::<Result<_, _>>()?,
+            ..node
+        })
+    }
+}
+
+/// Indexes and serves until SIGTERM, SIGINT or SHUTDOWN; then leaves the group.
+pub fn run(mut options: Options) -> anyhow::Result<ExitCode> {
+    serve::start_log();
+    options.server = std::mem::take(&mut options.server).with_file()?;
+    let link = options.server.link(options.link_ca.clone(), options.link_name.clone())?;
+    let node = Arc::new(IndexNode::start(options.node()?)?);
+    // Connections to other nodes have a runtime of their own: the server's ends before them.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build()?;
+    let local: Arc<dyn Local> = Arc::clone(&node) as Arc<dyn Local>;
+    let nodes = Nodes::new(local, link, Limits::default(), runtime.handle().clone());
+    let nodes = nodes.map_err(|why| anyhow!("connections between nodes: {why}"))?;
+    let queries = move |arguments: &[&[u8]]| nodes.execute(arguments);
+    let front = Front::new(Arc::clone(&node), Box::new(queries));
+    let done = serve::run(options.server, false, Some(Arc::new(front)));
+    runtime.shutdown_background();
+    node.stop();
+    done
+}

@@ -1,0 +1,298 @@
+//! What the brokers tell of the topic and of the group, on request.
+//!
+//! # Contract
+//! Any thread may call any method. Each asks the brokers and blocks until they answer, at most for
+//! the time given.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ordna_secondary::Position;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use crate::node::Owners;
+use crate::owners::{Described, owners};
+use crate::raw;
+
+/// Why the brokers gave no answer, or none that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokerError {
+    /// No broker answered in time, or a setting of the connection is wrong.
+    #[error("the brokers at {brokers} do not answer: {reason}")]
+    Away {
+        /// The addresses asked.
+        brokers: String,
+        /// librdkafka's error.
+        reason: String,
+    },
+    /// The topic does not exist.
+    #[error("there is no topic {topic:?} at {brokers}")]
+    NoTopic {
+        /// The topic.
+        topic: String,
+        /// The addresses asked.
+        brokers: String,
+    },
+    /// The number of partitions has changed. Documents may be in other partitions than before.
+    #[error("the topic {topic:?} has {found} partitions, and had {expected} when the node started")]
+    Partitions {
+        /// The topic.
+        topic: String,
+        /// Partitions now.
+        found: u32,
+        /// Partitions before.
+        expected: u32,
+    },
+}
+
+/// The first and the end position of a partition: what can be read lies between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// Nothing before it can be read.
+    pub start: Position,
+    /// Everything up to it can be read. Without transactions under way.
+    pub end: Position,
+}
+
+impl Ends {
+    /// Whether a reader at this position can go on.
+    pub fn hold(&self, at: Position) -> bool {
+        at.identity == self.end.identity && (self.start.seq..=self.end.seq).contains(&at.seq)
+    }
+}
+
+/// A client for questions. It reads no records.
+pub struct Broker {
+    brokers: String,
+    topic: String,
+    partitions: u32,
+    client: BaseConsumer,
+    settings: ClientConfig,
+    /// The topic's id as it was told last, folded to 64 bits.
+    topic_id: AtomicU64,
+    owners: Mutex<Owners>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let partitions = self.partitions;
+        f.debug_struct("Broker").field("topic", &self.topic).field("of", &partitions).finish()
+    }
+}
+
+/// Settings of every client of librdkafka here. `extra` comes last.
+pub fn settings(brokers: &str, extra: &[(String, String)]) -> ClientConfig {
+    let mut settings = ClientConfig::new();
+    settings
+        .set("bootstrap.servers", brokers)
+        .set("isolation.level", "read_committed")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("topic.metadata.refresh.interval.ms", "2000")
+        .set("reconnect.backoff.max.ms", "1000")
+        .set("log_level", "3");
+    for (name, value) in extra {
+        settings.set(name, value);
+    }
+    settings
+}
+
+impl Broker {
+    /// A client of an existing topic.
+    ///
+    /// # Errors
+    /// No broker answers in time, or there is no such topic.
+    pub fn connect(
+        brokers: &str,
+        topic: &str,
+        extra: &[(String, String)],
+        timeout: Duration,
+    ) -> Result<Self, BrokerError> {
+        let settings = settings(brokers, extra);
+        let away = |reason: String| BrokerError::Away { brokers: brokers.to_owned(), reason };
+        let client: BaseConsumer = settings.create().map_err(|error| away(error.to_string()))?;
+        let mut broker = Self {
+            brokers: brokers.to_owned(),
+            topic: topic.to_owned(),
+            partitions: 0,
+            client,
+            settings,
+            topic_id: AtomicU64::new(0),
+            owners: Mutex::default(),
+        };
+        let began = Instant::now();
+        broker.check_topic(timeout)?;
+        broker.partitions = broker.count(timeout.saturating_sub(began.elapsed()))?;
+        Ok(broker)
+    }
+
+    fn away(&self, reason: impl ToString) -> BrokerError {
+        BrokerError::Away { brokers: self.brokers.clone(), reason: reason.to_string() }
+    }
+
+    fn no_topic(&self) -> BrokerError {
+        BrokerError::NoTopic { topic: self.topic.clone(), brokers: self.brokers.clone() }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// Partitions of the topic.
+    pub fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
+    /// The identity of a partition's history: of topic id and partition, and never 0.
+    pub fn identity(&self, partition: u32) -> u64 {
+        let topic = self.topic_id.load(Ordering::Relaxed);
+        // One to one in the topic's id for each partition; the multiplier is odd.
+        topic.wrapping_add(u64::from(partition)).wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1)
+    }
+
+    fn count(&self, timeout: Duration) -> Result<u32, BrokerError> {
+        let metadata = self.client.fetch_metadata(Some(&self.topic), timeout);
+        let metadata = metadata.map_err(|error| self.away(error))?;
+        let topic = metadata.topics().iter().find(|topic| topic.name() == self.topic);
+        match topic.map(|topic| topic.partitions().len()) {
+            None | Some(0) => Err(self.no_topic()),
+            Some(found) => Ok(u32::try_from(found).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// Asks whether the topic is another one than before; the first call finds nothing new.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub fn check_topic(&self, timeout: Duration) -> Result<bool, BrokerError> {
+        // Events of the client, such as errors, would pile up.
+        while self.client.poll(Duration::ZERO).is_some() {}
+        let id = raw::topic_id(self.client.client().native_ptr(), &self.topic, timeout);
+        let id = id.map_err(|error| self.away(error))?.ok_or_else(|| self.no_topic())?;
+        let folded = (id >> 64) as u64 ^ id as u64;
+        let before = self.topic_id.swap(folded, Ordering::Relaxed);
+        Ok(before != 0 && before != folded)
+    }
+
+    /// Asks whether partitions were added.
+    ///
+    /// # Errors
+    /// [`BrokerError::Partitions`] if they were.
+    pub fn check_partitions(&self, timeout: Duration) -> Result<(), BrokerError> {
+        let (found, expected) = (self.count(timeout)?, self.partitions);
+        match found == expected {
+            true => Ok(()),
+            false => Err(BrokerError::Partitions { topic: self.topic.clone(), found, expected }),
+        }
+    }
+
+    fn offsets(&self, at: Offset, timeout: Duration) -> Result<Vec<u64>, BrokerError> {
+        let mut asked = TopicPartitionList::new();
+        for partition in 0..self.partitions {
+            let added = asked.add_partition_offset(&self.topic, partition as i32, at);
+            added.map_err(|error| self.away(error))?;
+        }
+        let told = self.client.offsets_for_times(asked, timeout).map_err(|error| self.away(error));
+        let mut offsets = vec![0; self.partitions as usize];
+        for told in told?.elements() {
+            told.error().map_err(|error| self.away(error))?;
+            let place = usize::try_from(told.partition()).ok();
+            let place = place.and_then(|partition| offsets.get_mut(partition));
+            match (told.offset(), place) {
+                (Offset::Offset(offset), Some(place)) => *place = offset.max(0) as u64,
+                (other, _) => return Err(self.away(format!("an offset of {other:?}"))),
+            }
+        }
+        Ok(offsets)
+    }
+
+    fn position(&self, partition: usize, offset: u64) -> Position {
+        Position { identity: self.identity(partition as u32), seq: offset }
+    }
+
+    /// The ends of all partitions: behind the last record of a finished transaction.
+    ///
+    /// # Errors
+    /// [`BrokerError::Away`].
+    pub fn newest(&self, timeout: Duration) -> Result<Vec<Position>, BrokerError> {
+        // As a time to look for, this offset means the end.
+        let ends = self.offsets(Offset::End, timeout)?;
+        Ok(ends.into_iter().enumerate().map(|(at, end)| self.position(at, end)).collect())
+    }
+
+    /// What can be read of each partition.
+    ///
+    /// # Errors
+    /// [`BrokerError::Away`].
+    pub fn ends(&self, timeout: Duration) -> Result<Vec<Ends>, BrokerError> {
+        let starts = self.offsets(Offset::Beginning, timeout)?;
+        let pairs = starts.into_iter().enumerate().zip(self.newest(timeout)?);
+        let ends = |((at, start), end)| Ends { start: self.position(at, start), end };
+        Ok(pairs.map(ends).collect())
+    }
+
+    /// For how long the topic keeps deletions, if it is compacted.
+    ///
+    /// # Errors
+    /// [`BrokerError::Away`].
+    pub fn tombstones(&self, timeout: Duration) -> Result<Option<Duration>, BrokerError> {
+        let admin: AdminClient<DefaultClientContext> =
+            self.settings.create().map_err(|error: KafkaError| self.away(error))?;
+        let options = AdminOptions::new().request_timeout(Some(timeout));
+        let topic = [ResourceSpecifier::Topic(&self.topic)];
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.map_err(|error| self.away(error))?;
+        let told = runtime.block_on(admin.describe_configs(&topic, &options));
+        let told = told.map_err(|error| self.away(error))?;
+        let Some(Ok(config)) = told.into_iter().next() else {
+            return Err(self.away("the topic's configuration is not told"));
+        };
+        let value = |name: &str| config.get(name).and_then(|entry| entry.value.as_deref());
+        let is_compacted = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+        let millis = value("delete.retention.ms").and_then(|millis| millis.parse().ok());
+        Ok(is_compacted.then(|| Duration::from_millis(millis.unwrap_or(86_400_000))))
+    }
+
+    /// The owner table as it was read last.
+    pub fn known_owners(&self) -> Owners {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the owner table from the group's coordinator. While the group rebalances, the former
+    /// table stays.
+    ///
+    /// # Errors
+    /// [`BrokerError::Away`].
+    pub fn owners(&self, group: &str, timeout: Duration) -> Result<Owners, BrokerError> {
+        let list = self.client.fetch_group_list(Some(group), timeout);
+        let list = list.map_err(|error| self.away(error))?;
+        let found = list.groups().iter().find(|found| found.name() == group);
+        let mut known = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = match found.map(|found| (found.state(), found.members())) {
+            Some(("Stable", members)) => {
+                let members: Vec<Described<'_>> = members
+                    .iter()
+                    .map(|member| Described {
+                        client_id: member.client_id(),
+                        assignment: member.assignment().unwrap_or_default(),
+                    })
+                    .collect();
+                owners(&self.topic, self.partitions, &members)
+            }
+            None | Some(("Empty" | "Dead", _)) => owners(&self.topic, self.partitions, &[]),
+            Some(_) => return Ok(known.clone()),
+        };
+        if (known.partitions, &known.members) != (table.partitions, &table.members) {
+            *known = Owners { version: known.version + 1, ..table };
+        }
+        Ok(known.clone())
+    }
+}

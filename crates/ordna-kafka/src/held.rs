@@ -1,0 +1,172 @@
+//! A partition that the node holds: its service, and the lane that feeds it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ordna::backup::BackupOptions;
+use ordna_secondary::{Error, Options, Service};
+use ordna_secondary::{IndexDefinition, Position, Read, SourceError, Vector};
+
+use crate::backups::Backups;
+use crate::broker::{Broker, BrokerError};
+use crate::fetch::Lane;
+use crate::node::{NodeError, Shown};
+use crate::source::Partition;
+
+/// How long a question to the brokers may take while a partition is opened.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a backup waits for the cut that holds all that was read.
+const CUT: Duration = Duration::from_secs(10);
+
+/// A partition that the node holds.
+#[derive(Debug)]
+pub struct Open {
+    partition: u32,
+    service: Service,
+    /// Its reader feeds the service through this.
+    pub lane: Arc<Lane>,
+    /// Where the reader began: behind the backup, if one was restored.
+    pub from: u64,
+    /// The end of the partition when it was opened.
+    pub until: u64,
+    /// The position of the newest backup of this process, for the next one.
+    backed_up: AtomicU64,
+}
+
+impl Open {
+    /// Restores the newest usable backup of a partition, or begins with nothing. The reader does
+    /// not feed it yet.
+    ///
+    /// # Errors
+    /// The brokers do not tell what can be read, or a service cannot start.
+    pub fn new(
+        broker: &Arc<Broker>,
+        partition: u32,
+        indexes: &[IndexDefinition],
+        backups: Option<&Backups>,
+    ) -> Result<Self, NodeError> {
+        let told = |error: BrokerError| NodeError::Broker(error.to_string());
+        let ends = broker.ends(PATIENCE).map_err(told)?;
+        let ends = *ends.get(partition as usize).ok_or(NodeError::NotHeld { partition })?;
+        let options = || {
+            let options = Options::new().workers(1);
+            match backups {
+                Some(backups) => options.backups(backups.own(partition)),
+                None => options,
+            }
+        };
+        let start = |options: Options| {
+            let (source, feed) = Partition::new(broker, partition, ends);
+            Ok::<_, Error>((Service::start(options, Arc::new(source))?, feed))
+        };
+        let tombstones = match backups {
+            Some(_) => broker.tombstones(PATIENCE).map_err(told)?,
+            None => None,
+        };
+        let usable = backups.map(|backups| backups.usable(partition, ends.end, tombstones));
+        let mut started = None;
+        for found in usable.into_iter().flatten().filter(|found| ends.hold(found.position)) {
+            match start(options().restore(Some(found.path.clone()))) {
+                Ok(restored) => {
+                    started = Some(restored);
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!(partition, path = %found.path.display(), %error, "backup unusable");
+                }
+            }
+        }
+        let (service, feed) = match started {
+            Some(restored) => restored,
+            None => {
+                let (service, feed) = start(options().restore(None))?;
+                for definition in indexes {
+                    service.create(definition.clone())?;
+                    service.wait_until_built(&definition.name, PATIENCE)?;
+                }
+                (service, feed)
+            }
+        };
+        let feed = feed.recv_timeout(PATIENCE).map_err(|_| Error::Source(SourceError::Stopped))?;
+        let lane = Arc::new(Lane::new(feed));
+        let from = lane.next();
+        let backed_up = AtomicU64::new(from);
+        Ok(Self { partition, service, lane, from, until: ends.end.seq, backed_up })
+    }
+
+    /// The partition in a state that holds everything up to `at`, or in its newest one.
+    ///
+    /// # Errors
+    /// It is not ready, or does not come so far in time.
+    pub fn view(&self, at: Option<Position>, until: Instant) -> Result<Shown, NodeError> {
+        if at.is_none() && !self.is_ready() {
+            return Err(self.restoring());
+        }
+        // Before the view is taken: a later end is not the view's.
+        let age = self.lane.age();
+        let timeout = until.saturating_duration_since(Instant::now());
+        let read = match at {
+            Some(at) => Read::at_plus(Vector::new(vec![at])),
+            None => Read::any(),
+        };
+        match self.service.view(&read.timeout(timeout)) {
+            Ok(view) => Ok(Shown { view, age }),
+            Err(Error::Timeout { .. }) if !self.is_ready() => Err(self.restoring()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the partition was at its end once, or has read what there was when it was opened.
+    pub fn is_ready(&self) -> bool {
+        let is_told_anew = self.lane.rebuilds.load(Ordering::Relaxed) > 0;
+        self.lane.ready.load(Ordering::Acquire) || !is_told_anew && self.lane.next() >= self.until
+    }
+
+    fn restoring(&self) -> NodeError {
+        let done = self.lane.next().saturating_sub(self.from);
+        let of = self.until.saturating_sub(self.from);
+        NodeError::Restoring { partition: self.partition, done: done.min(of), of }
+    }
+
+    /// The position of the newest cut.
+    pub fn position(&self) -> Position {
+        let view = self.service.view(&Read::any());
+        let position = view.ok().and_then(|view| view.vector().positions().first().copied());
+        position.unwrap_or_default()
+    }
+
+    /// Entries and bytes of all indexes.
+    pub fn size(&self) -> (usize, usize) {
+        let all = self.service.list();
+        all.iter().fold((0, 0), |(entries, bytes), index| {
+            (entries + index.entries, bytes + index.bytes + index.reverse_bytes)
+        })
+    }
+
+    /// Documents that an index left out: of the wrong type, or too large.
+    pub fn left_out(&self) -> u64 {
+        self.service.list().iter().map(|index| index.wrong_type + index.too_large).sum()
+    }
+
+    /// Backs up all that was read, if anything was read since the last backup.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or the cut does not come.
+    pub fn back_up(&self, backups: &Backups, keep: usize) -> Result<(), NodeError> {
+        let fed = self.lane.feed.position(0).unwrap_or_default();
+        if self.backed_up.load(Ordering::Relaxed) == fed.seq || fed.seq == 0 {
+            return Ok(());
+        }
+        self.view(Some(fed), Instant::now() + CUT)?;
+        let backup = self.service.back_up(keep, &BackupOptions::new())?;
+        let position = backup.vector.positions().first().copied().unwrap_or_default();
+        let finished = backups.finish(self.partition, &backup.path, position, keep);
+        finished.map_err(|error| NodeError::Backup {
+            path: backup.path.display().to_string(),
+            reason: error.to_string(),
+        })?;
+        self.backed_up.store(position.seq, Ordering::Relaxed);
+        Ok(())
+    }
+}

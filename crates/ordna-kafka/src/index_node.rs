@@ -1,0 +1,573 @@
+//! An index node: the partitions that the group assigned to it, and warm copies of others.
+//!
+//! # Contract
+//! Any thread may call any method.
+//!
+//! # Protocol
+//! The membership says which partitions the node owns, the owner table which warm copies it keeps.
+//! Both only write down what is *wanted*. The keeper's thread opens what is wanted and not there,
+//! each partition on a thread of its own, and closes warm copies that are wanted no more. A
+//! revocation closes its partitions itself, before the group goes on. A thread that has opened a
+//! partition looks again whether it is wanted before it installs it.
+//!
+//! # Locks
+//! [`Shared::state`] is held for moments only: no call to a broker, a service or the reader is made
+//! under it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ordna_secondary::{Error, IndexDefinition, Position};
+
+use crate::backups::Backups;
+use crate::broker::{Broker, BrokerError, settings};
+use crate::fetch::Fetcher;
+use crate::held::Open;
+use crate::membership::{Assigned, Counts, Membership};
+use crate::node::{Asked, Held, Local, NodeError, Owners, Role, Shown};
+use crate::options::Options;
+use crate::owners::standbys;
+use crate::poison::{Poison, Poisons};
+
+/// Time between two looks at the brokers: ends, owner table, topic.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long such a look may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A warm copy that is wanted no more stays so long: the new owner may still be restoring.
+const LINGER: Duration = Duration::from_secs(30);
+/// Partitions that are opened at once.
+const OPENING: usize = 2;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Slot {
+    Opening,
+    Open(Arc<Open>),
+}
+
+#[derive(Default)]
+struct State {
+    wanted: BTreeMap<u32, Role>,
+    slots: BTreeMap<u32, Slot>,
+    /// When a warm copy was found to be wanted no more.
+    spare_since: BTreeMap<u32, Instant>,
+    /// The ends that the brokers told last.
+    newest: Vec<Position>,
+    /// Why the last look at the brokers failed, and since when looks fail.
+    trouble: Option<(Instant, BrokerError)>,
+    /// Why the last attempt to open a partition failed.
+    failures: BTreeMap<u32, String>,
+}
+
+/// The state of a partition for people.
+#[derive(Debug, Clone)]
+pub struct PartitionInfo {
+    /// What other nodes are told.
+    pub held: Held,
+    /// Time since it was last known to be at its end.
+    pub age: Duration,
+    /// Records that were read since it was opened, and those that there were to read.
+    pub restored: (u64, u64),
+    /// Entries and bytes of all indexes.
+    pub size: (usize, usize),
+    /// Poison records.
+    pub poison: u64,
+    /// Documents that an index left out.
+    pub left_out: u64,
+    /// Times that it was told anew.
+    pub rebuilds: u64,
+}
+
+struct Shared {
+    options: Options,
+    broker: Arc<Broker>,
+    backups: Option<Backups>,
+    fetcher: Fetcher,
+    poisons: Arc<Poisons>,
+    state: Mutex<State>,
+    changed: Condvar,
+    counts: Arc<Counts>,
+    /// For how long the topic keeps deletions, if it is compacted.
+    tombstones: Option<Duration>,
+    stopped: AtomicBool,
+}
+
+/// An index node. Its drop leaves the group.
+pub struct IndexNode {
+    shared: Arc<Shared>,
+    membership: Mutex<Option<Membership>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for IndexNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IndexNode").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+impl IndexNode {
+    /// Starts the node: it asks a broker for the topic, and joins the group.
+    ///
+    /// # Errors
+    /// No broker answers within [`Options::start_timeout`], or there is no such topic; an index
+    /// cannot be used.
+    pub fn start(options: Options) -> Result<Self, NodeError> {
+        for (at, definition) in options.indexes.iter().enumerate() {
+            definition.check()?;
+            if options.indexes[..at].iter().any(|other| other.name == definition.name) {
+                return Err(Error::DuplicateIndex(definition.name.clone()).into());
+            }
+        }
+        let told = |error: BrokerError| NodeError::Broker(error.to_string());
+        let Options { brokers, topic, settings: extra, .. } = &options;
+        let broker = Broker::connect(brokers, topic, extra, options.start_timeout).map_err(told)?;
+        let broker = Arc::new(broker);
+        let tombstones = broker.tombstones(options.start_timeout).map_err(told)?;
+        let poisons = Arc::new(Poisons::default());
+        let wrong = |error: rdkafka::error::KafkaError| NodeError::Broker(error.to_string());
+        let clients = settings(brokers, extra);
+        let fetcher = Fetcher::start(Arc::clone(&broker), clients.clone(), Arc::clone(&poisons));
+        let backups = options.backups.as_deref();
+        let backups = backups.map(|dir| Backups::new(dir, &options.group, topic, &options.indexes));
+        let shared = Arc::new(Shared {
+            broker,
+            backups,
+            fetcher: fetcher.map_err(wrong)?,
+            poisons,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            counts: Arc::default(),
+            tombstones,
+            stopped: AtomicBool::new(false),
+            options,
+        });
+        let node: Weak<dyn Assigned> = Arc::downgrade(&(Arc::clone(&shared) as Arc<dyn Assigned>));
+        let Options { group, topic, address, session_timeout, .. } = &shared.options;
+        let counts = Arc::clone(&shared.counts);
+        let names = (group.as_str(), topic.as_str(), address.as_str());
+        let membership = Membership::join(clients, names, *session_timeout, node, counts);
+        let membership = Mutex::new(Some(membership.map_err(wrong)?));
+        let node = Self { shared, membership, threads: Mutex::default() };
+        let run: [fn(&Arc<Shared>); 3] = [Shared::keep, Shared::look, Shared::back_up];
+        for (name, run) in ["keeper", "looks", "backups"].into_iter().zip(run) {
+            let shared = Arc::clone(&node.shared);
+            let thread = thread::Builder::new().name(format!("kafka-{name}"));
+            let thread = thread.spawn(move || run(&shared));
+            let thread = thread.map_err(|error| NodeError::Broker(error.to_string()))?;
+            lock(&node.threads).push(thread);
+        }
+        Ok(node)
+    }
+
+    /// Leaves the group; partitions are backed up first if the options say so. Queries fail from
+    /// then on.
+    pub fn stop(&self) {
+        if let Some(mut membership) = lock(&self.membership).take() {
+            membership.leave();
+        }
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        self.shared.changed.notify_all();
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            // A thread that panicked has ended, too.
+            let _ = thread.join();
+        }
+        let mut state = lock(&self.shared.state);
+        state.wanted.clear();
+        let slots = std::mem::take(&mut state.slots);
+        drop(state);
+        slots.keys().for_each(|partition| self.shared.fetcher.remove(*partition));
+    }
+
+    /// How the node works.
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// Partitions of the topic.
+    pub fn partitions(&self) -> u32 {
+        self.shared.broker.partitions()
+    }
+
+    /// Assignments and revocations, and the revocations that came after the session's end.
+    pub fn rebalances(&self) -> (u64, u64) {
+        let counts = &self.shared.counts;
+        (counts.rebalances.load(Ordering::Relaxed), counts.lost.load(Ordering::Relaxed))
+    }
+
+    /// Why the brokers do not answer, and for how long they have not.
+    pub fn trouble(&self) -> Option<(Duration, BrokerError)> {
+        let state = lock(&self.shared.state);
+        state.trouble.as_ref().map(|(since, error)| (since.elapsed(), error.clone()))
+    }
+
+    /// Why partitions that the node should hold could not be opened.
+    pub fn failures(&self) -> Vec<(u32, String)> {
+        let state = lock(&self.shared.state);
+        state.failures.iter().map(|(partition, why)| (*partition, why.clone())).collect()
+    }
+
+    /// Poison records: how many, and the newest ones.
+    pub fn poison(&self, most: usize) -> (u64, Vec<Poison>) {
+        (self.shared.poisons.count(), self.shared.poisons.list(most))
+    }
+
+    /// The partitions that the node holds or opens. O(partitions).
+    pub fn info(&self) -> Vec<PartitionInfo> {
+        let parts: Vec<(Held, Option<Arc<Open>>)> = {
+            let state = lock(&self.shared.state);
+            state.slots.iter().map(|(at, slot)| (state.held(*at), slot.open())).collect()
+        };
+        let info = |(held, open): (Held, Option<Arc<Open>>)| match open {
+            None => PartitionInfo {
+                held,
+                age: Duration::MAX,
+                restored: (0, 0),
+                size: (0, 0),
+                poison: 0,
+                left_out: 0,
+                rebuilds: 0,
+            },
+            Some(open) => PartitionInfo {
+                held: Held { position: open.position(), ..held },
+                age: open.lane.age(),
+                restored: (
+                    open.lane.next().saturating_sub(open.from),
+                    open.until.saturating_sub(open.from),
+                ),
+                size: open.size(),
+                poison: open.lane.poison.load(Ordering::Relaxed),
+                left_out: open.left_out(),
+                rebuilds: open.lane.rebuilds.load(Ordering::Relaxed),
+            },
+        };
+        parts.into_iter().map(info).collect()
+    }
+}
+
+impl Drop for IndexNode {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Slot {
+    fn open(&self) -> Option<Arc<Open>> {
+        match self {
+            Self::Opening => None,
+            Self::Open(open) => Some(Arc::clone(open)),
+        }
+    }
+}
+
+impl State {
+    /// What is known of a partition without asking its service.
+    fn held(&self, partition: u32) -> Held {
+        let role = self.wanted.get(&partition).copied().unwrap_or(Role::Standby);
+        let open = self.slots.get(&partition).and_then(Slot::open);
+        let position = open.as_ref().and_then(|open| open.lane.feed.position(0));
+        let newest = self.newest.get(partition as usize);
+        let lag = position.zip(newest).map(|(at, newest)| newest.seq.saturating_sub(at.seq));
+        Held {
+            partition,
+            role,
+            position: position.unwrap_or_default(),
+            ready: open.is_some_and(|open| open.is_ready()),
+            lag: lag.filter(|_| self.trouble.is_none()),
+        }
+    }
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Opens what is wanted, and closes spare copies, until the node stops.
+    fn keep(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            let mut state = lock(&self.state);
+            let opening = state.slots.values().filter(|slot| slot.open().is_none()).count();
+            let missing = |state: &State| -> Vec<u32> {
+                let wanted = state.wanted.keys().copied();
+                wanted.filter(|partition| !state.slots.contains_key(partition)).collect()
+            };
+            for partition in missing(&state).into_iter().take(OPENING.saturating_sub(opening)) {
+                state.slots.insert(partition, Slot::Opening);
+                let shared = Arc::clone(self);
+                let thread = thread::Builder::new().name(format!("kafka-open-{partition}"));
+                if thread.spawn(move || shared.open(partition)).is_err() {
+                    state.slots.remove(&partition);
+                }
+            }
+            let State { wanted, slots, spare_since, .. } = &mut *state;
+            spare_since.retain(|partition, _| !wanted.contains_key(partition));
+            let mut spare = Vec::new();
+            for (partition, slot) in slots.iter() {
+                if !wanted.contains_key(partition)
+                    && slot.open().is_some()
+                    && spare_since.entry(*partition).or_insert_with(Instant::now).elapsed() > LINGER
+                {
+                    spare.push(*partition);
+                }
+            }
+            spare_since.retain(|partition, _| !spare.contains(partition));
+            drop(state);
+            for partition in spare {
+                self.close(partition);
+            }
+            let state = lock(&self.state);
+            // A failure to open is tried again after this time.
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(300));
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn open(&self, partition: u32) {
+        let Options { indexes, .. } = &self.options;
+        let opened = Open::new(&self.broker, partition, indexes, self.backups.as_ref());
+        let is_wanted = |state: &State| state.wanted.contains_key(&partition) && !self.is_stopped();
+        let mut state = lock(&self.state);
+        match opened {
+            Ok(open) if is_wanted(&state) => {
+                drop(state);
+                self.fetcher.add(partition, &open.lane);
+                let mut state = lock(&self.state);
+                if is_wanted(&state) {
+                    state.failures.remove(&partition);
+                    state.slots.insert(partition, Slot::Open(Arc::new(open)));
+                } else {
+                    state.slots.remove(&partition);
+                    drop(state);
+                    self.fetcher.remove(partition);
+                }
+            }
+            Ok(_) => drop(state.slots.remove(&partition)),
+            Err(error) => {
+                tracing::warn!(partition, %error, "the partition cannot be opened yet");
+                state.slots.remove(&partition);
+                state.failures.insert(partition, error.to_string());
+                drop(state);
+                // Not at once again: the brokers may be away.
+                thread::sleep(Duration::from_millis(500));
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// Gives a partition up; its memory is free once no query reads it.
+    fn close(&self, partition: u32) -> Option<Arc<Open>> {
+        let mut state = lock(&self.state);
+        let open = match state.slots.get(&partition) {
+            Some(Slot::Open(open)) => Arc::clone(open),
+            // The thread that opens it finds that it is not wanted.
+            _ => return None,
+        };
+        state.slots.remove(&partition);
+        drop(state);
+        self.fetcher.remove(partition);
+        Some(open)
+    }
+
+    /// Looks at the brokers again and again: ends, topic, owner table.
+    fn look(self: &Arc<Self>) {
+        while !self.is_stopped() {
+            let when = Instant::now();
+            let looked = self.look_once(when);
+            let mut state = lock(&self.state);
+            match (looked, &mut state.trouble) {
+                (Ok(()), trouble) => *trouble = None,
+                (Err(error), Some((_, known))) => *known = error,
+                (Err(error), trouble) => {
+                    tracing::warn!(%error, "the node serves what it has");
+                    *trouble = Some((when, error));
+                }
+            }
+            let left = LOOK.saturating_sub(when.elapsed());
+            let waited = self.changed.wait_timeout_while(state, left, |_| !self.is_stopped());
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn look_once(&self, when: Instant) -> Result<(), BrokerError> {
+        // Before the ends: what is read meanwhile must not look as if it were beyond them.
+        let positions: BTreeMap<u32, Position> = {
+            let state = lock(&self.state);
+            let open = state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?)));
+            open.filter_map(|(at, open)| Some((at, open.lane.feed.position(0)?))).collect()
+        };
+        let is_another = self.broker.check_topic(PATIENCE)?;
+        self.broker.check_partitions(PATIENCE)?;
+        let newest = self.broker.newest(PATIENCE)?;
+        let owners = self.broker.owners(&self.options.group, PATIENCE)?;
+        let mut state = lock(&self.state);
+        for (partition, slot) in &state.slots {
+            let (Slot::Open(open), Some(end), Some(at)) =
+                (slot, newest.get(*partition as usize), positions.get(partition))
+            else {
+                continue;
+            };
+            // Half, as for backups: the deletions between may be gone.
+            let missed = self.tombstones.is_some_and(|kept| {
+                open.lane.ready.load(Ordering::Relaxed) && open.lane.age() > kept / 2
+            });
+            if is_another || at.identity != end.identity || at.seq > end.seq || missed {
+                self.fetcher.rebuild(*partition);
+            } else if at.seq == end.seq {
+                // It was at its end when the brokers were asked.
+                open.lane.at_end(when);
+            }
+        }
+        state.newest = newest;
+        self.want_standbys(&mut state, &owners);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Wants the warm copies that the owner table makes this node's.
+    fn want_standbys(&self, state: &mut State, owners: &Owners) {
+        let me = self.options.address.as_str();
+        for partition in 0..self.broker.partitions() {
+            let copies = standbys(owners, partition, self.options.standby);
+            let is_copied = copies.contains(&me);
+            match state.wanted.get(&partition) {
+                None if is_copied => state.wanted.insert(partition, Role::Standby),
+                Some(Role::Standby) if !is_copied => state.wanted.remove(&partition),
+                _ => None,
+            };
+        }
+    }
+
+    /// Backs up the owned partitions, one after the other, each so often.
+    fn back_up(self: &Arc<Self>) {
+        let (Some(backups), Some(every)) = (&self.backups, self.options.backup_every) else {
+            return;
+        };
+        let mut last = Instant::now();
+        while !self.is_stopped() {
+            let state = lock(&self.state);
+            let left = every.saturating_sub(last.elapsed()).min(Duration::from_millis(200));
+            let waited = self.changed.wait_timeout_while(state, left, |_| !self.is_stopped());
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            if last.elapsed() < every {
+                continue;
+            }
+            last = Instant::now();
+            for (partition, open) in self.owned() {
+                if !self.is_stopped() {
+                    self.write_backup(partition, &open, backups);
+                }
+            }
+        }
+    }
+
+    fn owned(&self) -> Vec<(u32, Arc<Open>)> {
+        let state = lock(&self.state);
+        let is_owned = |partition: &u32| state.wanted.get(partition) == Some(&Role::Owner);
+        let owned = state.slots.iter().filter(|(partition, _)| is_owned(partition));
+        owned.filter_map(|(partition, slot)| Some((*partition, slot.open()?))).collect()
+    }
+
+    fn write_backup(&self, partition: u32, open: &Open, backups: &Backups) {
+        if let Err(error) = open.back_up(backups, self.options.backup_keep) {
+            tracing::error!(partition, %error, "no backup");
+        }
+    }
+}
+
+impl Assigned for Shared {
+    fn acquire(&self, partitions: &[u32]) {
+        tracing::info!(?partitions, "assigned");
+        let mut state = lock(&self.state);
+        state.wanted.extend(partitions.iter().map(|partition| (*partition, Role::Owner)));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn release(&self, partitions: &[u32], lost: bool) {
+        tracing::info!(?partitions, lost, "revoked");
+        let mut state = lock(&self.state);
+        state.wanted.retain(|partition, _| !partitions.contains(partition));
+        drop(state);
+        for partition in partitions {
+            // Another node owns a lost partition already: it has begun from another backup.
+            let back_up = self.options.backup_on_revoke && !lost;
+            if let Some(open) = self.close(*partition)
+                && back_up
+                && let Some(backups) = &self.backups
+            {
+                self.write_backup(*partition, &open, backups);
+            }
+        }
+    }
+
+    fn positions(&self) -> Vec<(u32, u64)> {
+        self.owned().into_iter().map(|(partition, open)| (partition, open.lane.next())).collect()
+    }
+}
+
+impl Local for IndexNode {
+    fn address(&self) -> &str {
+        &self.shared.options.address
+    }
+
+    fn indexes(&self) -> &[IndexDefinition] {
+        &self.shared.options.indexes
+    }
+
+    fn owners(&self) -> Owners {
+        self.shared.broker.known_owners()
+    }
+
+    fn refresh(&self, until: Instant) -> Result<Owners, NodeError> {
+        let Shared { broker, options, .. } = &*self.shared;
+        let left = until.saturating_duration_since(Instant::now());
+        broker.owners(&options.group, left).map_err(|error| NodeError::Broker(error.to_string()))
+    }
+
+    fn held(&self) -> Vec<Held> {
+        let state = lock(&self.shared.state);
+        state.slots.keys().map(|partition| state.held(*partition)).collect()
+    }
+
+    fn newest(&self, until: Instant) -> Result<Vec<Position>, NodeError> {
+        let left = until.saturating_duration_since(Instant::now());
+        let newest = self.shared.broker.newest(left);
+        newest.map_err(|error| NodeError::Broker(error.to_string()))
+    }
+
+    fn view(&self, partition: u32, asked: Asked, until: Instant) -> Result<Shown, NodeError> {
+        let at = match asked {
+            Asked::Any => None,
+            Asked::AtPlus(position) => Some(position),
+            Asked::RequestPlus => {
+                let newest = self.newest(until)?;
+                let newest = newest.get(partition as usize).copied();
+                Some(newest.ok_or(NodeError::NotHeld { partition })?)
+            }
+        };
+        let mut state = lock(&self.shared.state);
+        let open = loop {
+            match state.slots.get(&partition) {
+                Some(Slot::Open(open)) => break Arc::clone(open),
+                None if !state.wanted.contains_key(&partition) => {
+                    return Err(NodeError::NotHeld { partition });
+                }
+                _ => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(NodeError::Restoring { partition, done: 0, of: 0 });
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        drop(state);
+        open.view(at, until)
+    }
+}

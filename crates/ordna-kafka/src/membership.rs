@@ -1,0 +1,171 @@
+//! Membership in the consumer group. The group divides the partitions; it carries no records.
+//!
+//! # Contract
+//! A consumer subscribes to the topic with all its partitions paused; its thread polls it, so
+//! rebalances are answered at once, whatever the reader does. The rules of the group are
+//! Kafka's: cooperative rebalancing, session timeout, generations.
+//!
+//! # Protocol
+//! On a revocation the callback gives the partitions up before the group hears of it: the next
+//! owner finds the backup. After a session timeout the group has given them away already; the
+//! callback then runs when the node comes back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
+use rdkafka::error::KafkaError;
+use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
+
+use crate::owners::CLIENT;
+
+/// Time of a poll.
+const POLL: Duration = Duration::from_millis(100);
+/// Time between two commits of positions. They serve Kafka's own tools only.
+const COMMIT: Duration = Duration::from_secs(5);
+
+/// What happens to partitions when the group rebalances.
+pub trait Assigned: Send + Sync {
+    /// The group gave these partitions to the node. Returns at once.
+    fn acquire(&self, partitions: &[u32]);
+
+    /// The group takes these partitions away, or has taken them (`lost`). Blocks until they are
+    /// given up.
+    fn release(&self, partitions: &[u32], lost: bool);
+
+    /// The next offset of each partition that the node owns.
+    fn positions(&self) -> Vec<(u32, u64)>;
+}
+
+/// What is known of the membership.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Assignments and revocations.
+    pub rebalances: AtomicU64,
+    /// Revocations that came too late: the session had ended.
+    pub lost: AtomicU64,
+}
+
+/// A membership.
+#[derive(Debug)]
+pub struct Membership {
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Context {
+    node: Weak<dyn Assigned>,
+    counts: Arc<Counts>,
+}
+
+impl ClientContext for Context {}
+
+fn numbers(list: &TopicPartitionList) -> Vec<u32> {
+    let all = list.elements().into_iter();
+    all.filter_map(|element| u32::try_from(element.partition()).ok()).collect()
+}
+
+impl ConsumerContext for Context {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Revoke(list) = rebalance {
+            let lost = consumer.assignment_lost();
+            self.counts.rebalances.fetch_add(1, Ordering::Relaxed);
+            self.counts.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
+            if let Some(node) = self.node.upgrade() {
+                node.release(&numbers(list), lost);
+            }
+        }
+    }
+
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Assign(list) = rebalance {
+            if let Err(error) = consumer.pause(list) {
+                tracing::warn!(%error, "the membership fetches records that it does not need");
+            }
+            self.counts.rebalances.fetch_add(1, Ordering::Relaxed);
+            if let Some(node) = self.node.upgrade() {
+                node.acquire(&numbers(list));
+            }
+        }
+    }
+}
+
+impl Membership {
+    /// Joins the group.
+    ///
+    /// # Errors
+    /// A setting is wrong.
+    pub fn join(
+        mut settings: ClientConfig,
+        (group, topic, address): (&str, &str, &str),
+        session_timeout: Duration,
+        node: Weak<dyn Assigned>,
+        counts: Arc<Counts>,
+    ) -> Result<Self, KafkaError> {
+        let millis = session_timeout.as_millis().max(1);
+        settings
+            .set("group.id", group)
+            .set("client.id", format!("{CLIENT}{address}"))
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", millis.to_string())
+            .set("heartbeat.interval.ms", (millis / 4).max(1).to_string())
+            .set("max.poll.interval.ms", millis.max(300_000).to_string())
+            // Nothing is read here.
+            .set("auto.offset.reset", "latest");
+        let context = Context { node: node.clone(), counts };
+        let consumer: BaseConsumer<Context> = settings.create_with_context(context)?;
+        consumer.subscribe(&[topic])?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (stop, topic) = (Arc::clone(&stopped), topic.to_owned());
+        let run = move || {
+            let mut last = Instant::now();
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(Err(error)) = consumer.poll(POLL) {
+                    tracing::debug!(%error, "the membership goes on");
+                }
+                if last.elapsed() >= COMMIT {
+                    last = Instant::now();
+                    commit(&consumer, &topic, &node);
+                }
+            }
+            commit(&consumer, &topic, &node);
+            // The drop leaves the group: the callback releases the partitions.
+        };
+        let thread = thread::Builder::new().name("kafka-membership".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
+        Ok(Self { stopped, thread: Some(thread) })
+    }
+
+    /// Leaves the group, and waits until the partitions are released.
+    pub fn leave(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has ended, too.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Commits the positions, for tools that show the group's lag.
+fn commit(consumer: &BaseConsumer<Context>, topic: &str, node: &Weak<dyn Assigned>) {
+    let Some(node) = node.upgrade() else { return };
+    let mut list = TopicPartitionList::new();
+    for (partition, next) in node.positions() {
+        let next = Offset::Offset(i64::try_from(next).unwrap_or(i64::MAX));
+        // It refuses offsets that are none; this is one.
+        let _ = list.add_partition_offset(topic, partition as i32, next);
+    }
+    if list.count() > 0
+        && let Err(error) = consumer.commit(&list, CommitMode::Async)
+    {
+        tracing::debug!(%error, "positions not committed");
+    }
+}

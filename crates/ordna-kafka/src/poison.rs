@@ -1,0 +1,68 @@
+//! Poison records: records that are no documents. A partition goes on behind them.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+/// Records that are kept for inspection; older ones are forgotten, and still counted.
+const KEPT: usize = 1000;
+/// Bytes of a key that are kept.
+const KEY: usize = 64;
+
+/// A record that is no document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Poison {
+    /// Its partition.
+    pub partition: u32,
+    /// Its offset.
+    pub offset: u64,
+    /// The begin of its key.
+    pub key: Vec<u8>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+/// The poison records of a node. Any thread may use it.
+#[derive(Debug, Default)]
+pub struct Poisons(Mutex<(u64, VecDeque<Poison>)>);
+
+impl Poisons {
+    /// Keeps a record aside. O(1).
+    pub fn add(&self, partition: u32, offset: u64, key: &[u8], reason: String) {
+        let key = key[..key.len().min(KEY)].to_vec();
+        tracing::warn!(partition, offset, key = %key.escape_ascii(), reason, "poison record");
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.0 += 1;
+        if all.1.len() == KEPT {
+            all.1.pop_front();
+        }
+        all.1.push_back(Poison { partition, offset, key, reason });
+    }
+
+    /// Records since the start. A record that is read again is counted again.
+    pub fn count(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The newest records, newest first.
+    pub fn list(&self, most: usize) -> Vec<Poison> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.1.iter().rev().take(most).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_bounded_and_the_count_is_not() {
+        let poisons = Poisons::default();
+        for offset in 0..KEPT as u64 + 5 {
+            poisons.add(0, offset, &[b'k'; 2 * KEY], "no JSON".to_owned());
+        }
+        assert_eq!(poisons.count(), KEPT as u64 + 5);
+        let list = poisons.list(usize::MAX);
+        assert_eq!((list.len(), list[0].offset), (KEPT, KEPT as u64 + 4));
+        assert_eq!(list[0].key.len(), KEY);
+    }
+}

@@ -1,0 +1,70 @@
+//! A partition of the topic as the source of a service.
+//!
+//! # Contract
+//! The service asks for positions; the records come from the node's one reader (`fetch`), which
+//! feeds all partitions. [`run`](ChangeSource::run) only hands over the feed. Indexes are created
+//! before the reader begins, so no index ever asks for old documents.
+
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, Vector};
+
+use crate::broker::{Broker, Ends};
+
+/// How long a question of the service may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A partition.
+pub struct Partition {
+    broker: Arc<Broker>,
+    partition: u32,
+    /// What could be read when the partition was opened.
+    ends: Ends,
+    feed: Mutex<Option<mpsc::Sender<Feed>>>,
+}
+
+impl Partition {
+    /// A partition, and where its feed comes once the service runs.
+    pub fn new(broker: &Arc<Broker>, partition: u32, ends: Ends) -> (Self, mpsc::Receiver<Feed>) {
+        let (sender, receiver) = mpsc::channel();
+        let feed = Mutex::new(Some(sender));
+        (Self { broker: Arc::clone(broker), partition, ends, feed }, receiver)
+    }
+
+    fn failed(&self, reason: impl ToString) -> SourceError {
+        SourceError::Failed {
+            place: format!("{}[{}]", self.broker.topic(), self.partition),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl ChangeSource for Partition {
+    fn buckets(&self) -> u32 {
+        1
+    }
+
+    fn newest(&self, _: u32) -> Result<Position, SourceError> {
+        let all = self.broker.newest(PATIENCE).map_err(|error| self.failed(error))?;
+        let newest = all.get(self.partition as usize).copied();
+        newest.ok_or_else(|| self.failed("there is no such partition"))
+    }
+
+    fn continues(&self, _: u32, from: Position) -> Result<bool, SourceError> {
+        Ok(self.ends.hold(from))
+    }
+
+    fn documents(&self, at: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+        match at.positions().first() {
+            Some(Position { seq: 0, .. }) => Ok(Vec::new()),
+            _ => Err(self.failed("an index is created before the partition is read")),
+        }
+    }
+
+    fn run(&self, feed: &Feed, _: &Vector) -> Result<(), SourceError> {
+        let sender = self.feed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sender = sender.ok_or_else(|| self.failed("two services have one source"))?;
+        sender.send(feed.clone()).map_err(|_| SourceError::Stopped)
+    }
+}

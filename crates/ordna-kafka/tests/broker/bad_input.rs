@@ -1,0 +1,157 @@
+//! What goes wrong around a node: topics that are recreated or truncated, brokers that are away.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options};
+use ordna_secondary::{Error, IndexDefinition};
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::common::{
+    PATIENCE, Writer, admin, alone, beside_others, create, document, entries, entries_of, node,
+    options, recomputed, topic, until,
+};
+
+#[test]
+fn a_topic_that_does_not_exist_is_named() {
+    let _broker = beside_others();
+    let error = IndexNode::start(options("none", "no-such-topic", 30)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("no topic \"no-such-topic\""), "{text}");
+}
+
+#[test]
+fn a_broker_that_is_away_at_the_start_is_named() {
+    let away = Options {
+        brokers: "127.0.0.1:9".to_owned(),
+        start_timeout: Duration::from_secs(1),
+        ..Options::new("127.0.0.1:9", "g", "t", "127.0.0.1:1")
+    };
+    let began = Instant::now();
+    let text = IndexNode::start(away).unwrap_err().to_string();
+    assert!(text.contains("127.0.0.1:9") && text.contains("do not answer"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn indexes_that_cannot_be_are_refused_at_the_start() {
+    let bad = IndexDefinition::new("no_parts", "");
+    let options = Options { indexes: vec![bad], ..options("bad", "t", 31) };
+    let refused = IndexNode::start(options.clone());
+    assert!(matches!(refused, Err(NodeError::Index(Error::BadDefinition { .. }))), "{refused:?}");
+    let twice = vec![crate::common::definition(), crate::common::definition()];
+    let refused = IndexNode::start(Options { indexes: twice, ..options });
+    assert!(matches!(refused, Err(NodeError::Index(Error::DuplicateIndex(_)))), "{refused:?}");
+}
+
+#[test]
+fn a_recreated_topic_is_read_anew() {
+    let _broker = beside_others();
+    let topic = topic(2);
+    let writer = Writer::new(&topic);
+    (0..200).for_each(|number| writer.set(&format!("old{number}"), &document("SE", number)));
+    writer.flush();
+    let node = node("recreated", &topic, 32);
+    assert_eq!(entries(&[&node], 2).len(), 200);
+    let before = node.newest(Instant::now() + PATIENCE).unwrap();
+    admin(async |admin, options| admin.delete_topics(&[&topic], options).await).unwrap();
+    until("the topic is gone", || node.trouble().is_some());
+    // What the node has is still there, and known to be old.
+    assert!(node.view(0, Asked::Any, Instant::now() + PATIENCE).is_ok());
+    create(&topic, 2, &[("cleanup.policy", "compact")]);
+    // More records than before: offsets alone would not tell.
+    let writer = Writer::new(&topic);
+    (0..500).for_each(|number| writer.set(&format!("new{number}"), &document("NO", number)));
+    writer.flush();
+    until("the new topic is noticed", || {
+        node.info().iter().all(|info| info.rebuilds >= 1 && info.held.ready)
+    });
+    assert_eq!(entries(&[&node], 2), recomputed(&topic));
+    let shown = node.view(0, Asked::AtPlus(before[0]), Instant::now() + PATIENCE);
+    let is_refused = matches!(shown, Err(NodeError::Index(Error::OtherHistory { .. })));
+    assert!(is_refused, "a vector of the former topic: {shown:?}");
+}
+
+#[test]
+fn a_truncated_partition_is_told_anew_and_no_other() {
+    let _broker = beside_others();
+    let topic = topic(2);
+    crate::common::admin(async |admin, options| {
+        use rdkafka::admin::{AlterConfig, ResourceSpecifier};
+        let change = AlterConfig::new(ResourceSpecifier::Topic(&topic));
+        let change = change.set("cleanup.policy", "delete");
+        admin.alter_configs([&change], options).await.unwrap()[0].as_ref().unwrap();
+    });
+    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-cut", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let writer = Writer::new(&topic);
+    let tell = |range: std::ops::Range<i64>| {
+        for number in range {
+            let partition = Some((number % 2) as i32);
+            let id = format!("d{number}");
+            writer.put(partition, Some(&id), Some(&document("SE", number)));
+        }
+        writer.flush();
+    };
+    tell(0..200);
+    let options = Options {
+        backups: Some(dir.clone()),
+        backup_on_revoke: true,
+        ..options("cut", &topic, 33)
+    };
+    let first = IndexNode::start(options.clone()).unwrap();
+    assert_eq!(entries(&[&first], 2).len(), 200);
+    first.stop();
+    tell(200..400);
+    // Partition 0 loses the records that a node with the backup would read next.
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&topic, 0, Offset::Offset(150)).unwrap();
+    admin(async |admin, options| admin.delete_records(&list, options).await).unwrap();
+    let second = IndexNode::start(options).unwrap();
+    assert_eq!(entries_of(&second, 0).len(), 50, "the records that are left");
+    assert_eq!(entries_of(&second, 1).len(), 200);
+    assert_eq!(entries(&[&second], 2), recomputed(&topic));
+    let restored: Vec<u64> = second.info().iter().map(|info| info.restored.0).collect();
+    assert_eq!(restored[1], 100, "the other partition goes on from its backup");
+    // All records of partition 0 go, under a node that runs; nothing is left to read.
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&topic, 0, Offset::End).unwrap();
+    admin(async |admin, options| admin.delete_records(&list, options).await).unwrap();
+    drop(second);
+    std::fs::remove_dir_all(&dir).unwrap();
+    let third = node("cut-too", &topic, 34);
+    assert_eq!(entries_of(&third, 0).len(), 0);
+    assert_eq!(entries_of(&third, 1).len(), 200);
+}
+
+#[test]
+fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
+    let _alone = alone();
+    let xtask = std::env::var("ORDNA_XTASK").expect("`cargo xtask kafka test` sets it");
+    let control = |word: &str| {
+        let done = Command::new(&xtask).args(["kafka", word]).status().unwrap();
+        assert!(done.success(), "kafka {word}: {done}");
+    };
+    let topic = topic(1);
+    let writer = Writer::new(&topic);
+    writer.set("a", &document("SE", 1));
+    writer.flush();
+    let node = node("away", &topic, 35);
+    assert_eq!(entries_of(&node, 0).len(), 1);
+    control("kill");
+    until("the node notices", || node.trouble().is_some());
+    let old = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let older = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
+    assert!(older.age >= old.age + Duration::from_millis(900), "{:?} {:?}", old.age, older.age);
+    assert_eq!(node.info()[0].held.lag, None, "nobody knows");
+    let began = Instant::now();
+    let refused = node.view(0, Asked::RequestPlus, Instant::now() + Duration::from_secs(2));
+    assert!(matches!(refused, Err(NodeError::Broker(_))), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    control("start");
+    until("the node goes on", || node.trouble().is_none());
+    writer.set("b", &document("SE", 2));
+    writer.flush();
+    until("the new record is here", || entries_of(&node, 0).len() == 2);
+}
