@@ -34,6 +34,7 @@
 //! | `leaf` | slots, buckets, fences |
 //! | `order` | the sorted order of a leaf |
 //! | `undo` | what snapshots need of changed entries |
+//! | `chunks` | the memory of undo records |
 //! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
 //! | `walk` | ordered walks |
@@ -45,6 +46,7 @@
 
 mod audit;
 mod build;
+mod chunks;
 mod compact;
 mod count;
 mod leaf;

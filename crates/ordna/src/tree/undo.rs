@@ -33,67 +33,22 @@
 
 #![expect(unsafe_code, reason = "records are followed by address")]
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
-use std::sync::PoisonError;
 
+use super::chunks::{CHUNK, Gone, Stripe, Undo, stripe_of};
 use super::leaf::{ADDRESS, Entry, FOREVER, Leaf, Probe, is_inline};
-use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use ordna_base::sync::lock::{Mutex, MutexGuard};
 use ordna_base::sync::{Version, VersionLock, check, fault, point, stripe_of_this_thread};
 use ordna_base::{Key, Value};
 
 /// Threads that push at once without waiting for each other.
 const STRIPES: usize = 32;
-/// Bytes of a chunk, and its alignment: an address leads to its chunk. Some 290 records.
-const CHUNK: usize = 16 << 10;
 /// Pushes onto a leaf between two prunes, at least; fewer with tiny leaves.
 const PRUNE_AFTER: u64 = 16;
 /// The countdown's place above the address.
 const COUNTDOWN: u32 = 48;
-
-/// One undo record.
-struct Undo {
-    /// The key if it is an integer, else its hash.
-    key: AtomicU64,
-    /// The old word. Byte strings: the record, which holds the key, also for "absent".
-    old: AtomicU64,
-    deadline: AtomicU64,
-    /// The death, times two, plus one if the key was present.
-    dead: AtomicU64,
-    next: AtomicU64,
-    /// The death of the next record; 0 if there is none.
-    next_dead: AtomicU64,
-}
-
-/// Used under the lock of the chunk's stripe, apart from the stripe's number.
-#[repr(C)]
-struct ChunkHeader {
-    stripe: usize,
-    /// Records written.
-    len: usize,
-    /// Records still in a list.
-    linked: usize,
-    /// The largest death.
-    last: u64,
-    /// Bytes of records that the chunk owns.
-    owned: usize,
-    /// Whether the chunk was taken out of its stripe: its records count no more.
-    gone: bool,
-}
-
-/// Memory of a stripe's records, filled in order.
-struct Chunk<K: Key + ?Sized, V: Value + ?Sized> {
-    memory: NonNull<ChunkHeader>,
-    kinds: PhantomData<(*const K, *const V)>,
-}
-
-// SAFETY: chunks are plain memory of Send kinds; the log's locks order their use.
-unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Chunk<K, V> {}
 
 /// The state of a key before a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,95 +104,15 @@ impl Reading<'_> {
 #[derive(Clone, Copy)]
 struct Linked(NonNull<Undo>);
 
-/// The chunks of a stripe, oldest first; the last one is being filled.
-type Stripe<K, V> = VecDeque<Chunk<K, V>>;
-
 /// All undo records of a tree.
 pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
-    stripes: Box<[Mutex<Stripe<K, V>>]>,
+    stripes: Box<[Stripe<K, V>]>,
     /// Chunks whose deaths are all at most this may be gone.
     horizon: AtomicU64,
+    /// Chunks in stripes.
     chunks: AtomicUsize,
-    /// Records in lists.
-    records: AtomicUsize,
-    /// Bytes of chunks and of what they own: what was taken of the memory limit.
-    bytes: AtomicUsize,
     /// Pushes onto a leaf between two prunes, at least.
     prune_after: u64,
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
-    const LAYOUT: Layout = match Layout::from_size_align(CHUNK, CHUNK) {
-        Ok(layout) => layout,
-        Err(_) => panic!("a power of two"),
-    };
-    const ROOM: usize = (CHUNK - size_of::<ChunkHeader>()) / size_of::<Undo>();
-
-    fn new(stripe: usize) -> Self {
-        // SAFETY: the layout is not empty.
-        let Some(memory) = NonNull::new(unsafe { alloc(Self::LAYOUT) }) else {
-            handle_alloc_error(Self::LAYOUT)
-        };
-        let _ = memory.as_ptr().expose_provenance();
-        let header = ChunkHeader { stripe, len: 0, linked: 0, last: 0, owned: 0, gone: false };
-        // SAFETY: new memory, large enough.
-        unsafe { memory.cast::<ChunkHeader>().write(header) };
-        Self { memory: memory.cast(), kinds: PhantomData }
-    }
-
-    /// The header of a chunk whose stripe's lock is held, or that left its stripe.
-    fn header(&self) -> &ChunkHeader {
-        // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is
-        // gone.
-        unsafe { self.memory.as_ref() }
-    }
-
-    fn record(&self, at: usize) -> NonNull<Undo> {
-        // SAFETY: in bounds: `at` is below `ROOM`.
-        unsafe { self.memory.add(1).cast::<Undo>().add(at) }
-    }
-
-    /// Appends a record; the caller holds the stripe's lock, and there is room.
-    fn push(&mut self, record: Undo, dead: u64, owned: usize) -> NonNull<Undo> {
-        let at = self.record(self.header().len);
-        debug_assert!(self.header().last <= dead, "deaths ascend within a stripe");
-        let header = self.memory.as_ptr();
-        // SAFETY: memory that no record was written to; the stripe's lock is held.
-        unsafe {
-            at.write(record);
-            (*header).len += 1;
-            (*header).last = dead;
-            (*header).linked += 1;
-            (*header).owned += owned;
-        }
-        at
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Chunk<K, V> {
-    unsafe fn free(memory: *mut Self) {
-        let Some(memory) = NonNull::new(memory.cast::<ChunkHeader>()) else { return };
-        let chunk = Self { memory, kinds: PhantomData };
-        for at in 0..chunk.header().len {
-            // SAFETY: written records; exclusively the caller's, as is what they own.
-            unsafe {
-                let old = chunk.record(at).as_ref().old.load(Ordering::Relaxed);
-                if !is_inline::<K, V>()
-                    && let Some(record) = Leaf::<K, V>::record(old)
-                {
-                    record.free();
-                }
-            }
-        }
-        // SAFETY: allocated by `new`, exclusively the caller's.
-        unsafe {
-            if cfg!(debug_assertions) {
-                // A link that is followed into it leads to no memory.
-                memory.as_ptr().cast::<u8>().write_bytes(0xFF, CHUNK);
-            }
-            dealloc(memory.as_ptr().cast(), Self::LAYOUT);
-        }
-    }
 }
 
 impl Linked {
@@ -265,12 +140,6 @@ impl Linked {
         }
         let word = self.get().old.load(Ordering::Acquire);
         State::Present { word, deadline: self.get().deadline.load(Ordering::Relaxed) }
-    }
-
-    /// The header of the record's chunk.
-    fn chunk(self) -> *mut ChunkHeader {
-        let start = self.0.as_ptr().addr() & !(CHUNK - 1);
-        ptr::with_exposed_provenance_mut(start)
     }
 
     /// Whether the record is of this key; `None` if its record was taken out.
@@ -304,23 +173,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     pub fn new(slots: usize) -> Self {
         Self {
             prune_after: PRUNE_AFTER.min(slots as u64),
-            stripes: (0..STRIPES).map(|_| Mutex::new(VecDeque::new())).collect(),
+            stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
             horizon: AtomicU64::new(0),
             chunks: AtomicUsize::new(0),
-            records: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
         }
     }
 
     /// Bytes that this thread's next push takes beside what it keeps: those of a chunk if it begins
     /// one.
     pub fn next_push(&self) -> usize {
-        let stripe = self.stripe(stripe_of_this_thread());
-        if Self::has_room(&stripe) { 0 } else { CHUNK }
-    }
-
-    fn has_room(stripe: &Stripe<K, V>) -> bool {
-        stripe.back().is_some_and(|chunk| chunk.header().len < Chunk::<K, V>::ROOM)
+        let stripe = &self.stripes[stripe_of_this_thread() % STRIPES];
+        if stripe.has_room() { 0 } else { CHUNK }
     }
 
     pub fn horizon(&self) -> u64 {
@@ -329,7 +192,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
 
     /// Records in lists, and bytes of chunks and of what they own.
     pub fn size(&self) -> (usize, usize) {
-        (self.records.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+        self.stripes
+            .iter()
+            .map(Stripe::held)
+            .fold((0, 0), |(records, bytes), held| (records + held.records, bytes + held.bytes()))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -425,30 +291,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         };
         let header = leaf.header();
         debug_assert!(header.dead.load(Ordering::Relaxed) <= dead, "deaths ascend within a list");
-        let head = header.undo.load(Ordering::Relaxed);
+        let (mut head, mut next_dead) =
+            (header.undo.load(Ordering::Relaxed), header.dead.load(Ordering::Relaxed));
+        if next_dead <= self.horizon() {
+            // No thread follows links from here on: the list begins anew.
+            (head, next_dead) = (0, 0);
+        }
         let record = Undo {
             key: AtomicU64::new(if K::HEAD_IS_KEY { probe.head } else { probe.hash }),
             old: AtomicU64::new(old),
             deadline: AtomicU64::new(deadline),
             dead: AtomicU64::new(dead << 1 | present),
             next: AtomicU64::new(head & ADDRESS),
-            next_dead: AtomicU64::new(header.dead.load(Ordering::Relaxed)),
+            next_dead: AtomicU64::new(next_dead),
         };
         let owned = Self::owned_bytes(old);
-        let mut taken = owned;
-        let address = {
-            let number = stripe_of_this_thread() % STRIPES;
-            let mut stripe = self.stripe(number);
-            if !Self::has_room(&stripe) {
-                stripe.push_back(Chunk::new(number));
-                self.chunks.fetch_add(1, Ordering::Release);
-                taken += CHUNK;
-            }
-            let chunk = stripe.back_mut().expect("just pushed");
-            Linked(chunk.push(record, dead, owned)).address()
-        };
-        self.records.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(taken, Ordering::Relaxed);
+        let number = stripe_of_this_thread() % STRIPES;
+        let (at, begins) = self.stripes[number].push(number, record, dead, owned);
+        if begins {
+            self.chunks.fetch_add(1, Ordering::Release);
+        }
+        let taken = owned + if begins { CHUNK } else { 0 };
+        let address = Linked(at).address();
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
@@ -573,38 +437,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             self.horizon.fetch_max(horizon, Ordering::AcqRel);
         }
         point("undo.free.before_chunks");
-        let mut freed = 0;
-        for at in 0..STRIPES {
-            let mut gone = VecDeque::new();
-            {
-                let mut stripe = self.stripe(at);
-                while stripe.front().is_some_and(|chunk| chunk.header().last <= horizon) {
-                    gone.extend(stripe.pop_front());
-                }
-                // Prunes may have emptied later ones, apart from the one that is being filled.
-                let full = stripe.len().saturating_sub(1);
-                for at in (0..full).rev() {
-                    if stripe[at].header().linked == 0 {
-                        gone.extend(stripe.remove(at));
-                    }
-                }
-                for chunk in &mut gone {
-                    // SAFETY: the stripe's lock is held.
-                    unsafe { (*chunk.memory.as_ptr()).gone = true };
-                }
-            }
-            for chunk in gone {
-                let (linked, owned) = (chunk.header().linked, chunk.header().owned);
-                freed += CHUNK + owned;
-                self.bytes.fetch_sub(CHUNK + owned, Ordering::Relaxed);
-                self.records.fetch_sub(linked, Ordering::Relaxed);
-                self.chunks.fetch_sub(1, Ordering::Release);
-                // At once: the batch that a chunk would wait for takes megabytes.
-                // SAFETY: no link to it is followed from now on (invariant 2), and guards of before
-                // keep it.
-                unsafe { guard.retire_at_once(chunk.memory.as_ptr().cast::<Chunk<K, V>>()) };
+        let (mut freed, mut gone) = (0, Gone::new());
+        for stripe in &self.stripes {
+            let held = stripe.take_gone(horizon, &mut gone);
+            freed += held.bytes();
+            if held.chunks > 0 {
+                self.chunks.fetch_sub(held.chunks, Ordering::Release);
             }
         }
+        // SAFETY: no link to them is followed from now on (invariant 2), and guards of before keep
+        // them.
+        unsafe { gone.retire(guard) };
         point("undo.free.chunks_gone");
         if late {
             self.horizon.fetch_max(horizon, Ordering::AcqRel);
@@ -619,11 +462,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         }
         // SAFETY: a record that the caller owns.
         Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
-    }
-
-    fn stripe(&self, at: usize) -> MutexGuard<'_, Stripe<K, V>> {
-        // A chunk is pushed to and taken out whole.
-        self.stripes[at % STRIPES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The leaf's records that may be followed, youngest first.
@@ -673,43 +511,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     /// A record left its list: gives back what it kept, unless its chunk is gone with all that it
     /// kept.
     fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
-        let chunk = record.chunk();
-        // SAFETY: the caller's guard keeps the chunk; its stripe's number never changes.
-        let _stripe = self.stripe(unsafe { (*chunk).stripe });
-        // SAFETY: as above; the stripe's lock is held.
-        if unsafe { (*chunk).gone } {
-            return 0;
-        }
-        let mut owned = 0;
-        if !is_inline::<K, V>() {
+        self.stripes[stripe_of(record.0)].unlink(record.0, || {
+            if is_inline::<K, V>() {
+                return 0;
+            }
             let old = record.get().old.swap(0, Ordering::AcqRel);
-            owned = Self::owned_bytes(old);
+            let owned = Self::owned_bytes(old);
             if let Some(old) = Leaf::<K, V>::record(old) {
                 // SAFETY: taken out by this swap only; readers hold guards.
                 unsafe { old.retire(guard) };
             }
-        }
-        // SAFETY: as above.
-        debug_assert!(unsafe { (*chunk).linked } > 0, "a record leaves its list once");
-        // SAFETY: as above.
-        unsafe {
-            (*chunk).owned -= owned;
-            (*chunk).linked -= 1;
-        }
-        self.bytes.fetch_sub(owned, Ordering::Relaxed);
-        self.records.fetch_sub(1, Ordering::Relaxed);
-        owned
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Log<K, V> {
-    fn drop(&mut self) {
-        for at in 0..STRIPES {
-            for chunk in std::mem::take(&mut *self.stripe(at)) {
-                // SAFETY: nobody else uses the log.
-                unsafe { Chunk::<K, V>::free(chunk.memory.as_ptr().cast()) };
-            }
-        }
+            owned
+        })
     }
 }
 
