@@ -196,6 +196,23 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
+/// Bytes that two strings share from their start.
+#[doc(hidden)]
+#[inline]
+pub fn common_prefix(one: &[u8], other: &[u8]) -> usize {
+    let eights = one.chunks_exact(8).zip(other.chunks_exact(8));
+    let equal = 8 * eights.take_while(|(one, other)| one == other).count();
+    let rest = one[equal..].iter().zip(&other[equal..]);
+    equal + rest.take_while(|(one, other)| one == other).count()
+}
+
+/// The head of what follows the first `at` bytes.
+#[doc(hidden)]
+#[inline]
+pub fn head_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).unwrap_or_default().head()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +232,22 @@ mod tests {
         assert_eq!(prefix_end(b"a\xff"), Some(b"b".to_vec()));
         assert_eq!(prefix_end(b"\xff\xff"), None);
         assert_eq!(prefix_end(b""), None);
+    }
+
+    #[test]
+    fn prefixes_in_common_and_heads_behind_them() {
+        let one = b"abcdefghijklmnopqrst";
+        for at in 0..one.len() {
+            let mut other = *one;
+            other[at] = b'!';
+            assert_eq!(common_prefix(one, &other), at);
+            assert_eq!(common_prefix(one, &one[..at]), at);
+            assert_eq!(common_prefix(&one[..at], one), at);
+        }
+        assert_eq!(common_prefix(one, one), one.len());
+        assert_eq!(head_at(b"abc", 1), 0x6263_0000_0000_0000);
+        assert_eq!((head_at(b"abc", 3), head_at(b"abc", 4)), (0, 0));
+        assert_eq!(head_at(b"abcdefghi", 1), u64::from_be_bytes(*b"bcdefghi"));
     }
 
     #[test]

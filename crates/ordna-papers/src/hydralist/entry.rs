@@ -14,8 +14,10 @@ use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::ptr;
 
+use ordna_base::order;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
+use ordna_base::simd::InstructionSet;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
@@ -169,6 +171,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
         }
         // SAFETY: handed on from the caller.
         unsafe { self.with_key(|own| other.with_key(|other| own.cmp(other))) }
+    }
+
+    /// Positions of entries in the order of their keys.
+    ///
+    /// # Safety
+    /// As for [`Entry::with_key`], of all entries.
+    pub unsafe fn sorted(entries: &[Self], simd: InstructionSet) -> [u8; order::MOST] {
+        let entry = |at: u8| &entries[usize::from(at)];
+        if K::HEAD_IS_KEY {
+            let mut heads = [0; order::MOST];
+            heads.iter_mut().zip(entries).for_each(|(head, entry)| *head = entry.head());
+            return order::of_integers(&heads[..entries.len()], simd);
+        }
+        // SAFETY: handed on from the caller.
+        let key = |at| unsafe { entry(at).key() }.tail();
+        let (head, prefetch) = (|at| entry(at).head(), |at| entry(at).prefetch());
+        order::of_strings(entries.len(), head, prefetch, key, simd)
     }
 
     /// Calls `f` with the value; a word in a record is loaded once, with acquire ordering.

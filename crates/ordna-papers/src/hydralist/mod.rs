@@ -30,7 +30,6 @@ pub mod layer;
 mod list;
 mod node;
 mod options;
-mod order;
 mod stats;
 pub mod updates;
 

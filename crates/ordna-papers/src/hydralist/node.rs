@@ -57,8 +57,7 @@ use std::ptr::NonNull;
 
 pub use self::run::{CHUNK, Run};
 use super::entry::{Entry, Slot, fingerprint};
-use super::order;
-pub use super::order::MOST;
+pub use ordna_base::order::MOST;
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::{Bytes, InstructionSet};
 use ordna_base::slabs::Pool;
@@ -455,7 +454,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let (entries, slots, count) = self.entries();
         let places = match leaf {
             // SAFETY: they stood in slots in use, under the caller's guard.
-            NodeSearch::Fingerprints(simd) => unsafe { order::positions(&entries[..count], simd) },
+            NodeSearch::Fingerprints(simd) => unsafe { Entry::sorted(&entries[..count], simd) },
             NodeSearch::Sorted => std::array::from_fn(|at| at as u8),
         };
         let all = places.map(|place| (entries[usize::from(place)], slots[usize::from(place)]));
@@ -484,7 +483,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
         let (entries, slots, count) = self.entries();
         // SAFETY: they stood in slots in use, under the caller's guard.
-        let places = unsafe { order::positions(&entries[..count], simd) };
+        let places = unsafe { Entry::sorted(&entries[..count], simd) };
         let order = places.map(|place| slots[usize::from(place)]);
         if let Some(version) = version
             && token.holds()

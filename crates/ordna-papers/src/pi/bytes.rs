@@ -2,6 +2,7 @@
 //! and the head is the key.
 
 use ordna_base::Key;
+use ordna_base::key::{common_prefix, head_at};
 
 /// The first eight bytes behind the first `skip`, big-endian, padded with zeroes.
 #[inline]
@@ -9,16 +10,12 @@ pub fn head_beyond<K: Key + ?Sized>(key: &K, skip: usize) -> u64 {
     if K::HEAD_IS_KEY || skip == 0 {
         return key.head();
     }
-    key.radix().as_ref().get(skip..).unwrap_or_default().head()
+    head_at(key.tail(), skip)
 }
 
 /// How many first bytes two keys share.
 pub fn common<K: Key + ?Sized>(one: &K, other: &K) -> usize {
-    if K::HEAD_IS_KEY {
-        return 0;
-    }
-    let (one, other) = (one.radix(), other.radix());
-    one.as_ref().iter().zip(other.as_ref()).take_while(|(one, other)| one == other).count()
+    common_prefix(one.tail(), other.tail())
 }
 
 /// Whether two keys share their first `count` bytes.

@@ -30,10 +30,11 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::switches::Switches;
-use super::table::{self, Found, Table, common_length};
+use super::table::{self, Found, Table};
 use super::twin::{Standby, Twin};
 use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
+use ordna_base::key::common_prefix;
 use ordna_base::reclaim::{Collector, Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::{check, point};
@@ -266,7 +267,7 @@ impl<K: Key + ?Sized> State<K> {
 
     /// How much of an anchor goes into the tables: one byte more than tells it from the one before.
     fn length(left: &[u8], anchor: &[u8]) -> usize {
-        (common_length(left, anchor) + 2).min(anchor.len())
+        (common_prefix(left, anchor) + 2).min(anchor.len())
     }
 
     fn insert(&mut self, key: &K, place: AnchorAddress) {

@@ -30,8 +30,9 @@ use super::leaf::{Leaf, Order, Pools, Stale, Words};
 use super::mode::Mode;
 use super::section::Section;
 use super::switches::Switches;
-use super::table::{Found, Step, Table, common_length};
+use super::table::{Found, Step, Table};
 use super::upkeep::Tables;
+use ordna_base::key::common_prefix;
 use ordna_base::reclaim::Collector;
 use ordna_base::sync::{Obsolete, check, fault, point};
 use ordna_base::{Key, Value, Violation};
@@ -368,7 +369,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             unsafe {
                 Leaf::<K, V, S, LEAF>::with_key(left, |left| {
                     Leaf::<K, V, S, LEAF>::with_key(right, |right| {
-                        common_length(left.radix().as_ref(), right.radix().as_ref())
+                        common_prefix(left.radix().as_ref(), right.radix().as_ref())
                     })
                 })
             }

@@ -37,7 +37,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use super::order;
+use ordna_base::order;
 use ordna_base::reclaim::Retire;
 use ordna_base::record::Record;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
@@ -754,7 +754,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
                 unsafe { record.key::<'_>() }.tail()
             })
         };
-        order::of_strings(self.count, key, simd)
+        order::of_strings(self.count, |at| key(at).head(), |_| (), key, simd)
     }
 
     /// Asks for all records.

@@ -51,7 +51,6 @@ mod compact;
 mod count;
 mod leaf;
 mod many;
-mod order;
 mod reshape;
 mod search;
 mod splice;

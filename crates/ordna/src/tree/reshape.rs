@@ -16,13 +16,13 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 
 use ordna_base::index::{is_above, is_below};
+use ordna_base::key::common_prefix;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Leaf, Probe, is_inline};
-use super::order::common_prefix;
 use super::{Held, Outcome, State, Tree, Turn};
 
 /// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.

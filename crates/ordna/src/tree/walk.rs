@@ -33,7 +33,7 @@ const AHEAD: usize = 24;
 /// The entries of one leaf, in order, as of a view.
 pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) image: Image<K, V>,
-    pub(super) order: [u8; super::order::MOST],
+    pub(super) order: [u8; ordna_base::order::MOST],
     /// The entries at a snapshot, where they differ from the image.
     pub(super) at_snapshot: Option<Vec<Entry>>,
     /// The anchor, for walks downwards.
@@ -42,7 +42,7 @@ pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
     pub(super) fn empty() -> Self {
-        let order = [0; super::order::MOST];
+        let order = [0; ordna_base::order::MOST];
         Self { image: Image::empty(), order, at_snapshot: None, anchor: None }
     }
 

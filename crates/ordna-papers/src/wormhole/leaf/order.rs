@@ -4,7 +4,7 @@
 
 use super::{Leaf, Stale, Words};
 use crate::wormhole::mode::Mode;
-use crate::wormhole::table::common_length;
+use ordna_base::key::{common_prefix, head_at};
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
 
@@ -53,12 +53,6 @@ fn merge(left: &[u64], right: &[u64], merged: &mut [u64]) {
     }
     let rest = if i < left.len() { &left[i..] } else { &right[j..] };
     merged[at..at + rest.len()].copy_from_slice(rest);
-}
-
-/// The first eight bytes behind a prefix that is known. Keys with equal heads may differ.
-#[inline]
-fn head_behind<K: Key + ?Sized>(key: &K, prefix: usize) -> u64 {
-    key.radix().as_ref().get(prefix..).unwrap_or_default().head()
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, S, LEAF> {
@@ -120,7 +114,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             let shared = self.shared_length(next);
             for (at, (item, words)) in items.iter_mut().zip(&words[..len]).enumerate() {
                 // SAFETY: as above.
-                let head = unsafe { Self::with_key(*words, |key| head_behind(key, shared)) };
+                let head = unsafe { Self::with_key(*words, |key| head_at(key.tail(), shared)) };
                 *item = head & TOP | at as u64;
             }
         }
@@ -156,7 +150,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             if alike < short {
                 alike
             } else {
-                common_length(self.anchor_bytes(), next.anchor_bytes())
+                common_prefix(self.anchor_bytes(), next.anchor_bytes())
             }
         })
     }

@@ -6,8 +6,9 @@
 //! ([`Shared`]).
 
 use super::{
-    Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, common_length, hash,
+    Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, hash,
 };
+use ordna_base::key::common_prefix;
 use ordna_base::sync::notice;
 
 impl<P: TableLeaf> Table<P> {
@@ -276,7 +277,7 @@ impl<P: TableLeaf> Table<P> {
         let mut prefixes: Vec<u32> = Vec::new();
         for (at, leaf) in leaves.iter().enumerate() {
             let anchor = leaf.anchor();
-            let common = |other: Option<&P>| other.map_or(0, |o| common_length(anchor, o.anchor()));
+            let common = |other: Option<&P>| other.map_or(0, |o| common_prefix(anchor, o.anchor()));
             let left = at.checked_sub(1).map(|left| &leaves[left]);
             let from = if at == 0 { 0 } else { common(left) + 1 };
             let below = common(leaves.get(at + 1));
@@ -360,8 +361,8 @@ impl Shared {
     fn new<P: TableLeaf>(step: &Step<P>) -> Self {
         let anchor = step.place.anchor();
         Self {
-            left: common_length(anchor, step.left.anchor()),
-            right_and_one: step.right.map_or(0, |r| common_length(anchor, r.anchor()) + 1),
+            left: common_prefix(anchor, step.left.anchor()),
+            right_and_one: step.right.map_or(0, |r| common_prefix(anchor, r.anchor()) + 1),
         }
     }
 

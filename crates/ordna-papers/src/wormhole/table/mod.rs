@@ -587,12 +587,3 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 }
-
-/// Length of the longest common prefix.
-pub fn common_length(a: &[u8], b: &[u8]) -> usize {
-    let (a_words, _) = a.as_chunks::<8>();
-    let (b_words, _) = b.as_chunks::<8>();
-    let words = a_words.iter().zip(b_words).take_while(|(a, b)| a == b).count();
-    let rest = a[words * 8..].iter().zip(&b[words * 8..]);
-    words * 8 + rest.take_while(|(a, b)| a == b).count()
-}

@@ -4,6 +4,7 @@
 //! A copy, the writer's own. Its separators are the node's: the writers' lock keeps them.
 
 use ordna_base::Key;
+use ordna_base::key::{common_prefix, head_at};
 use ordna_base::record::Record;
 
 /// A separator owns a copy of its bytes; integers are their own heads.
@@ -18,15 +19,6 @@ pub(super) struct Boundary<K: Key + ?Sized> {
 /// The bytes of a byte-string key; integers never get here.
 pub(super) fn bytes_of<K: Key + ?Sized>(key: &K) -> &[u8] {
     key.tail()
-}
-
-/// Eight bytes from `at`, big-endian, zero-padded.
-pub(super) fn head_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).unwrap_or_default().head()
-}
-
-pub(super) fn common(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
 impl<K: Key + ?Sized> Boundary<K> {
@@ -86,7 +78,7 @@ impl<K: Key + ?Sized> Contents<K> {
             return (0, self.heads.clone(), Vec::new());
         };
         // Separators ascend: the first and the last share what all share.
-        let prefix = common(bytes(first), bytes(last));
+        let prefix = common_prefix(bytes(first), bytes(last));
         let at = |at| self.separators.iter().flatten().map(move |one| head_at(bytes(one), at));
         (prefix, at(prefix).collect(), at(prefix + 8).collect())
     }

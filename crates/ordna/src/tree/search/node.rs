@@ -13,9 +13,10 @@ use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::ptr;
 
-use super::contents::{Boundary, Contents, Separator, bytes_of, common, head_at};
+use super::contents::{Boundary, Contents, Separator, bytes_of};
 use super::{FANOUT, LINES};
 use ordna_base::Key;
+use ordna_base::key::{common_prefix, head_at};
 use ordna_base::reclaim::Retire;
 use ordna_base::record::Record;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
@@ -329,7 +330,7 @@ impl<K: Key + ?Sized> Node<K> {
             let (new, first) = unsafe { (separator.key::<'_>(), self.separator(0)) };
             // SAFETY: as above.
             let first = first.map(|first| bytes_of(unsafe { first.key::<'_>() }));
-            first.is_some_and(|first| common(bytes_of(new), first) >= prefix)
+            first.is_some_and(|first| common_prefix(bytes_of(new), first) >= prefix)
         })
     }
 
