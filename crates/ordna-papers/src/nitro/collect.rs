@@ -146,7 +146,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             while let Some((_, dead)) = kept.next_if(|(next, _)| *next == term) {
                 group.push(dead);
             }
-            if let Err(group) = self.terms.attach(term, group) {
+            // The keeper's release takes the same lock, and takes the kept versions after it.
+            let live = self.terms.live();
+            if live.contains_key(&term) {
+                self.garbage.keep(term, group);
+            } else {
                 ended.extend(again(group));
             }
         }

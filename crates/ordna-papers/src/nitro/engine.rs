@@ -56,7 +56,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     // Before the collector: dropping the list frees linked versions, the collector the others.
     pub versions: Versions<K, V>,
     pub collector: Collector,
-    pub terms: Terms<Vec<DeadVersion<K, V>>>,
+    pub terms: Terms,
     pub garbage: Garbage<K, V>,
     pub me: Weak<Self>,
 }
@@ -392,12 +392,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Ok((live, all))
     }
 
-    /// Dead versions that wait for collection: in lists, in the queue and at snapshots.
+    /// Dead versions that wait for collection.
     pub fn dead(&self) -> usize {
-        let live = self.terms.live();
-        let kept = live.values().flat_map(|live| &live.keeps).map(Vec::len).sum::<usize>();
-        drop(live);
-        kept + self.garbage.waiting()
+        self.garbage.waiting()
     }
 }
 

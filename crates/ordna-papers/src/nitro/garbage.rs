@@ -1,7 +1,7 @@
 //! Dead versions on their way to collection: the garbage lists of writers, the queue of batches,
 //! the state of the collectors. [`super::collect`] has the protocol.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -48,6 +48,8 @@ pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
     queue: Mutex<Queue<K, V>>,
     /// Versions in the queue.
     queued: AtomicUsize,
+    /// Versions that wait for the end of a snapshot, by its term.
+    kept: Mutex<BTreeMap<u64, Vec<Batch<K, V>>>>,
     /// A batch was queued, or the collectors must stop.
     pub wake: Condvar,
     /// No thread is at work.
@@ -71,6 +73,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
                 stop: false,
             }),
             queued: AtomicUsize::new(0),
+            kept: Mutex::default(),
             wake: Condvar::new(),
             calm: Condvar::new(),
             collectors,
@@ -162,10 +165,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         self.unattended.load(Ordering::Relaxed)
     }
 
-    /// Versions in lists and queue.
+    /// Keeps versions until the end of a live snapshot.
+    pub fn keep(&self, term: u64, versions: Batch<K, V>) {
+        lock(&self.kept).entry(term).or_default().push(versions);
+    }
+
+    /// Takes the versions that an ended snapshot kept.
+    pub fn release(&self, term: u64) -> Vec<Batch<K, V>> {
+        lock(&self.kept).remove(&term).unwrap_or_default()
+    }
+
+    /// Versions in lists, in the queue and at snapshots.
     pub fn waiting(&self) -> usize {
         let listed: usize = self.lists.iter().map(|list| lock(&list.0).len()).sum();
-        listed + self.queued()
+        let kept: usize = lock(&self.kept).values().flatten().map(Vec::len).sum();
+        listed + kept + self.queued()
     }
 }
 

@@ -26,7 +26,9 @@ struct Held<K: Key + ?Sized, V: Value + ?Sized> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
     fn drop(&mut self) {
         let engine = &self.owner.0;
-        engine.examine_again(engine.terms.release(self.term));
+        if engine.terms.release(self.term) {
+            engine.examine_again(engine.garbage.release(self.term));
+        }
     }
 }
 

@@ -134,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     fn dispose(&self, node: Node<K, V>, term: u64, guard: &Guard<'_>) {
         let dead = DeadVersion::new(node, term);
         let born = self.garbage.first_that_keeps(&dead);
-        if self.terms.is_unseen(born) {
+        if self.is_unseen(born) {
             let mut place = self.versions.find(dead.rank(guard), guard);
             self.unlink(dead, &mut place, guard);
             return;
@@ -146,9 +146,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
+    /// Whether no live snapshot, and none to come, has a term of at least `born`; for a writer that
+    /// has ended the version in its own term. `false` may be overcautious.
+    fn is_unseen(&self, born: u64) -> bool {
+        self.terms.youngest() < born
+    }
+
     /// Whether the last snapshot that sees a version ended before the version stood in its list.
     fn became_unseen(&self, born: u64) -> bool {
-        notice!("nitro.dispose.second_look", self.terms.is_unseen(born))
+        notice!("nitro.dispose.second_look", self.is_unseen(born))
     }
 
     /// Unlinks a dead version that no snapshot sees, at its place.

@@ -72,7 +72,7 @@ impl View {
 pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub tree: Tree<K, V>,
     pub collector: Collector,
-    pub terms: Terms<()>,
+    pub terms: Terms,
     pub collection: Collection,
     pub budget: Budget,
     pub time: Timekeeper,

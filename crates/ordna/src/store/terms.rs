@@ -56,28 +56,26 @@ struct Stripe([AtomicUsize; 2]);
 
 /// A snapshot that a caller holds.
 #[derive(Debug)]
-pub struct Live<G> {
+pub struct Live {
     /// When the first of its holders took it.
     pub since: Instant,
     /// How many [`Terms::snapshot`] calls returned it and were not released.
     holders: usize,
     /// Items in it, once the term is settled.
     len: Option<usize>,
-    /// Garbage that waits for its end.
-    pub keeps: Vec<G>,
 }
 
 /// The live snapshots by term.
-pub type Lives<G> = BTreeMap<u64, Live<G>>;
+pub type Lives = BTreeMap<u64, Live>;
 
-/// Terms of one store. `G` is the garbage that a snapshot keeps from collection.
+/// Terms of one store.
 #[derive(Debug)]
-pub struct Terms<G> {
+pub struct Terms {
     current: AtomicU64,
     settled: AtomicU64,
     youngest: AtomicU64,
     announced: Box<[Stripe]>,
-    live: Mutex<Lives<G>>,
+    live: Mutex<Lives>,
     /// Items in the current state. Writers count between their announcement and its end.
     pub items: StripedCounter,
     /// Times a writer or a reader waited for a term to settle.
@@ -98,7 +96,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-impl<G> Terms<G> {
+impl Terms {
     /// Term 1, no snapshots, announcements on `stripes` cache lines.
     pub fn new(stripes: usize) -> Self {
         Self {
@@ -113,7 +111,7 @@ impl<G> Terms<G> {
     }
 
     /// The live snapshots. Held for moments only: taking a snapshot needs it.
-    pub fn live(&self) -> MutexGuard<'_, Lives<G>> {
+    pub fn live(&self) -> MutexGuard<'_, Lives> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,12 +151,7 @@ impl<G> Terms<G> {
         let gate_open = check!("mvcc_terms.snapshot.shares_the_unsettled", settled);
         let term = if gate_open { current } else { current - 1 };
         live.entry(term)
-            .or_insert_with(|| Live {
-                since: Instant::now(),
-                holders: 0,
-                len: None,
-                keeps: Vec::new(),
-            })
+            .or_insert_with(|| Live { since: Instant::now(), holders: 0, len: None })
             .holders += 1;
         // Under the lock: the gate of the next term opens under it too, so later, and no writer of
         // that term overlooks us.
@@ -216,7 +209,7 @@ impl<G> Terms<G> {
         check!("mvcc_terms.settle.waits", counts.all(|count| count == 0))
     }
 
-    fn finish_settling(&self, live: &mut Lives<G>, term: u64) -> bool {
+    fn finish_settling(&self, live: &mut Lives, term: u64) -> bool {
         debug_assert!(term < self.current.load(Ordering::Relaxed), "a term ends before it settles");
         debug_assert!(self.settled.load(Ordering::Relaxed) < term, "a term settles once");
         if let Some(live) = live.get_mut(&term) {
@@ -232,12 +225,6 @@ impl<G> Terms<G> {
     pub fn len_at(&self, term: u64) -> usize {
         self.settle(term);
         self.live().get(&term).and_then(|live| live.len).unwrap_or(0)
-    }
-
-    /// Whether no live snapshot, and none to come, has a term of at least `born`; asked by a writer
-    /// for what it ended itself in its own term. `false` may be overcautious.
-    pub fn is_unseen(&self, born: u64) -> bool {
-        self.youngest.load(Ordering::Acquire) < born
     }
 
     /// The youngest live snapshot; 0 if there is none. For a writer behind its gate: it sees all
@@ -277,32 +264,19 @@ impl<G> Terms<G> {
         Some(current - 1)
     }
 
-    /// Gives `kept` to a snapshot, to be returned when that is released; hands it back if the
-    /// snapshot lives no more.
-    pub fn attach(&self, term: u64, kept: G) -> Result<(), G> {
-        match self.live().get_mut(&term) {
-            Some(live) => {
-                live.keeps.push(kept);
-                Ok(())
-            }
-            None => Err(kept),
-        }
-    }
-
-    /// Undoes one [`snapshot`](Self::snapshot). Returns what it kept if it was the last of its
-    /// term.
-    pub fn release(&self, term: u64) -> Vec<G> {
+    /// Undoes one [`snapshot`](Self::snapshot). Returns whether it was the last of its term.
+    pub fn release(&self, term: u64) -> bool {
         let mut live = self.live();
-        let Entry::Occupied(mut entry) = live.entry(term) else { return Vec::new() };
+        let Entry::Occupied(mut entry) = live.entry(term) else { return false };
         debug_assert!(entry.get().holders > 0, "a snapshot without holders is gone");
         entry.get_mut().holders -= 1;
         if entry.get().holders > 0 {
-            return Vec::new();
+            return false;
         }
-        let released = entry.remove();
+        entry.remove();
         let youngest = live.last_key_value().map_or(0, |(term, _)| *term);
         self.youngest.store(youngest, Ordering::Release);
-        released.keeps
+        true
     }
 }
 
