@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use ordna::{Options, Snapshot, Store};
 use ordna_base::{Direction, OrderedIndex};
-use ordna_testkit::memory::live_everywhere;
 use ordna_testkit::random::Random;
+use ordna_testkit::snapshots::{Ends, check_memory_after_churn};
 
 ordna_testkit::count_memory!();
 
@@ -29,15 +29,6 @@ const ALIVE: usize = 10;
 type Words = Store<u64, u64>;
 /// A snapshot, and after which round of each writer it was taken.
 type Cut = (Snapshot<u64, u64>, Vec<u64>);
-
-/// Ends the other threads when this one ends, by a panic too.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 fn key_of(writer: u64, key: u64) -> u64 {
     (writer << 32) | key
@@ -172,64 +163,8 @@ fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
     assert_eq!((audit.entries, store.statistics().dead), (store.statistics().items, 0));
 }
 
-/// Bytes of the process once no thread frees what an earlier store has left.
-fn settled() -> i64 {
-    let mut before = live_everywhere();
-    loop {
-        std::thread::sleep(Duration::from_millis(50));
-        let now = live_everywhere();
-        if now == before {
-            return now;
-        }
-        before = now;
-    }
-}
-
-/// After churn with snapshots, the bytes of the process are those of a store that has never held
-/// anything but what is there now, within 5 %.
 #[test]
 fn memory_after_churn_is_that_of_the_live_data() {
-    const ITEMS: u64 = 100_000;
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let spread = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let start = settled();
-    let fresh = Words::with_options(Options::new().collectors(2));
-    (0..ITEMS).for_each(|n| drop(fresh.insert(&spread(n), &n)));
-    fresh.collect_garbage();
-    let live = live_everywhere() - start;
-    drop(fresh);
-    let start = settled();
-    let store = Words::with_options(Options::new().collectors(2));
-    for round in 0..6 {
-        let mut alive = VecDeque::new();
-        std::thread::scope(|scope| {
-            for writer in 0..2 {
-                let store = &store;
-                scope.spawn(move || {
-                    for n in (writer..ITEMS).step_by(2) {
-                        store.insert(&spread(n), &(n + round)).unwrap();
-                        // Comes and goes.
-                        store.insert(&spread(n + ITEMS), &n).unwrap();
-                        if n % 3 == 0 {
-                            store.remove(&spread(n));
-                        }
-                        store.remove(&spread(n + ITEMS));
-                        store.insert(&spread(n), &n).unwrap();
-                    }
-                });
-            }
-            for _ in 0..30 {
-                alive.push_back(store.snapshot());
-                if alive.len() > ALIVE {
-                    alive.pop_front();
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        });
-    }
-    store.collect_garbage();
-    assert_eq!(store.validate().unwrap().entries as u64, ITEMS);
-    let after = live_everywhere() - start;
-    println!("{live} bytes of live data, {after} after churn: {:.4}", after as f64 / live as f64);
-    assert!(after <= live + live / 20, "{after} bytes after churn, {live} of live data");
+    check_memory_after_churn(|| Words::with_options(Options::new().collectors(2)));
 }
