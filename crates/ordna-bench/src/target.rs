@@ -207,6 +207,32 @@ fn up_to<K: Key + ?Sized>(
     }
 }
 
+/// The single operations of a session over an index of ours.
+macro_rules! singles {
+    ($index:ident) => {
+        fn put(&mut self, key: &$index::Key, value: u64) -> Option<bool> {
+            Some(self.0.insert(key, &value).is_ok_and(|old| old.is_none()))
+        }
+
+        fn get(&mut self, key: &$index::Key) -> Option<u64> {
+            self.0.get(key)
+        }
+
+        fn remove(&mut self, key: &$index::Key) -> bool {
+            self.0.remove(key).is_some()
+        }
+
+        fn scan(&mut self, from: &$index::Key, limit: usize, each: &mut dyn FnMut(&$index::Key, u64)) {
+            let visit = up_to(limit, each);
+            self.0.visit(Bound::Included(from), Bound::Unbounded, Direction::Ascending, visit);
+        }
+
+        fn get_group(&mut self, keys: &[&$index::Key], each: &mut dyn FnMut(usize, Option<u64>)) {
+            self.0.get_many_with(keys, |at, value| each(at, value.copied()));
+        }
+    };
+}
+
 /// An index of this workspace.
 pub struct Ours<I>(pub I);
 
@@ -214,30 +240,7 @@ impl<I> Session<I::Key> for &Ours<I>
 where
     I: OrderedIndex<Value = u64>,
 {
-    fn put(&mut self, key: &I::Key, value: u64) -> Option<bool> {
-        Some(self.0.insert(key, &value).is_ok_and(|old| old.is_none()))
-    }
-
-    fn get(&mut self, key: &I::Key) -> Option<u64> {
-        self.0.get(key)
-    }
-
-    fn remove(&mut self, key: &I::Key) -> bool {
-        self.0.remove(key).is_some()
-    }
-
-    fn scan(&mut self, from: &I::Key, limit: usize, each: &mut dyn FnMut(&I::Key, u64)) {
-        self.0.visit(
-            Bound::Included(from),
-            Bound::Unbounded,
-            Direction::Ascending,
-            up_to(limit, each),
-        );
-    }
-
-    fn get_group(&mut self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<u64>)) {
-        self.0.get_many_with(keys, |at, value| each(at, value.copied()));
-    }
+    singles!(I);
 
     fn put_group(&mut self, pairs: &[(&I::Key, u64)]) -> Option<usize> {
         // More than any group has: never the right answer.
@@ -253,26 +256,7 @@ where
 pub struct Sole<I>(pub I);
 
 impl<I: Unshared<Value = u64>> Session<I::Key> for Sole<I> {
-    fn put(&mut self, key: &I::Key, value: u64) -> Option<bool> {
-        Some(self.0.insert(key, &value).is_ok_and(|old| old.is_none()))
-    }
-
-    fn get(&mut self, key: &I::Key) -> Option<u64> {
-        self.0.get(key)
-    }
-
-    fn remove(&mut self, key: &I::Key) -> bool {
-        self.0.remove(key).is_some()
-    }
-
-    fn scan(&mut self, from: &I::Key, limit: usize, each: &mut dyn FnMut(&I::Key, u64)) {
-        let visit = up_to(limit, each);
-        self.0.visit(Bound::Included(from), Bound::Unbounded, Direction::Ascending, visit);
-    }
-
-    fn get_group(&mut self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<u64>)) {
-        self.0.get_many_with(keys, |at, value| each(at, value.copied()));
-    }
+    singles!(I);
 }
 
 /// The standard library's B-tree on one thread, without a lock: what synchronization costs.
