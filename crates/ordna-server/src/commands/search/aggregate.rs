@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::common::{Common, aliased, property, query, within_limit};
+use super::common::{
+    Common, aliased, begin_results, end_results, property, query, within_limit,
+};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;
@@ -173,18 +175,7 @@ pub fn aggregate(
 /// Writes rows: a cell that is not there is left out.
 fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result<(), String> {
     let start = out.bytes.len();
-    if out.resp3 {
-        out.map(5);
-        out.bulk(b"attributes");
-        out.array(0);
-        out.bulk(b"format");
-        out.bulk(b"STRING");
-        out.bulk(b"results");
-        out.array(table.rows.len());
-    } else {
-        out.array(1 + table.rows.len());
-        out.count(total);
-    }
+    begin_results(out, table.rows.len(), 1, total);
     for row in &table.rows {
         if out.resp3 {
             out.map(2);
@@ -201,12 +192,7 @@ fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result
         }
         within_limit(state, out, start)?;
     }
-    if out.resp3 {
-        out.bulk(b"total_results");
-        out.count(total);
-        out.bulk(b"warning");
-        out.array(0);
-    }
+    end_results(out, total);
     Ok(())
 }
 

@@ -81,3 +81,29 @@ pub fn within_limit(state: &State, out: &Replies, start: usize) -> Result<(), St
         false => Ok(()),
     }
 }
+
+/// Begins the reply to a query; in RESP2 each result takes so many elements of it.
+pub fn begin_results(out: &mut Replies, results: usize, elements: usize, total: usize) {
+    if out.resp3 {
+        out.map(5);
+        out.bulk(b"attributes");
+        out.array(0);
+        out.bulk(b"format");
+        out.bulk(b"STRING");
+        out.bulk(b"results");
+        out.array(results);
+    } else {
+        out.array(1 + results * elements);
+        out.count(total);
+    }
+}
+
+/// Ends the reply that [`begin_results`] began.
+pub fn end_results(out: &mut Replies, total: usize) {
+    if out.resp3 {
+        out.bulk(b"total_results");
+        out.count(total);
+        out.bulk(b"warning");
+        out.array(0);
+    }
+}

@@ -1,6 +1,8 @@
 //! `FT.SEARCH` and `FT.EXPLAIN`.
 
-use super::common::{Common, aliased, property, query, within_limit};
+use super::common::{
+    Common, aliased, begin_results, end_results, property, query, within_limit,
+};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;
@@ -111,18 +113,7 @@ pub fn search(
         }
     }
     let start = out.bytes.len();
-    if out.resp3 {
-        out.map(5);
-        out.bulk(b"attributes");
-        out.array(0);
-        out.bulk(b"format");
-        out.bulk(b"STRING");
-        out.bulk(b"results");
-        out.array(ids.len());
-    } else {
-        out.array(1 + ids.len() * if search.only_keys { 1 } else { 2 });
-        out.count(total);
-    }
+    begin_results(out, ids.len(), if search.only_keys { 1 } else { 2 }, total);
     for id in &ids {
         if out.resp3 {
             out.map(if search.only_keys { 2 } else { 3 });
@@ -141,12 +132,7 @@ pub fn search(
         }
         within_limit(state, out, start)?;
     }
-    if out.resp3 {
-        out.bulk(b"total_results");
-        out.count(total);
-        out.bulk(b"warning");
-        out.array(0);
-    }
+    end_results(out, total);
     Ok(())
 }
 
