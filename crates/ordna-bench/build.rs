@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What is measured: changes in it that are not committed are told.
+/// The sources that are measured: the benchmark reports changes in them that are not committed.
 const MEASURED: [&str; 11] = [
     "crates/ordna-base/src",
     "crates/ordna-base/Cargo.toml",

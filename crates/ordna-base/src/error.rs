@@ -22,12 +22,12 @@ pub enum Error {
         /// Length of the refused value, in bytes.
         len: usize,
     },
-    /// What should be sorted is not.
+    /// The items of a sorted build are not in ascending order.
     #[error("item {at} of part {part} is not above the one before it")]
     NotSorted {
-        /// Which part.
+        /// Number of the part.
         part: usize,
-        /// Which item of it.
+        /// Number of the item in it.
         at: usize,
     },
     /// The store holds as much as it may.
@@ -45,7 +45,7 @@ pub enum Error {
     },
 }
 
-/// What a structural audit ([`crate::OrderedIndex::validate`]) found to be broken.
+/// The first invariant that an audit ([`crate::OrderedIndex::validate`]) found broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invariant broken: {0}")]
 pub struct Violation(pub String);

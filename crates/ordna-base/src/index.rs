@@ -11,7 +11,7 @@ mod range;
 pub use crate::bounds::{Bounds, Direction, bounds_cross, is_above, is_below};
 pub use range::{Range, Source};
 
-/// What a [`OrderedIndex::modify`] closure decides to do with the entry.
+/// The decision of an [`OrderedIndex::modify`] closure about the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<T> {
     /// Leave the entry, or its absence, as it is.
@@ -36,7 +36,7 @@ impl MemoryUsage {
     }
 }
 
-/// What a passed structural audit counted.
+/// The counts of an audit that found nothing broken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Audit {
     /// Live entries.

@@ -1,4 +1,4 @@
-//! What every Ordna index stands on.
+//! The foundation of every Ordna index.
 //!
 //! | module | holds |
 //! |---|---|

@@ -1,12 +1,12 @@
 //! The order of a leaf's keys, computed from copies.
 //!
 //! # Contract
-//! Nothing here is shared. A reader without the leaf's lock may pass words that never stood in a leaf
-//! together. The order is then of no use, and the reader's version check fails.
+//! Nothing here is shared. A reader without the leaf's lock may pass words that never stood in a
+//! leaf together. The order is then of no use, and the reader's version check fails.
 //!
 //! # How
-//! Keys are ranked by 25 bits of their heads, the first ones in which the heads differ: vectors count
-//! how many heads are below each, without branches. Equal ranks are sorted by comparison.
+//! Keys are ranked by 25 bits of their heads, the first ones in which the heads differ: vectors
+//! count how many heads are below each, without branches. Equal ranks are sorted by comparison.
 //!
 //! Byte strings with equal heads are ranked once more by the eight bytes at their first difference.
 //! So each string is read twice and not at every comparison. All of these strings are prefetched
@@ -30,7 +30,8 @@ pub fn of_integers(keys: &[u64], simd: InstructionSet) -> [u8; MOST] {
     places
 }
 
-/// Positions of byte strings in ascending order, by the heads and the whole strings at each position.
+/// Positions of byte strings in ascending order, by the heads and the whole strings at each
+/// position.
 pub fn of_strings<'a>(
     count: usize,
     head: impl Fn(u8) -> u64,

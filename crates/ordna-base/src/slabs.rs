@@ -18,8 +18,7 @@
 //! the system knows no huge pages a slab is memory like any other.
 //!
 //! One live node, or one dead node that is not yet freed, keeps its whole slab. [`Pool::spare`]
-//! counts the
-//! unused bytes. The owner of the nodes may move those of sparse slabs, see
+//! counts the unused bytes. The owner of the nodes may move those of sparse slabs, see
 //! [`Pool::begin_compaction`].
 
 #![expect(unsafe_code, reason = "an allocator")]
@@ -67,9 +66,8 @@ struct State {
 unsafe impl Send for State {}
 
 /// The head of a slab. All but `shared` and `sparse` is used under the lock of the pool's state.
-/// `shared` is
-/// read without it, to get at the lock: so there is never a `&mut` to the whole head, only to
-/// single fields.
+/// `shared` is read without it, to get at the lock: so there is never a `&mut` to the whole head,
+/// only to single fields.
 struct Slab {
     shared: Arc<Shared>,
     /// Nodes in use.
@@ -335,8 +333,7 @@ impl Slab {
 }
 
 /// Bytes of huge pages that stand behind the memory of this process that asked for them: the slabs.
-/// `None` if
-/// the system does not tell. Reads `/proc/self/smaps`: O(mappings), milliseconds.
+/// `None` if the system does not tell. Reads `/proc/self/smaps`: O(mappings), milliseconds.
 pub fn huge_bytes() -> Option<usize> {
     let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let (mut total, mut here) = (0, 0);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Which node each thread belongs to.
+/// The node of each thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
     nodes: usize,

@@ -74,7 +74,7 @@ pub fn in_order<K: Key + ?Sized>(
     let mut copies = K::Sequence::default();
     copies.reserve(operations.len());
     for operation in operations {
-        // Which key the latest is shows later: some key holds its place.
+        // The latest key is known later: some key holds its place.
         let key = if latest(operation) { keys.get(0) } else { keys.get(operation.key as usize) };
         copies.push(key?);
     }
@@ -181,7 +181,7 @@ struct Scanned {
     furthest: usize,
 }
 
-/// What one thread keeps between its operations.
+/// The state that one thread keeps between its operations.
 pub struct Checker<'j, 'a, K: Key + ?Sized> {
     job: &'j Job<'a, K>,
     /// The keys of its operations, in order; those of the key set if there are none.

@@ -1,6 +1,6 @@
 //! The machine's memory latency, measured: dependent misses, and with 16 in flight.
 //!
-//! What a lookup costs on a large index is misses; this says how many it could be.
+//! Cache misses dominate a lookup in a large index; this figure bounds their number.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -289,7 +289,7 @@ impl<'p> Measuring<'p> {
         }
         let host = seat.host.get_or_insert_with(|| {
             let mut host = start(index);
-            // What is wrong with the load, the phase tells.
+            // The phase reports a wrong load.
             drop(host.load());
             host
         });

@@ -1,4 +1,4 @@
-//! What the registry knows of an index: how to make one, and what can be switched.
+//! An index in the registry: its constructor and its switches.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ pub type Maker<K> = Box<dyn Fn(&Switches, usize) -> Result<Box<dyn Target<K>>, S
 pub struct Switch {
     /// As on the command line.
     pub name: &'static str,
-    /// What it can be; the first is the default.
+    /// Its values; the first is the default.
     pub values: &'static [&'static str],
-    /// What it does.
+    /// Its effect.
     pub what: &'static str,
 }
 
@@ -76,7 +76,7 @@ pub struct Entry {
     pub name: String,
     /// Whether it is of this workspace: a wrong answer then fails the run.
     pub ours: bool,
-    /// What can be switched.
+    /// Its switches.
     pub switches: &'static [Switch],
     /// For integers; the reason if it takes none.
     pub integers: Result<Maker<u64>, String>,

@@ -1,4 +1,4 @@
-//! What comes of a measurement: figures, or why there are none.
+//! The outcome of a measurement: figures, or the reason why there are none.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -30,7 +30,7 @@ pub struct Load {
     pub rss_per_key: Option<f64>,
     /// Bytes of slabs that the system backed with huge pages, per key.
     pub huge_per_key: Option<f64>,
-    /// What was wrong with the scan after it. Point operations may be right all the same.
+    /// The fault of the scan after it, if any. Point operations may be right all the same.
     pub wrong_scan: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct Measured {
     pub mops: f64,
     /// The same of each role, where threads do different things.
     pub roles: Vec<f64>,
-    /// What the index has counted about itself since it was made, if it does.
+    /// The index's own counts since it was made, if it counts.
     pub counts: Option<String>,
     /// Of the operations, if they were timed one by one. An operation in a group takes as long as
     /// the group.

@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::run::{Instance, Make};
 use crate::workload::{Action, Operation};
 
-/// What a child is asked. Between two requests it stands still: nothing that an index does in the
+/// A request to a child. Between two requests it stands still: nothing that an index does in the
 /// background runs while another is measured.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Request {

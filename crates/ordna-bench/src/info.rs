@@ -1,4 +1,4 @@
-//! What is told about a run with its results.
+//! The facts of a run that its results repeat.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dram::Dram;
 
-/// What the binary allocates with; `memory::allocated` asks it.
+/// The allocator of the binary; `memory::allocated` asks it.
 pub const ALLOCATOR: &str = "jemalloc";
 
 /// Threads read the keys at random places of the key set: a miss each, charged to the index.
@@ -35,7 +35,7 @@ pub struct RunInfo {
     /// Threads that wanted to run in the minute before it began.
     #[serde(default)]
     pub load_average: Option<f64>,
-    /// What the run and others took of the processors while it ran; known at its end.
+    /// Processor time of the run and of others while it ran; known at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
     /// As it was called.
@@ -113,7 +113,7 @@ impl Ticks {
         })
     }
 
-    /// What was taken between then and now; nothing if no time has passed.
+    /// The processor time between then and now; `None` if no time has passed.
     pub fn since(&self, then: &Self) -> Option<Shares> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
         let stolen = self.stolen.saturating_sub(then.stolen);
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(command(arguments.into_iter()), "ordna bench run");
         let loaded = RunInfo { load_average: Some(2.0), ..info };
         assert_eq!(loaded.was_busy(), Some(true));
-        // What was taken while it ran decides, if it is known.
+        // The processor time during the run decides, if it is known.
         let shares = Some(Shares { others: 0.01, stolen: 0.0 });
         assert_eq!(RunInfo { shares, ..loaded }.was_busy(), Some(false));
     }

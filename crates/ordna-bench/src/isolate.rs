@@ -6,7 +6,7 @@
 //!
 //! # Contract
 //! `fork` gives the child the calling thread only. A lock that another thread of the parent holds
-//! at that moment stays locked in the child for ever, so [`Child::start`] is called while no other
+//! at that moment stays locked in the child for ever. So [`Child::start`] is called while no other
 //! thread works. If one does, the child may hang, which [`Child::ask`] ends. (The allocator has
 //! handlers of its own for this.)
 

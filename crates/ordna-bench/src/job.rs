@@ -1,10 +1,10 @@
-//! What is measured on an instance of an index.
+//! A job: the measurements on one instance of an index.
 
 use ordna_base::Key;
 
 use crate::workload::{Workload, Written};
 
-/// What to measure on a fresh instance.
+/// The measurements on a fresh instance.
 pub struct Job<'a, K: Key + ?Sized> {
     /// The keys: the first `loaded` are loaded, the others are the workloads' to insert.
     pub keys: &'a K::Sequence,
@@ -22,7 +22,7 @@ pub struct Job<'a, K: Key + ?Sized> {
 
 /// A workload, written down.
 pub struct Phase {
-    /// Which.
+    /// The workload.
     pub workload: Workload,
     /// Keys per call.
     pub batch: usize,

@@ -29,7 +29,7 @@ pub enum KeySet {
     File(String),
 }
 
-/// What `--keys` takes.
+/// The values of `--keys`.
 pub const KNOWN: [&str; 8] =
     ["int", "int-dense", "az", "url", "email", "fixed:LENGTH", "filled:LENGTH", "file:PATH"];
 

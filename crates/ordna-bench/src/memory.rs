@@ -9,8 +9,8 @@ pub fn allocated() -> usize {
     fresh.and_then(|_| tikv_jemalloc_ctl::stats::allocated::read()).unwrap_or(0)
 }
 
-/// Gives the system all pages that the allocators hold and do not use, so that the resident set
-/// before and after a load differ by what the load keeps.
+/// Gives the system all pages that the allocators hold and do not use: the resident sets before and
+/// after a load then differ by what the load keeps.
 fn purge() {
     // 4096 is MALLCTL_ARENAS_ALL.
     let name = c"arena.4096.purge";

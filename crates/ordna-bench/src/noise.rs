@@ -32,7 +32,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// What the machine was like during a run, if that is known.
+/// The load of the machine during a run, if it is known.
 pub fn told_of(run: &RunInfo) -> Option<String> {
     let busy = run.was_busy()?;
     let load = run.load_average.map(|load| format!("load average {load:.2} at its start"));
@@ -48,7 +48,7 @@ pub fn told_of(run: &RunInfo) -> Option<String> {
     Some(format!("In the run of {run} the machine was {verdict} ({figures})."))
 }
 
-/// What the runs were like, a sentence each: load of the machine, spread of the rounds, drift of
+/// The conditions of the runs, a sentence each: load of the machine, spread of the rounds, drift of
 /// the baseline.
 pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
     let mut told: Vec<String> = runs(cells).into_iter().filter_map(told_of).collect();

@@ -131,7 +131,7 @@ fn clear(peer: &Cell, best: &Cell) -> String {
     format!(" {clear} |")
 }
 
-/// What was wrong in which cells, one line per index and complaint.
+/// The wrong cells, one line per index and complaint.
 pub fn notes(cells: &[Cell]) -> Vec<String> {
     let mut notes: Vec<(&str, &str, Vec<String>)> = Vec::new();
     for cell in cells {
@@ -231,7 +231,7 @@ fn list_memory(cells: &[Cell]) -> String {
     list(&memory, "times as small", "", |_, _| String::new())
 }
 
-/// What is known about peers whose answers are wrong.
+/// The causes known for peers whose answers are wrong.
 const EXPLAINED: [(&str, &str); 2] = [
     (
         "crossbeam-skiplist",

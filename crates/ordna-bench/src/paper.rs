@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-/// What the runs of a figure vary.
+/// The parameters of the runs of a figure.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Runs {
@@ -62,13 +62,13 @@ impl Threads {
 pub struct Figure {
     /// Its number, as in `--figure`.
     pub name: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The indexes that it compares, by the names of this benchmark.
     pub indexes: Vec<String>,
-    /// What is run; nothing if it cannot be.
+    /// Its runs; none if it cannot be run.
     pub runs: Option<Runs>,
-    /// What differs from the paper, or why nothing is run.
+    /// The differences from the paper, or the reason why nothing is run.
     #[serde(default)]
     pub note: String,
 }

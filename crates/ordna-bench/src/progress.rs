@@ -27,7 +27,7 @@ impl Progress {
         self.0.suspend(|| eprintln!("{text}"));
     }
 
-    /// What is measured now.
+    /// The case under measurement.
     pub fn step(&self, what: &str, index: &str) {
         self.0.set_prefix(what.to_owned());
         self.0.set_message(index.to_owned());

@@ -295,7 +295,7 @@ pub struct Chosen {
     pub switches: Switches,
 }
 
-/// What this run can measure: the indexes of the build, and plug-ins.
+/// The indexes that this run can measure: those of the build, and plug-ins.
 pub struct Registry(Vec<Rc<Entry>>);
 
 impl Default for Registry {

@@ -44,9 +44,9 @@ pub struct Instance<'j, 'a, K: Key + ?Sized> {
     before: (usize, Option<usize>),
     /// Why nothing can be measured on it any more.
     problem: Option<Problem>,
-    /// What was wrong with a scan of the whole index.
+    /// The fault of a scan of the whole index.
     wrong_scan: Option<String>,
-    /// What it must hold.
+    /// The entries that it must hold.
     held: Held,
     /// Runs so far: each writes other versions.
     runs: u64,
@@ -90,7 +90,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     /// Loads the keys and checks what it holds then. Nothing is loaded if no phase could follow.
     ///
     /// # Errors
-    /// What was wrong.
+    /// The first wrong answer.
     pub fn load(&mut self) -> Result<Load, Problem> {
         let target = self.target()?;
         let mut reasons = self.job.phases.iter().map(|phase| unable(target, phase));
@@ -153,12 +153,12 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     /// Runs a phase, checks what it left, and brings back what is missing then.
     ///
     /// # Errors
-    /// What was wrong.
+    /// The first wrong answer.
     pub fn phase(&mut self, at: usize) -> Result<Measured, Problem> {
         let Some(phase) = self.job.phases.get(at) else {
             return Err(Problem::Failed(format!("there is no phase {at}")));
         };
-        // What it can never do is a better reason than what went wrong before.
+        // An operation that it lacks is a better reason than an earlier wrong answer.
         if let Some(why) = self.target.as_ref().and_then(|target| unable(&**target, phase)) {
             return Err(Problem::NotApplicable(why));
         }

@@ -1,4 +1,4 @@
-//! What to say about a name that is not known.
+//! Error texts for unknown names.
 
 /// `unknown WHAT "NAME"; did you mean …? known are …`
 pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {

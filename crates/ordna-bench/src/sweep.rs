@@ -1,4 +1,4 @@
-//! What an index must hold, and the checks of it off the clock.
+//! The entries that an index must hold, and the checks of them off the clock.
 //!
 //! While the clock runs an answer can be compared with what any moment allows only. After a run,
 //! when no thread works, everything is known: which keys are there, and for each the version of the
@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::target::Session;
 use crate::workload::{Action, Operation};
 
-/// What a key has: nothing, or a value of a version.
+/// The state of a key: absent, or a value of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct State(u16);
 
@@ -33,7 +33,7 @@ impl State {
     }
 }
 
-/// What an index must hold.
+/// The entries that an index must hold.
 pub struct Held {
     /// By position of the key.
     states: Vec<State>,
@@ -104,8 +104,8 @@ impl Held {
         }
     }
 
-    /// What makes the index as it was before: the loaded keys that are missing are inserted, and
-    /// others removed if `remove` says so.
+    /// The operations that make the index as it was before: the loaded keys that are missing are
+    /// inserted, and others removed if `remove` says so.
     pub fn restore(&self, writes: &Writes, loaded: usize, remove: bool) -> Vec<Operation> {
         let mut keys: Vec<u32> = writes.0.iter().map(|write| write.key).collect();
         keys.dedup();
@@ -132,7 +132,7 @@ fn expected(states: &[Option<u64>], found: Option<u64>) -> String {
 /// left.
 ///
 /// # Errors
-/// What was wrong.
+/// The first wrong answer.
 pub fn check_writes<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
@@ -157,7 +157,7 @@ pub fn check_writes<K: Key + ?Sized>(
 /// Looks up one of `step` loaded keys.
 ///
 /// # Errors
-/// What was wrong.
+/// The first wrong answer.
 pub fn check_loaded<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
@@ -183,13 +183,13 @@ const STRETCH: usize = 100_000;
 /// once, and have the value that it must have; and none may be missing.
 ///
 /// # Errors
-/// What was wrong.
+/// The first wrong answer.
 pub fn check_whole<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
     held: &Held,
 ) -> Result<(), String> {
-    // Which of equal heads is the least does not matter if the scan begins at or before all keys.
+    // Any of equal heads serves: the scan begins at or before all keys.
     let least = (0..job.keys.len()).filter_map(|at| job.keys.get(at)).min();
     let Some(least) = least else { return Ok(()) };
     let mut last: Option<K::Owned> = None;

@@ -29,13 +29,13 @@ impl Spread {
 /// The throughput of the threads that do one thing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Role {
-    /// What they do.
+    /// Its name.
     pub name: String,
     /// Million operations per second.
     pub mops: Spread,
 }
 
-/// What the cells of one case share: figures of different cases are not compared.
+/// The case of a cell: figures of different cases are not compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Case<'a> {
     experiment: Option<&'a str>,
@@ -128,14 +128,14 @@ pub struct Cell {
     pub checked: bool,
     /// Why there is no figure.
     pub note: Option<String>,
-    /// What was wrong; beside a figure, what is wrong with the index elsewhere.
+    /// The fault; beside a figure, the index's fault elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Keys of a call for groups, on average: fewer than `batch` where the key of a write that was
     /// put off was read.
     #[serde(default)]
     pub groups: Groups,
-    /// What the index has counted about itself since it was made.
+    /// The index's own counts since it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<String>,
     /// Whether the index is of this workspace, and not a peer.

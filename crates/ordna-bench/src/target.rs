@@ -1,4 +1,4 @@
-//! What an index must offer to be measured, and how those of this workspace do.
+//! The interface by which the benchmark measures an index; indexes of this workspace behind it.
 //!
 //! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. The run
 //! calls both through pointers; the indirect call costs every index the same. Most indexes are used
@@ -62,8 +62,8 @@ pub trait Session<K: Key + ?Sized> {
 
 /// One built index under measurement.
 pub trait Target<K: Key + ?Sized>: Sync {
-    /// What one thread uses. Called on each of so many threads before its clock starts; dropped
-    /// after it stopped.
+    /// The session of one thread. Called on each of so many threads before its clock starts;
+    /// dropped after it stopped.
     fn session(&self, thread: usize, threads: usize) -> Box<dyn Session<K> + '_>;
 
     /// Why the index cannot do the job at all; `None` if it can.
@@ -81,7 +81,7 @@ pub trait Target<K: Key + ?Sized>: Sync {
         None
     }
 
-    /// What the index has counted about itself so far, if it does.
+    /// The index's own counts so far, if it counts.
     fn counts(&self) -> Option<String> {
         None
     }

@@ -46,7 +46,7 @@ pub enum Workload {
     Contend(f64),
 }
 
-/// What `--workload` takes.
+/// The values of `--workload`.
 pub const KNOWN: [&str; 16] = [
     "load",
     "a",
@@ -66,7 +66,7 @@ pub const KNOWN: [&str; 16] = [
     "all",
 ];
 
-/// What `all` stands for.
+/// The workloads of `all`.
 pub const STANDARD: [&str; 9] = ["load", "c-uniform", "a", "b", "c", "d", "e", "f", "delmix"];
 
 /// The thetas of plain `contend`: from uniform to one key in 83 % of all operations.

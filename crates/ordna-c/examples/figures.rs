@@ -1,4 +1,4 @@
-//! What a call through C and a typed call cost over the same call of the Rust API, in nanoseconds.
+//! The cost of a call through C and of a typed call beside the same call in Rust, in nanoseconds.
 //!
 //! A store of 1,000 keys stays in the cache, so the difference is the border's. Rounds alternate.
 

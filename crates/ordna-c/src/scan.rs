@@ -43,8 +43,8 @@ pub struct OrdnaRange {
     pub limit: usize,
 }
 
-/// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It must
-/// return: no exception and no longjmp may leave it.
+/// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It
+/// must return: no exception and no longjmp may leave it.
 pub type OrdnaVisit =
     Option<unsafe extern "C" fn(context: *mut c_void, key: OrdnaSlice, value: OrdnaSlice) -> c_int>;
 
@@ -72,7 +72,7 @@ impl OrdnaRange {
     }
 }
 
-/// What a scan reads, and in which way.
+/// The range of a scan, its direction and limit.
 pub(crate) struct Walk {
     pub span: Span,
     pub reverse: bool,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use ordna::Error;
 use ordna::backup::BackupError;
 
-/// What a call answers: 0, a positive number for an expected outcome, a negative one for an error.
+/// The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrdnaStatus {

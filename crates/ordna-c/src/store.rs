@@ -75,8 +75,8 @@ pub unsafe extern "C" fn ordna_new(memory_limit: u64, out: *mut *mut OrdnaStore)
     }
 }
 
-/// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If it
-/// fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
+/// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If
+/// it fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_open(
     path: *const c_char,
@@ -266,8 +266,8 @@ pub unsafe extern "C" fn ordna_prefix(
     }
 }
 
-/// Removes all keys of a range (null: all; direction and limit do not count) and writes their number
-/// to `*removed` (which may be null).
+/// Removes all keys of a range (null: all; direction and limit do not count) and writes their
+/// number to `*removed` (which may be null).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_remove_range(
     store: *const OrdnaStore,
@@ -324,8 +324,8 @@ pub unsafe extern "C" fn ordna_snapshot_take(
     }
 }
 
-/// Backs up the state of this moment into the directory `path`, which must not exist; null: into the
-/// directory of an opened store, whose log begins anew.
+/// Backs up the state of this moment into the directory `path`, which must not exist; null: into
+/// the directory of an opened store, whose log begins anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_char) -> c_int {
     // SAFETY: handed on from the caller.

@@ -9,7 +9,7 @@ use clap::Args;
 use redis_protocol::resp2::decode::decode_bytes_mut;
 use redis_protocol::resp2::types::BytesFrame;
 
-/// Which server to talk to.
+/// The server to talk to.
 #[derive(Debug, Args)]
 pub struct Target {
     /// Host of the server

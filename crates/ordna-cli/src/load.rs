@@ -56,7 +56,7 @@ pub struct Options {
     /// other fields.
     #[arg(long)]
     hash: bool,
-    /// What each key begins with
+    /// Prefix of each key
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
     /// Stop at the first bad line

@@ -17,8 +17,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Settings of the allocator, which reads them under this name, up to the zero.
 ///
-/// One arena: records that one thread frees make room for those of all others. Large caches for each
-/// thread: records come back in batches of 256, which otherwise overflow into the arena.
+/// One arena: records that one thread frees make room for those of all others. Large caches for
+/// each thread: records come back in batches of 256, which otherwise overflow into the arena.
 #[expect(unsafe_code, reason = "the allocator looks its settings up by name")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static ALLOCATOR_SETTINGS: &[u8; 62] =

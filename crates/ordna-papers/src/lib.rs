@@ -11,8 +11,8 @@
 //! | [`pi`] | [`Pi`] | owners by key range for writers, versions for readers; batches | PI |
 //! | [`wormhole`] | [`Wormhole`], [`WormholeFaithful`], [`WormholeUnsafe`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 //!
-//! [`search_layer`] is the contract of the search layers of HydraList; [`snapshots`] that of indexes
-//! with snapshots.
+//! [`search_layer`] is the contract of the search layers of HydraList; [`snapshots`] that of
+//! indexes with snapshots.
 
 /// `Default` and `Debug` of an index.
 macro_rules! shell {

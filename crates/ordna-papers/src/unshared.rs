@@ -8,7 +8,7 @@ use ordna_base::{Error, Key, Value, Violation};
 
 /// An ordered map for one thread: changes take `&mut self`, and its types are not `Sync`.
 ///
-/// What [`OrderedIndex`](ordna_base::OrderedIndex) says of its methods holds for those of the same
+/// The docs of [`OrderedIndex`](ordna_base::OrderedIndex)'s methods hold for those of the same
 /// name. [`ArtNone`](crate::ArtNone) has an example.
 #[expect(missing_docs, reason = "see above")]
 pub trait Unshared {

@@ -1,7 +1,7 @@
 //! Many keys in one call, with the GIL released.
 //!
-//! Buffers of `uint64` and columns of Arrow are copied before the GIL is released, so another thread
-//! may change them meanwhile.
+//! Buffers of `uint64` and columns of Arrow are copied before the GIL is released, so another
+//! thread may change them meanwhile.
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ const FIRST_CHUNK: usize = 32;
 const FIRST_BOUNDED: usize = 128;
 const LAST_CHUNK: usize = 1024;
 
-/// What is listed of each entry.
+/// The part of each entry that is listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Keys,

@@ -116,7 +116,7 @@ impl Core {
         if self.durable { py.detach(write) } else { write() }
     }
 
-    /// What is read, unless it is closed.
+    /// The source, unless it is closed.
     pub fn source(&self) -> PyResult<Source> {
         self.source.get().ok_or_else(closed)
     }
@@ -457,8 +457,8 @@ impl Core {
         PyTuple::new(py, parts).map(Some)
     }
 
-    /// Removes the entry at a position and returns it; `None` if there is none. An entry that cannot
-    /// be read stays.
+    /// Removes the entry at a position and returns it; `None` if there is none. An entry that
+    /// cannot be read stays.
     fn _pop<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let store = self.store()?;
         let source = Source::Live(Arc::clone(&store));

@@ -27,7 +27,7 @@ pub enum Floats {
     Exact,
 }
 
-/// Which objects are native.
+/// The objects that are native keys.
 #[derive(Clone, Copy)]
 pub struct Rules {
     floats: Floats,

@@ -1,12 +1,12 @@
-//! Which types the keys of a store have: keys that Python cannot compare must not meet.
+//! The types of a store's keys: keys that Python cannot compare must not meet.
 //!
 //! # Contract
 //! A key is accepted if Python could compare it with every other key of the store. The shape of a
 //! key is the sequence of its types, with marks around tuples. Two shapes agree if no keys of
 //! them can have different types where they first differ.
 //!
-//! While all shapes agree, a look at the shapes is enough. Otherwise the two neighbours of a new key
-//! decide: they share the longest beginning with it, and the keys of the store can be compared
+//! While all shapes agree, a look at the shapes is enough. Otherwise the two neighbours of a new
+//! key decide: they share the longest beginning with it, and the keys of the store can be compared
 //! among themselves. So a type that cannot be compared shows itself at one of them.
 //!
 //! A shape is remembered after the write of a new key succeeds, and forgotten when the store is
@@ -48,7 +48,7 @@ struct Known {
 #[derive(Default)]
 pub struct Shapes(RwLock<Known>);
 
-/// What a store says of a new key's shape.
+/// The verdict on a new key's shape.
 #[derive(PartialEq, Eq)]
 pub enum Verdict {
     /// A key of this shape is in the store.

@@ -1,4 +1,4 @@
-//! What is read: a store or a snapshot of it, without a word of Python.
+//! The source of reads: a store or a snapshot of it, without a word of Python.
 
 use std::ops::{Bound as Limit, ControlFlow};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 
 pub type Bytes = Store<[u8], [u8]>;
 
-/// What is read: the store as it is, or one state of it.
+/// The source of reads: the store as it is, or one state of it.
 #[derive(Clone)]
 pub enum Source {
     Live(Arc<Bytes>),
     At(Snapshot<[u8], [u8]>),
 }
 
-/// What a store object and its iterators read, until the object is closed.
+/// The source of a store object and its iterators, until the object is closed.
 pub struct Slot(Mutex<Option<Source>>);
 
 impl Slot {

@@ -1,4 +1,4 @@
-//! What an index is of: parts, order, filter; and the keys that a document has in it.
+//! Definitions of indexes: parts, order, filter; and the keys that a document has in one.
 //!
 //! # Missing, null, wrong types
 //! Every document of the prefix that passes the filter has at least one entry. A field that is not
@@ -46,7 +46,7 @@ pub enum Explode {
     Split(char),
 }
 
-/// What becomes of a value whose type is not the part's.
+/// The treatment of a value whose type is not the part's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum OnWrongType {
     /// It is indexed as null.
@@ -98,7 +98,7 @@ impl Part {
     }
 }
 
-/// What an index is of.
+/// The definition of an index.
 ///
 /// ```
 /// use ordna_secondary::{Filter, IndexDefinition, Kind, Part};
@@ -116,11 +116,11 @@ pub struct IndexDefinition {
     pub name: String,
     /// How the ids of its documents begin.
     pub prefixes: Vec<Vec<u8>>,
-    /// What its entries are ordered by, before the id.
+    /// The parts that order its entries, before the id.
     pub parts: Vec<Part>,
-    /// Which documents have entries; all if there is none.
+    /// The condition for documents to have entries; `None`: all have.
     pub filter: Option<Filter>,
-    /// What becomes of values of other types.
+    /// The treatment of values of other types.
     pub on_wrong_type: OnWrongType,
 }
 

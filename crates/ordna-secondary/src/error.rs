@@ -18,7 +18,7 @@ pub enum Error {
     BadDefinition {
         /// Name of the index.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The text of a filter cannot be parsed.
@@ -26,7 +26,7 @@ pub enum Error {
     BadFilter {
         /// Position in the text.
         at: usize,
-        /// What should stand there.
+        /// The token expected there.
         expected: &'static str,
     },
     /// A document's field has a type that its index refuses.
@@ -42,7 +42,7 @@ pub enum Error {
     DocumentTooLarge {
         /// Name of the index.
         index: String,
-        /// Which limit it exceeds.
+        /// The limit that it exceeds.
         reason: String,
     },
     /// The index is being built, and the query did not ask to wait.
@@ -99,7 +99,7 @@ pub enum Error {
     BadQuery {
         /// Name of the index.
         index: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The source failed.
@@ -141,12 +141,12 @@ pub enum SourceError {
     /// The service has stopped: the source must end.
     #[error("the service has stopped")]
     Stopped,
-    /// What the source read cannot be used.
+    /// The source read something that cannot be used.
     #[error("the source failed at {place}: {reason}")]
     Failed {
         /// File and offset, or partition and offset.
         place: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A bucket that the source does not have.

@@ -42,7 +42,7 @@ enum Test {
     Any(Vec<Test>),
 }
 
-/// Which documents an index has; see the [grammar](Filter::parse).
+/// A condition for the documents of an index; see the [grammar](Filter::parse).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Filter {
@@ -237,7 +237,7 @@ impl<'a> Parser<'a> {
         Ok(Value::Number(number))
     }
 
-    /// What stands between two quotes.
+    /// The text between two quotes.
     fn quoted(&mut self, quote: char) -> Result<String, Error> {
         let mut text = String::new();
         let mut rest = self.rest().char_indices().skip(1).peekable();

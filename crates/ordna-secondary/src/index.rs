@@ -7,7 +7,7 @@ use crate::define::IndexDefinition;
 use crate::error::Error;
 use crate::reverse::Entries;
 
-/// What an index is doing.
+/// The state of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
@@ -19,15 +19,15 @@ pub enum State {
     Failed(String),
 }
 
-/// What is known of an index.
+/// Definition, state and counts of an index.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IndexInfo {
-    /// What it is of.
+    /// Its definition.
     pub definition: IndexDefinition,
     /// A number that no other index of this service had or will have.
     pub uid: u64,
-    /// What it is doing.
+    /// Its state.
     pub state: State,
     /// Documents taken from the snapshot that it is or was built from.
     pub built: u64,

@@ -35,7 +35,7 @@ use crate::vector::{Position, Vector};
 /// Messages that wait when one with documents of a snapshot may join them.
 const FILLS: usize = 16;
 
-/// What a worker gets.
+/// A message to a worker.
 pub(crate) enum Message {
     /// A change of a document, for all indexes.
     Change(Mutation),
@@ -53,7 +53,7 @@ pub(crate) enum Message {
     Cut(Arc<dyn Meeting>),
 }
 
-/// What workers do at a cut.
+/// The work of a worker at a cut.
 pub(crate) trait Meeting: Send + Sync {
     /// Waits until all workers are there; one of them takes the snapshots.
     fn attend(&self);

@@ -2,8 +2,8 @@
 //! resumable.
 //!
 //! A [`ChangeSource`] tells what happens to documents. A [`Service`] follows it: each of its
-//! workers applies the changes of its documents to all indexes, and every 20 ms a cut of all of
-//! them is published, with the vector of positions up to which changes are in it. Queries read a
+//! workers applies the changes of its documents to all indexes. Every 20 ms the service publishes a
+//! cut of all of them, with the vector of positions up to which changes are in it. Queries read a
 //! cut.
 //!
 //! ```

@@ -28,7 +28,7 @@ pub enum Range {
     StartsWith(String),
 }
 
-/// What to read from an index.
+/// A query of an index.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -204,7 +204,7 @@ pub struct Entry {
     pub parts: Vec<Value>,
 }
 
-/// What a query found.
+/// The page that a query found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// The entries, in the query's order.

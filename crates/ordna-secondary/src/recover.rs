@@ -32,7 +32,7 @@ struct Saved {
     indexes: Vec<u64>,
 }
 
-/// What a backup wrote.
+/// The result of a backup.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Backup {
@@ -44,7 +44,7 @@ pub struct Backup {
     pub entries: u64,
 }
 
-/// What was restored.
+/// The result of a restore.
 pub(crate) struct Recovered {
     pub indexes: Vec<(Arc<Index>, Vec<ReverseMap>)>,
     pub vector: Vector,

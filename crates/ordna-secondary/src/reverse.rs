@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
 use ordna::store::{EntryHash, OwnedStore, Owner, Wanted};
-use ordna::sync::fault;
+use ordna::sync::notice;
 use ordna::{Error, OrderedIndex, Snapshot, Store};
 
 use crate::define::{Keys, bucket_of, id_of};
@@ -132,7 +132,7 @@ impl ReverseMap {
         match self {
             Self::Pointers(owner) => {
                 let is_of = |document: &Wanted<'_>, key: &[u8], value| {
-                    id_of(key, value) == document.id && !fault!("pipeline.reverse.removes")
+                    notice!("pipeline.reverse.removes", id_of(key, value) == document.id)
                 };
                 owner.set_many(documents, &keys, is_of).map(|writes| writes as u64)
             }

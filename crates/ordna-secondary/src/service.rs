@@ -113,7 +113,7 @@ impl Options {
     }
 }
 
-/// Which state a query wants.
+/// The state that a query reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Consistency {
     /// The newest cut, which may lack the last few milliseconds.
@@ -128,7 +128,7 @@ pub enum Consistency {
 /// How a query reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
-    /// Which state.
+    /// The state to read.
     pub consistency: Consistency,
     /// How long to wait for it.
     pub timeout: Duration,
@@ -178,7 +178,7 @@ struct Registry {
     next_uid: u64,
 }
 
-/// What the timer's thread waits for.
+/// The condition that the timer's thread waits for.
 #[derive(Default)]
 struct Timer {
     asked: bool,
@@ -333,7 +333,7 @@ impl Shared {
             if cut.vector.reaches(&target)? {
                 return Ok(Some(View(Arc::clone(cut))));
             }
-            // What was fed can be shown at once; for what was not, the next cut does.
+            // A fed change can be shown at once; any other waits for the next cut.
             if self.lanes.vector().reaches(&target)? {
                 self.ask();
             } else if let Some(error) = &*lock(&self.source_error) {
@@ -402,8 +402,7 @@ impl std::fmt::Debug for Service {
 
 impl Service {
     /// Starts the service: restores the newest backup, if [`Options::backups`] names a directory
-    /// with one,
-    /// and follows the source from there.
+    /// with one, and follows the source from there.
     ///
     /// # Errors
     /// The backup cannot be read, or the source cannot tell its positions.
@@ -593,14 +592,14 @@ impl Service {
         })
     }
 
-    /// What is known of each index, by name.
+    /// Definition, state and counts of each index, by name.
     pub fn list(&self) -> Vec<IndexInfo> {
         let indexes: Vec<_> = lock(&self.shared.registry).indexes.values().cloned().collect();
         let cut = Arc::clone(&lock(&self.shared.published));
         indexes.iter().map(|index| info(index, &cut)).collect()
     }
 
-    /// What is known of an index.
+    /// Definition, state and counts of an index.
     ///
     /// # Errors
     /// There is no such index.
@@ -721,8 +720,7 @@ impl Service {
     }
 
     /// Backs up the newest cut into the directory of [`Options::backups`]; older backups beyond
-    /// `keep` go.
-    /// Changes go on. O(entries).
+    /// `keep` go. Changes go on. O(entries).
     ///
     /// # Errors
     /// There is no directory, or it cannot be written.

@@ -14,11 +14,9 @@ pub type Documents = Box<dyn Iterator<Item = Result<Mutation, SourceError>> + Se
 ///
 /// # Contract
 /// A document belongs to one bucket, for good. The changes of a bucket have ascending sequence
-/// numbers,
-/// from 1 on, not necessarily dense. A bucket's history has an identity, not 0; it changes when the
-/// history is no longer an extension of the former one. An older change of a document may be left
-/// out if a
-/// later one follows.
+/// numbers, from 1 on, not necessarily dense. A bucket's history has an identity, not 0; it changes
+/// when the history is no longer an extension of the former one. An older change of a document may
+/// be left out if a later one follows.
 ///
 /// # A partitioned message log (Kafka)
 /// | here | there |
@@ -62,20 +60,17 @@ pub trait ChangeSource: Send + Sync {
     fn continues(&self, bucket: u32, from: Position) -> Result<bool, SourceError>;
 
     /// The documents of all buckets as of some moment, in about `parts` parts that are read at
-    /// once.
-    /// The state holds every change up to `at`, and no change that was not fed before this call
-    /// returns.
-    /// A part may give several states of a document, and deletions; the last one counts. All
-    /// states of a document are in one part.
+    /// once. The state holds every change up to `at`, and no change that was not fed before this
+    /// call returns. A part may give several states of a document, and deletions; the last one
+    /// counts. All states of a document are in one part.
     ///
     /// # Errors
     /// The source cannot read them. An iterator ends behind an error.
     fn documents(&self, at: &Vector, parts: usize) -> Result<Vec<Documents>, SourceError>;
 
-    /// Feeds all changes behind `from`, and goes on with those to come, until
-    /// [`Feed::is_stopped`] or [`SourceError::Stopped`]. Runs on a thread of its own. May return at
-    /// once if other threads feed through a clone of `feed`. Looks at least each 100 ms whether it
-    /// has to stop.
+    /// Feeds all changes behind `from`, and goes on with those to come, until [`Feed::is_stopped`]
+    /// or [`SourceError::Stopped`]. Runs on a thread of its own. May return at once if other
+    /// threads feed through a clone of `feed`. Looks at least each 100 ms whether it has to stop.
     ///
     /// # Errors
     /// The source cannot go on; queries that wait for more of it get the error.

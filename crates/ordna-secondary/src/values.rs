@@ -101,8 +101,7 @@ pub(crate) fn same_class(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// Bounds of encoded values, as a range over all keys that begin with a value within. A missing
-/// bound is
-/// the end of the other one's class.
+/// bound is the end of the other one's class.
 pub(crate) type ByteRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The range of encoded ascending values between two bounds.

@@ -18,8 +18,7 @@ pub struct Position {
 /// The positions of all buckets.
 ///
 /// As text: `identity-seq` for each bucket in hex, with commas between; `*n` behind a position
-/// stands for
-/// n buckets that have it.
+/// stands for n buckets that have it.
 ///
 /// ```
 /// use ordna_secondary::{Position, Vector};

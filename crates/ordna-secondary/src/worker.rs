@@ -22,7 +22,7 @@ pub(crate) struct Local {
     pub newer: Option<Newer>,
 }
 
-/// What came by the stream while an index is being built.
+/// Changes that came by the stream while an index is being built.
 #[derive(Default)]
 pub(crate) struct Newer {
     documents: HashSet<Box<[u8]>>,

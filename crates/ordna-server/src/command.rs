@@ -21,7 +21,7 @@ use crate::session::Session;
 use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
 use crate::state::{Keys, State};
 use crate::stored::{self, Packed, WRONG_TYPE};
-use crate::walk::Walk;
+use crate::long_walk::Walk;
 
 /// The context of a command: server, session, keyspace.
 pub struct Context<'a> {
@@ -45,7 +45,7 @@ pub enum Outcome {
     Freeing(Freeing),
     /// The reply is sent after a while: a wrong password.
     Late(Duration),
-    /// What is done without the keyspace.
+    /// A command that needs no keyspace.
     Task(Task),
 }
 
@@ -352,7 +352,7 @@ impl Context<'_> {
         done.is_ok() && was_there
     }
 
-    /// What `read` makes of the string of a key.
+    /// Calls `read` with the string of a key.
     ///
     /// # Errors
     /// The key holds no string.
@@ -364,7 +364,7 @@ impl Context<'_> {
         }
     }
 
-    /// What `read` makes of the hash of a key.
+    /// Calls `read` with the hash of a key.
     ///
     /// # Errors
     /// The key holds no hash.

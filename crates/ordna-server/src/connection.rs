@@ -25,7 +25,7 @@ use crate::request::{Arguments, Requests};
 use crate::session::{ReplyMode, Session};
 use crate::state::State;
 use crate::stream::Stream;
-use crate::walk::Walk;
+use crate::long_walk::Walk;
 
 /// Replies are sent before they grow beyond this, if more of a batch is to come.
 const SEND: usize = 256 << 10;
@@ -179,7 +179,7 @@ impl Connection<'_> {
                     return Ok(false);
                 }
                 Outcome::Walk(walk) => {
-                    // What its stretches write is settled before its reply is sent.
+                    // The writes of its stretches are settled before its reply is sent.
                     session.wrote = walk.writes() && self.state.persistence.is_some();
                     self.walk(*walk, silent).await?;
                     if !session.wrote {

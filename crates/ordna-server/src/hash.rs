@@ -2,8 +2,8 @@
 //!
 //! # Why one record
 //! A hash in one record is changed, copied, renamed, expired, backed up and removed as one step by
-//! the store alone, and a snapshot holds it whole. The price: a write copies the record, so it
-//! costs O(bytes of the hash), in memory and in the log. A record is bounded by [`MOST_BYTES`].
+//! the store alone. A snapshot holds it whole. The price: a write copies the record, so it costs
+//! O(bytes of the hash), in memory and in the log. A record is bounded by [`MOST_BYTES`].
 //!
 //! # Layout
 //! All integers are little-endian, lengths are LEB128.

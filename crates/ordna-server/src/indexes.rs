@@ -129,7 +129,7 @@ impl Deadlines {
     }
 }
 
-/// What the feed and snapshots of documents share.
+/// State that the feed and snapshots of documents share.
 #[derive(Debug, Default)]
 struct Shared {
     keyspace: Mutex<Option<Keyspace>>,
@@ -361,7 +361,7 @@ impl Indexes {
     /// Reads keys again whose deadline has come. The caller holds the keyspace.
     pub fn expire(&self, keyspace: &Keyspace) {
         if self.are_active() {
-            // What another thread has taken is fed when this one goes on.
+            // Changes that another thread has taken are fed when this one goes on.
             let _one = lock(&self.expiring);
             let due = lock(&self.shared.deadlines).take_due(keyspace.now());
             self.feed(keyspace, due.iter().map(|key| &**key).collect());
@@ -619,7 +619,7 @@ impl Indexes {
         lock(&self.definitions).schemas.keys().cloned().collect()
     }
 
-    /// What an index of `FT.CREATE` is of.
+    /// The schema of an index of `FT.CREATE`.
     ///
     /// # Errors
     /// There is none.
@@ -633,7 +633,7 @@ impl Indexes {
         lock(&self.shared.keyspace).as_ref().map(Snapshot::of)
     }
 
-    /// What collects the keys that the log changes, if there is a backup of the indexes to go on
+    /// The collector of keys that the log changes, if there is a backup of the indexes to go on
     /// from.
     pub fn replay(&self) -> Option<Arc<Replay>> {
         let text = std::fs::read(self.file.as_deref()?).ok()?;

@@ -56,7 +56,7 @@ mod stats;
 mod stored;
 mod stream;
 mod tls;
-mod walk;
+mod long_walk;
 mod walks;
 mod watches;
 mod words;

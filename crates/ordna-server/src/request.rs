@@ -1,9 +1,8 @@
 //! Requests: arrays of bulk strings, or inline commands, parsed as their bytes arrive.
 //!
 //! Written here and not taken from the protocol crate because Redis' own limits and error texts are
-//! part of what clients see, and so that a command of a million arguments that comes in small
-//! pieces is looked at once and not once per piece. Nothing is allocated for a length that was only
-//! declared.
+//! part of what clients see. And a command of a million arguments that comes in small pieces is
+//! parsed once and not once per piece. Nothing is allocated for a length that was only declared.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What a restart needs to go on from a backup of the indexes.
+//! The file by which a restart goes on from a backup of the indexes.
 //!
 //! # Protocol
 //! 1. The keyspace is backed up; a random token is the backup's metadata, and a new log begins.
@@ -30,7 +30,7 @@ const FILE: &str = "RESUME.json";
 /// Keys that are read again at most. For more of them a build from a snapshot is as fast.
 const MOST_KEYS: usize = 1 << 20;
 
-/// What a backup of the keyspace and one of the indexes have in common.
+/// The point that a backup of the keyspace and one of the indexes share.
 pub type Token = [u8; 16];
 
 /// The content of the file.

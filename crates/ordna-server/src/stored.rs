@@ -1,4 +1,4 @@
-//! What the store keeps under a key: a string or a hash.
+//! Values as the store keeps them: a string or a hash.
 //!
 //! A string is stored as it is; one that begins with [`MARK`] gets another `MARK` in front. A hash
 //! begins with `MARK` and the number of its encoding. So a string is never slower to find, and at

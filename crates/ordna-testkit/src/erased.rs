@@ -16,7 +16,7 @@ use ordna_base::{
 
 type KeyOf<K> = <K as ToOwned>::Owned;
 
-/// What the suite tests: an index, or [`Overriding`] one.
+/// A subject of the suite: an index, or [`Overriding`] one.
 pub trait Subject: 'static {
     /// The kind of its keys.
     type Key: Key + ?Sized;

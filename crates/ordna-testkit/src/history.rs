@@ -25,7 +25,7 @@ use crate::random::Random;
 pub struct Operation {
     /// The calling thread.
     pub thread: usize,
-    /// Which key, by number.
+    /// The key's number.
     pub key: u64,
     /// The value that it found; `None`: absent.
     pub saw: Option<u64>,

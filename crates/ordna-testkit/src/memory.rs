@@ -73,7 +73,7 @@ pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
 pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> Erased<K, V>) {
     assert!(live_everywhere() > 0, "the program lacks ordna_testkit::count_memory!()");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // What the first index leaves behind for the thread (ids, caches) is not its own.
+    // The first index leaves ids and caches to the thread.
     cycle(&new());
     let before = live_here();
     let index = new();

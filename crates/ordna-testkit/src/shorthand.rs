@@ -1,4 +1,4 @@
-//! What tests do with an index again and again.
+//! Operations that tests repeat on an index.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};

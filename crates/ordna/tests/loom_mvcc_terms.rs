@@ -1,7 +1,6 @@
 //! Models of the terms: announcement of writers, the cut, the gate, snapshots one after the other.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_terms` shows that each notices its
-//! fault.
+//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_terms` shows that each notices its fault.
 #![cfg(loom)]
 
 use loom::sync::Arc;

@@ -13,7 +13,7 @@ use crate::{Entries, Key, Value};
 const FIRST_CHUNK: usize = 16;
 const LAST_CHUNK: usize = 1024;
 
-/// What a [`Range`] reads from: every index, and what else has ordered entries.
+/// The source of a [`Range`]: every index and every snapshot.
 pub trait Source {
     /// `u64` or `[u8]`.
     type Key: Key + ?Sized;
@@ -55,7 +55,7 @@ impl<I: Source> Side<I> {
 /// seek per chunk.
 pub struct Range<'a, I: Source> {
     index: &'a I,
-    /// What neither side has returned yet lies between these two.
+    /// The entries that neither side has returned lie between these two.
     lower: Limit<I>,
     upper: Limit<I>,
     front: Side<I>,

@@ -10,9 +10,8 @@ use super::line::Line;
 pub fn at_most(line: &Line, word: u64) -> u32 {
     let (low, high): (u32, u32);
     // The comparison is of signed numbers, so the top bits of both sides are turned over first. Not
-    // `pure`: it stays in its place among fences and other reads.
-    // SAFETY: reached only with AVX2 detected. Reads the 64 bytes of the line; an aligned load of
-    // eight bytes within it is whole.
+    // `pure`: it stays in its place among fences and other reads. SAFETY: reached only with AVX2
+    // detected. Reads the 64 bytes of the line; an aligned load of eight bytes within it is whole.
     unsafe {
         asm!(
             "vmovq xmm0, {word}",

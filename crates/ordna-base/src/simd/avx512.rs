@@ -10,9 +10,8 @@ use super::line::Line;
 pub fn at_most(line: &Line, word: u64) -> u32 {
     let mask: u32;
     // Registers of the upper sixteen leave no dirty upper halves to the code around. Not `pure`: it
-    // stays in its place among fences and other reads.
-    // SAFETY: reached only with AVX-512 F detected. Reads the 64 bytes of the line; an aligned load
-    // of eight bytes within it is whole.
+    // stays in its place among fences and other reads. SAFETY: reached only with AVX-512 F
+    // detected. Reads the 64 bytes of the line; an aligned load of eight bytes within it is whole.
     unsafe {
         asm!(
             "vpbroadcastq zmm16, {word}",

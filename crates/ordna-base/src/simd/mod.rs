@@ -132,7 +132,7 @@ impl InstructionSet {
         }
     }
 
-    /// Which words are at most `word`, as unsigned numbers: bit i stands for lane i.
+    /// The words that are at most `word`, as unsigned numbers: bit i stands for lane i.
     #[inline]
     pub fn at_most(self, line: &Line, word: u64) -> u32 {
         match self.0 {
@@ -176,7 +176,7 @@ impl InstructionSet {
         }
     }
 
-    /// Which words equal `word` where `mask` has ones: bit i stands for lane i. Sets without masks
+    /// The words that equal `word` where `mask` has ones: bit i stands for lane i. Other sets
     /// use the scalar twin: eight words take it about as long.
     #[inline]
     pub fn matching(self, line: &Line, word: u64, mask: u64) -> u32 {
@@ -187,7 +187,7 @@ impl InstructionSet {
         }
     }
 
-    /// Which bytes equal `byte`: bit i stands for byte i.
+    /// The bytes that equal `byte`: bit i stands for byte i.
     #[inline]
     pub fn equal(self, bytes: &Bytes, byte: u8) -> u64 {
         match self.0 {
@@ -218,7 +218,7 @@ impl InstructionSet {
         }
     }
 
-    /// Which words are below `word`, as unsigned numbers: bit i stands for lane i.
+    /// The words that are below `word`, as unsigned numbers: bit i stands for lane i.
     #[inline]
     pub fn below(self, line: &Line, word: u64) -> u32 {
         match word.checked_sub(1) {

@@ -1,4 +1,4 @@
-//! What synchronizes threads, and the seam at which a model checker takes over.
+//! Synchronization of threads, and the seam at which a model checker takes over.
 //!
 //! Concurrent code here takes its atomics, fences and spinning from this module and never from
 //! `std` directly: with `--cfg loom` or `--cfg shuttle` they become the checker's.

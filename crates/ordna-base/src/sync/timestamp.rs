@@ -9,8 +9,8 @@
 //!
 //! ORDO (Kashyap et al., EuroSys 2018), which HydraList uses, orders *all* pairs, by waiting out
 //! the largest skew measured between any two cores. The pairs whose order matters here always share
-//! a lock, and for these Lamport's rule (greater than all one has seen) is exact without a
-//! measurement, without waiting, and on counters with any skew.
+//! a lock. For these Lamport's rule (greater than all one has seen) is exact: without a
+//! measurement, without waiting, on counters with any skew.
 
 use super::atomic::{AtomicU64, Ordering};
 

@@ -9,10 +9,10 @@
 //! # Orderings
 //! Reader: acquire-load of the version, relaxed reads, acquire fence, relaxed re-read of the
 //! version. Writer: CAS to locked (acquire), release fence, relaxed writes, release store of the
-//! next version. The two fences pair: if a reader's relaxed read returned a written value, then
-//! the reader's fence sees the writer's release fence, so the re-read returns the locked version
-//! or a later one, and validation fails. Without the writer's fence its data may become visible
-//! before the lock bit; without the reader's fence the re-read may run before the reads.
+//! next version. The two fences pair: if a reader's relaxed read returned a written value, then the
+//! reader's fence sees the writer's release fence. So the re-read returns the locked version or a
+//! later one, and validation fails. Without the writer's fence its data may become visible before
+//! the lock bit; without the reader's fence the re-read may run before the reads.
 //!
 //! # Progress
 //! Readers are obstruction-free: the caller bounds its restarts and then takes the lock. Waiting

@@ -4,9 +4,9 @@
 //! The magnitude of a number is T + f, T whole, 0 ≤ f < 1. Below 2^127 it is stored as the integer
 //! 2T (if f is 0) or 2T + 1 (otherwise), in as few big-endian bytes as it needs, up to 16; their
 //! count stands in the code. After 2T + 1 stand the 8 bytes of f as a positive `f64`. From 2^127 on
-//! a number is stored as the count of bits of T in 4 bytes, then T shifted to the left until its
-//! first byte starts with a one bit, without zero bytes at its end, escaped and ended as a string
-//! is. All bytes of a negative number after its code are complemented.
+//! a number is stored as the count of bits of T in 4 bytes, then T, escaped and ended as a string
+//! is. T is shifted to the left until its first byte starts with a one bit; zero bytes at its end
+//! are left out. All bytes of a negative number after its code are complemented.
 //!
 //! # Invariants
 //! 1. Equal numbers have equal bytes, whatever type they come from; −0 is 0.

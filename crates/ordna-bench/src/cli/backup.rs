@@ -18,7 +18,7 @@ use ordna::{OrderedIndex, Store};
 use super::common::BenchError;
 use crate::memory;
 
-/// What a value is.
+/// The kinds of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Values {
     /// Keys of 16 bytes with values of 84.
@@ -27,13 +27,13 @@ enum Values {
     Int,
 }
 
-/// What to measure.
+/// `ordna bench backup`
 #[derive(Debug, Args)]
 pub struct Backup {
     /// Entries.
     #[arg(long, default_value_t = 1_000_000)]
     n: u64,
-    /// What an entry is.
+    /// Kinds of keys and values.
     #[arg(long, value_enum, default_value = "bytes")]
     values: Values,
     /// Threads that insert, back up and restore.

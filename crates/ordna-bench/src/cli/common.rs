@@ -1,4 +1,4 @@
-//! What every measuring command takes, and what it does with the results.
+//! Arguments of all measuring commands, and the output of their results.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::report::render_report;
 use crate::suggest::unknown;
 use crate::table::{Cell, render};
 
-/// What every measuring command takes.
+/// Arguments of all measuring commands.
 #[derive(Debug, Args)]
 pub struct Common {
     /// Indexes, as `ordna bench list` names them; name+switch=value sets a switch; `ours`, `peers`
@@ -66,9 +66,9 @@ pub enum BenchError {
     /// A file could not be written; why is in the source.
     #[error("cannot write {path}")]
     Write {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -77,7 +77,7 @@ pub enum BenchError {
 pub const BASELINE: &str = "locked";
 
 impl Common {
-    /// What this run can measure.
+    /// The indexes that this run can measure.
     pub fn registry(&self) -> Result<Registry, BenchError> {
         let plugins = self.peer_lib.iter().map(|path| crate::plugin::load(path));
         let plugins = plugins.collect::<Result<_, _>>().and_then(Registry::with);
@@ -127,7 +127,7 @@ impl Common {
         }
     }
 
-    /// What ratios are against.
+    /// The index that ratios are against.
     pub fn baseline(&self) -> &str {
         self.baseline.as_deref().unwrap_or(BASELINE)
     }

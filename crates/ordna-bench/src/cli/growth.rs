@@ -10,7 +10,7 @@ use crate::keys::KeySet;
 use crate::memory;
 use crate::workload::Workload;
 
-/// What grows.
+/// `ordna bench growth`
 #[derive(Debug, Args)]
 pub struct Growth {
     #[command(flatten)]

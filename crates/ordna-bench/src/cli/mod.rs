@@ -49,10 +49,10 @@ enum Command {
     Docs(Docs),
 }
 
-/// What the pages are made of.
+/// `ordna bench docs`
 #[derive(Debug, Args)]
 pub struct Docs {
-    /// What `--json` wrote, of one run or several: each run has a table of its own on the page.
+    /// Files that `--json` wrote, of one run or several; each run has a table on the page.
     #[arg(long, required = true)]
     json: Vec<PathBuf>,
     /// The page to write.
@@ -89,7 +89,7 @@ impl Docs {
     }
 }
 
-/// What to measure.
+/// `ordna bench run`
 #[derive(Debug, Args)]
 pub struct Run {
     #[command(flatten)]

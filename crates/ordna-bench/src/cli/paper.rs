@@ -10,7 +10,7 @@ use crate::registry::{Chosen, Registry};
 use crate::suggest::unknown;
 use crate::workload::Series;
 
-/// Which experiments.
+/// `ordna bench paper`
 #[derive(Debug, Args)]
 pub struct Papers {
     /// hydralist, wormhole, pi, art or nitro.
@@ -39,7 +39,7 @@ impl Papers {
         if plans.is_empty() { Ok(()) } else { self.common.measure(&plans) }
     }
 
-    /// What is to be run, and what to say about it.
+    /// The plans, and the text printed before them.
     fn plans(&self, registry: &Registry) -> Result<(Vec<Plan>, String), String> {
         let names = || PAPERS.iter().map(|paper| &*paper.name);
         let paper = PAPERS.iter().find(|paper| paper.name == self.name);

@@ -34,7 +34,7 @@ enum Experiment {
     Many,
 }
 
-/// What to measure.
+/// `ordna bench secondary`
 #[derive(Debug, Args)]
 pub struct Secondary {
     /// Only these experiments; all unless told.

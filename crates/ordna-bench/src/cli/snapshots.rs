@@ -40,7 +40,7 @@ enum Part {
     Hot,
 }
 
-/// What to measure.
+/// `ordna bench snapshots`
 #[derive(Debug, Args)]
 pub struct Snapshots {
     /// Entries, integers by integers.

@@ -8,7 +8,7 @@ use crate::workload::Operation;
 /// so far is a B+-tree of the peers.
 const WIDEST: usize = 130;
 
-/// What a plan needs at its fullest.
+/// The most memory that a plan needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// How many keys are made.

@@ -1,11 +1,11 @@
-//! What to measure on one key set, and the builds of the indexes that this takes.
+//! A plan: the measurements on one key set, and the builds of the indexes that they take.
 
 use crate::info::RunInfo;
 use crate::keys::KeySet;
 use crate::registry::Chosen;
 use crate::workload::Workload;
 
-/// What to measure on one key set.
+/// The measurements on one key set.
 #[derive(Clone)]
 pub struct Plan {
     /// The experiment of a paper that this is a part of.
@@ -35,7 +35,7 @@ pub struct Plan {
     pub quick: bool,
     /// Instances live in child processes. Only where no other thread runs: not in unit tests.
     pub apart: bool,
-    /// What is told about the run with its results.
+    /// The facts of the run that its results repeat.
     pub info: RunInfo,
 }
 

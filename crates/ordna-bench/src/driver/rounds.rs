@@ -5,7 +5,7 @@ use crate::run::judged;
 use crate::table::{Role, Spread};
 use crate::workload::Workload;
 
-/// What its rounds brought so far.
+/// The results of a case's rounds so far.
 #[derive(Default)]
 pub struct Rounds {
     pub load: Vec<f64>,
@@ -17,7 +17,7 @@ pub struct Rounds {
     pub latency: Option<Latency>,
     /// Keys of a call for groups in the last round.
     pub groups: Groups,
-    /// What the index has counted about itself in the last round.
+    /// The index's own counts in the last round.
     pub counts: Option<String>,
     /// Why there is no figure.
     pub problem: Option<Problem>,

@@ -1,4 +1,4 @@
-//! What is run on a build, written down before the first clock starts.
+//! The phases of a build, written down before the first clock starts.
 
 use super::plan::{Build, Case, Plan};
 use crate::job::Phase;
@@ -40,7 +40,7 @@ fn size(plan: &Plan, case: &Case, latency: bool) -> Size {
     Size { operations, extra: workload.extra_keys(operations, *threads) }
 }
 
-/// Which case comes in which round, and whether it is the pass for latency.
+/// A case in a round, and whether it is the pass for latency.
 fn order(plan: &Plan, build: &Build) -> Vec<(usize, usize, bool)> {
     let cases = || (0..build.cases.len()).filter(|at| build.cases[*at].impossible().is_none());
     // A load has no operations of its own to time.

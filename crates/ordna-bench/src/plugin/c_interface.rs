@@ -1,6 +1,6 @@
 //! The C interface of a plug-in, as `include/ordna_peer.h` declares it.
 //!
-//! What is behind it is foreign code: that it keeps its side of the header is its user's promise,
+//! A plug-in is foreign code: that it keeps its side of the header is its user's promise,
 //! made with `--peer-lib`. This module keeps ours: the library outlives its indexes, an index its
 //! sessions, and no panic crosses into C.
 
@@ -47,7 +47,7 @@ struct Functions {
     _library: Library,
 }
 
-/// What the system's loader says, which stands in the source; without the path in front.
+/// The text of the system's loader, from the error's source, without the path in front.
 fn reason(error: &libloading::Error, path: &impl std::fmt::Display) -> String {
     let text = std::error::Error::source(error).map_or(error.to_string(), ToString::to_string);
     text.strip_prefix(&format!("{path}: ")).unwrap_or(&text).to_owned()
@@ -180,7 +180,7 @@ impl<K: ?Sized> Drop for Index<K> {
 }
 
 impl<K: Kind + ?Sized> Index<K> {
-    /// What the calling thread uses.
+    /// The calling thread's session.
     pub fn thread(&self) -> Thread<'_, K> {
         // SAFETY: the index lives; the thread's state is ended by `Thread::drop`.
         let state = unsafe { (self.plugin.0.thread_init)(self.peer.as_ptr()) };
@@ -207,7 +207,7 @@ struct Sink<'a, K: ?Sized> {
     left: usize,
     /// An entry with a key that is not of the kind, or more entries than were asked for.
     broken: bool,
-    /// What `each` panicked with.
+    /// The payload of a panic of `each`.
     panic: Option<Box<dyn std::any::Any + Send>>,
 }
 

@@ -108,7 +108,7 @@ impl<K: Kind + ?Sized> Target<K> for Peer<K> {
     }
 }
 
-/// What the header does not allow ends the measurement: it is told as a failure.
+/// A breach of the header ends the measurement: it is reported as a failure.
 fn refuse(operation: &str, answer: i32) -> ! {
     panic!("ordna_peer_{operation} answered {answer}")
 }

@@ -24,7 +24,7 @@ fn trimmed(text: &str) -> String {
 
 /// One row of a bar plot.
 pub struct Bar {
-    /// What it is of.
+    /// Its label.
     pub label: String,
     /// Its class: `ours` or `peer`.
     pub class: &'static str,
@@ -111,7 +111,7 @@ pub fn bars(title: &str, unit: &str, rows: &[Bar]) -> String {
 
 /// One line of a plot.
 pub struct Line {
-    /// What it is of.
+    /// Its label.
     pub label: String,
     /// Its class: `s0` to `s7` for ours, `peer`, or `mark` for a level to compare with.
     pub class: String,
@@ -257,7 +257,7 @@ fn spread(places: impl Iterator<Item = f64>) -> Vec<f64> {
     for at in 1..count {
         places[at].1 = places[at].1.max(places[at - 1].1 + GAP);
     }
-    // What was pushed below the plot goes up again as far as there is room.
+    // Labels pushed below the plot move up again as far as there is room.
     let mut limit = BOTTOM + 8.0;
     for (_, place) in places.iter_mut().rev() {
         *place = place.min(limit).max(TOP);

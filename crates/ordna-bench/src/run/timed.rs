@@ -17,7 +17,7 @@ use crate::zipf::Random;
 /// Operations between two looks at whether another role is done.
 const STRIDE: usize = 64;
 
-/// What threads have to do.
+/// The work of the threads of a run.
 pub struct Task<'t> {
     /// By thread.
     pub operations: &'t [Vec<Operation>],
@@ -27,7 +27,7 @@ pub struct Task<'t> {
     pub first: &'t [u32],
     /// Keys per call.
     pub batch: usize,
-    /// What the first threads do, if they do different things. They stop together then.
+    /// The roles of the first threads, if they do different things. They stop together then.
     pub roles: &'t [&'t str],
     /// Whether every operation is timed by itself.
     pub latency: bool,

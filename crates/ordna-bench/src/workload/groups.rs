@@ -1,7 +1,7 @@
 //! The order of operations that are done in groups.
 //!
 //! A thread that works in groups puts off gets, puts and removes, each sort by itself, until it has
-//! as many as a group holds, and then does them by one call. What may be put off is decided here,
+//! as many as a group holds. Then it does them by one call. What may be put off is decided here,
 //! before the clock starts: the operations are written in another order, in which those of one call
 //! are neighbours. Two operations on one key keep their order where it matters: a get comes after
 //! the puts and removes before it, a put after the removes, a remove after the gets and puts. Where
@@ -59,7 +59,7 @@ impl Groups {
             Call::Remove => &[Call::Get, Call::Put],
         };
         let batch = self.batch;
-        // Which key the latest is shows later, and nothing removes it.
+        // The latest key is known later, and no operation removes it.
         let has_key = operation.action != Action::Latest;
         for earlier in before {
             if has_key && self.pending(*earlier).keys.contains(&operation.key) {
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    /// What each operation must find, it finds in the new order too.
+    /// Each operation finds in the new order what it must find.
     #[test]
     fn what_operations_find_stays() {
         for name in ["a", "b", "d", "f", "mix:50", "delmix", "remove", "contend:1"] {

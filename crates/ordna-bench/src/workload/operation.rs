@@ -1,6 +1,6 @@
 //! One operation of a workload.
 
-/// What to do with the key at a position of the key set.
+/// An operation on the key at a position of the key set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Must find the key.
@@ -47,7 +47,7 @@ impl Action {
 /// One operation: 8 bytes, read in sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// What to do.
+    /// The action.
     pub action: Action,
     /// Position of the key in the key set.
     pub key: u32,

@@ -1,4 +1,4 @@
-//! What goes through the whole tree: audit, memory, and the end.
+//! Passes over the whole tree: audit, memory, and the drop.
 
 #![expect(unsafe_code, reason = "frees the tree")]
 

@@ -28,8 +28,9 @@ const LANES: usize = 16;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P> {
     /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the
-    /// key lead, then to the largest key on the smaller side of the last node or of the one above,
-    /// and if there is none to the smallest one on the larger side. `None` if the tree is empty.
+    /// key lead. Then it goes to the largest key on the smaller side of the last node or of the one
+    /// above; if there is none, to the smallest one on the larger side. `None` if the tree is
+    /// empty.
     #[inline]
     pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<RecordRef<'g>> {
         let bytes = key.radix();

@@ -49,7 +49,7 @@ impl Prefix {
         check!("art_prefix.fits", depth + self.len() == level)
     }
 
-    /// What is left when `count` bytes are cut off the front of a whole prefix.
+    /// A whole prefix without its first `count` bytes.
     pub fn without_first(self, count: usize) -> Self {
         debug_assert!(self.is_whole());
         let (bytes, len) = self.stored();

@@ -1,4 +1,4 @@
-//! What tests count of a thread: steps and restarts. Compiled with `debug_assertions` only.
+//! Counters of a thread for tests: steps and restarts. Compiled with `debug_assertions` only.
 
 /// How many bytes a thread compared with those of records, and through how many nodes it looked for
 /// one. For tests.

@@ -42,7 +42,7 @@ pub const LIMIT: u32 = 16;
 /// How many descents of a batch are under way at once.
 const LANES: usize = 16;
 
-/// What keeps alive whatever is in a tree, or leaves it from now on.
+/// A guard that keeps the memory of a tree alive, also memory that leaves the tree from now on.
 ///
 /// # Safety
 /// As long as the value lives, what was retired through another one of its kind is not freed.

@@ -4,10 +4,10 @@
 //! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes
 //! entries from a node in chunks, and the node is validated after each. It goes down to a child
 //! from a chunk if the child is still in the tree, be it below another node by now: what it has to
-//! return from the child's slot is below the child. Seeking compares the stored bytes of prefixes,
-//! for which the depth has to be right, takes the others for equal, and validates the parent after
-//! the child was entered, as a lookup does. At its end one record tells of all prefixes that were
-//! taken for equal, and the seek goes back to the first one that is not: O(length of the key).
+//! return from the child's slot is below the child. A seek compares the stored bytes of prefixes,
+//! for which the depth has to be right, and takes the others for equal. It validates the parent
+//! after it entered the child, as a lookup does. At its end one record tells of all prefixes that
+//! were taken for equal, and the seek goes back to the first one that is not: O(length of the key).
 //! Whenever a validation fails, the walk seeks anew, behind the last key it took. Records are
 //! gathered in *runs*: fetched while they are gathered, and handed to the caller when no lock is
 //! held. The record in the very slot of the start is compared with it only then, with others under
@@ -15,11 +15,11 @@
 //! fetched as a whole.
 //!
 //! # Why each key that stays is returned once
-//! Entries are taken in the order of keys, and what stands below a slot shares the bytes that lead
-//! to it, at all times: so no key comes twice or out of order. A key that stays for the whole walk
-//! is below a node from the moment at which the walk came to it, and is in the chunk that covers
-//! its byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the walk
-//! goes on in the old node, which is frozen and has the key.
+//! Entries are taken in the order of keys. All entries below a slot share the bytes that lead to
+//! it, at all times: so no key comes twice or out of order. A key that stays for the whole walk is
+//! below a node from the moment at which the walk came to it. It is in the chunk that covers its
+//! byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the walk goes
+//! on in the old node, which is frozen and has the key.
 //!
 //! # Progress
 //! A run that restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks. In
@@ -88,8 +88,7 @@ impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
         }
     }
 
-    /// Fetches the node that comes after the last on the stack, if it is a large one, so that it is
-    /// there when the walk is through with that.
+    /// Prefetches the node behind the last one on the stack, if it is a large one.
     fn prefetch_next_large(&mut self) -> Result<(), Restart> {
         let Some(above) = self.stack.len().checked_sub(2) else { return Ok(()) };
         let frame = &mut self.stack[above];

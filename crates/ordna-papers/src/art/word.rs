@@ -6,8 +6,8 @@
 //! # What makes following a word sound
 //! `'g` is a time during which a guard is held, or the tree is borrowed exclusively. Whatever a
 //! slot of a node that is alive for `'g` holds is alive for `'g`: a node in the tree has only
-//! living children, and a node that has left the tree is frozen, with children that were in the
-//! tree when it left, which was during `'g`; what leaves the tree during `'g` is freed after it.
+//! living children. A node that has left the tree is frozen, with children that were in the tree
+//! when it left: that was during `'g`; what leaves the tree during `'g` is freed after it.
 
 #![expect(unsafe_code, reason = "tagged pointers")]
 
@@ -44,7 +44,7 @@ impl Slot {
     }
 }
 
-/// Which of the four layouts.
+/// The four layouts of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Node4 = 0,
@@ -91,7 +91,7 @@ impl<P> PartialEq for NodeRef<'_, P> {
     }
 }
 
-/// What stood in a slot.
+/// The content of a slot.
 pub struct Word<'g, P>(*mut u8, Kinds<'g, P>);
 
 type Kinds<'g, P> = PhantomData<(&'g (), fn() -> P)>;

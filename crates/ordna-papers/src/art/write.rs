@@ -1,21 +1,21 @@
 //! Changes: one read-modify-write, under every protocol.
 //!
 //! # Protocol
-//! A writer goes down to the place of its key, keeping the token of the node and of its parent,
-//! lets the caller decide, prepares a record, and only then takes the locks it needs: the node's,
-//! and the parent's before it if the node is to be replaced. An upgrade succeeds only if its node
-//! is as it was entered, so what the caller decided upon still holds. In particular the parent
-//! still links to the node: a level that was put in between meanwhile changed the parent, and is
-//! not overwritten.
+//! A writer descends to the slot of its key and keeps the tokens of the node and of its parent. The
+//! caller decides, and the writer prepares a record. Only then it takes the locks that it needs:
+//! the node's, and the parent's before it if the node is to be replaced. An upgrade succeeds only
+//! if its node is as it was entered, so what the caller decided upon still holds. In particular the
+//! parent still links to the node: a level that was put in between meanwhile changed the parent,
+//! and is not overwritten.
 //!
 //! A change that touches two nodes is written so that readers without versions are safe at
 //! each step: the protocol [`Rowex`](super::protocol::Rowex) lists what they rely on.
 //!
 //! # Prefixes
 //! Only [`STORED`] bytes of a prefix are in the node. Going down, a writer takes the rest for
-//! equal; at the end it compares with a record below the last node, mostly the one it came for, and
-//! if that shows a difference further up, goes down once more, to the node whose prefix has that
-//! byte. If the tree was changed in between so that this one is not right either, it restarts.
+//! equal; at the end it compares with a record below the last node, mostly the one it came for. If
+//! that differs further up, the writer descends once more, to the node whose prefix has that byte.
+//! If the tree was changed in between so that this one is not right either, it restarts.
 
 #![expect(unsafe_code, reason = "retires what left the tree")]
 
@@ -31,7 +31,7 @@ use ordna_base::index::Change;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Error, Key, Value};
 
-/// What a change did to the number of entries.
+/// The effect of a change on the number of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Same,
@@ -66,7 +66,7 @@ struct WritePath<'g, P: Protocol, M: Mode<P::Lock>> {
     compared: usize,
 }
 
-/// What the descent found in the last node.
+/// The descent's result in the last node.
 #[derive(Clone, Copy)]
 enum Spot<'g> {
     /// The key leaves the node's prefix at this byte.

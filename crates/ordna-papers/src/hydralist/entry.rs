@@ -1,4 +1,4 @@
-//! What a slot of a data node holds: two words, whatever the kinds of key and value.
+//! Slots of a data node: two words, whatever the kinds of key and value.
 //!
 //! | key | value | first word | second word |
 //! |---|---|---|---|
@@ -31,7 +31,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// What is compared first.
+    /// The head of the key.
     #[inline]
     pub fn head(&self) -> u64 {
         self.head.load(Ordering::Relaxed)
@@ -56,7 +56,7 @@ impl Slot {
     }
 }
 
-/// What a slot held when it was read.
+/// A copy of a slot.
 pub struct Entry<K: Key + ?Sized, V: Value + ?Sized> {
     head: u64,
     word: u64,

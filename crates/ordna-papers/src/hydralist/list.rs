@@ -12,8 +12,8 @@
 //! 3. A node dies by being merged into its predecessor, under both locks, taken from left to right.
 //!    Its lock is then obsolete, and its `prev` never changes again: it leads to the node that has
 //!    its range.
-//! 4. A dead node's `prev` counts as a reference to the heir, so the way exists as long as
-//!    any thread can come to the dead node (see `node`). Its `next` does not: no thread follows it.
+//! 4. A dead node's `prev` counts as a reference to the heir. So the way exists as long as any
+//!    thread can come to the dead node (see `node`). Its `next` does not: no thread follows it.
 //!
 //! # Finding the node of a key
 //! From wherever the search began: off a dead node to its heir, back while the anchor is above the
@@ -64,7 +64,7 @@ static ZERO: u64 = 0;
 /// How many lookups of a batch are under way at once.
 const LANES: usize = 16;
 
-/// What an operation looks for the node of.
+/// The key whose node a descent looks for.
 pub enum Goal<'k, K: ?Sized> {
     /// A key, with its head.
     At(u64, &'k K),

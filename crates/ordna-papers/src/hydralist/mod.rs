@@ -124,7 +124,7 @@ where
         self.list.updates.run(&self.list.collector.pin());
     }
 
-    /// What the index has counted since it was made. Counts of other threads' writes under way may
+    /// The index's counts since it was made. Counts of other threads' writes under way may
     /// be missing.
     pub fn statistics(&self) -> Statistics {
         let counters = &self.list.counters;

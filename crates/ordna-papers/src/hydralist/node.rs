@@ -1,10 +1,10 @@
 //! A data node: its layout, and what is done inside one.
 //!
 //! # Contract
-//! All fields that change are atomics. They are written under the node's lock, except `prev`, which
-//! is written under the lock of the predecessor, and `order`, which belongs to the thread that set
-//! [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the node, read,
-//! and use what they read once the token holds.
+//! All fields that change are atomics. The lock of the node covers all writes, except to `prev`,
+//! which is written under the lock of the predecessor, and `order`, which belongs to the thread
+//! that set [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the
+//! node, read, and use what they read once the token holds.
 //!
 //! # Layout (64 slots)
 //!
@@ -24,20 +24,19 @@
 //! the next node. For byte strings it decides unless the heads are equal.
 //!
 //! # The sorted order
-//! It is worked out (see `order`) by the first walk that comes by after a write, and kept with the
-//! version for which it is right. A split leaves the entries of both halves in slots that stand in
-//! order. `BUSY` keeps two walks from writing it at once. A walk that reads it while another one
+//! It is worked out (see `order`) by the first walk that comes by after a write, and stands beside
+//! the version for which it is right. A split leaves the entries of both halves in slots that stand
+//! in order. `BUSY` keeps two walks from writing it at once. A walk that reads it while another one
 //! replaces it, which can only be for a later version, is told by its own token: the bytes are
 //! stored with release ordering after the later version was read.
 //!
 //! # Following records
 //! A reader follows a record's address before it validates, so the address must be sound whatever
 //! has happened since it took its token. It loads the bitmap with acquire ordering, after it took
-//! its guard, and follows only what it then loads from slots that were in use in that bitmap, or
-//! that a sorted order names, all of which were in use during the guard. What such a slot holds
-//! from then on is the record that was in use, or one that came later: both are freed after the
-//! guard. (What a slot out of use still holds may be long freed.) Whether it is the right record,
-//! the token tells.
+//! its guard. It follows only words of slots that were in use in that bitmap, or that a sorted
+//! order names: all of them were in use during the guard. What such a slot holds from then on is
+//! the record that was in use, or one that came later: both are freed after the guard. (What a slot
+//! out of use still holds may be long freed.) Whether it is the right record, the token tells.
 //!
 //! # References
 //! A node stands in the list, in search layers, in log entries, and in the forward pointers of dead
@@ -82,7 +81,7 @@ pub enum NodeSearch {
     Fingerprints(InstructionSet),
 }
 
-/// What was read has changed meanwhile.
+/// The words read have changed meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed;
 

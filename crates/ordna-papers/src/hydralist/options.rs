@@ -1,4 +1,4 @@
-//! Which parts of the index are in use.
+//! Switches for the parts of the index.
 
 use super::node::NodeSearch;
 use ordna_base::simd::InstructionSet;
@@ -16,7 +16,7 @@ pub enum Update {
     OnDemand,
 }
 
-/// Which parts of the index are in use: all, unless for the paper's factor analysis (figure 9).
+/// Switches for the parts of the index: all are on but in the paper's factor analysis (figure 9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Entries stand in order and are searched by bisection, not by fingerprint.

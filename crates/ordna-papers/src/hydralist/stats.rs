@@ -1,4 +1,4 @@
-//! What the index counts about itself.
+//! Counters of the index.
 
 use ordna_base::sync::StripedCounter;
 
@@ -28,7 +28,7 @@ impl Counters {
     }
 }
 
-/// What an index has counted since it was made.
+/// The counts of an index since it was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {

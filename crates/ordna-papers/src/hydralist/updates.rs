@@ -10,8 +10,8 @@
 //!
 //! # Order
 //! Times order what follows from each other (`Clock`), but a merged log is no clean cut: a thread
-//! may log a removal after the combiner has passed its log while the insertion before it, in a log
-//! that the combiner comes to later, or earlier in the next round, is in another merged log. So a
+//! may log a removal after the combiner has passed its log. The insertion before it, in a log that
+//! the combiner comes to later, or earlier in the next round, is then in another merged log. So a
 //! step decides by the state of the node and not by the order of steps:
 //!
 //! - an insertion of a dead node is skipped. A node dies before its removal is logged, so an
@@ -31,7 +31,7 @@
 //! (§4.4.2, §4.4.3); counts do not depend on when threads run.
 //!
 //! # Lag
-//! What is logged and not carried out is bounded: a writer that finds more than the limit waits,
+//! The number of logged entries is bounded: a writer that finds more than the limit waits,
 //! holding nothing, until the replicas are within it. Threads in the background sleep while there
 //! is nothing to do.
 //!
@@ -61,12 +61,13 @@ use ordna_base::sync::{
 /// How long the combiner gathers before it merges again (§4.4.1).
 const INTERVAL: Duration = Duration::from_micros(200);
 
-/// What has an anchor, can die, and is kept by references: a data node, or a model's stand-in.
+/// A node with an anchor that can die and is kept by references: a data node, or a model's
+/// stand-in.
 ///
 /// # Safety
-/// The anchor and its place never change, and the value is not freed before its last reference is
-/// given up and the guards are gone that were there then: those of the collector whose guards its
-/// owner passes to [`Updates::apply`] and [`Updates::run`], and holds while it uses a search layer.
+/// The anchor and its address never change. The value is not freed before its last reference is
+/// given up and all guards of that moment have ended: those of the collector whose guards its owner
+/// passes to [`Updates::apply`] and [`Updates::run`], and holds while it uses a search layer.
 pub unsafe trait Anchored: Send + Sync + 'static {
     /// The kind of the anchor.
     type Key: Key + ?Sized;
@@ -91,7 +92,7 @@ pub unsafe trait Anchored: Send + Sync + 'static {
     unsafe fn release(&self, times: usize, guard: &Guard<'_>);
 }
 
-/// What happened to a node.
+/// A change of the data list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It came by a split.
@@ -209,7 +210,7 @@ impl<T: Anchored, L> Drop for Turn<'_, T, L> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these locks is whole between any two statements.
+    // The data behind these locks are whole between any two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

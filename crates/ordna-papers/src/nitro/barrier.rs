@@ -30,7 +30,7 @@
 //!
 //! # Progress
 //! Entering is lock-free (it is repeated only if a session was closed meanwhile), leaving is
-//! wait-free but for the last thread of a session, which takes a lock to free.
+//! wait-free. But the last thread of a session takes a lock to free.
 //!
 //! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice,
 //! which does not scale; the shards are ours. `tests/models/loom_nitro_barrier.rs` is its model;

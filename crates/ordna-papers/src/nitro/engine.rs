@@ -23,7 +23,7 @@
 //! absent.
 //!
 //! # Reading at a term
-//! At most one version of a key was alive at the end of a settled term, and it stays linked while a
+//! At most one version of a key was alive at the end of a settled term. It stays linked while a
 //! snapshot of the term lives. It is the last one born up to the term, unless it died by then.
 
 use std::borrow::Borrow;

@@ -30,7 +30,7 @@ const BATCH: usize = 2048;
 pub type Batch<K, V> = Vec<DeadVersion<K, V>>;
 
 #[repr(align(128))]
-struct List<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
+struct GarbageList<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
 
 pub struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
     pub batches: VecDeque<Batch<K, V>>,
@@ -44,7 +44,7 @@ pub struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
 
 /// Dead versions on their way to collection.
 pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
-    lists: Box<[List<K, V>]>,
+    lists: Box<[GarbageList<K, V>]>,
     queue: Mutex<Queue<K, V>>,
     /// Versions in the queue.
     queued: AtomicUsize,
@@ -64,7 +64,7 @@ pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     pub fn new(collectors: usize, order: Order) -> Self {
         Self {
-            lists: (0..STRIPES).map(|_| List(Mutex::new(Vec::new()))).collect(),
+            lists: (0..STRIPES).map(|_| GarbageList(Mutex::new(Vec::new()))).collect(),
             queue: Mutex::new(Queue {
                 batches: VecDeque::new(),
                 at_work: 0,

@@ -44,7 +44,8 @@ use ordna_base::sync::{Backoff, check, fault, notice, point};
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    /// Shows the value of `key` to `change` and carries out its answer. The key has passed its check.
+    /// Shows the value of `key` to `change` and carries out its answer. The key has passed its
+    /// check.
     pub fn apply<T, F>(
         &self,
         key: &K,

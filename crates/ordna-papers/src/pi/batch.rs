@@ -27,9 +27,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     /// Single reads do not wait for batches, and may see some of a batch's writes before others.
     ///
     /// O(n log n) for the sort, O(log N) for each query, overlapped, and the entries of ranges.
-    /// Linearization point of each write:
-    /// the end of the write section of its data node, or the store of its value. Source: the PI
-    /// paper, §3.2.
+    /// Linearization point of each write: the end of the write section of its data node, or the
+    /// store of its value. Source: the PI paper, §3.2.
     ///
     /// # Errors
     /// A key or value to be inserted is too long: nothing of the batch is executed.

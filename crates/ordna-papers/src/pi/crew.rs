@@ -14,8 +14,8 @@
 //! Pieces belong to the node that holds their part of the key range, and pieces are of about equal
 //! size: a node's share of them is its share of the queries. Threads take pieces of their own node
 //! first and then what other nodes have left. So the threads at work on a node's queries are in
-//! proportion to them, and a node whose threads are used up has its work offloaded (§4.3.2,
-//! §4.3.3), without a plan made beforehand.
+//! proportion to them. A node whose threads are used up has its work offloaded (§4.3.2, §4.3.3),
+//! without a plan made beforehand.
 //!
 //! Source: the PI paper, Algorithm 1; that waiting callers lend a hand is ours.
 

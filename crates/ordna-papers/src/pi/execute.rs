@@ -2,13 +2,13 @@
 //!
 //! # Protocol
 //! A batch is sorted by key, queries of one key in the order of submission. It is cut into pieces
-//! of about equal numbers of queries, and each cut is moved down to the *interception* of its first
+//! of about equal numbers of queries. Each cut is moved down to the *interception* of its first
 //! query, the data node to which the layer routes it (Definition 4): all queries from that node's
 //! anchor on go to the piece behind (Algorithm 3). So a piece owns the stretch of the list from its
-//! first interception up to that of the next piece, and no node is touched by two threads. The
-//! paper's threads find all interceptions first and then hand queries to their neighbours by
-//! message; here each cut is found by routing one key, before the work is given out, so there is no
-//! barrier between traversing and executing.
+//! first interception up to that of the next piece. No two threads touch a node. The paper's
+//! threads find all interceptions first and then hand queries to their neighbours by message; here
+//! each cut is found by routing one key, before the work is given out, so there is no barrier
+//! between traversing and executing.
 //!
 //! A piece is worked on in groups: all keys of a group go one level down before any goes the next,
 //! and what each needs there is fetched meanwhile (§4.3.4).
@@ -65,7 +65,7 @@ pub struct Piece<'a, K: Key + ?Sized> {
     pub lower: Option<&'a K>,
     pub upper: Option<&'a K>,
     /// The NUMA node that it belongs to.
-    pub home: usize,
+    pub numa_node: usize,
 }
 
 /// Moves a cut down to the first query of its interception.
@@ -136,18 +136,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             cuts.extend(borders.iter().map(|place| begin(*place)));
             cuts.sort_unstable();
         }
-        let home = |place: usize| borders.partition_point(|border| *border <= place);
+        let numa_node = |place: usize| borders.partition_point(|border| *border <= place);
         let mut pieces: Vec<Piece<'g, K>> =
-            vec![Piece { number: 0, from: 0, to: items.len(), lower: None, upper: None, home: 0 }];
+            vec![Piece { number: 0, from: 0, to: items.len(), lower: None, upper: None, numa_node: 0 }];
         for (place, from) in cuts.into_iter().filter(|(place, _)| *place > 0) {
             let anchor = anchor_of(layer, place);
             let Some(last) = pieces.last_mut() else { continue };
             if from == 0 {
-                last.home = home(place);
+                last.numa_node = numa_node(place);
             } else if last.from < from && from < items.len() {
                 (last.to, last.upper) = (from, Some(anchor));
-                let (number, lower, home) = (last.number + 1, Some(anchor), home(place));
-                pieces.push(Piece { number, from, to: items.len(), lower, upper: None, home });
+                let (number, lower, numa_node) = (last.number + 1, Some(anchor), numa_node(place));
+                pieces.push(Piece { number, from, to: items.len(), lower, upper: None, numa_node });
             }
         }
         pieces
@@ -215,12 +215,12 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
         if let [_] = &done[..] {
             one(0);
         } else {
-            let mut homes: Vec<VecDeque<usize>> = Vec::new();
+            let mut by_node: Vec<VecDeque<usize>> = Vec::new();
             for (number, (piece, _)) in done.iter().enumerate() {
-                homes.resize_with(homes.len().max(piece.home + 1), VecDeque::new);
-                homes[piece.home].push_back(number);
+                by_node.resize_with(by_node.len().max(piece.numa_node + 1), VecDeque::new);
+                by_node[piece.numa_node].push_back(number);
             }
-            self.turn.run(homes, &one);
+            self.turn.run(by_node, &one);
         }
         let results = done.into_iter().map(|(_, result)| result.into_inner());
         results.filter_map(|result| result.unwrap_or_else(PoisonError::into_inner)).collect()

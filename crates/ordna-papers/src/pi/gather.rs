@@ -2,10 +2,10 @@
 //!
 //! # Protocol
 //! A caller puts its query into the queue and then takes the *lead*, a lock. The leader takes all
-//! queries that are queued by then, its own among them unless a leader before took it, executes
+//! queries that are queued by then, its own among them unless a leader before took it. It executes
 //! them as one batch and writes the answers. While one leads, others queue up; so under contention
-//! batches form by themselves. A delay makes a leader wait for company first, at most that long.
-//! If a leader panics, so do the callers whose queries it took: whether those have been executed is
+//! batches form by themselves. A delay makes a leader wait for company first, at most that long. If
+//! a leader panics, so do the callers whose queries it took: whether those have been executed is
 //! not known.
 //!
 //! Each query takes effect while its caller waits for it, so it is linearizable. A caller never

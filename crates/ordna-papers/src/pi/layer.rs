@@ -12,9 +12,9 @@
 //! below, as the paper's four keys route to five (Figure 2). Place 9e + j of the next level belongs
 //! to entry e, so the routing table is arithmetic. The lowest level routes to the data nodes. The
 //! paper draws heights at random with p = 1/4, so that nodes can be linked into upper levels one by
-//! one; but its layer is only ever built whole, so here every node is in the lowest level and every
-//! ninth entry of a level in the one above: the same search with fewer levels and no walking along
-//! them.
+//! one; but its layer is only ever built whole. So here every node is in the lowest level, and
+//! every ninth entry of a level in the one above: the same search with fewer levels and no walking
+//! along them.
 //!
 //! Byte-string keys: an entry holds eight-byte heads behind the bytes that all keys of its range
 //! share. A key that comes to an entry lies in its range, so the heads decide; only where the key's

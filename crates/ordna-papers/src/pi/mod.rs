@@ -69,7 +69,7 @@ pub struct Options {
     pub rebuild_threads: usize,
     /// Whether a thread of its own rebuilds, or the caller whose write made it due.
     pub rebuild_in_background: bool,
-    /// What compares keys.
+    /// The instructions that compare keys.
     pub instructions: InstructionSet,
     /// Queries that go down the layer together, at most 32; 1: one after the other.
     pub group: usize,

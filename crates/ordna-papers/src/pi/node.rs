@@ -267,7 +267,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         }
     }
 
-    /// What stands at a position, for readers to use once they have validated, and for the owner.
+    /// The entry at a position, for readers to use once they have validated, and for the owner.
     #[inline]
     pub fn entry(&self, at: usize) -> Entry<K, V> {
         Entry { head: self.head(at), slot: self.slot(at), kinds: PhantomData }

@@ -2,15 +2,15 @@
 //!
 //! # Protocol
 //! All ranges of a batch are answered before its first write is executed, while no thread writes.
-//! What was submitted before a range and what came after it is told by the *overlay*: over the
+//! The *overlay* separates queries submitted before a range from those behind it: over the
 //! entries of the list are laid those inserts and deletes of the batch that lie in the range and
 //! were submitted earlier. They are at hand: the batch is sorted.
 //!
 //! A piece's owner answers the parts of ranges in its stretch. The pieces are asked in order: first
 //! that in which the range begins; where it ends there, or has as many entries as its limit, no
 //! other is. The ranges that are left go on in the next two pieces at once, then in four, and so
-//! on. So fewer pieces are asked beyond the one that fills a limit than up to it, and a range over
-//! the whole index is done by all threads after a few rounds.
+//! on. So fewer pieces are asked beyond the one that fills a limit than up to it. A range over the
+//! whole index is done by all threads after a few rounds.
 //!
 //! Source: the PI paper, §3.2.5; the rounds and the overlay are ours.
 

@@ -5,16 +5,16 @@
 //!
 //! 1. takes the list of dead nodes: unlinked by now, so the scan below cannot meet them;
 //! 2. scans the list of data nodes, in parts if it has several threads, and builds a layer. Owners
-//!    go on writing: what is split off behind the scan is found by walking, and what is absorbed
-//!    behind it stays in the new layer as a dead place, and in the next list of dead nodes;
-//! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes
-//!    the new. The old layer and the dead nodes of step 1, which only it may name, are retired
-//!    together, and given back when the last batch or reader that pinned before the swap has ended.
+//!    go on writing: a node split off behind the scan is found by walking. A node absorbed behind
+//!    it stays in the new layer as a dead one, and in the next list of dead nodes;
+//! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes the
+//!    new. The old layer and the dead nodes of step 1, which only it may name, are retired
+//!    together. They are freed when the last batch or reader that pinned before the swap has ended.
 //!    A writer among them leaves the nodes to the daemon: freeing many nodes would delay it.
 //!
 //! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
-//! (15 % by default, §4.3.5), or when the steps that writes had to walk because the layer is stale,
-//! on over split nodes and back over dead places, are as many as its nodes: walking has then cost
+//! (15 % by default, §4.3.5). It is due too when writes had to walk as many steps as the layer has
+//! nodes because it is stale, on over split nodes and back over dead ones: walking has then cost
 //! what rebuilding costs.
 //!
 //! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends
@@ -54,7 +54,7 @@ pub struct Plan {
     pub in_background: bool,
 }
 
-/// What the daemon is told.
+/// A message to the daemon.
 struct Orders<K: Key + ?Sized, V: Value + ?Sized> {
     stop: bool,
     thread: Option<JoinHandle<()>>,
@@ -88,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Garbage<K, V> {
     }
 }
 
-/// What a rebuild has put out of use, as it is retired.
+/// The layer and nodes that a rebuild replaced, as they are retired.
 struct Old<K: Key + ?Sized, V: Value + ?Sized> {
     layer: *mut Layer<K, V>,
     dead: Vec<NodeRef<K, V>>,
@@ -136,7 +136,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Rebuilder<K, V> {
     }
 }
 
-/// What the index and its daemon share.
+/// State that the index and its daemon share.
 pub struct Shared<K: Key + ?Sized, V: Value + ?Sized> {
     pub storage: Storage<K, V>,
     pub rebuilder: Rebuilder<K, V>,

@@ -118,7 +118,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let mut section = Section::new();
-        // What is left lies below this node's anchor; `None`: below the upper bound.
+        // The entries left lie below this node's anchor; `None`: below the upper bound.
         let mut limit: Option<NodeRef<K, V>> = None;
         let layer = self.layer(guard);
         let mut chain: Vec<NodeRef<K, V>> = Vec::new();

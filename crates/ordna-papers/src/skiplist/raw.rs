@@ -17,10 +17,10 @@
 //! 2. A link is marked (low bit) once and then frozen. A node's upper links are all marked before
 //!    its level-0 link is: a node whose link at some level was seen unmarked was in the list then.
 //! 3. Levels are sorted. New nodes are linked behind an unmarked predecessor with a smaller key and
-//!    in front of the first unmarked node with a key not smaller, marked ones between them having
-//!    been unlinked. So no live node of a key stands before a dead one of the same key, where the
-//!    search that is to unlink the dead one would end too early. A search may see a node above
-//!    before it dies and below afterwards: hence the check for a twin in `link_upper`.
+//!    in front of the first unmarked node with a key not smaller. Marked nodes between them are
+//!    unlinked before. So no live node of a key stands before a dead one of the same key. The
+//!    search that is to unlink the dead one would end there too early. A search may see a node
+//!    above before it dies and below afterwards: hence the check for a twin in `link_upper`.
 //! 4. A node is retired once, after it is unreachable: the later of its inserter (done linking the
 //!    upper levels: `LINKED`) and its remover (all links marked: `MARK` on link 0) unlinks it at
 //!    every level and then retires it. Both tags are set by exchanges of the same word, link 0, so
@@ -43,8 +43,8 @@
 //! Harris', the multi-level protocol Fraser's and Herlihy and Shavit's; the Nitro paper (§2) names
 //! both. Towers grow with p = 1/2 and not the paper's 1/4: measured with 10 M random `u64` (and
 //! nodes eight bytes larger than today's), p = 1/4 saves 6 bytes a key and makes lookups a third
-//! slower (a level then has 2.5 nodes on a search's way instead of 1.5, each of them a cache miss
-//! on the lowest levels).
+//! slower. A level then has 2.5 nodes on a search's way instead of 1.5, each of them a cache miss
+//! on the lowest levels.
 
 mod change;
 mod list;
@@ -52,7 +52,7 @@ mod node;
 mod search;
 mod shortcuts;
 mod upkeep;
-mod walk;
+mod list_walk;
 
 pub use self::list::{LANES, List};
 pub use self::node::{MAX_HEIGHT, NodeRef};

@@ -186,7 +186,7 @@ impl<K: Key + ?Sized> Post<K> {
     }
 }
 
-/// What the updater has.
+/// The updater's state.
 struct State<K: Key + ?Sized> {
     first: Post<K>,
     standby: Standby<Table<Post<K>>>,

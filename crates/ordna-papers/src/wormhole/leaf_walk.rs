@@ -30,7 +30,7 @@ const FEW: usize = 8;
 
 /// Where a walk goes on: nothing from there on was returned yet.
 #[derive(Clone, Copy)]
-enum Place<'s, K: ?Sized> {
+enum Resume<'s, K: ?Sized> {
     /// At a bound of the caller; the tag of its key.
     Bound(Bound<&'s K>, u16),
     /// At this anchor, upwards, or below it, downwards.
@@ -83,8 +83,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         let bound = if up { lower } else { upper };
         let mut right = None;
         let (mut leaf, mut place) = match bound {
-            Bound::Unbounded if up => (self.first(), Place::Bound(bound, 0)),
-            Bound::Unbounded => (self.table(&section).last(), Place::Bound(bound, 0)),
+            Bound::Unbounded if up => (self.first(), Resume::Bound(bound, 0)),
+            Bound::Unbounded => (self.table(&section).last(), Resume::Bound(bound, 0)),
             Bound::Included(key) | Bound::Excluded(key) => {
                 let radix = key.radix();
                 let target = self.search(radix.as_ref(), &section);
@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
                 self.try_sort(target.leaf, &section);
                 let (leaf, ticket) = self.cover(&target, key, radix.as_ref(), &section);
                 right = Some(Right::Ticket(ticket));
-                (leaf, Place::Bound(bound, target.tag))
+                (leaf, Resume::Bound(bound, target.tag))
             }
         };
         let mut run = Run { words: [MaybeUninit::uninit(); LEAF], len: 0 };
@@ -139,7 +139,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             if none_left {
                 return;
             }
-            (leaf, place) = (beside, Place::Anchor(anchor));
+            (leaf, place) = (beside, Resume::Anchor(anchor));
         }
     }
 
@@ -147,7 +147,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     fn regain<'s>(
         &self,
         leaf: Leaf<K, V, S, LEAF>,
-        place: &Place<'_, K>,
+        place: &Resume<'_, K>,
         up: bool,
         locked: bool,
         section: &'s Section<'_>,
@@ -164,11 +164,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         let key_side = if up { Side::From } else { Side::Below };
         match place {
             // Upwards there is nothing below the first leaf, downwards nothing above the last.
-            Place::Bound(Bound::Unbounded, _) if up => settle(&[], Side::From),
-            Place::Bound(Bound::Unbounded, _) => settle(&[], Side::Last),
-            Place::Bound(Bound::Included(key), _) => settle(key.radix().as_ref(), Side::From),
-            Place::Bound(Bound::Excluded(key), _) => settle(key.radix().as_ref(), key_side),
-            Place::Anchor(anchor) => settle(anchor, key_side),
+            Resume::Bound(Bound::Unbounded, _) if up => settle(&[], Side::From),
+            Resume::Bound(Bound::Unbounded, _) => settle(&[], Side::Last),
+            Resume::Bound(Bound::Included(key), _) => settle(key.radix().as_ref(), Side::From),
+            Resume::Bound(Bound::Excluded(key), _) => settle(key.radix().as_ref(), key_side),
+            Resume::Anchor(anchor) => settle(anchor, key_side),
         }
     }
 
@@ -179,7 +179,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     fn copy(
         leaf: Leaf<K, V, S, LEAF>,
         right: Right<'_, S>,
-        place: &Place<'_, K>,
+        place: &Resume<'_, K>,
         up: bool,
         want: usize,
         run: &mut Run<LEAF>,
@@ -250,17 +250,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     unsafe fn rank_of(
         leaf: Leaf<K, V, S, LEAF>,
         order: &Order<LEAF>,
-        place: &Place<'_, K>,
+        place: &Resume<'_, K>,
         up: bool,
         valid: impl Fn() -> bool,
     ) -> Result<usize, Stale> {
         // SAFETY: handed on from the caller.
         unsafe {
             match place {
-                Place::Bound(Bound::Unbounded, _) => Ok(if up { 0 } else { order.len() }),
-                Place::Bound(Bound::Included(key), tag)
-                | Place::Bound(Bound::Excluded(key), tag) => {
-                    let included = matches!(place, Place::Bound(Bound::Included(_), _));
+                Resume::Bound(Bound::Unbounded, _) => Ok(if up { 0 } else { order.len() }),
+                Resume::Bound(Bound::Included(key), tag)
+                | Resume::Bound(Bound::Excluded(key), tag) => {
+                    let included = matches!(place, Resume::Bound(Bound::Included(_), _));
                     // Whether the key itself counts among those below.
                     let with = up != included;
                     match leaf.find(key, *tag, &valid)? {
@@ -271,8 +271,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
                         None => leaf.rank(order, valid, |other| other < *key),
                     }
                 }
-                Place::Anchor(anchor) if up && leaf.anchor_bytes() == *anchor => Ok(0),
-                Place::Anchor(anchor) => {
+                Resume::Anchor(anchor) if up && leaf.anchor_bytes() == *anchor => Ok(0),
+                Resume::Anchor(anchor) => {
                     leaf.rank(order, valid, |other| other.radix().as_ref() < *anchor)
                 }
             }

@@ -60,7 +60,7 @@ pub struct Target<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize
     pub tag: u16,
     /// Steps up to this one are known to the table.
     version: u64,
-    /// What is still to be compared.
+    /// The result of the table's search, still to be compared.
     found: Found<Leaf<K, V, S, LEAF>>,
 }
 
@@ -74,7 +74,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Target<K, V
     }
 }
 
-/// Which leaf a point belongs to, if it is an anchor itself.
+/// The leaf of a point that is an anchor itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The leaf of that anchor: the point is a key.

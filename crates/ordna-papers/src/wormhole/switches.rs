@@ -1,6 +1,6 @@
 //! The switches of the paper's factor analysis.
 
-/// Which of the paper's optimizations are in use: all, unless for its factor analysis (figure 11).
+/// The paper's optimizations: all are on but in its factor analysis (figure 11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switches {
     /// Slots of the table are compared by tag; else every prefix in a bucket is compared in full.

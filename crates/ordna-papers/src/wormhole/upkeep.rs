@@ -4,8 +4,8 @@
 //! A writer that splits or merges makes its step *under the log's lock*: it numbers the step, marks
 //! the two halves of a split with the number, relinks the list and appends to the log. So the log
 //! is the history of the list, and the table after step n is exact for the list after step n. A
-//! reader that comes to a leaf through the table of version v, and finds the leaf marked with a
-//! number not above v, knows that the leaf has all that the table said it has; else it goes by the
+//! reader comes to a leaf through the table of version v. If the leaf is marked with a number not
+//! above v, the reader knows that the leaf has all that the table said it has; else it goes by the
 //! anchors.
 //!
 //! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
@@ -102,9 +102,9 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         self.logged.load(Ordering::Relaxed).saturating_sub(published)
     }
 
-    /// Takes what is in the log into the standby table and publishes it, if it is worth it and no
-    /// other thread does, and readers have left the standby. Calls `retire` with leaves that are
-    /// now in neither table. Waits for no thread.
+    /// Applies the log to the standby table and publishes that. Does nothing if the log is short,
+    /// if another thread publishes, or while readers use the standby. Calls `retire` with leaves
+    /// that are now in neither table. Waits for no thread.
     pub fn maintain(&self, grace: &impl Grace, retire: impl FnMut(P)) {
         if self.lag() < self.wanted.load(Ordering::Relaxed) {
             return;
@@ -201,7 +201,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
     /// Compares the published table, with what is still in the log, with the list.
     ///
     /// # Errors
-    /// What differs first.
+    /// The first difference.
     pub fn audit(&self, leaves: &[P]) -> Result<(), String> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

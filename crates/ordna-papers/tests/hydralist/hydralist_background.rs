@@ -227,7 +227,8 @@ fn an_index_is_dropped_right_after_its_last_write() {
     }
 }
 
-/// A search layer that panics at the steps of the anchor `AT`, or, if that is 0, in every fifth one.
+/// A search layer that panics at the steps of the anchor `AT`, or, if that is 0, in every fifth
+/// one.
 #[derive(Default)]
 struct Fragile<L, const AT: u64> {
     inner: L,

@@ -84,7 +84,7 @@ fn masked(byte: u8, first: usize, last: usize) -> u8 {
     byte & (0xFF >> first) & (0xFF_u16 << (7 - last)) as u8
 }
 
-/// Which bits of each byte lie between two bits of a value: byte, first bit, last bit.
+/// The bits of each byte between two bits of a value: byte, first bit, last bit.
 fn bytes_of(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let bits = move |byte: usize| {
         let first = if byte == start / 8 { start % 8 } else { 0 };

@@ -104,7 +104,7 @@ fn invalid(command: &str) -> String {
     format!("ERR invalid expire time in '{command}' command")
 }
 
-/// Which expiries EXPIRE may replace.
+/// The expiries that EXPIRE may replace.
 #[derive(Default)]
 struct Only {
     absent: bool,

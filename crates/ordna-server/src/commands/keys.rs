@@ -18,7 +18,7 @@ use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
 use crate::stored::{self, Kind};
-use crate::walk::{Form, Purpose, Walk};
+use crate::long_walk::{Form, Purpose, Walk};
 
 const SECOND: KeyPositions = (2, 2, 1);
 const FLUSH: &[&str] = &["write", "@dangerous", "@every_key"];

@@ -2,8 +2,8 @@
 //!
 //! A payload is the type (0: string, 4: hash, 16: hash as a listpack), the value, the version of
 //! the format (two bytes) and a CRC-64, all numbers little-endian. A string is a length and as many
-//! bytes, or an integer of 1, 2 or 4 bytes, or text compressed by LZF, which `RESTORE` reads and
-//! `DUMP` does not write.
+//! bytes, or an integer of 1, 2 or 4 bytes, or text compressed by LZF. `RESTORE` reads such text;
+//! `DUMP` never writes it.
 
 use crc::{CRC_64_REDIS, Crc};
 use ordna::Put;

@@ -10,7 +10,7 @@ use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::NO_KEY;
 use crate::stored;
-use crate::walk::{Form, Purpose, Walk, key_of_token};
+use crate::long_walk::{Form, Purpose, Walk, key_of_token};
 
 const NEAR: &[&str] = &["readonly", "fast", "@every_key"];
 const REMOVE_ALL: &[&str] = &["write", "@every_key"];

@@ -120,7 +120,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(Outcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_command()))))
 }
 
-/// Which keys SET may set.
+/// The keys that SET may set.
 enum Condition<'a> {
     Always,
     IfAbsent,

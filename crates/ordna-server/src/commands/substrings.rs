@@ -1,6 +1,6 @@
 //! Commands on parts of values.
 //!
-//! What grows a value costs the bytes written, amortized: the store keeps room behind it.
+//! A write that grows a value costs the bytes written, amortized: the store keeps room behind it.
 //! `SETRANGE` inside a value copies the value.
 
 use ordna::value;

@@ -8,12 +8,13 @@
 //! the keyspace alone for such a GET.)
 //!
 //! Nor does the memory limit leave a part of it undone. As in Redis, a command that needs memory is
-//! refused when it is queued if there is none, EXEC is if there is none any more, and once begun it
-//! is executed to its end. Here each counts as if it set new keys, so it is begun only if there is
-//! room for those; what copies of older values take, kept by snapshots, may exceed the limit.
+//! refused when it is queued if there is none. EXEC is refused if there is none any more. Once
+//! begun, EXEC runs to its end. Here each counts as if it set new keys, so it is begun only if
+//! there is room for those; what copies of older values take, kept by snapshots, may exceed the
+//! limit.
 //!
-//! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to see
-//! the writes before it, and so do other clients from then on.
+//! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to
+//! see the writes before it, and so do other clients from then on.
 
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;

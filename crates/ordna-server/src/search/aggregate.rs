@@ -21,7 +21,7 @@ const OVERHEAD: usize = 16;
 /// Rows that SORTBY leaves without LIMIT or MAX, as in RediSearch.
 const SORTED: usize = 10;
 
-/// What a group counts.
+/// One figure of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reducer {
     pub function: Function,
@@ -328,7 +328,7 @@ fn kind_of(schema: &Schema, load: &Load, before: &[Step], name: &str) -> Option<
 fn rows(plan: &Plan<'_>, schema: &Schema, load: &Load, steps: &[Step]) -> Result<Table, String> {
     let mut fields = load.fields.clone();
     let mut columns: Vec<String> = fields.iter().map(|(name, _)| name.clone()).collect();
-    // What steps up to a group name need not be loaded if it is of the schema.
+    // Fields that steps up to a group name need not be loaded if it is of the schema.
     for step in steps {
         let (mut names, mut is_last): (Vec<&String>, _) = (Vec::new(), false);
         match step {

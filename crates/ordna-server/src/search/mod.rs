@@ -1,4 +1,4 @@
-//! What clients of RediSearch ask for: schemas, queries, plans, aggregations.
+//! The search of RediSearch: schemas, queries, plans, aggregations.
 
 pub mod aggregate;
 pub mod order;

@@ -4,8 +4,8 @@
 //! The candidates come from a cut of the indexes that holds everything written before the query
 //! began. Then a snapshot of the keyspace is taken, from which each candidate is read and checked
 //! in full. No transaction of another client comes between the two. So each document returned is as
-//! it was at one moment and passes the query, and a document that passes from the begin of the query
-//! to its end is returned. A document that changes meanwhile is returned as it was before or after,
+//! it was at one moment and passes the query. A document that passes from the begin of the query to
+//! its end is returned. A document that changes meanwhile is returned as it was before or after,
 //! or, if it comes to pass by that change only, left out. The total of a query for all documents is
 //! that of the cut.
 //!

@@ -1,4 +1,4 @@
-//! What an index of `FT.CREATE` is of.
+//! The schema of an index of `FT.CREATE`.
 
 use ordna_secondary::{Explode, IndexDefinition, Kind, Part, lower};
 use serde::{Deserialize, Serialize};

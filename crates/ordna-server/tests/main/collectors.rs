@@ -1,5 +1,5 @@
-//! No more threads collect than are configured, and they sleep while there is nothing to do. In a process of
-//! its own, whose threads the test looks at.
+//! No more threads collect than are configured, and they sleep while there is nothing to do. In a
+//! process of its own, whose threads the test looks at.
 use std::time::{Duration, Instant};
 
 use crate::common::{Child, Client, spawn};

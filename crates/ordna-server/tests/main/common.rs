@@ -240,8 +240,8 @@ pub fn show(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("\\'", "'")
 }
 
-/// Whether a reply to TTL is the other one, or differs by no more than the time since `begin`, at or after
-/// which the deadline was set: on a machine that was held up, a second has gone.
+/// Whether a reply to TTL is the other one, or differs by no more than the time since `begin`, at
+/// or after which the deadline was set: on a machine that was held up, a second has gone.
 pub fn is_ttl(reply: &str, other: &str, begin: Instant) -> bool {
     let seconds = |reply: &str| -> Option<u64> {
         reply.strip_prefix(':')?.strip_suffix(r"\r\n")?.parse().ok()

@@ -1,8 +1,8 @@
 //! Histories of several clients over the wire, checked for linearizability as a whole: single keys,
 //! MGET, MULTI, neighbours, DEL of several keys, walks and scans.
 //!
-//! A state is the values of three keys. Each round begins with an empty keyspace and is short, so the
-//! search of Wing, Gong and Lowe ends soon. `cargo xtask wire` runs more of it.
+//! A state is the values of three keys. Each round begins with an empty keyspace and is short, so
+//! the search of Wing, Gong and Lowe ends soon. `cargo xtask wire` runs more of it.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

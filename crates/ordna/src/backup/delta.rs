@@ -1,10 +1,9 @@
-//! What a backup without a held snapshot may have missed (Nitro §5.3, turned round).
+//! The changes that a backup without a held snapshot may have missed (Nitro §5.3, turned round).
 //!
 //! # Contract
 //! All methods may be called by many threads at once. A writer asks [`Delta::needs`] before it
-//! changes a
-//! key, with the key's stripe held, and hands the state over at any time before [`Delta::finish`].
-//! [`Delta::passed`] is called by the worker of a range.
+//! changes a key, with the key's stripe held, and hands the state over at any time before
+//! [`Delta::finish`]. [`Delta::passed`] is called by the worker of a range.
 //!
 //! # Protocol
 //! The paper's collectors write what they unlink to delta files. Here the writers do, one step
@@ -31,7 +30,7 @@ use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, notice};
 
 use super::codec::{Stored, StoredKey};
 use super::error::BackupError;
@@ -127,7 +126,7 @@ impl<K: StoredKey + ?Sized> Delta<K> {
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => match &*lock(&range.passed) {
                 Passed::Nothing => true,
-                Passed::UpTo(last) => key > last.borrow() && !fault!("live.delta.equal_heads"),
+                Passed::UpTo(last) => notice!("live.delta.equal_heads", key > last.borrow()),
                 Passed::All => false,
             },
         }

@@ -22,7 +22,7 @@ pub(crate) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{SEGMENT}{number:010}"))
 }
 
-/// What a directory holds.
+/// The contents of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     /// Backups, by the segment at which each one's log begins.

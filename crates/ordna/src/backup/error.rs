@@ -24,7 +24,7 @@ pub enum BackupError {
         path: PathBuf,
         /// Where the damaged part begins, in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// The reason.
         what: String,
     },
     /// A later version of this program wrote the file.
@@ -63,7 +63,8 @@ pub enum BackupError {
         /// The file or directory that needs it.
         needed_by: PathBuf,
     },
-    /// Another process, or another store of this one, uses the directory, and did for half a second.
+    /// Another process, or another store of this one, uses the directory, and did for half a
+    /// second.
     #[error("{}: in use by another store or process", dir.display())]
     InUse {
         /// The directory.

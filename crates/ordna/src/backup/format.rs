@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crc32c::crc32c_append;
 
-use ordna_base::sync::fault;
+use ordna_base::sync::notice;
 
 use super::codec::Stored;
 use super::error::BackupError;
@@ -114,7 +114,7 @@ fn unpack_zstd(_: &[u8], _: u64) -> Result<Vec<u8>, String> {
     Err("this build has no zstd".to_owned())
 }
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// The entries of a range of keys, in order.
@@ -172,11 +172,12 @@ impl FileHeader {
         if bytes[..8] != kind.magic() {
             return Err(BackupError::damaged(path, 0, format!("no {kind:?} file of Ordna")));
         }
-        if word32(bytes, 44) != crc32c_append(0, &bytes[..44]) && !fault!("damage.header.crc") {
+        let crc = crc32c_append(0, &bytes[..44]);
+        if notice!("damage.header.crc", word32(bytes, 44) != crc) {
             return Err(BackupError::damaged(path, 0, "the checksum of the file header differs"));
         }
         let version = word32(bytes, 8);
-        if version > VERSION && !fault!("damage.header.version") {
+        if notice!("damage.header.version", version > VERSION) {
             let path = path.to_owned();
             return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
         }
@@ -220,7 +221,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word.copied().unwrap_or_default())
 }
 
-/// What a block is.
+/// The kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// Records.
@@ -274,7 +275,7 @@ impl BlockHeader {
     /// `None`: no block header of a file with this salt.
     fn decode(bytes: &[u8; BLOCK_HEADER], salt: u64) -> Option<Self> {
         let crc_differs = word32(bytes, 52) != header_crc(salt, bytes);
-        if bytes[..4] != MARKER || crc_differs && !fault!("damage.block.header_crc") {
+        if bytes[..4] != MARKER || notice!("damage.block.header_crc", crc_differs) {
             return None;
         }
         let kind = match bytes[4] {
@@ -567,9 +568,8 @@ impl BlockReader {
         }
         let mut payload = vec![0; usize::try_from(header.stored).unwrap_or(usize::MAX)];
         self.input.read_exact(&mut payload).map_err(BackupError::io(&self.path, "read"))?;
-        if crc32c_append(self.chain, &payload) != header.payload_crc
-            && !fault!("damage.block.payload_crc")
-        {
+        let crc = crc32c_append(self.chain, &payload);
+        if notice!("damage.block.payload_crc", crc != header.payload_crc) {
             return damaged("the checksum of a block differs");
         }
         header.compression.check(&self.path)?;

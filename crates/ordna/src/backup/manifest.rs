@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, notice};
 
 use super::codec::Stored;
 use super::error::BackupError;
@@ -36,7 +36,7 @@ pub struct FileEntry {
     pub from: Option<String>,
 }
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -104,10 +104,10 @@ impl Manifest {
             .strip_prefix(TITLE)
             .and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
             .ok_or_else(|| damaged(0, "the first line is not that of a manifest"))?;
-        if first != first_line(version, json) && !fault!("damage.manifest.crc") {
+        if notice!("damage.manifest.crc", first != first_line(version, json)) {
             return Err(damaged(0, "the checksum differs"));
         }
-        if version > VERSION && !fault!("damage.manifest.version") {
+        if notice!("damage.manifest.version", version > VERSION) {
             return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
         }
         serde_json::from_str(json).map_err(|error| {

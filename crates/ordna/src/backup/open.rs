@@ -2,9 +2,8 @@
 //!
 //! # Contract
 //! The directory holds at most one newest backup `backup-N`, and the segments of the log from N on.
-//! The
-//! state is the backup's, changed by the log's records in their order. Each opening ends the log
-//! where it is whole, and goes on in a new segment. A lock keeps other stores out.
+//! The state is the backup's, changed by the log's records in their order. Each opening ends the
+//! log where it is whole, and goes on in a new segment. A lock keeps other stores out.
 //!
 //! # Invariants
 //! 1. A segment is removed only once a backup that holds its records is in place, durably.
@@ -54,7 +53,7 @@ pub struct OpenOptions {
 
 type TakeKey = dyn Fn(Option<&[u8]>) + Send + std::marker::Sync;
 
-/// What takes the keys of repeated records.
+/// The callback that takes the keys of repeated records.
 #[derive(Clone)]
 struct LoggedKeys(Arc<TakeKey>);
 
@@ -136,7 +135,7 @@ impl OpenOptions {
     }
 }
 
-/// What an opening found.
+/// The report of an opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -180,7 +179,7 @@ pub struct Durability {
     pub last: Option<(Summary, u64)>,
     /// Why the last backup failed, if it did.
     pub last_error: Option<Arc<str>>,
-    /// What the opening found.
+    /// The report of the opening.
     pub recovery: Recovery,
 }
 
@@ -195,8 +194,8 @@ struct Status {
     records_backed_up: u64,
 }
 
-/// What a store opened in a directory has besides its memory.
-struct Home<K: StoredKey + ?Sized> {
+/// The parts of an opened store besides its memory.
+struct Opened<K: StoredKey + ?Sized> {
     // Before the lock: the log is closed first.
     log: Log<K>,
     dir: PathBuf,
@@ -208,7 +207,7 @@ struct Home<K: StoredKey + ?Sized> {
     _lock: Box<dyn Send + std::marker::Sync>,
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Home<K> {
+impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Opened<K> {
     fn write(
         &self,
         scope: Scope<'_, K>,
@@ -254,7 +253,7 @@ impl Segments {
             Ok(segment)
         };
         made().inspect_err(|_| {
-            // What stays is in the way of the next attempt, which then tells.
+            // A file that stays is in the way of the next attempt, which then reports it.
             let _ = self.storage.remove(&path);
         })
     }
@@ -273,7 +272,7 @@ impl Successors for Segments {
     }
 }
 
-impl<K: StoredKey + ?Sized> Home<K> {
+impl<K: StoredKey + ?Sized> Opened<K> {
     fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -400,7 +399,7 @@ impl<K: StoredKey + ?Sized> Home<K> {
 
     /// Removes segments that a backup has made needless, and backups beyond those kept.
     fn remove_before(&self, number: u64, keep: usize) {
-        // What cannot be removed now is so by the next backup.
+        // The next backup removes files that cannot be removed now.
         let Ok(listing) = Listing::read(&*self.storage, &self.dir) else { return };
         let old = listing.backups.into_values().rev().skip(keep);
         // Oldest first: were the newest removed first, a crash would leave a gap.
@@ -422,8 +421,8 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// Opens the store of a directory, which is created if it is not there: reads the newest backup
     /// and the log behind it, and has all writes logged from now on. O(n).
     ///
-    /// What had expired when the process ended is still there for the records that follow it in the
-    /// log, and expires when all is read.
+    /// Entries that had expired when the process ended are still there for the records behind them
+    /// in the log, and expire when all is read.
     ///
     /// # Errors
     /// [`BackupError`]: what is in the directory stays as it was. Source: Nitro, §5.
@@ -493,7 +492,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             progress: &options.progress,
         };
         {
-            // What was in memory before is so again.
+            // The memory is as it was before.
             let _lifted = store.lift_limit();
             let workers = thread::available_parallelism().map_or(1, usize::from);
             let (read, repeated) = apply_with(&store, workers, |apply| {
@@ -513,7 +512,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             store.collect_garbage();
         }
         let (log, segments) = Self::log_behind(dir, &options, first, recovery.log.position)?;
-        let home = Home {
+        let opened = Opened {
             log,
             dir: dir.to_owned(),
             storage: Arc::clone(&options.storage),
@@ -523,8 +522,8 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             recovery: Recovery { took: began.elapsed(), ..recovery },
             _lock: held,
         };
-        home.status().backed_up = position;
-        store.attach(Arc::new(home));
+        opened.status().backed_up = position;
+        store.attach(Arc::new(opened));
         Ok(store)
     }
 
@@ -551,7 +550,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         log.map(|log| (log, segments)).map_err(BackupError::io(dir, "start the log's thread in"))
     }
 
-    fn home(&self) -> Option<&Home<K>> {
+    fn opened(&self) -> Option<&Opened<K>> {
         self.journal()?.as_any().downcast_ref()
     }
 
@@ -562,7 +561,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// # Errors
     /// [`BackupError`]; the previous backup is untouched, and the log goes on.
     pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
-        self.home().ok_or(BackupError::NoDirectory)?.backup(self, options)
+        self.opened().ok_or(BackupError::NoDirectory)?.backup(self, options)
     }
 
     /// Backs up the state of this moment into a directory of its own, which must not exist. Holds a
@@ -619,16 +618,15 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     }
 
     /// An empty store that takes the place of this one in its directory: the log says that
-    /// everything is
-    /// gone, and goes on with the new store's writes. This one must not be written to any more. For
-    /// a store without a directory it is [`with_options`](Self::with_options).
+    /// everything is gone, and goes on with the new store's writes. This one must not be written to
+    /// any more. For a store without a directory it is [`with_options`](Self::with_options).
     ///
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn successor(&self, options: Options) -> Result<Self, Error> {
         let store = Self::with_options(options);
-        if let (Some(journal), Some(home)) = (self.journal(), self.home()) {
-            home.log.clear()?;
+        if let (Some(journal), Some(opened)) = (self.journal(), self.opened()) {
+            opened.log.clear()?;
             store.attach(Arc::clone(journal));
         }
         Ok(store)
@@ -636,11 +634,11 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
 
     /// The state of log and backups; `None`: the store has no directory.
     pub fn durability(&self) -> Option<Durability> {
-        let home = self.home()?;
-        let queue = &home.log.queue;
-        let status = home.status();
+        let opened = self.opened()?;
+        let queue = &opened.log.queue;
+        let status = opened.status();
         Some(Durability {
-            dir: home.dir.clone(),
+            dir: opened.dir.clone(),
             sync: queue.sync,
             appended: queue.appended(),
             synced: queue.synced(),
@@ -654,7 +652,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
             running: status.running.clone(),
             last: status.last.clone(),
             last_error: status.last_error.clone(),
-            recovery: home.recovery.clone(),
+            recovery: opened.recovery.clone(),
         })
     }
 
@@ -663,12 +661,12 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn check_log(&self) -> Result<(), Error> {
-        self.home().map_or(Ok(()), |home| home.log.queue.check())
+        self.opened().map_or(Ok(()), |opened| opened.log.queue.check())
     }
 
     /// The position behind the last record of the log; 0 without a directory.
     pub fn log_position(&self) -> u64 {
-        self.home().map_or(0, |home| home.log.queue.appended())
+        self.opened().map_or(0, |opened| opened.log.queue.appended())
     }
 
     /// Hands everything logged so far to the system: a crash of the process then loses none of it.
@@ -676,19 +674,20 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn flush_log(&self) -> Result<(), Error> {
-        self.home().map_or(Ok(()), |home| home.log.queue.drain().map(|_| ()))
+        self.opened().map_or(Ok(()), |opened| opened.log.queue.drain().map(|_| ()))
     }
 
-    /// Ready once everything logged up to a [`log_position`](Self::log_position) is with the system: as
-    /// [`flush_log`](Self::flush_log), for a task, which does not wait for another thread's write.
+    /// Ready once everything logged up to a [`log_position`](Self::log_position) is with the
+    /// system: as [`flush_log`](Self::flush_log), for a task, which does not wait for another
+    /// thread's write.
     pub fn poll_flushed(
         &self,
         position: u64,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
-        match self.home() {
+        match self.opened() {
             None => Poll::Ready(Ok(())),
-            Some(home) => home.log.queue.poll_written(position, context),
+            Some(opened) => opened.log.queue.poll_written(position, context),
         }
     }
 
@@ -697,9 +696,9 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn sync_log(&self) -> Result<(), Error> {
-        let Some(home) = self.home() else { return Ok(()) };
-        home.log.queue.drain()?;
-        home.log.queue.sync()
+        let Some(opened) = self.opened() else { return Ok(()) };
+        opened.log.queue.drain()?;
+        opened.log.queue.sync()
     }
 
     /// Ready once the log is durable up to a [`log_position`](Self::log_position). Under
@@ -709,9 +708,9 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         position: u64,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
-        match self.home() {
+        match self.opened() {
             None => Poll::Ready(Ok(())),
-            Some(home) => home.log.queue.poll(position, context),
+            Some(opened) => opened.log.queue.poll(position, context),
         }
     }
 
@@ -721,6 +720,6 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn close_log(&self) -> Result<(), Error> {
-        self.home().map_or(Ok(()), |home| home.log.close())
+        self.opened().map_or(Ok(()), |opened| opened.log.close())
     }
 }

@@ -24,8 +24,7 @@ impl OwnedStore {
     }
 
     /// A store of what a backup holds, its entries divided among `owners` owners by `owner_of`
-    /// (modulo
-    /// their number). Parallel. O(n).
+    /// (modulo their number). Parallel. O(n).
     ///
     /// # Errors
     /// [`BackupError`]; the backup has entries that expire. Source: Nitro, §5.2 and §9.

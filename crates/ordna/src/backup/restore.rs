@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, notice};
 
 use super::codec::{Record, Span, Stored, StoredKey, StoredValue};
 use super::error::BackupError;
@@ -69,7 +69,7 @@ impl FileReader {
                 }
                 let read = (self.blocks.count(), self.blocks.chain());
                 let differs = read != (self.entry.entries, self.entry.crc32c);
-                if differs && !fault!("damage.file.is_the_manifests") {
+                if notice!("damage.file.is_the_manifests", differs) {
                     return Err(end("the file is not the one that the manifest names"));
                 }
                 Ok(None)
@@ -171,7 +171,7 @@ fn whole(path: &Path, block: &Block, at: usize) -> Result<(), BackupError> {
     Err(BackupError::damaged(path, block.offset, "bytes follow the last record of this block"))
 }
 
-/// What the parts of one restore share.
+/// State that the parts of one restore share.
 struct Shared<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,
@@ -319,9 +319,8 @@ where
                     key.cmp(ahead)
                 });
                 if order.is_none_or(std::cmp::Ordering::is_le) {
-                    if order.is_some_and(std::cmp::Ordering::is_eq)
-                        && !fault!("live.delta.overrides")
-                    {
+                    let is_same = order.is_some_and(std::cmp::Ordering::is_eq);
+                    if notice!("live.delta.overrides", is_same) {
                         self.ahead = None;
                     }
                     self.shard.states.start += 1;

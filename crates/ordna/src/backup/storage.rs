@@ -1,4 +1,5 @@
-//! The file operations of backups and logs, behind a trait, so that tests can make each of them fail.
+//! The file operations of backups and logs, behind a trait, so that tests can make each of them
+//! fail.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -36,7 +37,7 @@ pub(crate) fn write_all(file: &dyn OutFile, mut bytes: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// What holds files: the disk, or a test's model of one.
+/// A holder of files: the disk, or a test's model of one.
 ///
 /// All methods may be called by many threads at once.
 pub trait Storage: Send + Sync + Debug {

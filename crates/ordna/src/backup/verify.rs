@@ -12,13 +12,13 @@ use super::restore::each_entry;
 use super::storage::Storage;
 use super::write::Progress;
 
-/// What a verified backup holds.
+/// The contents of a verified backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
     /// Its directory.
     pub path: PathBuf,
-    /// What its manifest says.
+    /// Its manifest.
     pub manifest: Manifest,
     /// Entries that a restore gives: those of the shards, changed by the deltas.
     pub entries: u64,
@@ -28,7 +28,7 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
-/// What a verified directory holds.
+/// The contents of a verified directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -38,8 +38,8 @@ pub struct Report {
     pub log: Option<LogRead>,
 }
 
-/// Reads and checks a backup, or the directory of an opened store with all its backups and its log. A
-/// store may be using it: then the end of the log is that of the moment. O(bytes).
+/// Reads and checks a backup, or the directory of an opened store with all its backups and its log.
+/// A store may be using it: then the end of the log is that of the moment. O(bytes).
 ///
 /// # Errors
 /// The first damage found, with file and offset.

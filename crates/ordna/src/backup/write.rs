@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! The target appears whole or not at all: files and manifest are written into a directory beside
-//! it,
-//! made durable, and renamed into place. A failure leaves the target and older backups untouched.
+//! it, made durable, and renamed into place. A failure leaves the target and older backups
+//! untouched.
 
 use std::borrow::Borrow;
 use std::ffi::OsString;
@@ -199,7 +199,7 @@ impl BackupOptions {
     }
 }
 
-/// What a backup wrote.
+/// The result of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -215,7 +215,7 @@ pub struct Summary {
     pub took: Duration,
 }
 
-/// What is known at the cut.
+/// The facts of the cut.
 pub(crate) struct Cut {
     pub metadata: Vec<u8>,
     pub taken_ms: u64,

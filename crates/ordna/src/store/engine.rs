@@ -16,7 +16,7 @@ use super::options::Options;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
 use super::walks::Walks;
-use crate::tree::{FOREVER, GROUP, Gone, LiveTerms, Outcome, Place, Probe, Span, Step, Tree, Turn};
+use crate::tree::{FOREVER, GROUP, Gone, LiveTerms, Outcome, LeafAddress, Probe, Span, Step, Tree, Turn};
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
 use ordna_base::sync::{notice, point, stripe_of_this_thread};
@@ -51,7 +51,7 @@ pub enum Payment {
     Done,
 }
 
-/// Which state a reader sees.
+/// The state that a reader sees.
 #[derive(Debug, Clone, Copy)]
 pub enum View {
     /// The latest.
@@ -195,8 +195,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller
-    /// wants at
-    /// most `limit` of them.
+    /// wants at most `limit` of them.
     pub fn visit(
         &self,
         view: View,
@@ -214,7 +213,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         view: View,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
-        (limit, from): (usize, Option<Place>),
+        (limit, from): (usize, Option<LeafAddress>),
         mut visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
     ) {
         let mut walk = self.walks.begin();
@@ -281,8 +280,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Applies `change` to each item's key, as single writes that descend in groups, from where
-    /// `progress`
-    /// stands.
+    /// `progress` stands.
     pub fn apply_many<'a, I, T>(
         &self,
         items: &'a [I],
@@ -321,7 +319,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn apply_from<T, F>(
         &self,
         probe: &Probe<'_, K>,
-        from: Option<Place>,
+        from: Option<LeafAddress>,
         turn: &Turn<'_>,
         payment: Payment,
         mut change: F,

@@ -159,8 +159,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Applies `change` to each item's key, past the journal, from where `progress` stands. Keys
-    /// and values
-    /// were checked.
+    /// and values were checked.
     pub(super) fn write_many_unlogged<'a, I, T>(
         &self,
         items: &'a [I],
@@ -239,9 +238,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// How many keys lie within the bounds: 40 entries at a time, O(log n + l) with l leaves within
-    /// them.
-    /// Beside writers it counts as a walk does: every key that is there throughout counts once. At
-    /// a [`Snapshot`] it is exact.
+    /// them. Beside writers it counts as a walk does: every key that is there throughout counts
+    /// once. At a [`Snapshot`] it is exact.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }
@@ -253,8 +251,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// The entry at this position from the front, the first one at 0. O(log n + l) with l leaves
-    /// before it.
-    /// Beside writers as [`count`](Self::count).
+    /// before it. Beside writers as [`count`](Self::count).
     pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
         self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
     }

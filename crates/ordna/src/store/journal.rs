@@ -8,8 +8,9 @@
 //! applies them itself.
 //!
 //! # Failure
-//! A journal that cannot record refuses a write before the memory changes, or, if it learns of the
-//! failure later, answers an error for a write that stays in memory, and refuses all that follow.
+//! A journal that cannot record refuses a write before the memory changes. If it learns of the
+//! failure later, it answers an error for a write that stays in memory. It refuses all writes that
+//! follow.
 
 use std::any::Any;
 use std::ops::{Bound, ControlFlow};

@@ -18,9 +18,10 @@
 //! # Consistency
 //! Writes of single keys and reads of the latest state are linearizable: a [`Store`] is an
 //! [`OrderedIndex`](crate::OrderedIndex), with its live walks. A [`Snapshot`] is a *cut*: it holds
-//! every write that ended before it was taken and none that began after, all of a batch or nothing
-//! of it, and if it holds a write it holds all that came before that one. It never changes. A write
-//! that was under way when the snapshot was taken may be in it and yet be done a moment after.
+//! every write that ended before it was taken and none that began after. It holds all of a batch or
+//! nothing of it. If it holds a write, it holds all writes before that one. It never changes. A
+//! write that was under way when the snapshot was taken may be in it and yet be done a moment
+//! after.
 //!
 //! # How it works
 //! The tree holds the latest state. The term is a number that each snapshot increments. A write

@@ -328,7 +328,8 @@ impl OwnedStore {
         let engine = self.0.engine();
         let _guard = engine.collector.pin();
         for group in records.chunks(GROUP) {
-            // SAFETY: invariant 2 up to the removal below; from there on the guard keeps the record.
+            // SAFETY: invariant 2 up to the removal below; from there on the guard keeps the
+            // record.
             let key = |record: &Record<[u8], u64>| unsafe { record.key() };
             let probes: Vec<_> = group.iter().map(|record| Probe::new(key(record))).collect();
             engine.writing(|turn| {

@@ -143,8 +143,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// How many keys lie within the bounds, exact. O(log n + l) with l leaves within them, and O(1)
-    /// for each
-    /// entry of a leaf that has changed since.
+    /// for each entry of a leaf that has changed since.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(self.view(), (lower, upper))
     }

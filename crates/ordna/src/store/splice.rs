@@ -8,11 +8,11 @@ use super::handle::Store;
 use super::journal::Scope;
 use super::logged::put_of;
 use crate::tree::{Probe, Splice, Spliced, Step, Turn};
-use ordna_base::sync::fault;
+use ordna_base::sync::notice;
 use ordna_base::value::MAX_LEN;
 use ordna_base::{Change, Error, Key};
 
-/// What a splice wrote, for the journal.
+/// The bytes that a splice wrote, for the journal.
 struct Written<T> {
     splice: Splice<T>,
     /// The new length of the value.
@@ -87,8 +87,8 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
 impl<K: Key + ?Sized> Store<K, [u8]> {
     /// Appends to the value of `key` (absent: creates it); returns its new length. A snapshot keeps
     /// the value as it was. O(log n) and the bytes appended, amortized: a value of 256 bytes or
-    /// more that grows gets as much room behind it as it has, at most 1 MiB, which counts against
-    /// the memory limit.
+    /// more that grows gets as much room behind it as it has, at most 1 MiB. The room counts
+    /// against the memory limit.
     ///
     /// # Errors
     /// As [`modify_entry`](Self::modify_entry).
@@ -126,7 +126,7 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         journal.write(Scope::Key(key), self, &mut |notes| {
             let written = self.splice_unlogged(key, |found| {
                 let decided = decide(found);
-                if decided.is_some() && !fault!("live.splice.spills") {
+                if notice!("live.splice.spills", decided.is_some()) {
                     notes.was(key, found.map(put_of));
                 }
                 decided

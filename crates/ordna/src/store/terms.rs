@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! Any number of threads enter as writers, take and release snapshots at once. A snapshot of term
-//! *t* is a cut: it holds what writers of the terms up to *t* write, and nothing of later ones, and
-//! no write of a later term begins before all those are done.
+//! *t* is a cut: it holds what writers of the terms up to *t* write, and nothing of later ones. No
+//! write of a later term begins before all those are done.
 //!
 //! # Protocol
 //! A writer *announces* itself in the current term, looks again whether that term is still the
@@ -19,7 +19,7 @@
 //!
 //! # Invariants
 //! 1. *The second look.* Between announcement and second look stands a sequentially consistent
-//!    fence, and another one in the settler between learning that *t* is over and reading the
+//!    fence. Another one stands in the settler, between learning that *t* is over and reading the
 //!    announcements. If the writer's second look still returns *t*, it precedes the store of *t* +
 //!    1, so the writer's fence precedes the settler's; the settler sees the announcement and waits.
 //!    If not, the writer withdraws and has written nothing. So one look at each stripe is enough: a
@@ -29,8 +29,8 @@
 //!    in the counter of *t* + 2 for a moment; that delays a settling and harms nothing.
 //! 3. *A snapshot while the term before the current one is not settled* is that of the term before
 //!    once more. The gate is closed, so nothing was written in the current term, and both cuts are
-//!    the same. The gate opens under the lock of the live set, so all writers of the current
-//!    term see a snapshot that was registered under that lock while the gate was closed.
+//!    the same. The gate opens under the lock of the live set. So all writers of the current term
+//!    see a snapshot that was registered under that lock while the gate was closed.
 //! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of term *t* sees
 //!    all snapshots below *t* in it: they were registered under the lock, under which later the
 //!    gate of *t* opened.

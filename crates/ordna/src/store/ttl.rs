@@ -7,9 +7,10 @@
 //! deadline.
 //!
 //! # The background
-//! Every version with a deadline stands in an ordered list, by shard of its key, from before it can
-//! be found in the store until it is replaced, removed or expired. Collectors sleep until the
-//! earliest of them, but look at the clock once a minute: a change of the clock wakes no thread.
+//! Every version with a deadline stands in an ordered list, by shard of its key. It enters the list
+//! before a reader can find it in the store, and leaves it when it is replaced, removed or expired.
+//! Collectors sleep until the earliest of them, but look at the clock once a minute: a change of
+//! the clock wakes no thread.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

@@ -1,4 +1,4 @@
-//! What must hold while nobody writes, and what the tree holds in bytes.
+//! The audit of a tree that no thread writes, and its bytes.
 
 use std::borrow::Borrow;
 

@@ -39,7 +39,7 @@ enum Start<K: Key + ?Sized> {
     Anchor(u64),
 }
 
-/// What a header tells of a leaf.
+/// The facts of a leaf that its header holds.
 struct Whole<K: Key + ?Sized, V: Value + ?Sized> {
     count: usize,
     next: Option<Leaf<K, V>>,
@@ -47,7 +47,7 @@ struct Whole<K: Key + ?Sized, V: Value + ?Sized> {
     fence: u64,
 }
 
-/// What a leaf adds to a count.
+/// The entries that a leaf adds to a count.
 enum Step<K: Key + ?Sized, V: Value + ?Sized> {
     /// So many entries, all within the bounds, and the leaf that follows.
     Whole(Whole<K, V>),
@@ -57,8 +57,7 @@ enum Step<K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// How many entries lie within the bounds. `shows` tells by deadline which entries count. O(log
-    /// n + l)
-    /// with l leaves within the bounds.
+    /// n + l) with l leaves within the bounds.
     pub fn count(
         &self,
         snapshot: Option<u64>,
@@ -212,7 +211,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// What the header tells, if all entries of the leaf count, and its anchor is this one.
+    /// The header's facts, if all entries of the leaf count, and its anchor is this one.
     ///
     /// # Errors
     /// The leaf is unlinked.

@@ -16,9 +16,9 @@
 //! | 128 | 64 each | integers: for each bucket a line of keys and a line of words; byte strings: a line of words |
 //!
 //! A *word* is the value if key and value are integers, else the address of a record. With
-//! byte-string
-//! keys its upper 16 bits are a tag from the key's hash. A reader that knows key and leaf so waits
-//! for the header and one bucket, which it fetches at once, and for the record if there is one.
+//! byte-string keys its upper 16 bits are a tag from the key's hash. So a reader that knows key and
+//! leaf waits for the header and one bucket, which it fetches at once. Then it waits for the record
+//! if there is one.
 //!
 //! # Invariants
 //! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
@@ -177,7 +177,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     const LINES: usize = if K::HEAD_IS_KEY { 2 * BUCKETS } else { BUCKETS };
 
-    /// What an entry takes of its leaf at the usual fill, in bytes.
+    /// An entry's share of its leaf at the usual fill, in bytes.
     pub const SHARE: usize = Self::LAYOUT.size() * 4 / (SLOTS * 3);
 
     const LAYOUT: Layout = {
@@ -321,8 +321,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Whether keys from the anchor on, up to this one, belong here and not further to the right.
-    /// To be
-    /// validated.
+    /// To be validated.
     #[inline]
     pub fn covers(self, probe: &Probe<'_, K>) -> bool {
         let high = self.high();
@@ -539,8 +538,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Becomes what another leaf is, but for its anchor and its undo records. Takes the deadlines
-    /// from it;
-    /// a reader that stands there finds its version changed.
+    /// from it; a reader that stands there finds its version changed.
     pub fn copy_from(self, other: Self) {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
         for at in 0..Self::LINES {
@@ -656,8 +654,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Publishes the order of the version `number` − 1. Racing threads of one version write the
-    /// same;
-    /// a thread that comes late for its version finds another number or is overtaken.
+    /// same; a thread that comes late for its version finds another number or is overtaken.
     fn publish_order(self, places: &[u8; order::MOST], number: u64) {
         const BUSY: u64 = u64::MAX;
         let words = &self.header().order;
@@ -725,7 +722,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 }
 
-/// What a retired leaf is to the collector.
+/// A retired leaf, as the collector frees it.
 pub struct RetiredLeaf<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {

@@ -11,13 +11,12 @@ use ordna_base::{Key, Value};
 
 use super::Tree;
 use super::leaf::{Leaf, Probe, is_inline};
-use super::search::{GROUP, Place};
+use super::search::{GROUP, LeafAddress};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// The places of up to [`GROUP`] keys, each to be passed on with its key under the same guard.
-    /// Asks
-    /// for what reads and writes of the keys look at.
-    pub fn approach(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [Place; GROUP] {
+    /// Asks for what reads and writes of the keys look at.
+    pub fn approach(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
         let mut places = [0; GROUP];
         let Some(first) = probes.first() else { return places };
         let mut keys = [first.key; GROUP];
@@ -39,7 +38,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// The places where walks from up to [`GROUP`] keys upwards begin; asks for the whole leaves.
-    pub fn approach_walks(&self, keys: &[&K], guard: &Guard<'_>) -> [Place; GROUP] {
+    pub fn approach_walks(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
         let mut places = [0; GROUP];
         let keys = &keys[..keys.len().min(GROUP)];
         self.search.find_many(keys, &mut places, guard);

@@ -25,8 +25,8 @@
 //! leaf.
 //!
 //! Sources: HydraList (§4.2, a data list that is always right under a search layer), Wormhole
-//! (§2.3),
-//! Nitro (§3, versions), OLC (Leis et al., DaMoN 2016). `docs/design/store.md` argues the whole.
+//! (§2.3), Nitro (§3, versions), OLC (Leis et al., DaMoN 2016). `docs/design/store.md` argues the
+//! whole.
 //!
 //! | module | holds |
 //! |---|---|
@@ -72,7 +72,7 @@ pub use leaf::{FOREVER, Probe, SLOTS};
 use leaf::{Header, Leaf, is_inline};
 pub use reshape::Gone;
 use search::Search;
-pub use search::{FANOUT, GROUP, Place};
+pub use search::{FANOUT, GROUP, LeafAddress};
 pub use splice::{Splice, Spliced};
 pub use undo::LiveTerms;
 use undo::{Log, Lookup, Reading, State};
@@ -141,7 +141,7 @@ impl Turn<'_> {
     }
 }
 
-/// What a write is about to do, in bytes of the memory limit.
+/// A write that is about to happen, in bytes of the memory limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
     /// Bytes of the new entry.
@@ -156,7 +156,7 @@ pub struct Step {
     pub room: bool,
 }
 
-/// What a write has done.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The deadline of the entry before, if there was one.
@@ -179,7 +179,7 @@ struct Held<'a, K: Key + ?Sized, V: Value + ?Sized> {
     lock: WriteGuard<'a>,
 }
 
-/// What a search in one leaf found.
+/// The result of a search in one leaf.
 enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
     Found { word: u64, deadline: u64 },
     Absent,
@@ -362,13 +362,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// The leaf that covers the key, locked. The search begins at `from`, which the search layer
-    /// told of
-    /// under the same guard, if it is given.
+    /// told of under the same guard, if it is given.
     #[inline]
     fn lock<'g>(
         &self,
         probe: &Probe<'_, K>,
-        mut from: Option<Place>,
+        mut from: Option<LeafAddress>,
         guard: &'g Guard<'_>,
     ) -> Held<'g, K, V> {
         let look = |place| {
@@ -427,18 +426,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Shows value and deadline of the key to `decide` and does what it says, as one step.
-    /// `prepare`
-    /// runs before the change and may refuse it. `live` tells the live snapshots, for prunes;
-    /// `None`
-    /// forbids them. Both closures run under the leaf's lock, perhaps several times. `from` is what
-    /// [`Tree::approach`] told of the key under the turn's guard. O(log n).
+    /// `prepare` runs before the change and may refuse it. `live` tells the live snapshots, for
+    /// prunes; `None` forbids them. Both closures run under the leaf's lock, perhaps several times.
+    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. O(log n).
     ///
     /// # Errors
     /// Those of `prepare`, and a value that is too long. Nothing is changed.
     pub fn apply<T: Borrow<V>>(
         &self,
         probe: &Probe<'_, K>,
-        mut from: Option<Place>,
+        mut from: Option<LeafAddress>,
         turn: &Turn<'_>,
         mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
         mut prepare: impl FnMut(Step) -> Result<(), Error>,

@@ -2,8 +2,7 @@
 //!
 //! # Contract
 //! A change of two leaves holds both locks, taken from left to right, until the search layer knows
-//! it.
-//! Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records
+//! it. Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records
 //! with the leaf that covers their keys.
 //!
 //! # Policy
@@ -34,7 +33,7 @@ const UNDO: usize = 4;
 /// Leaves that a range removal drops under one lock of the leaf on their left at most: some 50 µs.
 const AT_ONCE: usize = 64;
 
-/// What the removal of a range took.
+/// A part of what the removal of a range took.
 pub enum Gone<'a, K: Key + ?Sized> {
     Entry(&'a K, Outcome),
     /// All entries of a leaf, without deadlines, and their bytes of the memory limit.
@@ -226,8 +225,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Moves the entries of the right neighbour here and unlinks it, if both fit into three
-    /// quarters of
-    /// a leaf.
+    /// quarters of a leaf.
     pub(super) fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
         let Ok(lock) = Self::header(&left, guard).lock.lock() else { return false };
         let Some(right) = left.next() else {
@@ -261,10 +259,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Removes the entries within the bounds, a leaf at a time, and calls `each` with what went.
-    /// Leaves that
-    /// become empty go. A leaf within the bounds goes as a whole if no snapshot needs it. O(log n)
-    /// and O(1)
-    /// amortized for each entry; with integers, for each leaf.
+    /// Leaves that become empty go. A leaf within the bounds goes as a whole if no snapshot needs
+    /// it. O(log n) and O(1) amortized for each entry; with integers, for each leaf.
     pub fn remove_range(
         &self,
         lower: Bound<&K>,
@@ -339,8 +335,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Unlinks the leaf behind a locked one if it lies below the bound as a whole; no snapshot
-    /// needs its
-    /// entries. Returns whether it did.
+    /// needs its entries. Returns whether it did.
     fn drop_next(
         &self,
         left: Leaf<K, V>,
@@ -376,8 +371,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Takes a leaf out of the list and the search layer, whose entries went or are on its left
-    /// now. Both
-    /// are locked.
+    /// now. Both are locked.
     fn unlink(&self, left: Leaf<K, V>, right: Leaf<K, V>, guard: &Guard<'_>) {
         self.log.merge(left, right);
         debug_assert!(left.high() <= right.high(), "neighbours ascend");

@@ -68,7 +68,7 @@ const RETRIES: usize = 16;
 pub const GROUP: usize = 16;
 
 /// The address of a leaf.
-pub type Place = usize;
+pub type LeafAddress = usize;
 
 /// Maps anchors to places; see the [module](self).
 pub struct Search<K: Key + ?Sized> {
@@ -92,7 +92,7 @@ type Path<K> = Vec<(*mut Node<K>, usize)>;
 impl<K: Key + ?Sized> Search<K> {
     /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to
     /// [`FANOUT`].
-    pub fn new(first: Place, fanout: usize) -> Self {
+    pub fn new(first: LeafAddress, fanout: usize) -> Self {
         let contents =
             Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first] };
         Self {
@@ -107,7 +107,7 @@ impl<K: Key + ?Sized> Search<K> {
     /// The place of the leaf that covers `key`; if `strict`, of the leaf that covers the keys just
     /// below it. The caller holds a guard of the collector that writers retire to. O(log n).
     #[inline]
-    pub fn find(&self, key: &K, strict: bool, guard: &Guard<'_>) -> Place {
+    pub fn find(&self, key: &K, strict: bool, guard: &Guard<'_>) -> LeafAddress {
         for _ in 0..RETRIES {
             if let Ok(place) = self.try_find(key, strict, guard) {
                 return place;
@@ -120,7 +120,7 @@ impl<K: Key + ?Sized> Search<K> {
     }
 
     #[inline]
-    fn try_find(&self, key: &K, strict: bool, _: &Guard<'_>) -> Result<Place, Obsolete> {
+    fn try_find(&self, key: &K, strict: bool, _: &Guard<'_>) -> Result<LeafAddress, Obsolete> {
         let (mut node, mut version) = self.enter()?;
         loop {
             let at = node.route(key, strict, self.simd).ok_or(Obsolete)?;
@@ -163,7 +163,7 @@ impl<K: Key + ?Sized> Search<K> {
     }
 
     /// The place of the last leaf. O(log n).
-    pub fn last(&self, _: &Guard<'_>) -> Place {
+    pub fn last(&self, _: &Guard<'_>) -> LeafAddress {
         let last = |node: &Node<K>| node.len().checked_sub(1);
         for _ in 0..RETRIES {
             if let Ok((node, version, at)) = self.try_bottom(last) {
@@ -258,7 +258,7 @@ impl<K: Key + ?Sized> Search<K> {
     }
 
     /// The places of up to [`GROUP`] keys: all descend together, so that their misses overlap.
-    pub fn find_many(&self, keys: &[&K], places: &mut [Place; GROUP], guard: &Guard<'_>) {
+    pub fn find_many(&self, keys: &[&K], places: &mut [LeafAddress; GROUP], guard: &Guard<'_>) {
         if self.try_find_many(keys, places).is_err() {
             for (key, place) in keys.iter().zip(places) {
                 *place = self.find(key, false, guard);
@@ -266,7 +266,7 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
-    fn try_find_many(&self, keys: &[&K], places: &mut [Place; GROUP]) -> Result<(), Obsolete> {
+    fn try_find_many(&self, keys: &[&K], places: &mut [LeafAddress; GROUP]) -> Result<(), Obsolete> {
         let (root, version) = self.enter()?;
         let mut at = [(root, version); GROUP];
         let mut spans = [(0, 0); GROUP];
@@ -322,7 +322,7 @@ impl<K: Key + ?Sized> Search<K> {
     }
 
     /// Leads the keys from `anchor` on to `place`. O(log n).
-    pub fn insert(&self, anchor: &K, place: Place) {
+    pub fn insert(&self, anchor: &K, place: LeafAddress) {
         let _turn = self.turn();
         let mut path = self.path(anchor, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
@@ -478,7 +478,7 @@ impl<K: Key + ?Sized> Search<K> {
     /// Leads the keys from `anchor` on to `place`, and no more to where they led. `anchor` was
     /// inserted.
     /// O(log n).
-    pub fn replace(&self, anchor: &K, place: Place) {
+    pub fn replace(&self, anchor: &K, place: LeafAddress) {
         let _turn = self.turn();
         if let Some((node, at)) = self.path(anchor, false).pop() {
             // SAFETY: the writers' lock keeps the node.

@@ -36,7 +36,7 @@ pub struct Splice<T> {
     pub bytes: T,
 }
 
-/// What a splice has done.
+/// The result of a splice.
 pub struct Spliced<T> {
     pub splice: Splice<T>,
     /// The new length of the value.

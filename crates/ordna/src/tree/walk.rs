@@ -20,7 +20,7 @@ use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Image, Leaf};
-use super::search::Place;
+use super::search::LeafAddress;
 use super::undo::{Reading, State};
 use super::{RETRIES, Tree};
 
@@ -85,14 +85,13 @@ pub struct Span<'a, K: Key + ?Sized> {
     pub limit: usize,
     /// The place that [`Tree::approach_walks`] told of the lower bound of a walk upwards, under a
     /// guard that the caller holds.
-    pub from: Option<Place>,
+    pub from: Option<LeafAddress>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Calls `visit` with key, value and deadline of the entries of the span, in order, until it
     /// breaks. `section` is told each time the walk enters another reading section. O(log n), and
-    /// O(1)
-    /// amortized for each entry.
+    /// O(1) amortized for each entry.
     pub fn visit(
         &self,
         snapshot: Option<u64>,
@@ -213,8 +212,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// The anchor that the leaf had when it was read: it may have sunk since, below entries that
-    /// were on
-    /// the left then.
+    /// were on the left then.
     fn lower_fence(leaf: Leaf<K, V>, stretch: &Stretch<K, V>) -> Option<K::Owned> {
         if fault!("tree.walk.anchor_outside") {
             return leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));

@@ -205,8 +205,7 @@ macro_rules! reads {
         }
 
         /// How many keys are below `key`: its position from the front, if it is there. 40 entries
-        /// at a
-        /// time.
+        /// at a time.
         pub fn rank<Q: Like<K> + ?Sized>(&self, key: &Q) -> usize {
             self.count(&span::<K, Q, _>(&self.lead, &(Bound::Unbounded, Bound::Excluded(key))))
         }

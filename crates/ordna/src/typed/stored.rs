@@ -8,7 +8,7 @@ pub struct ValueError {
     pub len: usize,
     /// The type asked for.
     pub expected: &'static str,
-    /// What its reader says, if it says more.
+    /// The reader's own words, if it has any.
     pub reason: String,
 }
 

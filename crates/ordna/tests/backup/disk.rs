@@ -1,7 +1,7 @@
 //! A model of a disk: what is not synced may be lost, and any operation can be made to fail.
 //!
-//! A file's content is durable up to its last sync; a name is durable once its directory is synced. A
-//! power cut keeps what is durable, and a random part of the rest.
+//! A file's content is durable up to its last sync; a name is durable once its directory is synced.
+//! A power cut keeps what is durable, and a random part of the rest.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

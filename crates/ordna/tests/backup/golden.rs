@@ -14,8 +14,7 @@ use super::disk::Model;
 use super::steps::{Bytes, DIR, State, options, state_of};
 
 /// A storage that calls something, once, when the first shard of a backup is created: after the
-/// cut,
-/// before any worker has read anything.
+/// cut, before any worker has read anything.
 pub struct Hooked {
     storage: Arc<dyn Storage>,
     hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,

@@ -1,10 +1,9 @@
 //! A child process that writes, backs up and opens is killed at random moments.
 //!
 //! The parent keeps the expected state. Each of the child's writers owns a range of keys and
-//! follows a
-//! script that its seed decides; it tells the parent of each acknowledged step through a pipe. So
-//! after a kill each range must be as it was after the last acknowledged step, or after the one
-//! behind it.
+//! follows a script that its seed decides; it tells the parent of each acknowledged step through a
+//! pipe. So after a kill each range must be as it was after the last acknowledged step, or after
+//! the one behind it.
 //!
 //! `ORDNA_KILLS` sets the number of kills; `cargo xtask kills 1000` runs many.
 

@@ -32,8 +32,8 @@ fn expired_keys_are_collected_in_the_background() {
     store.validate().unwrap();
 }
 
-/// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for the
-/// clock, and do not look again each millisecond.
+/// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for
+/// the clock, and do not look again each millisecond.
 #[test]
 fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
     use std::sync::Arc;
@@ -96,8 +96,8 @@ fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
     assert_eq!(store.validate().unwrap().entries, 1);
 }
 
-/// One collector watches the next deadline, the others sleep until they are woken; and if there is no
-/// other, the one that watches collects.
+/// One collector watches the next deadline, the others sleep until they are woken; and if there is
+/// no other, the one that watches collects.
 #[test]
 fn one_collector_watches_the_deadlines_and_all_collect() {
     use std::collections::BTreeSet;

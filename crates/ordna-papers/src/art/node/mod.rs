@@ -338,7 +338,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         usize::from(self.header().level)
     }
 
-    /// What a descent that came to the node with `depth` bytes behind it takes for the level.
+    /// The level, for a descent that came to the node with `depth` bytes behind it.
     #[inline]
     pub fn level_from(self, depth: usize) -> usize {
         if check!("art.rowex.level", P::READERS_NOTICE) {
@@ -393,7 +393,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         check!("art.child.zero_byte", P::READERS_NOTICE || byte != 0 || word.is_empty())
     }
 
-    /// What stands at a position.
+    /// The slot at a position.
     pub fn at(self, position: Position) -> Word<'g, P> {
         match position.checked_sub(1) {
             None => self.terminal(),
@@ -686,7 +686,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     }
 }
 
-/// What is done with memory that left the tree.
+/// The disposer of memory that left the tree.
 pub trait Dispose {
     /// # Safety
     /// No thread can reach the memory any more, or the disposer waits for the threads that can.

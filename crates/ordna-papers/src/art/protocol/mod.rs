@@ -1,8 +1,8 @@
-//! What a synchronization protocol is to the tree.
+//! The interface between the tree and its synchronization protocol.
 //!
-//! The descents, the changes and the walks are written once. A protocol says what lock a node has,
-//! in which [`Mode`] readers and writers go through nodes, and whether readers notice a change that
-//! is under way ([`Protocol::READERS_NOTICE`]).
+//! The descents, the changes and the walks are written once. A protocol states the lock of a node,
+//! the [`Mode`]s in which readers and writers go through nodes, and whether readers notice a change
+//! that is under way ([`Protocol::READERS_NOTICE`]).
 //!
 //! | protocol | lock of a node | readers | writers |
 //! |---|---|---|---|
@@ -25,7 +25,7 @@ pub use none::Unsynchronized;
 pub use olc::Olc;
 pub use rowex::Rowex;
 
-/// What was read may be of several moments, or the node is unlinked: start again.
+/// The words read may be of several moments, or the node is unlinked: the operation restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart;
 

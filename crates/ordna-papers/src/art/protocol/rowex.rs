@@ -10,7 +10,7 @@
 //! 2. A node that leaves the tree is left as it is, for readers that are inside, and marked
 //!    obsolete for writers.
 //! 3. Node and prefix cannot change in one store when a prefix is split or merged. A reader goes by
-//!    the node's *level*, which never changes, and takes the stored prefix only where its length
+//!    the node's *level*, which never changes. It takes the stored prefix only where its length
 //!    fits the levels of the node and of the one it came from; otherwise a record below the node
 //!    tells.
 //!
@@ -19,8 +19,8 @@
 //! # Why a lookup is linearizable
 //! At the moment at which it read the link to a node, the key was below that node, or absent. As
 //! long as the key stays, it stays below (a node that is replaced meanwhile is frozen, and has the
-//! key). So a lookup that finds nothing overlaps a moment without the key, and the record that
-//! another finds was in the tree at some moment of the lookup.
+//! key). So a lookup that finds nothing overlaps a moment without the key. A record that a lookup
+//! finds was in the tree at some moment of the lookup.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §4.
 

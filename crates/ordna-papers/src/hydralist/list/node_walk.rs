@@ -84,7 +84,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             run.entries().iter().for_each(|entry| entry.prefetch());
             loop {
                 point("hydralist.visit.copied");
-                // What comes after these is asked for at once: misses wait for each other's page
+                // The next records are prefetched at once: misses wait for each other's page
                 // tables unless they stand close together.
                 read.prefetch_records(&run);
                 if want > run.entries().len() + run.left() && !ahead.is_null() {
@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 }
                 last = run.entries()[run.entries().len() - 1];
                 let copied = read.copy_on(want, &mut run);
-                // What is copied later is of the same moment, or the walk comes back by key.
+                // Later copies are of the same moment, or the walk comes back by key.
                 let holds = matches!(token, Token::Version(..)) && token.holds();
                 let goes_on = check!("hydralist.visit.validate", holds);
                 if copied.is_err() || !goes_on {

@@ -19,7 +19,7 @@ impl<I: Item> List<I> {
     pub fn insert(&self, place: &mut Place<I>, item: &I::New<'_>, guard: &Guard<'_>) -> bool {
         let node = self.prepare(place, item);
         point("skiplist.insert.before_link");
-        if !place.before[0].swing(0, place.after[0], node.0.as_ptr()) {
+        if !place.before[0].relink(0, place.after[0], node.0.as_ptr()) {
             // SAFETY: the node was not published.
             unsafe { node.free() };
             return false;
@@ -95,7 +95,7 @@ impl<I: Item> List<I> {
         let mut all = true;
         for level in (0..old.height()).rev() {
             let next = unmarked(old.tower().load(level));
-            all &= level < place.levels && place.before[level].swing(level, old.0.as_ptr(), next);
+            all &= level < place.levels && place.before[level].relink(level, old.0.as_ptr(), next);
             place.after[level] = next;
         }
         all
@@ -154,12 +154,12 @@ impl<I: Item> List<I> {
                 let planned = node.tower().load(level);
                 // A marked link is frozen: the node is being removed, and needs no more levels.
                 if is_marked(planned)
-                    || (planned != after && !node.tower().swing(level, planned, after))
+                    || (planned != after && !node.tower().relink(level, planned, after))
                 {
                     break 'levels;
                 }
                 point("skiplist.link_upper.before_link");
-                if place.before[level].swing(level, after, node.0.as_ptr()) {
+                if place.before[level].relink(level, after, node.0.as_ptr()) {
                     break;
                 }
                 *place = self.find_all(node.rank(), guard);

@@ -229,7 +229,7 @@ impl<I: Item> Tower<I> {
     #[inline]
     pub(super) fn link(&self, level: usize) -> &Link<I> {
         // SAFETY: towers are reached at levels below their height only (a node is linked at a
-        // level, or the head has all), and live as long as their node or list.
+        // level, or the head has all). They live as long as their node or list.
         unsafe { self.0.sub(level + 1).as_ref() }
     }
 
@@ -269,7 +269,7 @@ impl<I: Item> Tower<I> {
     }
 
     #[inline]
-    pub(super) fn swing(&self, level: usize, from: *mut Node<I>, to: *mut Node<I>) -> bool {
+    pub(super) fn relink(&self, level: usize, from: *mut Node<I>, to: *mut Node<I>) -> bool {
         self.exchange(level, from, to).is_some()
     }
 

@@ -233,7 +233,7 @@ impl<'k, I: Item> Descent<'k, I> {
             let next = node.tower().load(level);
             prefetch_ways(next, before, level);
             if is_marked(next) {
-                if !before.swing(level, at, unmarked(next)) {
+                if !before.relink(level, at, unmarked(next)) {
                     return Way::Restart;
                 }
                 self.at = unmarked(next);

@@ -60,7 +60,7 @@ const LANES: usize = 4;
 const LOW: u64 = 0x0001_0001_0001_0001;
 const HIGH: u64 = 0x8000_8000_8000_8000;
 
-/// What was read did not stay: read again.
+/// The words read have changed: the reader restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale;
 
@@ -369,7 +369,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(offset));
     }
 
-    /// Asks for the record of an entry that has one, up to the end of a key with a tail of `tail`
+    /// Prefetches the record of an entry that has one, up to the end of a key with a tail of `tail`
     /// bytes, but for four lines at most. A record of one line's length is on two lines as a rule.
     #[inline]
     pub fn prefetch_words(words: &Words, tail: usize) {

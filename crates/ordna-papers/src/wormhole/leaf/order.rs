@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         if sorted == len {
             return Ok(Order { positions, len });
         }
-        // What distinguishes keys of a leaf is mostly not far behind its anchor.
+        // Keys of a leaf mostly differ not far behind its anchor.
         let tail = self.anchor_bytes().len() + 32;
         let words: [Words; LEAF] = std::array::from_fn(|at| {
             if at >= len {

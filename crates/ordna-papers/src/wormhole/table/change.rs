@@ -1,9 +1,8 @@
 //! Steps of the list, taken into the table.
 //!
-//! An anchor that comes or goes touches few items. The trie's longest prefix that it shares with
-//! others it shares with a neighbour, so the lengths of the prefixes shared with both tell, without
-//! a search, which items it is the only one of, and which it is the first or last leaf of
-//! ([`Shared`]).
+//! An anchor that comes or goes touches few items. An anchor shares its longest prefix with a
+//! neighbour. So the lengths of the prefixes shared with both neighbours tell, without a search,
+//! the items of which it is the only, the first or the last leaf ([`Shared`]).
 
 use super::{
     Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, hash,
@@ -270,7 +269,7 @@ impl<P: TableLeaf> Table<P> {
     /// Compares the table with the list, which has these leaves.
     ///
     /// # Errors
-    /// What differs first.
+    /// The first difference.
     pub fn audit(&self, leaves: &[P]) -> Result<(), String> {
         let mut slots = 0;
         let mut items = 0;

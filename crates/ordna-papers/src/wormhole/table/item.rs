@@ -76,7 +76,7 @@ impl Lasts {
     }
 }
 
-/// What an item knows about one of its children: its last leaf; in the low bit, whether that is the
+/// An item's word about one of its children: its last leaf; in the low bit, whether that is the
 /// only one, with its anchor here: the child's slot holds a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child(u64);
@@ -141,7 +141,7 @@ impl<P: TableLeaf> Item<P> {
         (before + word.count_ones()) as usize
     }
 
-    /// What is known about a child that is there.
+    /// The word about a child that is there.
     #[inline]
     pub fn child(&self, byte: u8) -> Option<Child> {
         self.lasts.get(self.rank(byte)).map(Child)

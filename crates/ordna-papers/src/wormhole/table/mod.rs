@@ -8,9 +8,9 @@
 //! that tell which; eight slots are a cache line.
 //!
 //! A search finds the longest prefix of the key in the trie by binary search on its length
-//! (trusting tags), and from that node, in constant time, the leaf whose range holds the key. It
-//! begins where searches of such keys have ended of late (`hints`), not in the middle, and goes on
-//! from there by one byte, two, four…, so at most twice the steps of the binary search. It looks at
+//! (trusting tags). From that node it finds, in constant time, the leaf whose range holds the key.
+//! It begins where searches of such keys have ended of late (`hints`), not in the middle. It goes
+//! on from there by one byte, two, four…: at most twice the steps of the binary search. It looks at
 //! the item of each prefix that it finds: if that has no child for the key's next byte it is the
 //! longest, whatever lengths are left. Items know the last leaves of their first ten children
 //! (`item`): as a rule the search ends at the item, whether the key goes on to a child that is a
@@ -23,7 +23,7 @@
 //!
 //! # What departs from the paper
 //! - *Any byte content.* The paper keeps anchors free of prefixes of each other by appending the
-//!   smallest token, and lets a leaf grow without bound where keys of zero bytes leave no such
+//!   smallest token. It lets a leaf grow without bound where keys of zero bytes leave no such
 //!   anchor. Here an anchor that is a prefix of others is the *end* of its item, a child before
 //!   child 0. So any two keys can be told apart by an anchor, and no leaf is ever fat.
 //! - *An item knows the leaf before its first*, so a search never has to go back along the list.
@@ -62,7 +62,7 @@ pub struct Step<P> {
     pub left: P,
     /// None if it is the last leaf.
     pub right: Option<P>,
-    /// What stood before `left`.
+    /// The leaf before `left`.
     pub outer: Option<P>,
     /// Where the search ended of the key that caused the change ([`Found::item_length`]): a sample.
     pub ended: usize,
@@ -292,8 +292,8 @@ impl<P: TableLeaf> Table<P> {
 
     #[inline]
     fn leaf(slot: u64) -> P {
-        // SAFETY: a slot that is not empty and no item holds the word of a leaf, and leaves are
-        // freed only after every table that holds them is out of use (`twin`).
+        // SAFETY: a slot that is not empty and no item holds the word of a leaf. Leaves are freed
+        // only after every table that holds them is out of use (`twin`).
         unsafe { P::from_word(slot & POINTER) }
     }
 

@@ -19,7 +19,7 @@ const MOST_NAMES: usize = 128;
 /// Rows of a cursor's reply unless COUNT says otherwise.
 const ROWS: usize = 1000;
 
-/// What `FT.AGGREGATE` asks for, beside the query.
+/// The options of `FT.AGGREGATE`.
 struct Aggregation {
     load: Load,
     steps: Vec<Step>,

@@ -1,4 +1,4 @@
-//! What the commands on search indexes share.
+//! Functions that the commands on search indexes share.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::search::schema::Schema;
 use crate::state::State;
 use crate::words::{Words, text};
 
-/// What all queries have: the index and the query, checked.
+/// Reads the index and the query, with which all queries begin, and checks them.
 pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), String> {
     let schema = state.indexes.schema(words.text_of("the name of the index")?)?;
     let mut node = parse(words.text_of("the query")?)?;

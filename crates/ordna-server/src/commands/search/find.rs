@@ -18,7 +18,7 @@ const MOST_RESULTS: usize = 100_000;
 /// Fields of RETURN at most.
 const MOST_RETURNED: usize = 1024;
 
-/// What `FT.SEARCH` asks for, beside the query.
+/// The options of `FT.SEARCH`.
 struct Search {
     only_keys: bool,
     /// Names in the reply and in the hash.

@@ -1,6 +1,7 @@
 //! The forms of RediSearch that its clients speak, over hashes: TAG and NUMERIC fields.
 //!
-//! What is not there answers an error that names it. All commands run without the keyspace's lock.
+//! An option that is not supported is refused by its name. All commands run without the keyspace's
+//! lock.
 
 mod aggregate;
 mod common;

@@ -6,8 +6,7 @@
 //!
 //! # Progress
 //! The reader of the log waits for a worker that has [`AHEAD`] blocks before it, so memory is
-//! bounded.
-//! A worker that fails goes on taking blocks, so the reader never waits for it in vain.
+//! bounded. A worker that fails goes on taking blocks, so the reader never waits for it in vain.
 
 use std::borrow::Borrow;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -24,7 +23,7 @@ use crate::{Error, Store};
 /// Blocks that may wait for a worker.
 const AHEAD: usize = 4;
 
-/// What a worker gets.
+/// A message to a worker.
 enum Work {
     /// Its records of a block.
     Records(Arc<Vec<u8>>, Vec<Record>),
@@ -79,7 +78,7 @@ where
             builder.spawn_scoped(scope, move || work(taken)).is_ok().then_some(queue)
         };
         let queues: Vec<SyncSender<Work>> = (0..workers).filter_map(start).collect();
-        // What cannot be sent was for a worker that panicked; the scope passes the panic on.
+        // A send fails if its worker panicked; the scope passes the panic on.
         read(&mut |payload, records| {
             check()?;
             let payload = Arc::new(payload);

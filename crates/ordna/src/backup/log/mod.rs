@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::queue::{Queue, Sync};
-use ordna_base::sync::{fault, handed_on};
+use ordna_base::sync::{fault, handed_on, notice};
 
 use super::codec::{
     StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
@@ -52,7 +52,7 @@ const RECENT: usize = 16;
 /// core's cache.
 const GATHERED: usize = 4 << 10;
 
-/// What a write in a critical section works with.
+/// The state of a stripe, for writes in its critical section.
 struct Lane<K: StoredKey + ?Sized> {
     /// The delta of the backup under way. The same in all stripes.
     delta: Option<Arc<Delta<K>>>,
@@ -302,7 +302,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
 
     /// Waits for the fsync if writers do.
     fn wait(&self, position: u64) -> Result<(), Error> {
-        let waits = self.waits && !fault!("faults.commit.waits");
+        let waits = notice!("faults.commit.waits", self.waits);
         if position > 0 && waits && self.queue.sync == Sync::Always {
             return self.queue.wait(position);
         }
@@ -310,8 +310,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
     }
 
     /// Records that all keys are gone, for a store that takes the place of the journal's former
-    /// one.
-    /// A backup under way keeps to the former store: nothing is spilled for it any more.
+    /// one. A backup under way keeps to the former store: nothing is spilled for it any more.
     pub fn clear(&self) -> Result<(), Error> {
         if self.in_group() {
             let mut group = lock(&self.group);

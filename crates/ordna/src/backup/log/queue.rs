@@ -6,10 +6,9 @@
 //!
 //! # Protocol
 //! `append` copies records into the youngest frame under a short lock and returns their end
-//! position.
-//! `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes durable what
-//! was written. So one fsync serves all records appended before it. Locks are taken in the order
-//! writer, state; no lock is held while a file is synced, except the syncer's own.
+//! position. `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes
+//! durable what was written. So one fsync serves all records appended before it. Locks are taken in
+//! the order writer, state; no lock is held while a file is synced, except the syncer's own.
 //!
 //! # Failure
 //! The first failure of a write or sync is kept: later appends and waits answer it. A file is not

@@ -13,14 +13,15 @@
 //! recovery tells, and goes on.
 //!
 //! A segment whose file header is cut short was being created at the crash, unless a manifest or
-//! the end of its predecessor names it: then it was durable, and its records are damaged or missing.
+//! the end of its predecessor names it: then it was durable, and its records are damaged or
+//! missing.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, notice};
 
 use super::super::codec::{Record, Span, Stored, StoredKey, StoredValue};
 use super::super::error::BackupError;
@@ -37,7 +38,7 @@ pub struct LogCut {
     pub path: PathBuf,
     /// Where the damaged part begins, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The reason.
     pub what: String,
     /// Bytes behind that place, in this and later segments, that were dropped.
     pub dropped: u64,
@@ -45,7 +46,7 @@ pub struct LogCut {
     pub was_durable: bool,
 }
 
-/// What was read from a log.
+/// The result of reading a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogRead {
@@ -103,8 +104,7 @@ impl Reading<'_> {
         let mut expected = self.first;
         let mut must_follow = None;
         if let Some(backup) = self.named_by
-            && !self.segments.contains_key(&self.first)
-            && !fault!("damage.log.first_is_named")
+            && notice!("damage.log.first_is_named", !self.segments.contains_key(&self.first))
         {
             let path = self.path_of(self.first);
             if !self.repair {
@@ -123,7 +123,7 @@ impl Reading<'_> {
             let opened = self.open(path, is_named, later, &mut read)?;
             let Some(reader) = opened else { return Ok(read) };
             reader.header.check_kinds::<K, V>(path)?;
-            if reader.header.number != *number && !fault!("damage.segment.number") {
+            if notice!("damage.segment.number", reader.header.number != *number) {
                 let what = format!("is segment {}, not {number}", reader.header.number);
                 return Err(BackupError::damaged(path, 0, what));
             }
@@ -189,7 +189,7 @@ impl Reading<'_> {
             was_durable |= len >= FILE_HEADER as u64;
             dropped += len;
         }
-        if was_durable && !self.repair && !fault!("damage.log.header_was_durable") {
+        if notice!("damage.log.header_was_durable", was_durable && !self.repair) {
             return Err(BackupError::damaged(path, 0, what));
         }
         if dropped > 0 || was_durable {
@@ -271,7 +271,7 @@ impl Reading<'_> {
             }
         }
         let was_durable = durable.is_some_and(|durable| durable > position);
-        if was_durable && !self.repair && !fault!("damage.log.was_durable") {
+        if notice!("damage.log.was_durable", was_durable && !self.repair) {
             return Err(BackupError::Damaged { path, offset, what });
         }
         if self.mend {

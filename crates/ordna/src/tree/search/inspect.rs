@@ -1,11 +1,11 @@
-//! What the search layer tells of itself: samples of its anchors, and its audit.
+//! Inspection of the search layer: samples of its anchors, and its audit.
 //!
 //! # Contract
 //! Both exclude changes for as long as they run.
 
 use std::ptr;
 
-use super::{Node, Place, Search};
+use super::{Node, LeafAddress, Search};
 use ordna_base::Key;
 use ordna_base::sync::atomic::Ordering;
 
@@ -60,8 +60,8 @@ impl<K: Key + ?Sized> Search<K> {
     /// changes. O(n).
     ///
     /// # Errors
-    /// What is broken in the layer itself.
-    pub fn audit(&self, mut each: impl FnMut(Option<&K>, Place)) -> Result<usize, String> {
+    /// The first invariant broken in the layer itself.
+    pub fn audit(&self, mut each: impl FnMut(Option<&K>, LeafAddress)) -> Result<usize, String> {
         let _turn = self.turn();
         let mut nodes = 0;
         let mut stack = vec![(self.root.load(Ordering::Relaxed), None::<K::Owned>, None)];

@@ -331,7 +331,7 @@ impl Walk {
     }
 }
 
-/// What a stretch reads.
+/// The state that a stretch reads.
 enum Source<'a> {
     /// The present state, of a keyspace that is held alone.
     Live(&'a Keyspace),
