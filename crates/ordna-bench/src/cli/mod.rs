@@ -39,7 +39,7 @@ enum Command {
     Backup(backup::Backup),
     /// Measure secondary indexes beside the raw store.
     Secondary(secondary::Secondary),
-    /// Measure what snapshots cost those that write and read beside them.
+    /// Measure the cost of snapshots for writers and readers beside them.
     Snapshots(snapshots::Snapshots),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
@@ -109,11 +109,10 @@ pub struct Run {
     /// Numbers of threads.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<usize>,
-    /// Keys per call: 1 is single operations. In groups of more a thread puts off gets, puts and
-    /// removes, each sort by itself, until a group is full or a key in it is needed, and calls
-    /// get_many, insert_many or remove_many; peers without such calls get the group's operations
-    /// one by one. "groups" of the JSON tells how many keys the calls had. Workloads that scan have
-    /// no groups.
+    /// Keys per call: 1 is single operations. With more, a thread puts off gets, puts and removes,
+    /// each sort by itself, until a group is full or a key in it is needed. Then it calls get_many,
+    /// insert_many or remove_many; peers without such calls get the group's operations one by one.
+    /// "groups" of the JSON tells how many keys the calls had. Workloads that scan have no groups.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
     /// Time every operation by itself in one more round.
