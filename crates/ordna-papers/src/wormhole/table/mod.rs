@@ -21,7 +21,7 @@
 //! None of its own: a plain structure, changed by its only owner or read by many (`twin`). Changes
 //! come as [`Step`]s, in the order in which they were made to the list.
 //!
-//! # What departs from the paper
+//! # Departures from the paper
 //! - *Any byte content.* The paper keeps anchors free of prefixes of each other by appending the
 //!   smallest token. It lets a leaf grow without bound where keys of zero bytes leave no such
 //!   anchor. Here an anchor that is a prefix of others is the *end* of its item, a child before
