@@ -4,7 +4,7 @@
 //!
 //! Source: HydraList §4.2.1, §4.6.1.
 
-#![expect(unsafe_code, reason = "layers promise what places they tell")]
+#![expect(unsafe_code, reason = "layers promise which addresses they return")]
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -26,27 +26,27 @@ impl<K: Key + ?Sized> Default for LockedLayer<K> {
     }
 }
 
-// SAFETY: jumps and departures are of the one map behind the lock.
+// SAFETY: jumps return addresses of the one map behind the lock; `apply` returns each that leaves it.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     fn jump(&self, key: &K) -> Option<AnchorAddress> {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let below = map.range::<K, _>((Bound::Unbounded, Bound::Included(key))).next_back();
-        below.or_else(|| map.first_key_value()).map(|(_, place)| *place)
+        below.or_else(|| map.first_key_value()).map(|(_, address)| *address)
     }
 
     unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
         let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match step {
-            Step::Insert(place) => map.insert(anchor.to_owned(), place),
-            Step::Remove(place) if map.get(anchor) == Some(&place) => map.remove(anchor),
+            Step::Insert(address) => map.insert(anchor.to_owned(), address),
+            Step::Remove(address) if map.get(anchor) == Some(&address) => map.remove(anchor),
             Step::Remove(_) => None,
         }
     }
 
     fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        for (anchor, place) in &*map {
-            each(anchor.borrow(), *place);
+        for (anchor, address) in &*map {
+            each(anchor.borrow(), *address);
         }
     }
 
@@ -69,41 +69,41 @@ impl<K: Key + ?Sized> Default for ArtLayer<K> {
     }
 }
 
-// SAFETY: jumps find records of the tree; what a record led to is told when it has been replaced or
-// removed there.
+// SAFETY: jumps find records of the tree. The layer releases an address once its record has been
+// replaced or removed there.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
     #[inline]
     fn jump(&self, key: &K) -> Option<AnchorAddress> {
-        self.0.jump(key, |_, place| *place as usize)
+        self.0.jump(key, |_, address| *address as usize)
     }
 
-    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<AnchorAddress>]) {
+    fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], addresses: &mut [Option<AnchorAddress>]) {
         self.0.jump_many(keys, |at, found| {
-            if let Some(place) = places.get_mut(at) {
-                *place = found.map(|(_, place)| *place as usize);
+            if let Some(address) = addresses.get_mut(at) {
+                *address = found.map(|(_, address)| *address as usize);
             }
         });
     }
 
     unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
-        let (Step::Insert(place) | Step::Remove(place)) = step;
+        let (Step::Insert(address) | Step::Remove(address)) = step;
         // The caller promises that an inserted address holds the anchor. A removal compares
         // addresses.
-        let place = place as u64;
+        let address = address as u64;
         let outcome = match step {
-            Step::Insert(_) => self.0.insert(anchor, &place),
+            Step::Insert(_) => self.0.insert(anchor, &address),
             Step::Remove(_) => {
-                let removed = self.0.compare_exchange(anchor, Some(&place), None);
-                removed.map(|done| done.ok().map(|()| place))
+                let removed = self.0.compare_exchange(anchor, Some(&address), None);
+                removed.map(|done| done.ok().map(|()| address))
             }
         };
         // An anchor is a key that was stored, so its length has passed.
-        outcome.unwrap_or_default().map(|place| place as usize)
+        outcome.unwrap_or_default().map(|address| address as usize)
     }
 
     fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
-        self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, place| {
-            each(anchor, *place as usize);
+        self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, address| {
+            each(anchor, *address as usize);
             ControlFlow::Continue(())
         });
     }
@@ -135,7 +135,7 @@ mod tests {
         let apply = |anchor: &[u8], step| {
             // SAFETY: the anchors outlive the layer, which is dropped before them.
             let mut left = unsafe { layer.apply(anchor, step) };
-            layer.publish(|place| assert_eq!(left.replace(place), None, "two places left"));
+            layer.publish(|address| assert_eq!(left.replace(address), None, "two addresses left"));
             left
         };
         assert_eq!(layer.jump(b"x"), None);
@@ -151,7 +151,7 @@ mod tests {
             (b"zz", [mm, mm]),
         ];
         for (key, near) in jumps {
-            assert!(layer.jump(key).is_some_and(|place| near.contains(&place)), "{key:?}");
+            assert!(layer.jump(key).is_some_and(|address| near.contains(&address)), "{key:?}");
         }
         // A later node of the same anchor; then the late removal of the earlier one.
         assert_eq!(apply(b"m", Step::Insert(later)), Some(m));
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(apply(b"m", Step::Remove(later)), Some(later));
         assert_eq!(apply(b"m", Step::Remove(later)), None);
         let mut left = Vec::new();
-        layer.for_each(|anchor, place| left.push((anchor.to_vec(), place)));
+        layer.for_each(|anchor, address| left.push((anchor.to_vec(), address)));
         assert_eq!(left, [(b"".to_vec(), empty), (b"mm\0".to_vec(), mm)]);
         assert!(layer.memory_usage() > 0);
     }
