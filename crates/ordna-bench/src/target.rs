@@ -222,7 +222,12 @@ macro_rules! singles {
             self.0.remove(key).is_some()
         }
 
-        fn scan(&mut self, from: &$index::Key, limit: usize, each: &mut dyn FnMut(&$index::Key, u64)) {
+        fn scan(
+            &mut self,
+            from: &$index::Key,
+            limit: usize,
+            each: &mut dyn FnMut(&$index::Key, u64),
+        ) {
             let visit = up_to(limit, each);
             self.0.visit(Bound::Included(from), Bound::Unbounded, Direction::Ascending, visit);
         }

@@ -13,6 +13,7 @@ use ordna::{Found, OrderedIndex, Put};
 use crate::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::logs::{Slow, SlowLog, unix_millis};
+use crate::long_walk::Walk;
 use crate::lookup::Lookup;
 use crate::reply::Replies;
 pub use crate::reply::{TOO_LONG, refused};
@@ -21,7 +22,6 @@ use crate::session::Session;
 use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
 use crate::state::{Keys, State};
 use crate::stored::{self, Packed, WRONG_TYPE};
-use crate::long_walk::Walk;
 
 /// The context of a command: server, session, keyspace.
 pub struct Context<'a> {

@@ -19,13 +19,13 @@ use crate::clients::Client;
 use crate::command::{Outcome, Table, refused};
 use crate::dispatch;
 use crate::durable;
+use crate::long_walk::Walk;
 use crate::lookup::Lookup;
 use crate::reply::Replies;
 use crate::request::{Arguments, Requests};
 use crate::session::{ReplyMode, Session};
 use crate::state::State;
 use crate::stream::Stream;
-use crate::long_walk::Walk;
 
 /// Replies are sent before they grow beyond this, if more of a batch is to come.
 const SEND: usize = 256 << 10;

@@ -102,10 +102,15 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
     }
 
     fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
-        self.0.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |anchor, address| {
-            each(anchor, *address as usize);
-            ControlFlow::Continue(())
-        });
+        self.0.visit(
+            Bound::Unbounded,
+            Bound::Unbounded,
+            Direction::Ascending,
+            |anchor, address| {
+                each(anchor, *address as usize);
+                ControlFlow::Continue(())
+            },
+        );
     }
 
     fn memory_usage(&self) -> usize {

@@ -31,7 +31,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Weak;
 
 use super::garbage::{Garbage, Order};
-use super::version::{ANY, BEHIND, CLAIMED, DeadVersion, LIVE, Node, Rank, Version};
+use super::version::{ANY, BEHIND, CLAIMED, LIVE, Node, Rank, Version};
 use crate::skiplist::item::Item;
 use crate::skiplist::raw::{LANES, List, Place};
 use ordna::store::terms::Terms;

@@ -137,8 +137,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             cuts.sort_unstable();
         }
         let numa_node = |place: usize| borders.partition_point(|border| *border <= place);
-        let mut pieces: Vec<Piece<'g, K>> =
-            vec![Piece { number: 0, from: 0, to: items.len(), lower: None, upper: None, numa_node: 0 }];
+        let mut pieces: Vec<Piece<'g, K>> = vec![Piece {
+            number: 0,
+            from: 0,
+            to: items.len(),
+            lower: None,
+            upper: None,
+            numa_node: 0,
+        }];
         for (place, from) in cuts.into_iter().filter(|(place, _)| *place > 0) {
             let anchor = anchor_of(layer, place);
             let Some(last) = pieces.last_mut() else { continue };

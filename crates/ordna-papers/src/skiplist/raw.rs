@@ -48,11 +48,11 @@
 
 mod change;
 mod list;
+mod list_walk;
 mod node;
 mod search;
 mod shortcuts;
 mod upkeep;
-mod list_walk;
 
 pub use self::list::{LANES, List};
 pub use self::node::{MAX_HEIGHT, NodeRef};

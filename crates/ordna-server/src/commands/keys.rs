@@ -14,11 +14,11 @@ use crate::command::{
 };
 use crate::cursors::Recalled;
 use crate::glob::{self, Pattern};
+use crate::long_walk::{Form, Purpose, Walk};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
 use crate::stored::{self, Kind};
-use crate::long_walk::{Form, Purpose, Walk};
 
 const SECOND: KeyPositions = (2, 2, 1);
 const FLUSH: &[&str] = &["write", "@dangerous", "@every_key"];

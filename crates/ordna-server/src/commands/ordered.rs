@@ -6,11 +6,11 @@ use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
 use crate::command::{Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX};
+use crate::long_walk::{Form, Purpose, Walk, key_of_token};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::NO_KEY;
 use crate::stored;
-use crate::long_walk::{Form, Purpose, Walk, key_of_token};
 
 const NEAR: &[&str] = &["readonly", "fast", "@every_key"];
 const REMOVE_ALL: &[&str] = &["write", "@every_key"];

@@ -16,7 +16,9 @@ use super::options::Options;
 use super::terms::Terms;
 use super::ttl::{Deadlines, Timekeeper};
 use super::walks::Walks;
-use crate::tree::{FOREVER, GROUP, Gone, LiveTerms, Outcome, LeafAddress, Probe, Span, Step, Tree, Turn};
+use crate::tree::{
+    FOREVER, GROUP, Gone, LeafAddress, LiveTerms, Outcome, Probe, Span, Step, Tree, Turn,
+};
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
 use ordna_base::sync::{notice, point, stripe_of_this_thread};

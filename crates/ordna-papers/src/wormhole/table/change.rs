@@ -4,9 +4,7 @@
 //! neighbour. So the lengths of the prefixes shared with both neighbours tell, without a search,
 //! the items of which it is the only, the first or the last leaf ([`Shared`]).
 
-use super::{
-    Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, hash,
-};
+use super::{Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, hash};
 use ordna_base::key::common_prefix;
 use ordna_base::sync::notice;
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::common::{
-    Common, aliased, begin_results, end_results, property, query, within_limit,
-};
+use super::common::{Common, aliased, begin_results, end_results, property, query, within_limit};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;

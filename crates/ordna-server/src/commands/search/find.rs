@@ -1,8 +1,6 @@
 //! `FT.SEARCH` and `FT.EXPLAIN`.
 
-use super::common::{
-    Common, aliased, begin_results, end_results, property, query, within_limit,
-};
+use super::common::{Common, aliased, begin_results, end_results, property, query, within_limit};
 use crate::keyspace::Keyspace;
 use crate::reply::Replies;
 use crate::request::Arguments;

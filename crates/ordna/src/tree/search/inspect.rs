@@ -5,7 +5,7 @@
 
 use std::ptr;
 
-use super::{Node, LeafAddress, Search};
+use super::{LeafAddress, Node, Search};
 use ordna_base::Key;
 use ordna_base::sync::atomic::Ordering;
 
