@@ -266,7 +266,11 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
-    fn try_find_many(&self, keys: &[&K], places: &mut [LeafAddress; GROUP]) -> Result<(), Obsolete> {
+    fn try_find_many(
+        &self,
+        keys: &[&K],
+        places: &mut [LeafAddress; GROUP],
+    ) -> Result<(), Obsolete> {
         let (root, version) = self.enter()?;
         let mut at = [(root, version); GROUP];
         let mut spans = [(0, 0); GROUP];
