@@ -142,9 +142,9 @@ impl<K: Key + ?Sized> Search<K> {
     pub fn find_fenced(
         &self,
         key: &K,
-        look: impl Fn(Place) -> Option<Version>,
+        look: impl Fn(LeafAddress) -> Option<Version>,
         guard: &Guard<'_>,
-    ) -> (Place, Option<Version>) {
+    ) -> (LeafAddress, Option<Version>) {
         let bottom = self.try_bottom(|node| node.route(key, false, self.simd));
         if let Ok((node, version, at)) = bottom {
             let (place, inner) = (node.child(at), at + 1 < node.len());
