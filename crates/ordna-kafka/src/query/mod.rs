@@ -515,14 +515,14 @@ impl Nodes {
     }
 }
 
+/// The partitions of an answer, and whether their rows count.
+type Accepted = Vec<(u32, Result<(), Trouble>)>;
+
 /// Which partitions of an answer count: those whose rows are young enough, all or none of them.
 ///
 /// # Errors
 /// No node can answer the query.
-fn accepted(
-    answer: &Answer,
-    max_age: Option<Duration>,
-) -> Result<Vec<(u32, Result<(), Trouble>)>, QueryError> {
+fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, QueryError> {
     let mut parts = Vec::with_capacity(answer.parts.len());
     for (partition, state) in &answer.parts {
         parts.push((
