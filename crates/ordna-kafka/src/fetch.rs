@@ -36,6 +36,8 @@ use crate::record;
 
 /// Time of a poll without records; orders wait so long at most.
 const POLL: Duration = Duration::from_millis(20);
+/// Events that are polled between two looks at the orders.
+const PIECE: usize = 1024;
 /// Kilobytes that librdkafka fetches ahead.
 const AHEAD: &str = "32768";
 /// How long the brokers may take to tell what can be read.
@@ -199,10 +201,11 @@ impl Reader {
                 self.renew();
                 continue;
             }
-            let mut polled = self.consumer.poll(POLL);
-            // Orders and the stop are looked at between two pieces.
-            for _ in 0..1024 {
-                match polled {
+            let mut wait = POLL;
+            // Orders and the stop are looked at between two pieces. Each event that was polled is
+            // dealt with: the consumer does not tell it again.
+            for _ in 0..PIECE {
+                match self.consumer.poll(wait) {
                     None => break,
                     Some(Ok(message)) => self.record(&message),
                     Some(Err(KafkaError::PartitionEOF(partition))) => self.end(partition),
@@ -219,7 +222,7 @@ impl Reader {
                         tracing::debug!(%error, "the reader goes on");
                     }
                 }
-                polled = self.consumer.poll(Duration::ZERO);
+                wait = Duration::ZERO;
             }
         }
     }
