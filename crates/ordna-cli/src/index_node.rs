@@ -14,6 +14,7 @@ use crate::serve;
 
 /// Options of `ordna index-node`: its own, and those of `ordna serve`.
 #[derive(Debug, Parser)]
+#[group(id = "index_node")]
 pub struct Options {
     /// Addresses of Kafka's brokers: HOST:PORT, with commas between
     #[arg(long)]

@@ -106,3 +106,15 @@ fn told(error: &anyhow::Error) -> String {
         if told.contains(&cause) { told } else { format!("{told}: {cause}") }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_has_no_contradictions() {
+        Cli::command().debug_assert();
+    }
+}
