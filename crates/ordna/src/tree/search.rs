@@ -49,19 +49,15 @@ use std::ptr;
 use std::sync::PoisonError;
 
 use contents::{Boundary, Contents, Separator};
+pub use node::FANOUT;
 use node::Node;
 use ordna_base::Key;
 use ordna_base::reclaim::Guard;
-use ordna_base::simd::{InstructionSet, LANES, prefetch};
+use ordna_base::simd::{InstructionSet, prefetch};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
 use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
-/// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
-/// reach.
-pub const FANOUT: usize = 64;
-/// Lines of heads, and of children.
-const LINES: usize = FANOUT / LANES;
 /// Restarts of a search before it takes the writers' lock.
 const RETRIES: usize = 16;
 /// Keys that descend together in [`Search::find_many`]: as many misses as a core overlaps.

@@ -14,7 +14,6 @@ use std::marker::PhantomData;
 use std::ptr;
 
 use super::contents::{Boundary, Contents, Separator, bytes_of};
-use super::{FANOUT, LINES};
 use ordna_base::Key;
 use ordna_base::key::{common_prefix, head_at};
 use ordna_base::reclaim::Retire;
@@ -23,6 +22,11 @@ use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use ordna_base::sync::{Obsolete, Version, VersionLock, check};
 
+/// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
+/// reach.
+pub const FANOUT: usize = 64;
+/// Lines of heads, and of children.
+const LINES: usize = FANOUT / LANES;
 /// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
 const INLINE: usize = 32;
 /// The brief of an unused place; no separator has it.
