@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What a call answers: 0, a positive number for an expected outcome, a negative one for an error.
+// The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
 typedef enum {
   // Done.
   ORDNA_STATUS_OK = 0,
@@ -96,8 +96,8 @@ typedef struct {
   size_t limit;
 } ordna_range;
 
-// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It must
-// return: no exception and no longjmp may leave it.
+// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It
+// must return: no exception and no longjmp may leave it.
 typedef int (*ordna_visit)(void *context, ordna_slice key, ordna_slice value);
 
 #ifdef __cplusplus
@@ -159,8 +159,8 @@ const char *ordna_version(void);
 // Makes an empty store in memory. `memory_limit` is in bytes; 0: none.
 int ordna_new(uint64_t memory_limit, ordna_store **out);
 
-// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If it
-// fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
+// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If
+// it fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
 int ordna_open(const char *path,
                int sync,
                uint64_t memory_limit,
@@ -223,8 +223,8 @@ int ordna_prefix(const ordna_store *store,
                  ordna_visit visit,
                  void *context);
 
-// Removes all keys of a range (null: all; direction and limit do not count) and writes their number
-// to `*removed` (which may be null).
+// Removes all keys of a range (null: all; direction and limit do not count) and writes their
+// number to `*removed` (which may be null).
 int ordna_remove_range(const ordna_store *store, const ordna_range *range, size_t *removed);
 
 // Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
@@ -235,8 +235,8 @@ int ordna_write(const ordna_store *store, ordna_batch *batch);
 // entries. Free it with `ordna_snapshot_free`, before or after the store.
 int ordna_snapshot_take(const ordna_store *store, ordna_snapshot **out);
 
-// Backs up the state of this moment into the directory `path`, which must not exist; null: into the
-// directory of an opened store, whose log begins anew.
+// Backs up the state of this moment into the directory `path`, which must not exist; null: into
+// the directory of an opened store, whose log begins anew.
 int ordna_backup(const ordna_store *store, const char *path);
 
 // Bytes that the store holds. O(n).

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Where a page ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
-    /// [`fingerprint`](crate::query::wire::fingerprint) of the index's definition.
+    /// Fingerprint of the index's definition.
     pub fingerprint: u32,
     /// The direction of the query.
     pub reverse: bool,

@@ -33,7 +33,7 @@ pub struct Request {
     pub scan: Scan,
     /// Whether entries are counted and not returned.
     pub counts: bool,
-    /// [`fingerprint`] of the index's definition.
+    /// Fingerprint of the index's definition.
     pub fingerprint: u32,
     /// The partitions, and the state of each.
     pub partitions: Vec<(u32, Asked)>,
