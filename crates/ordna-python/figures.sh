@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cargo build --quiet --release --locked -p ordna-c --example figures --manifest-path ../../Cargo.toml
+cargo build --quiet --release --locked -p ordna-c --features figures --example figures --manifest-path ../../Cargo.toml
 python3 -m venv "$work"
 "$work/bin/pip" install --quiet --disable-pip-version-check "maturin==1.16.*" -r tests/requirements.txt
 CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-../../target/python} \

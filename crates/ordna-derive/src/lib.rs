@@ -8,24 +8,6 @@ use syn::{Data, DeriveInput, Error, Field, Fields, Index, Member, parse_macro_in
 ///
 /// `#[ordna(descending)]` on a field reverses its order. Tuples of the first fields, all but the
 /// last one at most, become prefixes of the key.
-///
-/// ```
-/// use ordna::{Map, TupleKey};
-///
-/// #[derive(TupleKey, Debug, PartialEq)]
-/// struct Place {
-///     country: String,
-///     #[ordna(descending)]
-///     population: u64,
-/// }
-///
-/// let places: Map<Place, String> = Map::new();
-/// places.insert(&Place { country: "SE".into(), population: 94_393 }, "Lund")?;
-/// places.insert(&Place { country: "SE".into(), population: 177_074 }, "Uppsala")?;
-/// let (largest, name) = places.prefix(&("SE",)).next().unwrap()?;
-/// assert_eq!((largest.population, name.as_str()), (177_074, "Uppsala"));
-/// # Ok::<(), ordna::typed::MapError>(())
-/// ```
 #[proc_macro_derive(TupleKey, attributes(ordna))]
 pub fn tuple_key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

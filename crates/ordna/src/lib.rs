@@ -38,6 +38,23 @@ pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
     entries, index, key, reclaim, sync, tuple, value,
 };
+/// ```
+/// use ordna::{Map, TupleKey};
+///
+/// #[derive(TupleKey, Debug, PartialEq)]
+/// struct Place {
+///     country: String,
+///     #[ordna(descending)]
+///     population: u64,
+/// }
+///
+/// let places: Map<Place, String> = Map::new();
+/// places.insert(&Place { country: "SE".into(), population: 94_393 }, "Lund")?;
+/// places.insert(&Place { country: "SE".into(), population: 177_074 }, "Uppsala")?;
+/// let (largest, name) = places.prefix(&("SE",)).next().unwrap()?;
+/// assert_eq!((largest.population, name.as_str()), (177_074, "Uppsala"));
+/// # Ok::<(), ordna::typed::MapError>(())
+/// ```
 #[cfg(feature = "derive")]
 pub use ordna_derive::TupleKey;
 pub use store::{
