@@ -1,4 +1,4 @@
-//! Models of a leaf's undo list: a push and a prune, each beside a reader at a snapshot.
+//! Models of a leaf's undo list: a push, an image and a prune, each beside a reader at a snapshot.
 //!
 //! `cargo xtask loom` runs them; `cargo xtask faults undo_order` shows that each notices its
 //! fault.
@@ -12,11 +12,14 @@ use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
 
 const KEY: u64 = 7;
+const OTHER: u64 = 8;
 
-/// A leaf with one entry. The write of term t stores 10 t, so the snapshot of term t holds 10 t.
+/// A leaf with two entries. The write of term t stores 10 t under [`KEY`], so the snapshot of term t
+/// holds 10 t.
 struct Shared {
     leaf: Leaf<u64, u64>,
     slot: usize,
+    other: usize,
     log: Log<u64, u64>,
     collector: Collector,
 }
@@ -36,19 +39,28 @@ impl Drop for Shared {
 impl Shared {
     /// After the writes of the terms up to `term`. A snapshot of each was alive.
     fn new(term: u64) -> Arc<Self> {
-        let (leaf, probe) = (Leaf::new(None, &Leaf::<u64, u64>::pool()), Probe::new(&KEY));
-        assert!(leaf.put(&probe, Entry { key: KEY, word: 10, deadline: FOREVER }));
-        let slot = leaf.find(&probe, InstructionSet::widest()).unwrap();
-        let shared = Self { leaf, slot, log: Log::new(56), collector: Collector::new() };
+        let leaf = Leaf::new(None, &Leaf::<u64, u64>::pool());
+        let [slot, other] = [KEY, OTHER].map(|key| {
+            let probe = Probe::new(&key);
+            assert!(leaf.put(&probe, Entry { key, word: 10, deadline: FOREVER }));
+            leaf.find(&probe, InstructionSet::widest()).unwrap()
+        });
+        // The second record above a snapshot is an image.
+        let shared = Self { leaf, slot, other, log: Log::new(2), collector: Collector::new() };
         (2..=term).for_each(|term| shared.overwrite(term));
         Arc::new(shared)
     }
 
     /// The stores of a write in place: its undo record, then the slot.
     fn store(&self, term: u64) {
-        let Entry { word, deadline, .. } = self.leaf.entry(self.slot);
-        self.log.push(self.leaf, &Probe::new(&KEY), State::Present { word, deadline }, term);
-        self.leaf.set_word(self.slot, 10 * term);
+        self.store_at(self.slot, &KEY, term);
+    }
+
+    fn store_at(&self, slot: usize, key: &u64, term: u64) {
+        let Entry { word, deadline, .. } = self.leaf.entry(slot);
+        let state = State::Present { word, deadline };
+        self.log.push(self.leaf, &Probe::new(key), state, term, term - 1);
+        self.leaf.set_word(slot, 10 * term);
     }
 
     fn overwrite(&self, term: u64) {
@@ -69,12 +81,21 @@ impl Shared {
     fn read(&self, snapshot: u64, walks: bool) -> Option<u64> {
         let lock = &self.leaf.header().lock;
         let version = lock.try_read().unwrap()?;
-        let word = self.leaf.word(self.slot);
         let reading = Reading(Some((lock, version)));
-        let found = if walks {
-            let mut found = Lookup::Slot;
-            let oldest = |_, state| found = Lookup::Old(state);
-            let whole = self.log.for_each_above(self.leaf, snapshot, reading, oldest);
+        let mut found = Lookup::Slot;
+        let at_image = walks
+            && self.log.whole_at(self.leaf, snapshot, reading, |image| {
+                found = Lookup::Old(image.state_of(KEY));
+            });
+        let word = self.leaf.word(self.slot);
+        let found = if at_image {
+            found
+        } else if walks {
+            let mut old = Vec::new();
+            let slots = [KEY, OTHER];
+            let whole = self.log.append_above(self.leaf, snapshot, reading, &slots, &mut old);
+            let oldest = old.iter().rfind(|(entry, _)| entry.key == KEY);
+            let found = oldest.map_or(Lookup::Slot, |(_, state)| Lookup::Old(*state));
             if whole { found } else { Lookup::Torn }
         } else {
             self.log.at_snapshot(self.leaf, &Probe::new(&KEY), snapshot, reading)
@@ -115,6 +136,16 @@ fn model(terms: u64, snapshots: &[u64], write: fn(&Shared)) {
 #[test]
 fn a_push_hides_nothing_from_a_reader() {
     model(2, &[1, 2], |shared| shared.overwrite(3));
+}
+
+#[test]
+fn an_image_hides_nothing_from_a_reader() {
+    model(2, &[1, 2], |shared| {
+        let lock = shared.leaf.header().lock.lock().unwrap();
+        shared.store_at(shared.other, &OTHER, 3);
+        shared.store(3);
+        lock.unlock_unchanged();
+    });
 }
 
 #[test]

@@ -6,8 +6,10 @@
 //! that left its stripe is *gone*: its records count no more, and a guard keeps its memory.
 //!
 //! # Invariants
-//! 1. `last` of a chunk is at least each death in it, and `last` does not fall along a stripe.
-//! 2. `linked` of a stripe is the sum of its chunks', and so is `owned`. `emptied` counts the
+//! 1. `last` of a chunk is at least each death in it. Chunks go from the front; one with a smaller
+//!    `last` behind another, of images that a split divided, goes with that.
+//! 2. A record may have words behind it, in the room of further records. They never change.
+//! 3. `linked` of a stripe is the sum of its chunks', and so is `owned`. `emptied` counts the
 //!    chunks that hold records of which none is linked.
 
 #![expect(unsafe_code, reason = "lays out chunks")]
@@ -18,7 +20,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
-use super::leaf::{Leaf, is_inline};
+use super::leaf::{Leaf, SLOTS, is_inline};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
@@ -112,6 +114,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         Err(_) => panic!("a power of two"),
     };
     const ROOM: usize = (CHUNK - size_of::<Header>()) / size_of::<Undo>();
+    /// The room of the largest record.
+    const LARGEST: usize = Self::room_of(if is_inline::<K, V>() { 2 * SLOTS } else { 0 });
+
+    /// The room of a record with so many words behind it, in records.
+    const fn room_of(words: usize) -> usize {
+        1 + (words * size_of::<u64>()).div_ceil(size_of::<Undo>())
+    }
 
     fn new(stripe: usize) -> Self {
         // SAFETY: the layout is not empty.
@@ -188,16 +197,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Writes a record, which counts as linked. Returns its address, and whether it began a chunk.
+    /// Writes a record, which counts as linked, and words behind it. Returns its address, and
+    /// whether it began a chunk.
     pub fn push(
         &self,
         number: usize,
         record: Undo,
         dead: u64,
         owned: usize,
+        words: [&[u64]; 2],
     ) -> (NonNull<Undo>, bool) {
+        let room = Chunk::<K, V>::room_of(words[0].len() + words[1].len());
         let mut stripe = self.lock();
-        let is_full = |chunk: &Chunk<K, V>| chunk.header().len == Chunk::<K, V>::ROOM;
+        let is_full = |chunk: &Chunk<K, V>| chunk.header().len + room > Chunk::<K, V>::ROOM;
         let begins = stripe.chunks.back().is_none_or(is_full);
         if begins {
             stripe.chunks.push_back(Chunk::new(number));
@@ -206,16 +218,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
         let chunk = stripe.chunks.back_mut().expect("just pushed");
         let at = chunk.record(chunk.header().len);
         // SAFETY: memory that no record was written to; the stripe's lock is held.
-        unsafe { at.write(record) };
+        unsafe {
+            at.write(record);
+            let mut to = at.add(1).cast::<u64>();
+            for words in words {
+                to.copy_from_nonoverlapping(NonNull::from_ref(words).cast(), words.len());
+                to = to.add(words.len());
+            }
+        }
         let header = chunk.header_mut();
         stripe.emptied -= usize::from(header.linked == 0 && header.len > 0);
-        header.len += 1;
+        header.len += room;
         header.linked += 1;
         header.last = header.last.max(dead);
         header.owned += owned;
         stripe.linked += 1;
         stripe.owned += owned;
-        let has_room = header.len < Chunk::<K, V>::ROOM;
+        let has_room = header.len + Chunk::<K, V>::LARGEST <= Chunk::<K, V>::ROOM;
         if begins || !has_room {
             self.has_room.store(has_room, Ordering::Relaxed);
         }

@@ -284,6 +284,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
+    /// Asks for the header.
+    #[inline]
+    pub fn prefetch_header(self) {
+        prefetch(self.header.as_ptr());
+    }
+
     /// Asks for all lines.
     #[inline]
     pub fn prefetch_whole(self) {

@@ -34,6 +34,8 @@
 //! | `leaf` | slots, buckets, fences |
 //! | `order` | the sorted order of a leaf |
 //! | `undo` | what snapshots need of changed entries |
+//! | `images` | undo records of all keys of a leaf |
+//! | `states` | states of keys before a change |
 //! | `chunks` | the memory of undo records |
 //! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
@@ -49,11 +51,13 @@ mod build;
 mod chunks;
 mod compact;
 mod count;
+mod images;
 mod leaf;
 mod many;
 mod reshape;
 mod search;
 mod splice;
+mod states;
 mod undo;
 mod walk;
 
@@ -539,7 +543,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 word: old.word,
                 deadline: old.deadline,
             });
-            outcome.undo.0 += self.log.push(leaf, probe, state, turn.term);
+            outcome.undo.0 += self.log.push(leaf, probe, state, turn.term, turn.seen_by());
             point("tree.write.pushed");
         };
         let Some((value, deadline)) = put else {

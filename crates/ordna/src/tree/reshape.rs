@@ -318,7 +318,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let mut taken = 0;
                 if undo {
                     let state = State::Present { word: entry.word, deadline: entry.deadline };
-                    taken = self.log.push(leaf, &probe, state, turn.term);
+                    taken = self.log.push(leaf, &probe, state, turn.term, turn.seen_by());
                 }
                 leaf.clear(slot);
                 if !undo {

@@ -123,7 +123,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         };
         if undo {
             let state = State::Present { word: old.word, deadline: old.deadline };
-            outcome.undo.0 = self.log.push(leaf, probe, state, turn.term);
+            outcome.undo.0 = self.log.push(leaf, probe, state, turn.term, turn.seen_by());
             point("tree.splice.pushed");
         }
         let extends = claim.is_some();

@@ -6,6 +6,9 @@
 //! [`Log::prune`], [`Log::divide`] and [`Log::merge`] need the leaf's lock. [`Log::lookup`] needs a
 //! guard and the leaf's version, and a live snapshot; its result is to be validated.
 //!
+//! # Images
+//! A record may be an *image* of a range of keys, see `images`. [`Linked::kind`] tells.
+//!
 //! # Memory
 //! Records stand in chunks that one thread's stripe fills in the order of terms. A chunk is retired
 //! whole once no snapshot older than its last death lives, without a visit to its leaves: their
@@ -37,10 +40,12 @@ use std::ptr::{self, NonNull};
 
 use super::chunks::{CHUNK, Gone, Stripe, Undo, stripe_of};
 use super::leaf::{ADDRESS, Entry, FOREVER, Leaf, Probe, is_inline};
+use super::states::OldImage;
+pub use super::states::State;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use ordna_base::sync::{Version, VersionLock, check, fault, point, stripe_of_this_thread};
+use ordna_base::sync::{Version, VersionLock, check, fault, notice, point, stripe_of_this_thread};
 use ordna_base::{Key, Value};
 
 /// Threads that push at once without waiting for each other.
@@ -50,14 +55,13 @@ const PRUNE_AFTER: u64 = 16;
 /// The countdown's place above the address.
 const COUNTDOWN: u32 = 48;
 
-/// The state of a key before a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// The key was absent.
-    Absent,
-    /// The key's word and deadline.
-    Present { word: u64, deadline: u64 },
-}
+/// Records of a leaf above the youngest snapshot before an image takes their place; fewer with tiny
+/// leaves. A reader follows so many links at most; an image takes the memory of up to 20 records.
+const IMAGE_AFTER: usize = 4;
+/// The bit of a link to an image.
+pub(super) const IMAGE: u64 = 1;
+/// The bit of a link to an image of all keys of the leaf.
+pub(super) const WHOLE: u64 = 2;
 
 /// What a list says about a key at a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +97,7 @@ pub struct Reading<'a>(pub Option<(&'a VersionLock, Version)>);
 impl Reading<'_> {
     /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a
     /// link and a death of two moments may lead to a chunk that is gone.
-    fn holds(self) -> bool {
+    pub(super) fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| {
             check!("undo.walk.follows_torn_links", lock.validate(version))
         })
@@ -102,39 +106,72 @@ impl Reading<'_> {
 
 /// A record in a list, as prunes and splits handle it.
 #[derive(Clone, Copy)]
-struct Linked(NonNull<Undo>);
+pub(super) struct Linked {
+    pub at: NonNull<Undo>,
+    /// The bits [`IMAGE`] and [`WHOLE`].
+    pub kind: u64,
+}
 
 /// All undo records of a tree.
 pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
-    stripes: Box<[Stripe<K, V>]>,
+    pub(super) stripes: Box<[Stripe<K, V>]>,
     /// Chunks whose deaths are all at most this may be gone.
     horizon: AtomicU64,
     /// Chunks in stripes.
     chunks: AtomicUsize,
+    /// Bytes of chunks that splits began; the next push takes them of the memory limit.
+    pub(super) unpaid: AtomicUsize,
+    pub(super) image_after: usize,
     /// Pushes onto a leaf between two prunes, at least.
     prune_after: u64,
 }
 
 impl Linked {
-    fn get(&self) -> &Undo {
+    pub fn get(&self) -> &Undo {
         // SAFETY: a record that the caller may follow, see the module's invariants.
-        unsafe { self.0.as_ref() }
+        unsafe { self.at.as_ref() }
     }
 
-    fn at(address: u64) -> Option<Self> {
-        let address = ptr::with_exposed_provenance_mut((address & ADDRESS) as usize);
-        NonNull::new(address).map(Self)
+    pub fn at(link: u64) -> Option<Self> {
+        let kind = link & (IMAGE | WHOLE);
+        let address = ptr::with_exposed_provenance_mut((link & ADDRESS & !kind) as usize);
+        NonNull::new(address).map(|at| Self { at, kind })
     }
 
+    /// The link to the record.
     fn address(self) -> u64 {
-        self.0.as_ptr().expose_provenance() as u64
+        self.at.as_ptr().expose_provenance() as u64 | self.kind
     }
 
-    fn dead(self) -> u64 {
+    /// The record in the list of a leaf that covers other keys.
+    pub fn cut(self) -> Self {
+        if fault!("undo.image.cut") {
+            return self;
+        }
+        Self { kind: self.kind & IMAGE, ..self }
+    }
+
+    pub fn image(&self) -> Option<OldImage<'_>> {
+        if self.kind & IMAGE == 0 {
+            return None;
+        }
+        let undo = self.get();
+        let (lower, upper) = (undo.key.load(Ordering::Relaxed), undo.old.load(Ordering::Relaxed));
+        let count = undo.deadline.load(Ordering::Relaxed) as usize;
+        // SAFETY: an image was written with so many keys and words behind it, which never change.
+        let (keys, words) = unsafe {
+            let keys = self.at.add(1).cast::<u64>();
+            let words = NonNull::slice_from_raw_parts(keys.add(count), count);
+            (NonNull::slice_from_raw_parts(keys, count).as_ref(), words.as_ref())
+        };
+        Some(OldImage { lower, upper, keys, words })
+    }
+
+    pub fn dead(self) -> u64 {
         self.get().dead.load(Ordering::Acquire) >> 1
     }
 
-    fn state(self) -> State {
+    pub fn state(self) -> State {
         if self.get().dead.load(Ordering::Acquire) & 1 == 0 {
             return State::Absent;
         }
@@ -144,6 +181,9 @@ impl Linked {
 
     /// Whether the record is of this key; `None` if its record was taken out.
     fn is_of<K: Key + ?Sized, V: Value + ?Sized>(self, probe: &Probe<'_, K>) -> Option<bool> {
+        if let Some(image) = self.image() {
+            return Some(image.contains(probe.head));
+        }
         let key = self.get().key.load(Ordering::Relaxed);
         if K::HEAD_IS_KEY {
             return Some(key == probe.head);
@@ -176,6 +216,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
             horizon: AtomicU64::new(0),
             chunks: AtomicUsize::new(0),
+            unpaid: AtomicUsize::new(0),
+            image_after: IMAGE_AFTER.min(slots / 2),
         }
     }
 
@@ -183,7 +225,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     /// one.
     pub fn next_push(&self) -> usize {
         let stripe = &self.stripes[stripe_of_this_thread() % STRIPES];
-        if stripe.has_room() { 0 } else { CHUNK }
+        let begins = if stripe.has_room() { 0 } else { CHUNK };
+        begins + self.unpaid.load(Ordering::Relaxed)
     }
 
     pub fn horizon(&self) -> u64 {
@@ -244,7 +287,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             }
             let Some(record) = rest.next_above(snapshot) else { break };
             match record.is_of::<K, V>(probe) {
-                Some(true) => found = Lookup::Old(record.state()),
+                Some(true) => {
+                    let state = record.image().map(|image| image.state_of(probe.head));
+                    found = Lookup::Old(state.unwrap_or_else(|| record.state()));
+                }
                 Some(false) => {}
                 None => return Lookup::Torn,
             }
@@ -252,15 +298,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         found
     }
 
-    /// Calls `each` with key and state of every record with a death above the snapshot, youngest
-    /// first.
-    /// `false` if the list is of no single moment.
-    pub fn for_each_above(
+    /// Appends key and state of every record with a death above the snapshot, youngest first, and
+    /// of the keys among `slots` that are absent in an image. `false`: the list was torn.
+    pub fn append_above(
         &self,
         leaf: Leaf<K, V>,
         snapshot: u64,
         reading: Reading<'_>,
-        mut each: impl FnMut(Entry, State),
+        slots: &[u64],
+        states: &mut Vec<(Entry, State)>,
     ) -> bool {
         let mut rest = Walk::of(leaf);
         while rest.dead > snapshot {
@@ -268,20 +314,41 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 return false;
             }
             let Some(record) = rest.next_above(snapshot) else { break };
+            if let Some(image) = record.image() {
+                image.append_to(slots, states);
+                continue;
+            }
             let old = record.get().old.load(Ordering::Acquire);
             if !K::HEAD_IS_KEY && old & ADDRESS == 0 {
                 return false;
             }
             let key = record.get().key.load(Ordering::Relaxed);
-            each(Entry { key, word: old, deadline: FOREVER }, record.state());
+            states.push((Entry { key, word: old, deadline: FOREVER }, record.state()));
         }
         true
     }
 
     /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. Byte
     /// strings:
-    /// the list owns the record of the state from now on. Returns the bytes that this took.
-    pub fn push(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, state: State, dead: u64) -> usize {
+    /// the list owns the record of the state from now on. The youngest snapshot that does not see
+    /// the change is `seen_by`. Returns the bytes that this took.
+    pub fn push(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        state: State,
+        dead: u64,
+        seen_by: u64,
+    ) -> usize {
+        let unpaid = match self.unpaid.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.unpaid.swap(0, Ordering::Relaxed),
+        };
+        if is_inline::<K, V>()
+            && let Some(taken) = self.push_image(leaf, dead, seen_by)
+        {
+            return taken + unpaid;
+        }
         let (old, deadline, present) = match state {
             State::Absent if K::HEAD_IS_KEY => (0, FOREVER, 0),
             State::Absent => {
@@ -306,23 +373,38 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             next_dead: AtomicU64::new(next_dead),
         };
         let owned = Self::owned_bytes(old);
+        let (at, taken) = self.store(record, dead, owned, [&[], &[]]);
+        self.link(leaf, head, Linked { at, kind: 0 }, dead);
+        taken + unpaid
+    }
+
+    /// Stores a record, with words behind it. Returns its address, and the bytes that this took.
+    pub(super) fn store(
+        &self,
+        record: Undo,
+        dead: u64,
+        owned: usize,
+        words: [&[u64]; 2],
+    ) -> (NonNull<Undo>, usize) {
         let number = stripe_of_this_thread() % STRIPES;
-        let (at, begins) = self.stripes[number].push(number, record, dead, owned);
+        let (at, begins) = self.stripes[number].push(number, record, dead, owned, words);
         if begins {
             self.chunks.fetch_add(1, Ordering::Release);
         }
-        let taken = owned + if begins { CHUNK } else { 0 };
-        let address = Linked(at).address();
+        (at, owned + if begins { CHUNK } else { 0 })
+    }
+
+    /// Puts a record in front of the leaf's list, whose first link was `head`.
+    pub(super) fn link(&self, leaf: Leaf<K, V>, head: u64, record: Linked, dead: u64) {
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
-        header.undo.store(address | countdown << COUNTDOWN, order_of_head());
+        leaf.header().undo.store(record.address() | countdown << COUNTDOWN, order_of_head());
         point("undo.push.before_dead");
         if !fault!("undo.push.dead") {
             // Release: a reader that sees the death sees the record in front of the list.
-            header.dead.store(dead, order_of_death());
+            leaf.header().dead.store(dead, order_of_death());
         }
-        taken
     }
 
     /// Whether the list has grown enough to be worth a prune.
@@ -342,21 +424,44 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     ) -> usize {
         let all = self.collect(leaf);
         let key = |at: &usize| all[*at].get().key.load(Ordering::Relaxed);
-        let mut by_key: Vec<usize> = (0..all.len()).collect();
+        let (images, mut by_key): (Vec<usize>, Vec<usize>) =
+            (0..all.len()).partition(|at| all[*at].image().is_some());
+        let covers = |image: &usize, (lower, upper): (u64, u64)| {
+            all[*image].image().is_some_and(|image| {
+                check!("undo.image.prune_covers", image.contains(lower) && image.contains(upper))
+            })
+        };
+        // The death of the youngest image of these keys below a position; 0 if there is none.
+        let older_image = |at: usize, keys| {
+            let mut older = images[images.partition_point(|image| *image <= at)..].iter();
+            older.find(|image| covers(image, keys)).map_or(0, |image| all[*image].dead())
+        };
+        let has_younger_image = |at: usize, keys| {
+            let mut younger = images[..images.partition_point(|image| *image < at)].iter().rev();
+            notice!("undo.image.prune_absent", younger.any(|image| covers(image, keys)))
+        };
         // Stable: the youngest record of a key comes first.
         by_key.sort_by_key(key);
         let mut keeps = vec![false; all.len()];
+        for at in images.iter().copied() {
+            let dead = all[at].dead();
+            let keys = all[at].image().map_or((0, 0), |image| (image.lower, image.upper));
+            keeps[at] = dead > live.settled + 1 || live.has_within(older_image(at, keys), dead);
+        }
         for group in by_key.chunk_by(|one, other| key(one) == key(other)) {
             let mut above: Vec<Linked> = Vec::new();
             for (nth, at) in group.iter().enumerate() {
                 let record = all[*at];
                 let older = |other: &&usize| Self::same_key(all[**other], record);
                 let before = group[nth + 1..].iter().find(older).map_or(0, |at| all[*at].dead());
+                let keys = (key(at), key(at));
+                let before = before.max(older_image(*at, keys));
                 let dead = record.dead();
                 let from = if fault!("undo_order.prune.keeper") { before + 1 } else { before };
                 let needed = dead > live.settled + 1 || live.has_within(from, dead);
                 // "Absent" below an absent state that stays says nothing new.
                 let redundant = record.state() == State::Absent
+                    && !has_younger_image(*at, keys)
                     && match above.iter().rev().find(|other| Self::same_key(**other, record)) {
                         Some(younger) => younger.state() == State::Absent,
                         None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
@@ -379,24 +484,40 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     /// Moves the records of keys from `boundary` on to the leaf on the right.
     pub fn divide(&self, left: Leaf<K, V>, right: Leaf<K, V>, boundary: &K) {
         let stay = |record: &Linked| record.with_key::<K, V, _>(|key| key < boundary) == Some(true);
-        let (low, high): (Vec<_>, Vec<_>) = self.collect(left).into_iter().partition(stay);
+        let (mut low, mut high, mut divided) = (Vec::new(), Vec::new(), Vec::new());
+        for record in self.collect(left) {
+            let (stays, goes) = match record.image() {
+                None if stay(&record) => (Some(record), None),
+                None => (None, Some(record)),
+                Some(image) => self.divide_image(record, &image, boundary.head()),
+            };
+            if stays.is_some() && goes.is_some() {
+                divided.push(record);
+            }
+            low.extend(stays);
+            high.extend(goes);
+        }
         self.relink(left, &low);
         if !fault!("undo.divide.forgets") {
-            let mut high = high;
-            high.extend(self.collect(right));
+            high.extend(self.collect(right).into_iter().map(Linked::cut));
             high.sort_by_key(|record| std::cmp::Reverse(record.dead()));
             self.relink(right, &high);
         }
+        self.drop_replaced(&divided);
     }
 
-    /// Whether the two leaves have more than so many records together. O(`limit`).
+    /// Whether the two leaves have more than so many records together; an image counts as its
+    /// keys. O(`limit`).
     pub fn are_beyond(&self, leaves: [Leaf<K, V>; 2], limit: usize) -> bool {
         let horizon = self.horizon();
         let mut left = limit + 1;
         for leaf in leaves {
             let mut rest = Walk::of(leaf);
-            while left > 0 && rest.next_above(horizon).is_some() {
-                left -= 1;
+            while left > 0
+                && let Some(record) = rest.next_above(horizon)
+            {
+                let weight = record.image().map_or(1, |image| image.keys.len().max(1));
+                left = left.saturating_sub(weight);
             }
         }
         left == 0
@@ -406,6 +527,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     pub fn merge(&self, to: Leaf<K, V>, from: Leaf<K, V>) {
         let mut all = self.collect(to);
         all.extend(self.collect(from));
+        all.iter_mut().for_each(|record| *record = record.cut());
         if !fault!("undo.merge.sorts") {
             all.sort_by_key(|record| std::cmp::Reverse(record.dead()));
         }
@@ -421,6 +543,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         all.is_sorted_by(|one, other| one.dead() >= other.dead())
             && (largest <= self.horizon() || largest == first)
             && all.iter().all(|record| record.with_key::<K, V, _>(&belongs) == Some(true))
+            && all.iter().filter_map(Linked::image).all(|image| {
+                image.keys.is_sorted()
+                    && K::from_head(&image.upper).is_some_and(&belongs)
+                    && image.keys.iter().all(|key| image.contains(*key))
+            })
     }
 
     /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives, none
@@ -448,6 +575,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         // SAFETY: no link to them is followed from now on (invariant 2), and guards of before keep
         // them.
         unsafe { gone.retire(guard) };
+        let unpaid = self.unpaid.swap(0, Ordering::Relaxed);
+        self.unpaid.fetch_add(unpaid.saturating_sub(freed), Ordering::Relaxed);
+        freed = freed.saturating_sub(unpaid);
         point("undo.free.chunks_gone");
         if late {
             self.horizon.fetch_max(horizon, Ordering::AcqRel);
@@ -511,7 +641,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     /// A record left its list: gives back what it kept, unless its chunk is gone with all that it
     /// kept.
     fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
-        self.stripes[stripe_of(record.0)].unlink(record.0, || {
+        self.stripes[stripe_of(record.at)].unlink(record.at, || {
             if is_inline::<K, V>() {
                 return 0;
             }
@@ -535,13 +665,18 @@ fn order_of_death() -> Ordering {
 }
 
 /// A walk along a list: a link is followed only if its target's death is above a bound.
-struct Walk {
-    next: u64,
-    dead: u64,
+pub(super) struct Walk {
+    pub next: u64,
+    pub dead: u64,
 }
 
 impl Walk {
-    fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
+    /// At the end of a list.
+    pub fn end() -> Self {
+        Self { next: 0, dead: 0 }
+    }
+
+    pub fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
         let header = leaf.header();
         if fault!("undo_order.walk.death_first") {
             let next = header.undo.load(Ordering::Acquire);
@@ -549,15 +684,17 @@ impl Walk {
         }
         // The death first: a list that grows meanwhile has its new records in front.
         let dead = header.dead.load(Ordering::Acquire);
+        point("undo.walk.death_read");
         Self { dead, next: header.undo.load(Ordering::Acquire) }
     }
 
     #[inline]
-    fn next_above(&mut self, bound: u64) -> Option<Linked> {
+    pub fn next_above(&mut self, bound: u64) -> Option<Linked> {
         if self.dead <= bound {
             return None;
         }
         let record = Linked::at(self.next)?;
+        point("undo.walk.follows");
         self.dead = record.get().next_dead.load(Ordering::Acquire);
         self.next = record.get().next.load(Ordering::Acquire);
         Some(record)

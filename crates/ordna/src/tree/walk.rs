@@ -257,21 +257,38 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 && let Some(next) = leaf.next()
             {
                 // Its misses overlap with those of this leaf.
-                next.prefetch_whole();
+                match snapshot {
+                    None => next.prefetch_whole(),
+                    Some(snapshot) => {
+                        self.log.prefetch(next, snapshot);
+                        if let Some(after) = next.next() {
+                            after.prefetch_header();
+                        }
+                    }
+                }
             }
-            leaf.copy_to(&mut stretch.image);
+            let reading = Reading(version.map(|version| (lock, version)));
+            point("tree.walk.begun");
+            let at_image = snapshot.is_some_and(|snapshot| {
+                self.log.whole_at(leaf, snapshot, reading, |old| old.copy_to(&mut stretch.image))
+            });
+            point("tree.walk.image_sought");
+            if at_image {
+                (stretch.image.next, stretch.image.high) = (leaf.next(), leaf.high());
+            } else {
+                leaf.copy_to(&mut stretch.image);
+            }
             stretch.anchor = (!ascending)
                 .then(|| leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned)))
                 .flatten();
-            let reading = Reading(version.map(|version| (lock, version)));
             let mut old = Vec::new();
             let mut whole = true;
             if let Some(snapshot) = snapshot
+                && !at_image
                 && leaf.header().dead.load(Ordering::Acquire) > snapshot
             {
-                whole = self.log.for_each_above(leaf, snapshot, reading, |key, state| {
-                    old.push((key, state));
-                });
+                let slots = &stretch.image.keys[..stretch.image.count];
+                whole = self.log.append_above(leaf, snapshot, reading, slots, &mut old);
             }
             point("tree.walk.before_validate");
             let valid = match version {
@@ -288,6 +305,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 stretch.image.prefetch_records();
             }
             stretch.order = match version {
+                _ if at_image => ordna_base::order::identity(),
                 Some(version) => leaf.order(&stretch.image, version.number(), self.simd),
                 None => stretch.image.sorted(self.simd),
             };

@@ -212,6 +212,86 @@ fn an_overwrite_under_a_reader_at_a_snapshot() {
     }
 }
 
+/// Images come, split and merge between the steps of a reader at a snapshot.
+#[test]
+fn images_come_under_a_reader_at_a_snapshot() {
+    let of_gets = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
+    let of_walks = ["tree.walk.begun", "tree.walk.image_sought", "tree.walk.before_validate"];
+    let of_both = ["undo.walk.death_read", "undo.walk.follows"];
+    let stops = of_gets.iter().chain(&of_walks).chain(&of_both);
+    // Keys written before the reader begins, and while it stands.
+    let writes: [(&[u64], &[u64]); 5] = [
+        (&[1, 3], &[2]),
+        (&[1], &[2, 3]),
+        (&[], &[1, 2, 3]),
+        (&[1, 2, 3], &[4, 5, 6]),
+        (&[2], &[]),
+    ];
+    for stop in stops {
+        for (before, meanwhile) in writes {
+            if before.is_empty() && *stop == "undo.walk.follows" {
+                continue;
+            }
+            for key in 1..4 {
+                let store = filled(4, 1, 4, |n| n * 10);
+                let snapshot = store.snapshot();
+                let write = |n: &u64| _ = store.insert(n, &99).unwrap();
+                before.iter().for_each(write);
+                let young = store.snapshot();
+                before.iter().for_each(write);
+                let read = || (snapshot.get(&key), content(&snapshot), young.get(&key));
+                let read = held(stop, read).meanwhile(|| {
+                    meanwhile.iter().for_each(write);
+                    (7..12).for_each(|n| write(&n));
+                    (1..12).filter(|n| n % 4 > 0).for_each(|n| _ = store.remove(&n));
+                    store.collect_garbage();
+                });
+                let latest = if before.contains(&key) { 99 } else { key * 10 };
+                let right = (Some(key * 10), vec![(1, 10), (2, 20), (3, 30)], Some(latest));
+                assert_eq!(read, right, "at {stop}, {before:?}, then {meanwhile:?}");
+                store.validate().unwrap();
+            }
+        }
+    }
+}
+
+/// A writer stands in front of, within and behind the stores of an image.
+#[test]
+fn an_image_is_written_under_a_reader_at_a_snapshot() {
+    let stops =
+        ["undo.image.stored", "undo.push.before_dead", "undo.image.linked", "tree.write.pushed"];
+    let gets = ("tree.seek.begun", "tree.read.before_validate");
+    let walks = ("tree.walk.begun", "tree.walk.before_validate");
+    for (stop, (begin, end)) in stops.iter().flat_map(|stop| [(stop, gets), (stop, walks)]) {
+        let store = filled(4, 1, 4, |n| n * 10);
+        let snapshot = store.snapshot();
+        [1, 3].iter().for_each(|n| _ = store.insert(n, &99).unwrap());
+        let schedule = Schedule::new();
+        schedule.hold("reader", begin);
+        schedule.hold("reader", end);
+        schedule.hold("writer", stop);
+        let read = || match begin {
+            "tree.seek.begun" => snapshot.get(&2).map(|value| (2, value)).into_iter().collect(),
+            _ => content(&snapshot),
+        };
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| schedule.enroll("reader", read));
+            schedule.wait_held("reader", begin);
+            let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&2, &99)));
+            schedule.wait_held("writer", stop);
+            schedule.release("reader", begin);
+            schedule.wait_held("reader", end);
+            schedule.release("writer", stop);
+            assert_eq!(writer.join().unwrap(), Ok(Some(20)));
+            schedule.release("reader", end);
+            let read = reader.join().unwrap();
+            let right = [(1, 10), (2, 20), (3, 30)];
+            assert!(read == right || read == [(2, 20)], "{read:?}, the writer stood at {stop}");
+        });
+        assert_eq!(store.statistics().dead, 1, "one image is left");
+    }
+}
+
 /// A writer that was led to a leaf that is merged away meanwhile writes elsewhere.
 #[test]
 fn a_writer_finds_its_leaf_merged_away() {

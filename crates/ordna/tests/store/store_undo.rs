@@ -1,6 +1,10 @@
 //! Undo records of many removals under one snapshot.
 
 use std::borrow::Borrow;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna::{Options, OrderedIndex, Snapshot, Store};
@@ -104,6 +108,12 @@ fn a_leaf_that_is_more_than_a_quarter_full_does_not_merge() {
     assert!(leaves() < full);
 }
 
+/// Bytes of undo records.
+fn undo(store: &Store<u64, u64>) -> usize {
+    let parts = store.memory_usage().parts;
+    parts.iter().find(|(name, _)| *name == "undo records").map_or(0, |(_, bytes)| *bytes)
+}
+
 /// The limit counts the chunks that undo records stand in.
 #[test]
 fn undo_records_count_with_their_chunks() {
@@ -112,13 +122,113 @@ fn undo_records_count_with_their_chunks() {
     let before = store.statistics().bytes;
     let old = store.snapshot();
     store.insert(&1, &2).unwrap();
-    let undo = |store: &Store<u64, u64>| {
-        let parts = store.memory_usage().parts;
-        parts.iter().find(|(name, _)| *name == "undo records").map_or(0, |(_, bytes)| *bytes)
-    };
     assert!(undo(&store) >= 16 << 10);
     assert_eq!(store.statistics().bytes, before + undo(&store));
     drop(old);
     store.collect_garbage();
     assert_eq!((store.statistics().bytes, undo(&store)), (before, 0));
+}
+
+/// Many changes of a leaf under one snapshot take the memory of one image, not of a record each.
+#[test]
+fn many_changes_of_a_leaf_under_a_snapshot_take_an_image() {
+    const KEYS: u64 = 50_000;
+    let store = store(56, 64);
+    (0..KEYS).for_each(|key| _ = store.insert(&key, &key).unwrap());
+    let before = store.statistics().bytes;
+    let old = store.snapshot();
+    (0..KEYS).for_each(|key| _ = store.insert(&key, &(key + 1)).unwrap());
+    let undo = store.statistics().bytes - before;
+    assert!(undo < 24 * KEYS as usize, "{undo} bytes for {KEYS} changes");
+    let records = store.statistics().dead;
+    assert!(records < KEYS as usize / 40, "{records} records of {KEYS} keys");
+    assert!(old.iter().eq((0..KEYS).map(|key| (key, key))));
+    assert!(store.snapshot().iter().eq((0..KEYS).map(|key| (key, key + 1))));
+    drop(old);
+    store.collect_garbage();
+    assert_eq!(store.statistics().bytes, before);
+}
+
+/// The memory limit pays the images that splits divide, with the next record.
+#[test]
+fn the_limit_counts_divided_images() {
+    const KEYS: u64 = 20_000;
+    let store = store(56, 64);
+    (0..KEYS).for_each(|key| _ = store.insert(&(2 * key), &key).unwrap());
+    let old = store.snapshot();
+    (0..KEYS).for_each(|key| _ = store.insert(&(2 * key), &0).unwrap());
+    (0..KEYS).for_each(|key| _ = store.insert(&(2 * key + 1), &0).unwrap());
+    let young = store.snapshot();
+    store.insert(&0, &1).unwrap();
+    let (bytes, undo) = (store.statistics().bytes, undo(&store));
+    assert!(old.iter().eq((0..KEYS).map(|key| (2 * key, key))));
+    drop((old, young));
+    store.collect_garbage();
+    assert_eq!((bytes - undo, 0), (store.statistics().bytes, store.statistics().dead));
+}
+
+/// An entry whose deadline has passed is in no snapshot taken since, though its neighbours change.
+#[test]
+fn images_keep_no_entry_beyond_its_deadline() {
+    let now = Arc::new(AtomicU64::new(1000));
+    let clock = Arc::clone(&now);
+    let clock = move || clock.load(Ordering::Relaxed);
+    let store =
+        Store::<u64, u64>::with_options(Options::new().collectors(0).sizes(8, 4).clock(clock));
+    (1..7).for_each(|key| _ = store.insert(&key, &key).unwrap());
+    store.insert_until(&0, &0, 1500).unwrap();
+    now.store(2000, Ordering::Relaxed);
+    let snapshot = store.snapshot();
+    (1..7).for_each(|key| _ = store.insert(&key, &(key + 1)).unwrap());
+    assert_eq!(snapshot.get(&0), None);
+    assert!(snapshot.iter().eq((1..7).map(|key| (key, key))));
+}
+
+/// Leaves with images split and merge under several snapshots; each shows its state all along.
+#[test]
+fn images_follow_their_keys_through_splits_and_merges() {
+    for slots in [4, 8, 56] {
+        let store = store(slots, 4);
+        let mut state: BTreeMap<u64, u64> = BTreeMap::new();
+        let put = |state: &mut BTreeMap<u64, u64>, key, value: Option<u64>| match value {
+            Some(value) => assert_eq!(store.insert(&key, &value), Ok(state.insert(key, value))),
+            None => assert_eq!(store.remove(&key), state.remove(&key)),
+        };
+        (0..300).for_each(|key| put(&mut state, 10 * key, Some(key)));
+        let mut live: VecDeque<(Snapshot<u64, u64>, BTreeMap<u64, u64>)> = VecDeque::new();
+        for round in 0..12 {
+            live.push_back((store.snapshot(), state.clone()));
+            if round % 5 == 4 {
+                live.remove(1);
+                store.collect_garbage();
+            }
+            let base = 251 * round % 2500;
+            // Overwrites, then inserts that split, then removals that merge.
+            for key in base / 10..base / 10 + 40 {
+                put(&mut state, 10 * key, Some(1000 * round + key));
+            }
+            for key in (base..base + 400).step_by(3 + round as usize % 4) {
+                put(&mut state, key, Some(round));
+            }
+            for key in base + 100..base + 300 {
+                put(&mut state, key, None);
+            }
+            store.validate().unwrap();
+            for (snapshot, state) in &live {
+                let pairs = || state.iter().map(|(key, value)| (*key, *value));
+                assert!(snapshot.iter().eq(pairs()), "round {round}, slots {slots}");
+                assert!(snapshot.iter().rev().eq(pairs().rev()));
+                assert_eq!(snapshot.count(Bound::Unbounded, Bound::Unbounded), state.len());
+                for key in (base..base + 500).step_by(7) {
+                    assert_eq!(snapshot.get(&key), state.get(&key).copied());
+                }
+            }
+        }
+        live.clear();
+        store.collect_garbage();
+        let fresh = self::store(slots, 4);
+        state.iter().for_each(|(key, value)| _ = fresh.insert(key, value).unwrap());
+        let told = store.statistics();
+        assert_eq!((told.dead, told.bytes), (0, fresh.statistics().bytes));
+    }
 }

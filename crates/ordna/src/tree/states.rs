@@ -1,0 +1,61 @@
+//! States of keys before a change: of one key, and of all keys of a range.
+//!
+//! # Contract
+//! Nothing here changes once it is written.
+
+use super::leaf::{Entry, FOREVER, Image};
+use ordna_base::sync::notice;
+use ordna_base::{Key, Value};
+
+/// The state of a key before a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The key was absent.
+    Absent,
+    /// The key's word and deadline.
+    Present { word: u64, deadline: u64 },
+}
+
+/// What an image holds: the state of all keys of a range. Those that it does not list are absent.
+#[derive(Clone, Copy)]
+pub struct OldImage<'a> {
+    pub lower: u64,
+    /// Included.
+    pub upper: u64,
+    /// In ascending order.
+    pub keys: &'a [u64],
+    pub words: &'a [u64],
+}
+
+impl OldImage<'_> {
+    pub fn contains(&self, key: u64) -> bool {
+        (self.lower..=self.upper).contains(&key)
+    }
+
+    pub fn state_of(&self, key: u64) -> State {
+        match self.keys.binary_search(&key) {
+            Ok(at) => State::Present { word: self.words[at], deadline: FOREVER },
+            Err(_) => State::Absent,
+        }
+    }
+
+    /// Replaces the entries of a leaf's image by these, in the order of keys.
+    pub fn copy_to<K: Key + ?Sized, V: Value + ?Sized>(&self, image: &mut Image<K, V>) {
+        image.count = self.keys.len();
+        image.keys[..image.count].copy_from_slice(self.keys);
+        image.words[..image.count].copy_from_slice(self.words);
+        image.deadlines = None;
+    }
+
+    /// Appends the states of its keys, and of those among `slots` that are absent. States of its
+    /// range that were found in younger records go.
+    pub fn append_to(&self, slots: &[u64], old: &mut Vec<(Entry, State)>) {
+        old.retain(|(entry, _)| !self.contains(entry.key));
+        let is_absent = |key: &u64| self.contains(*key) && self.state_of(*key) == State::Absent;
+        let absent = slots.iter().filter(|key| notice!("undo.image.absent", is_absent(key)));
+        old.extend(absent.chain(self.keys).map(|key| {
+            let entry = Entry { key: *key, word: 0, deadline: FOREVER };
+            (entry, self.state_of(*key))
+        }));
+    }
+}
