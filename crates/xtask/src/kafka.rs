@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::tools::{Outcome, cargo, must, root};
+use crate::tools::{Outcome, cargo, must, root, target};
 
 const JARS: &str = include_str!("kafka.jars");
 const CENTRAL: &str = "https://repo1.maven.org/maven2";
@@ -53,24 +53,21 @@ pub fn run(words: &[&str]) -> Outcome {
 }
 
 /// Kills and stops index nodes and the broker this number of times, and checks every answer.
-/// Measures failovers and merged scans, too.
-pub fn kills(number: &str) -> Outcome {
-    must(cargo().args([
-        "build",
-        "--release",
-        "--locked",
+/// Measures failovers and merged scans, too. `profile` is the program's: tests are built anyway.
+pub fn kills(number: &str, profile: &str) -> Outcome {
+    must(cargo().args(["build", "--profile", profile, "--locked"]).args([
         "-p",
         "ordna-cli",
         "--features",
         "kafka",
     ]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root().join("target"), PathBuf::from);
+    let folder = if profile == "dev" { "debug" } else { profile };
     with_test_broker(
         cargo()
             .args(["test", "-p", "ordna-kafka", "--features", "kafka", "--locked"])
             .args(["--test", "kills", "--", "--nocapture", "--ignored"])
             .args(["--test-threads", "1"])
-            .env("ORDNA_BIN", target.join("release/ordna"))
+            .env("ORDNA_BIN", target(folder).join("ordna"))
             .env("ORDNA_KILLS", number),
     )
 }
@@ -126,7 +123,7 @@ struct Broker {
 
 impl Broker {
     fn new(port: u16) -> Self {
-        Self { port, dir: root().join("target/kafka").join(port.to_string()) }
+        Self { port, dir: target("kafka").join(port.to_string()) }
     }
 
     fn address(&self) -> String {
@@ -230,7 +227,7 @@ impl Broker {
 
 /// Fetches the artifacts that are missing, checks all of them, and returns the class path.
 fn download() -> Result<String, String> {
-    let lib = root().join("target/kafka/lib");
+    let lib = target("kafka/lib");
     let list = lib.join("SHA256SUMS");
     fs::create_dir_all(&lib).map_err(|error| format!("{}: {error}", lib.display()))?;
     fs::write(&list, JARS).map_err(|error| format!("{}: {error}", list.display()))?;

@@ -24,6 +24,7 @@ cargo xtask kafka [start]     start a Kafka broker on 127.0.0.1:19092 (stop, kil
 cargo xtask kafka sample      start it, and fill the topic `places` with sample documents
 cargo xtask kafka test        run the tests that need a broker, beside one of their own
 cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (20), and check every answer
+cargo xtask kafka-kills N --dev  do so with a program that is built as tests are
 cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
 cargo xtask mutants PART/N    make so many of the mistakes of each of these files
 cargo xtask mutants PART:N,M  make the mistakes of these numbers
@@ -47,8 +48,9 @@ fn main() -> ExitCode {
         ["kills"] => kills("1000"),
         ["kills", number] => kills(number),
         ["kafka", rest @ ..] => kafka::run(rest),
-        ["kafka-kills"] => kafka::kills("20"),
-        ["kafka-kills", number] => kafka::kills(number),
+        ["kafka-kills"] => kafka::kills("20", "release"),
+        ["kafka-kills", number] => kafka::kills(number, "release"),
+        ["kafka-kills", number, "--dev"] => kafka::kills(number, "dev"),
         ["mutants"] => mutants::run(""),
         ["mutants", part] => mutants::run(part),
         ["loom"] => faults::loom_clean(),

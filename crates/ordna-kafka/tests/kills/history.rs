@@ -1,24 +1,24 @@
 //! The topic as a list of records, and what queries must have seen at their vectors.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
-/// How long the brokers may be away.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::clock::Moment;
+use crate::{COUNTRIES, SETTLE};
 
-/// An entry in the order of the index: country, people descending, id.
-pub type Entry = (String, Reverse<i64>, String);
+/// An entry in the order of the index: number of the country, people descending, number of the id.
+pub type Entry = (u8, Reverse<u32>, u32);
 
 /// A query that was answered: the positions of its vector, and its rows.
 #[derive(Debug)]
 pub struct Answered {
     pub port: u16,
-    pub country: Option<String>,
+    pub country: Option<u8>,
     pub limit: usize,
     pub vector: Vec<u64>,
     pub rows: Vec<Entry>,
@@ -27,14 +27,58 @@ pub struct Answered {
 struct Change {
     /// One above its offset.
     seq: u64,
-    id: String,
-    document: Option<(String, i64)>,
+    id: u32,
+    document: Option<(u8, u32)>,
+}
+
+/// The entries of a partition at a position.
+#[derive(Default)]
+struct State {
+    seq: u64,
+    /// The first change that is not in it.
+    next: usize,
+    of: HashMap<u32, (u8, u32)>,
+    entries: BTreeSet<Entry>,
+}
+
+impl State {
+    fn advance(&mut self, changes: &[Change], seq: u64) {
+        self.seq = seq;
+        while let Some(change) = changes.get(self.next).filter(|change| change.seq <= seq) {
+            self.next += 1;
+            let old = match change.document {
+                Some(document) => self.of.insert(change.id, document),
+                None => self.of.remove(&change.id),
+            };
+            let entry = |(country, people)| (country, Reverse(people), change.id);
+            if let Some(old) = old {
+                self.entries.remove(&entry(old));
+            }
+            self.entries.extend(change.document.map(entry));
+        }
+    }
+}
+
+/// The name of a document; names are in the order of the numbers.
+pub fn name(id: u32) -> String {
+    format!("w{id:08}")
+}
+
+/// The number of the document with this name.
+pub fn number(name: &str) -> u32 {
+    name[1..].parse().unwrap()
+}
+
+/// The number of the country with this name.
+pub fn country(name: &str) -> u8 {
+    COUNTRIES.iter().position(|country| *country == name).expect(name) as u8
 }
 
 /// All records of the topic so far.
 pub struct History {
     consumer: BaseConsumer,
-    partitions: Vec<Vec<Change>>,
+    topic: String,
+    partitions: Vec<(Vec<Change>, State)>,
 }
 
 impl History {
@@ -51,65 +95,70 @@ impl History {
         list.add_partition_range(topic, 0, partitions - 1);
         list.set_all_offsets(Offset::Beginning).unwrap();
         consumer.assign(&list).unwrap();
-        Self { consumer, partitions: (0..partitions).map(|_| Vec::new()).collect() }
+        let partitions = (0..partitions).map(|_| Default::default()).collect();
+        Self { consumer, topic: topic.to_owned(), partitions }
+    }
+
+    /// The ends of all partitions. There are no transactions.
+    pub fn ends(&self) -> Vec<u64> {
+        let began = Moment::now();
+        let end = |partition| loop {
+            match self.consumer.fetch_watermarks(&self.topic, partition, SETTLE) {
+                Ok((_, end)) => return end as u64,
+                Err(error) => assert!(began.elapsed() < SETTLE, "ends: {error}"),
+            }
+        };
+        (0..self.partitions.len() as i32).map(end).collect()
     }
 
     /// Reads until each partition holds these positions. Producers have flushed before.
     pub fn read_to(&mut self, ends: &[u64]) {
-        let began = Instant::now();
-        let behind = |all: &[Vec<Change>]| {
-            let seq = |changes: &Vec<Change>| changes.last().map_or(0, |change| change.seq);
-            all.iter().zip(ends).any(|(changes, end)| seq(changes) < *end)
+        let began = Moment::now();
+        let behind = |all: &[(Vec<Change>, State)]| {
+            let seq = |changes: &[Change]| changes.last().map_or(0, |change| change.seq);
+            all.iter().zip(ends).any(|((changes, _), end)| seq(changes) < *end)
         };
         while behind(&self.partitions) {
-            assert!(began.elapsed() < PATIENCE, "the history does not reach {ends:?}");
+            assert!(began.elapsed() < 2 * SETTLE, "the history does not reach {ends:?}");
             match self.consumer.poll(Duration::from_millis(100)) {
                 None | Some(Err(KafkaError::PartitionEOF(_))) => {}
                 Some(Err(error)) => eprintln!("history: {error}"),
                 Some(Ok(message)) => {
-                    let id = String::from_utf8(message.key().unwrap().to_vec()).unwrap();
+                    let id = number(std::str::from_utf8(message.key().unwrap()).unwrap());
                     let document = message.payload().map(|bytes| {
                         let json: serde_json::Value = serde_json::from_slice(bytes).unwrap();
-                        let country = json["country"].as_str().unwrap().to_owned();
-                        (country, json["people"].as_i64().unwrap())
+                        let people = json["people"].as_u64().unwrap() as u32;
+                        (country(json["country"].as_str().unwrap()), people)
                     });
                     let seq = message.offset() as u64 + 1;
-                    self.partitions[message.partition() as usize].push(Change {
-                        seq,
-                        id,
-                        document,
-                    });
+                    let partition = &mut self.partitions[message.partition() as usize];
+                    partition.0.push(Change { seq, id, document });
                 }
             }
         }
     }
 
     /// Checks that each answer holds the first rows of the state at its vector, in order.
-    pub fn check(&self, answers: &[Answered]) {
+    pub fn check(&mut self, answers: &[Answered]) {
         let mut expected: Vec<Vec<Entry>> = answers.iter().map(|_| Vec::new()).collect();
-        for (partition, changes) in self.partitions.iter().enumerate() {
+        for (partition, (changes, state)) in self.partitions.iter_mut().enumerate() {
             let mut order: Vec<usize> = (0..answers.len()).collect();
             order.sort_by_key(|at| answers[*at].vector[partition]);
-            let (mut of, mut entries) = (HashMap::new(), BTreeSet::new());
-            let mut next = changes.iter().peekable();
+            if order.first().is_some_and(|at| answers[*at].vector[partition] < state.seq) {
+                // A node that hung has answered with an old view.
+                *state = State::default();
+            }
             for at in order {
                 let answer = &answers[at];
-                while let Some(change) = next.next_if(|one| one.seq <= answer.vector[partition]) {
-                    if let Some(old) = of.remove(&change.id) {
-                        entries.remove(&old);
-                    }
-                    if let Some((country, people)) = &change.document {
-                        let entry = (country.clone(), Reverse(*people), change.id.clone());
-                        entries.insert(entry.clone());
-                        of.insert(change.id.clone(), entry);
-                    }
-                }
-                let fits = |entry: &&Entry| answer.country.as_ref().is_none_or(|c| *c == entry.0);
-                expected[at].extend(entries.iter().filter(fits).take(answer.limit).cloned());
+                state.advance(changes, answer.vector[partition]);
+                let first = (answer.country.unwrap_or_default(), Reverse(u32::MAX), 0);
+                let rows = state.entries.range(first..);
+                let fits = |entry: &&Entry| answer.country.is_none_or(|c| c == entry.0);
+                expected[at].extend(rows.take_while(fits).take(answer.limit));
             }
         }
         for (answer, mut expected) in answers.iter().zip(expected) {
-            expected.sort();
+            expected.sort_unstable();
             expected.truncate(answer.limit);
             let differs = expected.iter().zip(&answer.rows).position(|(a, b)| a != b);
             assert!(
@@ -124,13 +173,8 @@ impl History {
         }
     }
 
-    /// Records and live documents.
-    pub fn size(&self) -> (usize, usize) {
-        let live = |changes: &Vec<Change>| {
-            let last: BTreeMap<&str, bool> =
-                changes.iter().map(|one| (&one.id[..], one.document.is_some())).collect();
-            last.values().filter(|is_there| **is_there).count()
-        };
-        (self.partitions.iter().map(Vec::len).sum(), self.partitions.iter().map(live).sum())
+    /// Records of the topic.
+    pub fn records(&self) -> usize {
+        self.partitions.iter().map(|(changes, _)| changes.len()).sum()
     }
 }
