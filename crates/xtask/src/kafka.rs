@@ -3,7 +3,7 @@
 //!
 //! The broker runs in KRaft mode on 127.0.0.1 with the machine's Java. Its files are in
 //! `target/kafka/PORT`; the artifacts, which `kafka.jars` lists with their SHA-256, are in
-//! `target/kafka/lib`. `ORDNA_KAFKA_PORT` chooses another port than 19092.
+//! `target/kafka/lib`. `ORDNA_KAFKA_PORT` chooses another port than 19092, and than 19192 for tests.
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -24,10 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TEST_PORT: u16 = 19192;
 
 pub fn run(words: &[&str]) -> Outcome {
-    let port = match std::env::var("ORDNA_KAFKA_PORT") {
-        Ok(port) => port.parse().map_err(|_| format!("ORDNA_KAFKA_PORT: {port:?} is no port"))?,
-        Err(_) => 19092,
-    };
+    let port = port(19092)?;
     let broker = Broker::new(port);
     match words {
         [] | ["start"] => {
@@ -49,6 +46,14 @@ pub fn run(words: &[&str]) -> Outcome {
         }
         ["test", rest @ ..] => test(rest),
         _ => Err("cargo xtask kafka [start|sample|stop|kill|wipe|test]".to_owned()),
+    }
+}
+
+/// The port that the environment chooses, or this one.
+fn port(default: u16) -> Result<u16, String> {
+    match std::env::var("ORDNA_KAFKA_PORT") {
+        Ok(port) => port.parse().map_err(|_| format!("ORDNA_KAFKA_PORT: {port:?} is no port")),
+        Err(_) => Ok(default),
     }
 }
 
@@ -81,7 +86,7 @@ fn test(rest: &[&str]) -> Outcome {
 
 /// Runs a command beside a fresh broker, which it may control: `ORDNA_BROKER` and `ORDNA_XTASK`.
 fn with_test_broker(command: &mut Command) -> Outcome {
-    let broker = Broker::new(TEST_PORT);
+    let broker = Broker::new(port(TEST_PORT)?);
     broker.stop("-KILL")?;
     remove(&broker.dir)?;
     broker.start()?;
@@ -90,7 +95,7 @@ fn with_test_broker(command: &mut Command) -> Outcome {
         command
             .env("ORDNA_BROKER", broker.address())
             .env("ORDNA_XTASK", xtask)
-            .env("ORDNA_KAFKA_PORT", TEST_PORT.to_string()),
+            .env("ORDNA_KAFKA_PORT", broker.port.to_string()),
     );
     broker.stop("-KILL")?;
     done

@@ -22,8 +22,17 @@ pub fn target(name: &str) -> PathBuf {
 }
 
 /// Cargo, from the top of the checkout.
+///
+/// It does not get the variables of this package: build scripts that look at them, as ring's does,
+/// would run again, and all crates behind them would be built again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_ours) {
+            command.env_remove(name);
+        }
+    }
     command.current_dir(root());
     command
 }

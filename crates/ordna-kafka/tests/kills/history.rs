@@ -89,6 +89,8 @@ impl History {
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "error")
+            // A question for ends waits behind a fetch that waits for records.
+            .set("fetch.wait.max.ms", "10")
             .set("enable.auto.commit", "false");
         let consumer: BaseConsumer = settings.create().unwrap();
         let mut list = TopicPartitionList::new();
