@@ -18,8 +18,8 @@ const JARS: &str = include_str!("kafka.jars");
 const CENTRAL: &str = "https://repo1.maven.org/maven2";
 /// A cluster's id: 16 bytes in base 64.
 const CLUSTER: &str = "T3JkbmFUZXN0Q2x1c3Rlcg";
-/// How long the broker may take to start or to stop.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the broker may take to start or to stop. One that was killed reads its logs first.
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The port of the tests' own broker.
 const TEST_PORT: u16 = 19192;
 

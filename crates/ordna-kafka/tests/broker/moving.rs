@@ -119,7 +119,7 @@ fn a_damaged_backup_costs_time_and_nothing_else() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if !path.extension().is_some_and(|end| end == "json") {
+            } else if path.extension().is_none_or(|end| end != "json") {
                 let mut bytes = std::fs::read(&path).unwrap();
                 let middle = bytes.len() / 2;
                 bytes[middle] ^= 0xFF;
