@@ -7,7 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
-use ordna_base::sync::VersionLock;
+use ordna_base::sync::{VersionLock, explore};
 
 struct Protected {
     lock: VersionLock,
@@ -35,7 +35,7 @@ fn read(shared: &Protected) -> Option<(u64, u64)> {
 
 #[test]
 fn a_validated_read_is_of_one_moment() {
-    loom::model(|| {
+    explore(None, || {
         let shared = protected();
         let writer = {
             let shared = shared.clone();
@@ -57,7 +57,7 @@ fn a_validated_read_is_of_one_moment() {
 
 #[test]
 fn a_validated_read_beside_a_writer_that_owns_the_node_is_of_one_moment() {
-    loom::model(|| {
+    explore(None, || {
         let shared = protected();
         let writer = {
             let shared = shared.clone();
@@ -78,7 +78,7 @@ fn a_validated_read_beside_a_writer_that_owns_the_node_is_of_one_moment() {
 
 #[test]
 fn of_two_upgrades_from_one_version_one_wins() {
-    loom::model(|| {
+    explore(None, || {
         let shared = protected();
         let contenders: Vec<_> = (0..2)
             .map(|_| {
@@ -100,7 +100,7 @@ fn of_two_upgrades_from_one_version_one_wins() {
 
 #[test]
 fn an_unlinked_node_is_never_read_as_alive() {
-    loom::model(|| {
+    explore(None, || {
         let shared = protected();
         let writer = {
             let shared = shared.clone();

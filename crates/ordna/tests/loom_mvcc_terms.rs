@@ -7,6 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use loom::thread;
 use ordna::store::terms::Terms;
+use ordna_base::sync::explore;
 
 /// What a write leaves: the term it was written in, in two places.
 struct Shared {
@@ -16,10 +17,8 @@ struct Shared {
 }
 
 fn model(body: impl Fn(Arc<Shared>) + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
     // More preemptions find nothing more here and take hours.
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(Some(3), move || {
         let shared = Shared { terms: Terms::new(2), a: AtomicU64::new(0), b: AtomicU64::new(0) };
         body(Arc::new(shared));
     });

@@ -10,6 +10,7 @@ use loom::thread;
 use ordna::models::{Entry, FOREVER, Leaf, LiveTerms, Log, Lookup, Probe, Reading, State};
 use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
+use ordna_base::sync::explore;
 
 const KEY: u64 = 7;
 const OTHER: u64 = 8;
@@ -114,9 +115,7 @@ impl Shared {
 fn model(terms: u64, snapshots: &[u64], write: fn(&Shared)) {
     let reads = snapshots.iter().flat_map(|snapshot| [(*snapshot, false), (*snapshot, true)]);
     for (snapshot, walks) in reads {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(move || {
+        explore(Some(3), move || {
             let shared = Shared::new(terms);
             let reader = {
                 let shared = shared.clone();

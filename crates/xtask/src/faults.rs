@@ -16,10 +16,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::page;
-use crate::tools::{Outcome, SHARES, cargo, must, root, share, target};
+use crate::tools::{Outcome, SHARES, cargo, root, share, target};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
-const MODELLED: [(&str, &str, &str, &str); 7] = [
+pub const MODELLED: [(&str, &str, &str, &str); 7] = [
     ("version_lock", "ordna-base", "loom_version_lock", ""),
     ("twin", "ordna-papers", "models", "loom_twin::"),
     ("mvcc_terms", "ordna", "loom_mvcc_terms", ""),
@@ -217,21 +217,6 @@ impl Clean {
         let run = judge(suite, (variable, fault), limit)?;
         Ok((run.verdict, run.took))
     }
-}
-
-/// Runs the loom models with nothing taken out.
-pub fn loom_clean() -> Outcome {
-    let programs: BTreeSet<_> = MODELLED.map(|(_, package, test, _)| (package, test)).into();
-    for (package, test) in programs {
-        must(
-            cargo()
-                .args(["test", "--profile=model", "-p", package, "--test", test])
-                .arg("--target-dir")
-                .arg(target("loom"))
-                .env("RUSTFLAGS", "--cfg faults --cfg loom"),
-        )?;
-    }
-    Ok(())
 }
 
 fn area_of(name: &str) -> &str {

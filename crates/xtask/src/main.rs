@@ -5,6 +5,7 @@ mod faults;
 mod fuzz;
 mod kafka;
 mod licences;
+mod models;
 mod mutants;
 mod page;
 mod porcupine;
@@ -28,7 +29,7 @@ cargo xtask kafka-kills N --dev  do so with a program that is built as tests are
 cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
 cargo xtask mutants PART/N    make so many of the mistakes of each of these files
 cargo xtask mutants PART:N,M  make the mistakes of these numbers
-cargo xtask loom              run the loom models as they are
+cargo xtask loom              run the loom models as they are, and show how many executions each has
 cargo xtask shuttle           race PI's rebuilds with batches, and index nodes with queries, under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
         ["kafka-kills", number, "--dev"] => kafka::kills(number, "dev"),
         ["mutants"] => mutants::run(""),
         ["mutants", part] => mutants::run(part),
-        ["loom"] => faults::loom_clean(),
+        ["loom"] => models::run(),
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),
         ["fuzz", seconds] => fuzz::run(seconds),

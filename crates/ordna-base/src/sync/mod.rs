@@ -5,6 +5,8 @@
 
 mod backoff;
 mod counter;
+#[cfg(loom)]
+mod explore;
 mod fault;
 #[cfg(debug_assertions)]
 pub mod schedule;
@@ -17,6 +19,9 @@ pub use backoff::Backoff;
 pub use counter::StripedCounter;
 #[doc(hidden)]
 pub use counter::{THREAD_STRIPES, stripe_of_this_thread};
+#[cfg(loom)]
+#[doc(hidden)]
+pub use explore::explore;
 #[doc(hidden)]
 pub use fault::is_planted;
 pub use timestamp::Clock;

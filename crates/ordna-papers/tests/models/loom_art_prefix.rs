@@ -7,6 +7,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
+use ordna_base::sync::explore;
 use ordna_papers::art::{AtomicPrefix, Prefix};
 
 const KEY: &[u8] = b"abc";
@@ -50,7 +51,7 @@ fn with_readers(tree: Arc<Tree>, write: impl FnOnce(&Tree)) {
 
 #[test]
 fn a_split_links_and_then_cuts() {
-    loom::model(|| {
+    explore(None, || {
         with_readers(tree(1), |tree| {
             tree.depth.store(2, Ordering::Release);
             tree.prefix.store(tree.prefix.load().without_first(1));
@@ -60,7 +61,7 @@ fn a_split_links_and_then_cuts() {
 
 #[test]
 fn a_merge_joins_and_then_links() {
-    loom::model(|| {
+    explore(None, || {
         with_readers(tree(2), |tree| {
             tree.prefix.store(Prefix::new(b"").joined(KEY[1], tree.prefix.load()));
             tree.depth.store(1, Ordering::Release);

@@ -9,6 +9,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use ordna_base::reclaim::{Collector, Guard};
+use ordna_base::sync::explore;
 use ordna_papers::hydralist::layer::LockedLayer;
 use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
 use ordna_papers::search_layer::SearchLayer;
@@ -91,9 +92,7 @@ impl Shared {
 
 #[test]
 fn a_replica_ends_with_exactly_the_live_node() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
+    explore(Some(3), || {
         let shared = Arc::new(Shared {
             updates: Updates::new(1, 100),
             nodes: Mutex::new(Vec::new()),

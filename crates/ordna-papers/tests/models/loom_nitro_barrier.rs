@@ -9,6 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use ordna_base::reclaim::Retire;
+use ordna_base::sync::explore;
 use ordna_papers::nitro::barrier::AccessBarrier;
 
 /// What readers read. Loom notices if it is freed without all reads having happened before.
@@ -49,12 +50,6 @@ fn shared() -> Arc<Shared> {
     })
 }
 
-fn model(body: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(body);
-}
-
 fn read(shared: &Shared, shard: usize) {
     let token = shared.barrier.enter_shard(shard);
     if shared.link.load(Ordering::Acquire) == 1 {
@@ -76,7 +71,7 @@ fn unlink(shared: &Shared, shard: usize) {
 
 #[test]
 fn what_is_freed_nobody_reads() {
-    model(|| {
+    explore(Some(3), || {
         let shared = shared();
         let reader = {
             let shared = shared.clone();
@@ -92,7 +87,7 @@ fn what_is_freed_nobody_reads() {
 
 #[test]
 fn a_reader_of_an_older_session_holds_up_later_ones() {
-    model(|| {
+    explore(Some(3), || {
         let shared = shared();
         let reader = {
             let shared = shared.clone();
@@ -108,7 +103,7 @@ fn a_reader_of_an_older_session_holds_up_later_ones() {
 
 #[test]
 fn sessions_are_used_again_and_late_counts_leave_no_trace() {
-    model(|| {
+    explore(Some(3), || {
         let shared = shared();
         let reader = {
             let shared = shared.clone();
