@@ -54,6 +54,33 @@ fn a_snapshot_sees_a_batch_wholly_or_not_and_for_good() {
 }
 
 #[test]
+fn a_term_that_another_thread_settled_is_settled_here() {
+    model(|shared| {
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || write(&shared, 1))
+        };
+        let term = shared.terms.snapshot();
+        let settled = Arc::new(AtomicBool::new(false));
+        let settler = {
+            let (shared, settled) = (shared.clone(), settled.clone());
+            thread::spawn(move || {
+                shared.terms.settle(term);
+                settled.store(true, Relaxed);
+            })
+        };
+        // Of two threads that wait, loom would run none but these.
+        let seen = settled.load(Relaxed).then(|| sees(&shared, term));
+        writer.join().unwrap();
+        settler.join().unwrap();
+        if let Some(seen) = seen {
+            assert_eq!(seen.0, seen.1, "half a batch");
+            assert_eq!(sees(&shared, term), seen, "the snapshot has changed");
+        }
+    });
+}
+
+#[test]
 fn a_snapshot_holds_what_ended_before_it() {
     model(|shared| {
         let writer = {

@@ -229,9 +229,9 @@ fn is_of(stem: &str, area: &str) -> bool {
     stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// The names in `fault!("…")`, `check!("…", …)` and `notice!("…", …)` of a source text.
+/// The names in `fault!("…")`, and in `check!`, `notice!` and `order!` of a source text.
 fn named(text: &str) -> impl Iterator<Item = &str> {
-    let calls = ["fault!(", "check!(", "notice!("].into_iter();
+    let calls = ["fault!(", "check!(", "notice!(", "order!("].into_iter();
     let after = calls.flat_map(|call| text.split(call).skip(1));
     let named = after.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
     // The documentation of the switches shows a name that is none.

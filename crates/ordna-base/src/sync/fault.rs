@@ -33,6 +33,21 @@ macro_rules! notice {
     };
 }
 
+/// The ordering of an atomic access, by its name. The planted fault of this name relaxes it, which
+/// a model has to notice.
+///
+/// `order!("area.what", Release)`
+#[macro_export]
+macro_rules! order {
+    ($name:literal, $order:ident) => {
+        if $crate::fault!($name) {
+            $crate::sync::atomic::Ordering::Relaxed
+        } else {
+            $crate::sync::atomic::Ordering::$order
+        }
+    };
+}
+
 static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
 
 /// Whether `ORDNA_FAULT` names this fault. No release build calls it.

@@ -14,7 +14,7 @@ mod timestamp;
 mod version_lock;
 
 #[doc(hidden)]
-pub use crate::{check, fault, notice};
+pub use crate::{check, fault, notice, order};
 pub use backoff::Backoff;
 pub use counter::StripedCounter;
 #[doc(hidden)]

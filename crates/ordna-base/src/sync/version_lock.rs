@@ -22,7 +22,7 @@
 //! are ours: the paper's pseudo-code assumes sequential consistency.
 
 use super::atomic::{AtomicU64, Ordering, fence};
-use super::{Backoff, check, fault, notice};
+use super::{Backoff, check, fault, notice, order};
 
 const OBSOLETE: u64 = 1;
 const LOCKED: u64 = 2;
@@ -61,7 +61,7 @@ impl VersionLock {
     /// [`Obsolete`] if the node is unlinked.
     #[inline]
     pub fn try_read(&self) -> Result<Option<Version>, Obsolete> {
-        let word = self.0.load(Ordering::Acquire);
+        let word = self.0.load(order!("version_lock.read.acquire", Acquire));
         match word & (LOCKED | OBSOLETE) {
             0 => Ok(Some(Version(word))),
             LOCKED => Ok(None),
@@ -192,7 +192,7 @@ impl Drop for WriteGuard<'_> {
         let obsolete = notice!("version_lock.unlock.obsolete", self.obsolete);
         let next = (locked & !LOCKED).wrapping_add(step) | (u64::from(obsolete) * OBSOLETE);
         // Release: a reader of the new version sees the data.
-        self.lock.0.store(next, Ordering::Release);
+        self.lock.0.store(next, order!("version_lock.unlock.release", Release));
     }
 }
 

@@ -44,7 +44,7 @@ use std::sync::PoisonError;
 
 use ordna_base::reclaim::Retire;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use ordna_base::sync::{Mutex, MutexGuard, check, fault, notice, stripe_of_this_thread};
+use ordna_base::sync::{Mutex, MutexGuard, check, fault, notice, order, stripe_of_this_thread};
 
 /// Added to each shard of a session that is closed.
 const CLOSED: usize = 1 << 40;
@@ -172,7 +172,8 @@ impl AccessBarrier {
             let shards = &session.get().shards;
             let shard = shard % shards.len();
             // Acquire: pairs with `open`; memory unlinked before is out of reach (invariant 3).
-            let inside = shards[shard].0.fetch_add(1, Ordering::Acquire);
+            let order = order!("nitro_barrier.enter.acquire", Acquire);
+            let inside = shards[shard].0.fetch_add(1, order);
             let token = Token { barrier: self, session, shard };
             if is_open(inside) {
                 return token;
@@ -204,7 +205,7 @@ impl AccessBarrier {
         };
         for shard in &old.get().shards {
             // AcqRel: the reads of threads inside happen before the bag is freed.
-            if shard.0.fetch_add(CLOSED, Ordering::AcqRel) == 0 {
+            if shard.0.fetch_add(CLOSED, order!("nitro_barrier.close.order", AcqRel)) == 0 {
                 self.drain(old, shard);
             }
         }
@@ -214,7 +215,8 @@ impl AccessBarrier {
     fn drain(&self, session: SessionRef, shard: &Shard) {
         let (from, to) = (CLOSED, DRAINED);
         let drained = shard.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
-        if drained.is_ok() && session.get().undrained.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let order = order!("nitro_barrier.drain.last", AcqRel);
+        if drained.is_ok() && session.get().undrained.fetch_sub(1, order) == 1 {
             self.terminate(session);
         }
     }
@@ -258,7 +260,7 @@ fn open(session: SessionRef) {
     for shard in &session.shards {
         // Release: pairs with the increment in `enter_shard`. A change and no store: late ones
         // may be counting.
-        shard.0.fetch_sub(DRAINED, Ordering::Release);
+        shard.0.fetch_sub(DRAINED, order!("nitro_barrier.open.release", Release));
     }
 }
 

@@ -23,7 +23,7 @@
 
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use ordna_base::sync::{Shared, check};
+use ordna_base::sync::{Shared, check, order};
 
 /// Becomes true when every guard of the moment at which it was handed over is gone.
 pub type Watch = Shared<AtomicBool>;
@@ -72,7 +72,7 @@ impl<T: Clone + Send + Sync> Twin<T> {
     pub unsafe fn read<'a>(&self) -> &'a T {
         // SAFETY: published tables live until they are retired, and are not written before they are
         // quiet; the guard excludes both. Acquire: pairs with the swap in `publish`.
-        unsafe { &*self.0.load(Ordering::Acquire) }
+        unsafe { &*self.0.load(order!("twin.read.acquire", Acquire)) }
     }
 
     /// The published copy, to be changed.
@@ -89,7 +89,7 @@ impl<T: Clone + Send + Sync> Twin<T> {
     pub fn publish(&self, standby: &mut Standby<T>, grace: &impl Grace) {
         // Release: a reader of the pointer sees the changes. Acquire: none needed, for only the
         // keeper ever stores it, but a swap is both.
-        standby.table = self.0.swap(standby.table, Ordering::AcqRel);
+        standby.table = self.0.swap(standby.table, order!("twin.publish.release", AcqRel));
         standby.quiet = Shared::new(AtomicBool::new(false));
         grace.watch(standby.quiet.clone());
     }
@@ -122,7 +122,8 @@ impl<T> Standby<T> {
     /// Whether no reader is left in it.
     pub fn is_quiet(&self) -> bool {
         // Acquire: what readers did there happened before what we do to it.
-        check!("twin.quiet.unchecked", self.quiet.load(Ordering::Acquire))
+        let quiet = self.quiet.load(order!("twin.quiet.acquire", Acquire));
+        check!("twin.quiet.unchecked", quiet)
     }
 
     /// The table, to be changed.

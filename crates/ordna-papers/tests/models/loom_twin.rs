@@ -5,12 +5,11 @@
 //! for.
 #![allow(unsafe_code, reason = "plays the reader, the keeper and the reclamation")]
 
-use std::sync::Mutex;
-
 use loom::cell::UnsafeCell;
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
+use ordna_base::sync::explore;
 use ordna_papers::wormhole::twin::{Grace, Twin, Watch};
 
 /// A table of two fields that must change together. Loom notices threads that access them at once.
@@ -110,7 +109,7 @@ impl Grace for Readers {
 }
 
 /// The keeper makes `steps` changes as the index does; `renews` tells whether it gives up a standby
-/// that is busy.
+/// that is busy. If not, its readers look whether that is quiet.
 fn keep(
     twin: &Twin<Table>,
     standby: &mut ordna_papers::wormhole::twin::Standby<Table>,
@@ -119,7 +118,9 @@ fn keep(
     renews: bool,
 ) {
     for step in 1..=steps {
-        readers.look();
+        if renews {
+            readers.look();
+        }
         if !standby.is_quiet() {
             if !renews {
                 return;
@@ -133,9 +134,7 @@ fn keep(
 }
 
 fn model(count: usize, steps: u64, renews: bool) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(Some(3), move || {
         let table = Table { left: UnsafeCell::new(0), right: UnsafeCell::new(0) };
         let (twin, mut standby) = Twin::new(table);
         let twin = Arc::new(twin);
@@ -152,6 +151,9 @@ fn model(count: usize, steps: u64, renews: bool) {
                     thread::yield_now();
                     assert_eq!(table.read(), first, "the reader's table was changed under it");
                     readers.leave(reader);
+                    if !renews {
+                        readers.look();
+                    }
                 })
             })
             .collect();

@@ -48,7 +48,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use ordna_base::sync::{Backoff, Mutex, MutexGuard, StripedCounter, check, fault, point};
+use ordna_base::sync::{Backoff, Mutex, MutexGuard, StripedCounter, check, fault, order, point};
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -179,7 +179,7 @@ impl Terms {
     #[inline]
     pub fn settle(&self, term: u64) {
         // Acquire: pairs with the release that settled the term; its writes are visible.
-        if self.settled.load(Ordering::Acquire) < term {
+        if self.settled.load(order!("mvcc_terms.settle.acquire", Acquire)) < term {
             self.settle_slowly(term);
         }
     }
@@ -205,7 +205,8 @@ impl Terms {
         }
         let stripes = self.announced.iter();
         // Acquire: pairs with the end of each announcement.
-        let mut counts = stripes.map(|stripe| stripe.0[parity(term)].load(Ordering::Acquire));
+        let order = order!("mvcc_terms.quiet.acquire", Acquire);
+        let mut counts = stripes.map(|stripe| stripe.0[parity(term)].load(order));
         check!("mvcc_terms.settle.waits", counts.all(|count| count == 0))
     }
 
@@ -217,7 +218,7 @@ impl Terms {
             live.len = Some(self.items.sum());
         }
         // Release: publishes the writes of the term, which `is_quiet` acquired.
-        self.settled.store(term, Ordering::Release);
+        self.settled.store(term, order!("mvcc_terms.settle.release", Release));
         true
     }
 

@@ -45,7 +45,9 @@ pub use super::states::State;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use ordna_base::sync::{Version, VersionLock, check, fault, notice, point, stripe_of_this_thread};
+use ordna_base::sync::{
+    Version, VersionLock, check, fault, notice, order, point, stripe_of_this_thread,
+};
 use ordna_base::{Key, Value};
 
 /// Threads that push at once without waiting for each other.
@@ -683,7 +685,7 @@ impl Walk {
             return Self { dead: header.dead.load(Ordering::Acquire), next };
         }
         // The death first: a list that grows meanwhile has its new records in front.
-        let dead = header.dead.load(Ordering::Acquire);
+        let dead = header.dead.load(order!("undo_order.walk.death_acquire", Acquire));
         point("undo.walk.death_read");
         Self { dead, next: header.undo.load(Ordering::Acquire) }
     }
