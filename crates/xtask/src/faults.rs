@@ -45,6 +45,9 @@ const HANG: Duration = Duration::from_secs(20);
 /// What stands in front of the name of a test that did not end.
 const HANG_OF: &str = "a hang of ";
 
+/// Stands for the program of a package's unit tests.
+pub const LIB: &str = "lib";
+
 /// How often a running suite is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -285,7 +288,10 @@ pub fn build_in(
         .args(if target.is_empty() { vec![] } else { vec!["--target-dir", target] })
         .args(if packages.is_empty() { &["--workspace"][..] } else { &[] })
         .args(packages.iter().flat_map(|package| ["-p", package]))
-        .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
+        .args(tests.iter().flat_map(|test| match test.as_ref() {
+            LIB => vec!["--lib"],
+            test => vec!["--test", test],
+        }))
         .args(if flags.contains("loom") { &["--profile=model"][..] } else { &[] })
         .stderr(Stdio::inherit());
     if !flags.is_empty() {
@@ -300,7 +306,7 @@ pub fn build_in(
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         let source = message["target"]["src_path"].as_str().map(Path::new);
         let (Some(path), Some(source)) = (message["executable"].as_str(), source) else { continue };
-        if message["target"]["kind"][0] == "test" {
+        if message["profile"]["test"] == true {
             programs.push(Program { path: PathBuf::from(path), stems: stems(source)? });
         }
     }

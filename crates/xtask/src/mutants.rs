@@ -12,8 +12,9 @@
 //! + its replacement
 //! ```
 //!
-//! White space matches any white space. `test` names a test program and, if wanted, a filter. A
-//! line `~ why` behind a mistake says why no test can notice it; such a one is not run.
+//! White space matches any white space. `test` names a test program, or `lib` for the unit tests,
+//! and, if wanted, a filter. A line `~ why` behind a mistake says why no test can notice it; such a
+//! one is not run.
 //!
 //! All mistakes stand in one copy, each behind `crate::mutant(number)`: the copy is built once, and
 //! `ORDNA_MUTANT` picks one. A build for each would take hours. So both texts are expressions of
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::faults::{Part, Verdict, build_in, judge};
+use crate::faults::{LIB, Part, Verdict, build_in, judge};
 use crate::page;
 use crate::tools::{Outcome, root};
 
@@ -108,6 +109,11 @@ pub fn run(part: &str) -> Outcome {
         return Err(format!("no file of mutations has {part:?} in its name"));
     }
     let copy = root().join("target/mutants/copy");
+    std::fs::create_dir_all(&copy).map_err(|error| format!("{}: {error}", copy.display()))?;
+    // Another run would plant its mistakes in the copy from which this one is built.
+    let lock = std::fs::File::create(copy.with_file_name("lock"));
+    let lock = lock.map_err(|error| format!("{}: {error}", copy.display()))?;
+    lock.try_lock().map_err(|error| format!("another run is at work: {error}"))?;
     plant(&copy, &groups)?;
     let mut missed = Vec::new();
     for group in &groups {
@@ -137,7 +143,8 @@ fn judge_group(
     let built = build_in(copy, "", &target, &[&group.package], &programs)?;
     let mut suite = Vec::new();
     for (program, filter) in &group.tests {
-        let path = built.iter().find(|built| is_program(&built.path, program));
+        let stem = if program == LIB { group.package.replace('-', "_") } else { program.clone() };
+        let path = built.iter().find(|built| is_program(&built.path, &stem));
         let path = path.ok_or_else(|| format!("{}: no program {program}", group.name))?;
         suite.push(Part { program: path.path.clone(), filter: filter.clone() });
     }
