@@ -139,6 +139,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         let mut place = self.locate::<M>(bytes, None, keep)?;
         if let Some(at) = self.misled_at(&place, bytes)? {
             drop(place);
+            point("art.modify.misled");
             place = self.locate::<M>(bytes, Some(at), keep)?;
             if self.misled_at(&place, bytes)?.is_some() {
                 return Err(Restart);

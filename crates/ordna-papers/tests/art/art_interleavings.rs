@@ -137,6 +137,22 @@ mod pitfall_1_a_level_is_skipped {
         index.validate().unwrap();
     }
 
+    /// A writer learns where its key leaves a prefix, and finds another prefix there.
+    fn a_writer_that_was_misled_twice_restarts<P: Concurrent>() {
+        // The prefixes differ behind the bytes that a node stores.
+        let (old, new): ([&[u8]; 2], [&[u8]; 2]) =
+            ([b"abcdefgh1", b"abcdefgh2"], [b"abcdefgx2", b"abcdefgx3"]);
+        let index = with::<P>(&old);
+        held("art.modify.misled", || assert_eq!(index.insert(b"abcdefgx1", &9), Ok(None)))
+            .meanwhile(|| {
+                old.iter().for_each(|key| assert!(index.remove(key).is_some()));
+                new.iter().for_each(|key| assert_eq!(index.insert(key, &8), Ok(None)));
+            });
+        let all = walk(&index, b"", Direction::Ascending);
+        assert_eq!(keys(&all), [b"abcdefgx1".as_slice(), new[0], new[1]]);
+        index.validate().unwrap();
+    }
+
     /// A change that keeps the value is as of one moment too.
     fn a_value_that_is_kept_is_the_current_one<P: Concurrent>() {
         let index = with::<P>(&FORK);
@@ -160,6 +176,7 @@ mod pitfall_1_a_level_is_skipped {
         no_update_is_lost: Olc, Rowex;
         a_removal_returns_the_value_it_removed: Olc, Rowex;
         a_merge_waits_for_a_writer_below: Olc, Rowex;
+        a_writer_that_was_misled_twice_restarts: Olc, Rowex;
         a_value_that_is_kept_is_the_current_one: Olc, Rowex;
     }
 }
