@@ -38,7 +38,7 @@ use super::engine::Engine;
 use super::garbage::{Batch, Taken};
 use super::version::{DeadVersion, Rank};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{fault, handed_on, point};
 use ordna_base::{Key, Value};
 
 /// Writers help to collect while the queue has more versions than this.
@@ -167,7 +167,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             queue.started = true;
             for _ in 0..self.garbage.collectors {
                 let Some(engine) = self.me.upgrade() else { break };
-                let run = move || engine.run_collector();
+                let run = handed_on(move || engine.run_collector());
                 let thread = thread::Builder::new().name("nitro collector".to_owned()).spawn(run);
                 queue.threads.extend(thread.ok());
             }

@@ -6,6 +6,7 @@
 ordna_testkit::count_memory!();
 
 mod nitro;
+mod nitro_barrier;
 mod nitro_cuts;
 #[cfg(debug_assertions)]
 mod nitro_interleavings;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use ordna_base::sync::schedule::{Schedule, held, two_at};
+use ordna_base::sync::schedule::{PATIENCE, Schedule, held, two_at};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::Nitro;
 use ordna_papers::nitro::{Order, Snapshot};
@@ -422,21 +422,74 @@ fn a_write_under_way_is_in_the_snapshot() {
     });
 }
 
-/// An audit counts the dead version that another thread examines.
-#[test]
-fn an_audit_waits_for_threads_that_collect() {
-    let index = words();
+/// An index with a dead version, and its collector, which has found that version.
+fn with_a_busy_collector(schedule: &Schedule) -> Words {
+    let index = Words::with(1, Order::LiveSet);
     index.insert(&1, &0).unwrap();
     let snapshot = index.snapshot();
     index.remove(&1);
-    let schedule = Schedule::new();
     schedule.hold("collector", "nitro.collect.examined");
+    // The thread that starts the collector hands its role on.
+    schedule.enroll("collector", || drop(snapshot));
+    schedule.wait_held("collector", "nitro.collect.examined");
+    index
+}
+
+/// Nothing wakes a collector for what was queued while it was at work.
+#[test]
+fn a_collector_looks_for_more_before_it_sleeps() {
+    let schedule = Schedule::new();
+    let index = with_a_busy_collector(&schedule);
+    index.insert(&2, &0).unwrap();
+    let snapshot = index.snapshot();
+    index.remove(&2);
+    drop(snapshot);
+    schedule.release("collector", "nitro.collect.examined");
+    let give_up = Instant::now() + PATIENCE;
+    while index.statistics().dead > 0 {
+        assert!(Instant::now() < give_up, "{:?}", index.statistics());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_index_waits_for_its_collectors_when_it_is_dropped() {
+    let (schedule, released) = (Schedule::new(), AtomicBool::new(false));
+    let index = with_a_busy_collector(&schedule);
     std::thread::scope(|scope| {
-        scope.spawn(|| schedule.enroll("collector", || drop(snapshot)));
-        schedule.wait_held("collector", "nitro.collect.examined");
-        let audit = scope.spawn(|| index.validate());
-        a_moment();
-        schedule.release("collector", "nitro.collect.examined");
-        assert_eq!(audit.join().unwrap().map(|audit| audit.nodes), Ok(0));
+        scope.spawn(|| {
+            a_moment();
+            released.store(true, Ordering::Relaxed);
+            schedule.release("collector", "nitro.collect.examined");
+        });
+        drop(index);
+        assert!(released.load(Ordering::Relaxed), "the collector is at work");
     });
+}
+
+/// An audit counts the dead version that another thread examines; a collection waits until it is
+/// gone.
+#[test]
+fn audits_and_collections_wait_for_threads_that_collect() {
+    let audit: fn(&Words) -> usize = |index| index.validate().unwrap().nodes;
+    let collection: fn(&Words) -> usize = |index| {
+        index.collect_garbage();
+        index.statistics().dead
+    };
+    for left in [audit, collection] {
+        let index = words();
+        index.insert(&1, &0).unwrap();
+        let snapshot = index.snapshot();
+        index.remove(&1);
+        let schedule = Schedule::new();
+        schedule.hold("collector", "nitro.collect.examined");
+        std::thread::scope(|scope| {
+            scope.spawn(|| schedule.enroll("collector", || drop(snapshot)));
+            schedule.wait_held("collector", "nitro.collect.examined");
+            let waiting = scope.spawn(|| left(&index));
+            a_moment();
+            schedule.release("collector", "nitro.collect.examined");
+            assert_eq!(waiting.join().unwrap(), 0);
+        });
+    }
 }

@@ -201,6 +201,42 @@ fn bytes_collected_in_the_order_of_terms() {
     run::<[u8], u64>(0, Order::Terms, 120);
 }
 
+/// A version dies with the last snapshot that sees it: one of the term of its death does not.
+#[test]
+fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
+    for order in [Order::LiveSet, Order::Terms] {
+        let index: Nitro<u64, u64> = Nitro::with(0, order);
+        let put = |key: u64, value: u64| assert!(index.insert(&key, &value).is_ok());
+        put(1, 0);
+        let first = index.snapshot();
+        put(1, 1);
+        put(2, 0);
+        let second = index.snapshot();
+        put(2, 1);
+        // The end of a third one has both dead versions examined at once.
+        drop(index.snapshot());
+        assert_eq!(index.statistics().dead, 2, "{order:?}");
+        assert_eq!((first.get(&1), second.get(&2)), (Some(0), Some(0)));
+        // In the order of terms the first one keeps both versions.
+        let is_by_terms = matches!(order, Order::Terms);
+        let (one, other) = if is_by_terms { (first, second) } else { (second, first) };
+        drop(one);
+        assert_eq!(index.statistics().dead, 1, "{order:?}");
+        drop(other);
+        assert_eq!(index.statistics().dead, 0, "{order:?}");
+        put(1, 2);
+        let last = index.snapshot();
+        put(1, 3);
+        let newer = index.snapshot();
+        drop(last);
+        index.collect_garbage();
+        assert_eq!(index.statistics().dead, 0, "kept by a snapshot that does not see it");
+        assert_eq!(newer.get(&1), Some(3));
+        drop(newer);
+        index.validate().unwrap();
+    }
+}
+
 #[test]
 fn one_old_snapshot_keeps_the_versions_it_sees_and_no_others() {
     for (order, kept) in [(Order::LiveSet, 1), (Order::Terms, 9)] {
