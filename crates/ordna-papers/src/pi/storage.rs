@@ -261,6 +261,11 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
             (node, shared) = (next, 0);
             self.walked += 1;
         }
+        debug_assert!(
+            self.begin.is_none_or(|begin| begin <= node.anchor())
+                && self.end.is_none_or(|end| node.anchor() < end),
+            "an owner stays within its stretch"
+        );
         self.finger = Some((behind, node));
         node
     }

@@ -230,6 +230,22 @@ fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
     }
 }
 
+/// Each thread of a rebuild takes a part of the old layer, whose first node may have died.
+#[test]
+fn threads_share_a_rebuild() {
+    let index: Pi<u64, u64> = Pi::with(&Options { rebuild_threads: 2, ..small() });
+    index.put_all((0..40_000).map(|key| (key, key)));
+    index.rebuild();
+    assert_eq!(index.validate().unwrap().nodes, 10_000);
+    // The first node of the second part is among those that die.
+    for key in 19_960..20_040 {
+        assert_eq!(index.remove(&key), Some(key));
+    }
+    index.rebuild();
+    assert_eq!(index.validate().unwrap().entries, 40_000 - 80);
+    assert_eq!(index.get(&20_040), Some(20_040));
+}
+
 #[test]
 fn too_long_a_key_refuses_the_whole_batch() {
     let index: Pi<[u8], u64> = Pi::with(&small());

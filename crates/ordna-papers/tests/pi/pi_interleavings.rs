@@ -1,6 +1,7 @@
 //! PI's rare interleavings, forced: readers, owners and rebuilds held where it matters.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ordna_base::sync::schedule::{PATIENCE, Schedule, held};
 use ordna_base::topology::Topology;
@@ -133,12 +134,45 @@ fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
     (40..1000).for_each(insert);
     assert_eq!(index.places(), 1);
     schedule.release("writer", "pi.rebuild.after_scan");
-    let give_up = Instant::now() + PATIENCE;
-    while index.places() < 250 {
-        assert!(Instant::now() < give_up, "{} of 250 places", index.places());
-        std::thread::yield_now();
-    }
+    let rebuilt = |places| {
+        let give_up = Instant::now() + PATIENCE;
+        while index.places() < places {
+            assert!(Instant::now() < give_up, "{} of {places} places", index.places());
+            std::thread::yield_now();
+        }
+    };
+    rebuilt(250);
     assert_eq!(index.validate().unwrap().nodes, 250);
+    // Nothing is due: the thread sleeps, until something is.
+    let sleeps = (0..40).any(|_| {
+        schedule.hold("writer", "pi.rebuild.after_scan");
+        std::thread::sleep(Duration::from_millis(20));
+        let sleeps = !schedule.is_held("writer", "pi.rebuild.after_scan");
+        schedule.release("writer", "pi.rebuild.after_scan");
+        sleeps
+    });
+    assert!(sleeps, "it rebuilds all the time");
+    (1000..2000).for_each(insert);
+    rebuilt(400);
+}
+
+/// The end of an index waits for the thread that rebuilds.
+#[test]
+fn an_index_is_dropped_while_it_is_rebuilt() {
+    let index = Words::with(&Options { node_entries: 4, ..Options::default() });
+    let (schedule, released) = (Schedule::new(), AtomicBool::new(false));
+    schedule.hold("writer", "pi.rebuild.after_scan");
+    schedule.enroll("writer", || index.put_all((0..100).map(|key| (key, key))));
+    schedule.wait_held("writer", "pi.rebuild.after_scan");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            released.store(true, Ordering::Relaxed);
+            schedule.release("writer", "pi.rebuild.after_scan");
+        });
+        drop(index);
+        assert!(released.load(Ordering::Relaxed), "it is rebuilt");
+    });
 }
 
 /// A walk between two nodes, of which the second goes into the first.
