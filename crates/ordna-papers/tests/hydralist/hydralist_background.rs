@@ -206,6 +206,19 @@ fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
     assert_eq!(index.validate().unwrap().entries, 2000 * WRITERS as usize);
 }
 
+#[test]
+fn a_writer_waits_for_the_thread_in_the_background() {
+    let options = Options { update: Update::Background, lag_limit: 0, ..Options::default() };
+    let index: Small<u64, u64> = HydraList::with(&options);
+    must_end(move || {
+        for n in 0..1000 {
+            index.insert(&n, &n).unwrap();
+            assert_eq!(index.statistics().lag, 0, "after the insert of {n}");
+        }
+        assert!(index.statistics().stalls > 0);
+    });
+}
+
 /// Threads stop on drop, whatever is still logged.
 #[test]
 fn an_index_is_dropped_right_after_its_last_write() {

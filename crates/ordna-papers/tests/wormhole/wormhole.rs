@@ -279,18 +279,24 @@ mod interleavings {
         assert_eq!(keys, [10, 11, 12, 13, 20, 30]);
     }
 
-    /// Between the look at the right neighbour and its lock that is filled up.
+    /// Between the look at a neighbour and its lock that is filled up.
     #[test]
-    fn a_merge_with_the_right_meets_inserts() {
-        let index = with(&[10, 20, 30, 40, 50]);
-        assert_eq!(index.remove(&50), Some(500));
-        let remover = held("wormhole.merge.before_right", || index.remove(&10)).meanwhile(|| {
-            index.put_all([41, 42].map(|key| (key, key * 10)));
-        });
-        assert_eq!(remover, Some(100));
-        index.validate().unwrap();
-        let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
-        assert_eq!(keys, [20, 30, 40, 41, 42]);
+    fn a_merge_meets_inserts() {
+        let cases = [
+            ("wormhole.merge.before_right", 10, [41, 42], [20, 30, 40, 41, 42]),
+            ("wormhole.merge.before_left", 40, [11, 12], [10, 11, 12, 20, 30]),
+        ];
+        for (at, removed, inserted, left) in cases {
+            let index = with(&[10, 20, 30, 40, 50]);
+            assert_eq!(index.remove(&50), Some(500));
+            let remover = held(at, || index.remove(&removed)).meanwhile(|| {
+                index.put_all(inserted.map(|key| (key, key * 10)));
+            });
+            assert_eq!(remover, Some(removed * 10));
+            index.validate().unwrap();
+            let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
+            assert_eq!(keys, left, "{at}");
+        }
     }
 
     /// A walk has the order of a leaf, and then other entries stand at those positions.
