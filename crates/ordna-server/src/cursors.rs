@@ -269,9 +269,12 @@ mod tests {
             let cursors = Arc::new(Cursors::new(Duration::MAX));
             let first = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
             let (from, _) = position(&cursors, first);
+            let until = |cursors: &Cursors| cursors.table().leases[&from.scan].until;
+            let begun = until(&cursors);
             for _ in 1..RECENT {
                 cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
             }
+            assert!(until(&cursors) > begun, "each call renews the lease");
             position(&cursors, first);
             cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
             assert!(matches!(cursors.recall(first), Recalled::Unknown));

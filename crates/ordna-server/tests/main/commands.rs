@@ -3,25 +3,8 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::common::{Client, Running, is_ttl, request, show, start};
+use crate::common::{Client, converse, fresh, is_ttl, request, show, start};
 use ordna_server::Config;
-
-fn fresh() -> (Running, Client) {
-    let server = start(Config::default());
-    let client = Client::new(server.address);
-    (server, client)
-}
-
-/// Says each line and compares the reply.
-fn converse(client: &mut Client, lines: &[(&str, &str)]) {
-    let begin = Instant::now();
-    for (line, expected) in lines {
-        let reply = client.say(line);
-        if !line.starts_with("TTL ") || !is_ttl(&reply, expected, begin) {
-            assert_eq!(reply, *expected, "{line}");
-        }
-    }
-}
 
 #[test]
 fn strings() {
@@ -156,6 +139,9 @@ fn keys_expire() {
             ("PTTL a", r":-1\r\n"),
             ("PEXPIREAT a 99999999999999", r":1\r\n"),
             ("PEXPIRETIME a", r":99999999999999\r\n"),
+            ("COPY a copy", r":1\r\n"),
+            ("PEXPIRETIME copy", r":99999999999999\r\n"),
+            ("DEL copy", r":1\r\n"),
             ("SET a 3", r"+OK\r\n"),
             ("PEXPIRETIME a", r":-1\r\n"),
             ("EXPIRE a -1", r":1\r\n"),

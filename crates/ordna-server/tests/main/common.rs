@@ -277,3 +277,21 @@ impl Random {
         ((mixed ^ mixed >> 31) % end as u64) as usize
     }
 }
+
+/// A server with the default settings, and a client of it.
+pub fn fresh() -> (Running, Client) {
+    let server = start(Config::default());
+    let client = Client::new(server.address);
+    (server, client)
+}
+
+/// Says each line and compares the reply.
+pub fn converse(client: &mut Client, lines: &[(&str, &str)]) {
+    let begin = Instant::now();
+    for (line, expected) in lines {
+        let reply = client.say(line);
+        if !line.starts_with("TTL ") || !is_ttl(&reply, expected, begin) {
+            assert_eq!(reply, *expected, "{line}");
+        }
+    }
+}

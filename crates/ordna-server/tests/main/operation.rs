@@ -185,6 +185,14 @@ fn users_may_do_what_they_are_allowed() {
     assert_eq!(admin.say("ACL DELUSER alice nobody"), r":1\r\n");
     assert!(alice.is_closed());
     assert_eq!(admin.say("ACL DELUSER default"), r"-ERR The 'default' user cannot be removed\r\n");
+    // A user whom the file no longer names: its connection ends with its next command.
+    assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
+    let mut alice = Client::new(server.address);
+    assert_eq!(alice.say("AUTH alice pw"), r"+OK\r\n");
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
+    alice.send(b"GET a1\r\n");
+    assert!(alice.is_closed());
     std::fs::remove_file(&file).unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ordna_server::Config;
 
-use crate::common::{Client, request, show, spawn, start};
+use crate::common::{Client, converse, fresh, request, show, spawn, start};
 
 /// A number in a reply to INFO.
 fn info(client: &mut Client, name: &str) -> usize {
@@ -346,18 +346,69 @@ fn a_watched_key_that_was_flushed_or_expired_has_changed() {
     assert_eq!(client.say("EXEC"), r"*-1\r\n", "expired");
 }
 
+/// Watchers of one key are told apart: one that begins after a write has not seen it, and one that
+/// ends takes nothing from the other.
+#[test]
+fn watchers_of_one_key_do_not_disturb_each_other() {
+    let (server, mut first) = fresh();
+    let [mut later, mut writer] = [0, 1].map(|_| Client::new(server.address));
+    let ping = [("MULTI", r"+OK\r\n"), ("PING", r"+QUEUED\r\n")];
+    let (done, refused) = (r"*1\r\n+PONG\r\n", r"*-1\r\n");
+    assert_eq!(first.say("WATCH w"), r"+OK\r\n");
+    assert_eq!(writer.say("SET w 1"), r"+OK\r\n");
+    assert_eq!(later.say("WATCH w"), r"+OK\r\n");
+    converse(&mut later, &ping);
+    converse(&mut first, &ping);
+    assert_eq!((later.say("EXEC"), first.say("EXEC")), (done.to_owned(), refused.to_owned()));
+    for client in [&mut first, &mut later] {
+        assert_eq!(client.say("WATCH w"), r"+OK\r\n");
+    }
+    assert_eq!(later.say("UNWATCH"), r"+OK\r\n");
+    converse(&mut first, &ping);
+    assert_eq!(first.say("EXEC"), done);
+}
+
+/// The commands that a transaction holds are bounded together as each of them is.
+#[test]
+fn a_transaction_cannot_gather_commands_without_end() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[("CONFIG SET client-query-buffer-limit 1mb", r"+OK\r\n"), ("MULTI", r"+OK\r\n")],
+    );
+    let mut add = || client.ask(&[b"ECHO", &[b'v'; 400_000]]);
+    assert_eq!([add(), add()], [r"+QUEUED\r\n", r"+QUEUED\r\n"]);
+    assert_eq!(add(), r"-ERR a transaction may hold 1048576 bytes of commands\r\n");
+    assert!(client.say("EXEC").starts_with("-EXECABORT"));
+}
+
 #[test]
 fn snapshots_end_with_their_connection_unless_kept() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
     let mut other = Client::new(server.address);
+    client.say("ORDNA.SNAPSHOT CREATE");
     other.say("ORDNA.SNAPSHOT CREATE");
     other.say("ORDNA.SNAPSHOT CREATE KEEP");
     other.say("ORDNA.SNAPSHOT CREATE EX 3600");
-    assert_eq!(info(&mut client, "snapshots_held"), 3);
+    assert_eq!(info(&mut client, "snapshots_held"), 4);
     drop(other);
-    until("two end", || info(&mut client, "snapshots_held") == 1);
-    assert!(client.say("ORDNA.SNAPSHOT LIST").contains(r"$2\r\nid\r\n:2\r\n"));
+    until("two end", || info(&mut client, "snapshots_held") <= 2);
+    for left in ["1", "3"] {
+        assert_eq!(client.say(&format!("ORDNA.SNAPSHOT GET {left} a")), r"$-1\r\n", "{left}");
+    }
+}
+
+#[test]
+fn snapshots_have_a_limit() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    for n in 1..=1024 {
+        assert_eq!(client.say("ORDNA.SNAPSHOT CREATE"), format!(r":{n}\r\n"));
+    }
+    assert!(client.say("ORDNA.SNAPSHOT CREATE").starts_with("-ERR"));
+    assert_eq!(client.say("ORDNA.SNAPSHOT DROP 1"), r":1\r\n");
+    assert_eq!(client.say("ORDNA.SNAPSHOT CREATE"), r":1025\r\n");
 }
 
 #[test]
