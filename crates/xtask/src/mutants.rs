@@ -126,7 +126,27 @@ pub fn run(part: &str) -> Outcome {
         let is_all = matches!(choice, Choice::All);
         page::update("mutations", rows, |key| !is_all || !key.starts_with(&own))?;
     }
+    count()?;
     if missed.is_empty() { Ok(()) } else { Err(format!("nothing notices {}", missed.join(", "))) }
+}
+
+/// Counts the mistakes of each list by what became of them.
+fn count() -> Outcome {
+    let mut counts: BTreeMap<String, [usize; 3]> = BTreeMap::new();
+    for (key, cells) in page::rows("mutations")? {
+        let result = cells.rsplit(" | ").next().unwrap_or_default();
+        let at = match result {
+            "**nothing**" => 2,
+            result if result.starts_with("not tried") => 2,
+            result if result.starts_with("equivalent") => 1,
+            _ => 0,
+        };
+        let list = key.split(' ').next().unwrap_or_default();
+        counts.entry(list.to_owned()).or_default()[at] += 1;
+    }
+    let rows = counts.into_iter().map(|(list, counts)| (list, counts.map(|n| n.to_string())));
+    let rows = rows.map(|(list, counts)| (list, counts.to_vec()));
+    page::update("counts of mutations", rows.collect(), |_| false)
 }
 
 fn judge_group(
