@@ -250,6 +250,12 @@ fn plant(copy: &Path, groups: &[Group]) -> Outcome {
         }
         files.insert(file.to_owned(), text.into_bytes());
     }
+    if let Some(manifest) = files.get_mut("Cargo.toml") {
+        // Cargo tells crates apart by name and version: with the same one it would take programs
+        // that were built from the checkout for those of the copy, and the other way round.
+        let text = String::from_utf8_lossy(manifest).into_owned();
+        *manifest = text.replacen("\"\nedition", "+mutants\"\nedition", 1).into_bytes();
+    }
     for package in groups.iter().map(|group| &*group.package).collect::<BTreeSet<_>>() {
         let lib = format!("crates/{package}/src/lib.rs");
         files.entry(lib).or_default().extend(SWITCH.bytes());
