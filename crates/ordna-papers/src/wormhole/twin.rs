@@ -122,7 +122,7 @@ impl<T> Standby<T> {
     /// Whether no reader is left in it.
     pub fn is_quiet(&self) -> bool {
         // Acquire: what readers did there happened before what we do to it.
-        let quiet = self.quiet.load(order!("twin.quiet.acquire", Acquire));
+        let quiet = self.quiet.load(Ordering::Acquire);
         check!("twin.quiet.unchecked", quiet)
     }
 

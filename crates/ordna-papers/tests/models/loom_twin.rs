@@ -5,11 +5,12 @@
 //! for.
 #![allow(unsafe_code, reason = "plays the reader, the keeper and the reclamation")]
 
+use std::sync::Mutex;
+
 use loom::cell::UnsafeCell;
+use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
-use loom::sync::{Arc, Mutex};
 use loom::thread;
-use ordna_base::sync::explore;
 use ordna_papers::wormhole::twin::{Grace, Twin, Watch};
 
 /// A table of two fields that must change together. Loom notices threads that access them at once.
@@ -109,7 +110,7 @@ impl Grace for Readers {
 }
 
 /// The keeper makes `steps` changes as the index does; `renews` tells whether it gives up a standby
-/// that is busy. If not, its readers look whether that is quiet.
+/// that is busy.
 fn keep(
     twin: &Twin<Table>,
     standby: &mut ordna_papers::wormhole::twin::Standby<Table>,
@@ -118,9 +119,7 @@ fn keep(
     renews: bool,
 ) {
     for step in 1..=steps {
-        if renews {
-            readers.look();
-        }
+        readers.look();
         if !standby.is_quiet() {
             if !renews {
                 return;
@@ -134,7 +133,9 @@ fn keep(
 }
 
 fn model(count: usize, steps: u64, renews: bool) {
-    explore(Some(3), move || {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(move || {
         let table = Table { left: UnsafeCell::new(0), right: UnsafeCell::new(0) };
         let (twin, mut standby) = Twin::new(table);
         let twin = Arc::new(twin);
@@ -151,9 +152,6 @@ fn model(count: usize, steps: u64, renews: bool) {
                     thread::yield_now();
                     assert_eq!(table.read(), first, "the reader's table was changed under it");
                     readers.leave(reader);
-                    if !renews {
-                        readers.look();
-                    }
                 })
             })
             .collect();
