@@ -6,7 +6,7 @@
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna_secondary::Position;
@@ -24,7 +24,7 @@ use crate::raw;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
-    /// No broker answered in time, or a setting of the connection is wrong.
+    /// No broker answered in time.
     #[error("the brokers at {brokers} do not answer: {reason}")]
     Away {
         /// The addresses asked.
@@ -40,16 +40,9 @@ pub enum BrokerError {
         /// The addresses asked.
         brokers: String,
     },
-    /// The number of partitions has changed. Documents may be in other partitions than before.
-    #[error("the topic {topic:?} has {found} partitions, and had {expected} when the node started")]
-    Partitions {
-        /// The topic.
-        topic: String,
-        /// Partitions now.
-        found: u32,
-        /// Partitions before.
-        expected: u32,
-    },
+    /// librdkafka refuses the settings.
+    #[error("a Kafka setting cannot be used: {0}")]
+    Setting(String),
 }
 
 /// The first and the end position of a partition: what can be read lies between them.
@@ -72,7 +65,8 @@ impl Ends {
 pub struct Broker {
     brokers: String,
     topic: String,
-    partitions: u32,
+    /// Partitions of the topic, as they were counted last.
+    partitions: AtomicU32,
     client: BaseConsumer,
     settings: ClientConfig,
     /// The topic's id as it was told last, folded to 64 bits.
@@ -82,7 +76,7 @@ pub struct Broker {
 
 impl std::fmt::Debug for Broker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let partitions = self.partitions;
+        let partitions = self.partitions();
         f.debug_struct("Broker").field("topic", &self.topic).field("of", &partitions).finish()
     }
 }
@@ -108,7 +102,7 @@ impl Broker {
     /// A client of an existing topic.
     ///
     /// # Errors
-    /// No broker answers in time, or there is no such topic.
+    /// No broker answers in time, there is no such topic, or a setting is wrong.
     pub fn connect(
         brokers: &str,
         topic: &str,
@@ -116,12 +110,12 @@ impl Broker {
         timeout: Duration,
     ) -> Result<Self, BrokerError> {
         let settings = settings(brokers, extra);
-        let away = |reason: String| BrokerError::Away { brokers: brokers.to_owned(), reason };
-        let client: BaseConsumer = settings.create().map_err(|error| away(error.to_string()))?;
-        let mut broker = Self {
+        let refused = |error: KafkaError| BrokerError::Setting(error.to_string());
+        let client: BaseConsumer = settings.create().map_err(refused)?;
+        let broker = Self {
             brokers: brokers.to_owned(),
             topic: topic.to_owned(),
-            partitions: 0,
+            partitions: AtomicU32::new(0),
             client,
             settings,
             topic_id: AtomicU64::new(0),
@@ -129,7 +123,7 @@ impl Broker {
         };
         let began = Instant::now();
         broker.check_topic(timeout)?;
-        broker.partitions = broker.count(timeout.saturating_sub(began.elapsed()))?;
+        broker.count(timeout.saturating_sub(began.elapsed()))?;
         Ok(broker)
     }
 
@@ -146,9 +140,10 @@ impl Broker {
         &self.topic
     }
 
-    /// Partitions of the topic.
+    /// Partitions of the topic, as they were counted last.
     pub fn partitions(&self) -> u32 {
-        self.partitions
+        // A number on its own; nothing is read by it.
+        self.partitions.load(Ordering::Relaxed)
     }
 
     /// The identity of a partition's history: of topic id and partition, and never 0.
@@ -158,14 +153,28 @@ impl Broker {
         topic.wrapping_add(u64::from(partition)).wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1)
     }
 
-    fn count(&self, timeout: Duration) -> Result<u32, BrokerError> {
+    /// Counts the partitions of the topic.
+    ///
+    /// # Errors
+    /// [`BrokerError`].
+    pub fn count(&self, timeout: Duration) -> Result<(), BrokerError> {
         let metadata = self.client.fetch_metadata(Some(&self.topic), timeout);
         let metadata = metadata.map_err(|error| self.away(error))?;
         let topic = metadata.topics().iter().find(|topic| topic.name() == self.topic);
-        match topic.map(|topic| topic.partitions().len()) {
-            None | Some(0) => Err(self.no_topic()),
-            Some(found) => Ok(u32::try_from(found).unwrap_or(u32::MAX)),
+        let found = match topic.map(|topic| topic.partitions().len()) {
+            None | Some(0) => return Err(self.no_topic()),
+            Some(found) => u32::try_from(found).unwrap_or(u32::MAX),
+        };
+        let before = self.partitions.swap(found, Ordering::Relaxed);
+        if before != 0 && before != found {
+            tracing::warn!(
+                topic = self.topic,
+                before,
+                found,
+                "the number of partitions has changed: ids that moved may have two entries"
+            );
         }
+        Ok(())
     }
 
     /// Asks whether the topic is another one than before; the first call finds nothing new.
@@ -182,26 +191,15 @@ impl Broker {
         Ok(before != 0 && before != folded)
     }
 
-    /// Asks whether partitions were added.
-    ///
-    /// # Errors
-    /// [`BrokerError::Partitions`] if they were.
-    pub fn check_partitions(&self, timeout: Duration) -> Result<(), BrokerError> {
-        let (found, expected) = (self.count(timeout)?, self.partitions);
-        match found == expected {
-            true => Ok(()),
-            false => Err(BrokerError::Partitions { topic: self.topic.clone(), found, expected }),
-        }
-    }
-
     fn offsets(&self, at: Offset, timeout: Duration) -> Result<Vec<u64>, BrokerError> {
         let mut asked = TopicPartitionList::new();
-        for partition in 0..self.partitions {
+        let partitions = self.partitions();
+        for partition in 0..partitions {
             let added = asked.add_partition_offset(&self.topic, partition as i32, at);
             added.map_err(|error| self.away(error))?;
         }
         let told = self.client.offsets_for_times(asked, timeout).map_err(|error| self.away(error));
-        let mut offsets = vec![0; self.partitions as usize];
+        let mut offsets = vec![0; partitions as usize];
         for told in told?.elements() {
             told.error().map_err(|error| self.away(error))?;
             let place = usize::try_from(told.partition()).ok();
@@ -275,6 +273,7 @@ impl Broker {
         let list = self.client.fetch_group_list(Some(group), timeout);
         let list = list.map_err(|error| self.away(error))?;
         let found = list.groups().iter().find(|found| found.name() == group);
+        let partitions = self.partitions();
         let mut known = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let table = match found.map(|found| (found.state(), found.members())) {
             Some(("Stable", members)) => {
@@ -285,10 +284,12 @@ impl Broker {
                         assignment: member.assignment().unwrap_or_default(),
                     })
                     .collect();
-                owners(&self.topic, self.partitions, &members)
+                owners(&self.topic, partitions, &members)
             }
-            None | Some(("Empty" | "Dead", _)) => owners(&self.topic, self.partitions, &[]),
-            Some(_) => return Ok(known.clone()),
+            None | Some(("Empty" | "Dead", _)) => owners(&self.topic, partitions, &[]),
+            Some(_) if known.partitions == 0 => return Ok(known.clone()),
+            // The members stay; partitions that were added have no owner yet.
+            Some(_) => Owners { partitions, ..known.clone() },
         };
         if (known.partitions, &known.members) != (table.partitions, &table.members) {
             *known = Owners { version: known.version + 1, ..table };

@@ -188,7 +188,7 @@ impl IndexNode {
         &self.shared.options
     }
 
-    /// Partitions of the topic.
+    /// Partitions of the topic, as they were counted last.
     pub fn partitions(&self) -> u32 {
         self.shared.broker.partitions()
     }
@@ -401,7 +401,7 @@ impl Shared {
             open.filter_map(|(at, open)| Some((at, open.lane.feed.position(0)?))).collect()
         };
         let is_another = self.broker.check_topic(PATIENCE)?;
-        self.broker.check_partitions(PATIENCE)?;
+        self.broker.count(PATIENCE)?;
         let newest = self.broker.newest(PATIENCE)?;
         let owners = self.broker.owners(&self.options.group, PATIENCE)?;
         let mut state = lock(&self.state);
@@ -432,7 +432,9 @@ impl Shared {
     /// Wants the warm copies that the owner table makes this node's.
     fn want_standbys(&self, state: &mut State, owners: &Owners) {
         let me = self.options.address.as_str();
-        for partition in 0..self.broker.partitions() {
+        // A topic that was created again may have fewer partitions.
+        state.wanted.retain(|at, role| *role == Role::Owner || *at < owners.partitions);
+        for partition in 0..owners.partitions {
             let copies = standbys(owners, partition, self.options.standby);
             let is_copied = copies.contains(&me);
             match state.wanted.get(&partition) {

@@ -291,9 +291,14 @@ impl Nodes {
         let busy = || QueryError::Busy(self.limits.queries);
         let _slot = timeout_at(until, self.slots.acquire()).await.map_err(|_| busy())?;
         let definition = self.definition(&ask.index)?;
-        let owners = self.owners(until).await?;
+        let mut owners = self.owners(until).await?;
         let newest = match &ask.consistency {
-            Consistency::RequestPlus => Some(self.newest(until).await?),
+            Consistency::RequestPlus => {
+                let newest = self.newest(until).await?;
+                // Partitions may have been added since the table was read.
+                owners.partitions = u32::try_from(newest.len()).unwrap_or(u32::MAX);
+                Some(newest)
+            }
             Consistency::AtPlus(vector) => Some(vector.positions().to_vec()),
             Consistency::Any => None,
         };
@@ -380,7 +385,8 @@ impl Nodes {
             }
         }
         let partitions = owners.partitions;
-        if let Some(least) = least.as_ref().filter(|least| least.len() != partitions as usize) {
+        // A vector from before partitions were added is shorter: it holds nothing of them.
+        if let Some(least) = least.as_ref().filter(|least| least.len() > partitions as usize) {
             let (found, expected) = (least.len(), partitions as usize);
             return Err(Error::OtherBuckets { found, expected }.into());
         }

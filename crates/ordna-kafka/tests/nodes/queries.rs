@@ -216,6 +216,9 @@ fn the_commands_reply_entries_vector_and_missing_partitions() {
         say("ordna.index count by_size FROM [FI TO (SE", ":0\r\n"),
         format!("*4\r\n:2\r\n{state}")
     );
+    // A vector from before a partition was added.
+    let scanned = say("ORDNA.INDEX SCAN by_size EQ SE VALUES AT 7-1", ":0\r\n");
+    assert!(scanned.contains("town:2") && scanned.contains(&vector), "{scanned}");
     // The argument of an option may look like one.
     let none = format!("*5\r\n$1\r\n0\r\n*0\r\n{state}");
     assert_eq!(say("ORDNA.INDEX SCAN by_size EQ PARTIAL", ":0\r\n"), none);
@@ -231,8 +234,8 @@ fn the_commands_reply_entries_vector_and_missing_partitions() {
             "-ERR the cursor is not one of this query: it is too short\r\n",
         ),
         (
-            "ORDNA.INDEX SCAN by_size AT 7-1",
-            "-ERR the vector has 1 positions, the source 2 buckets\r\n",
+            "ORDNA.INDEX SCAN by_size AT 7-1*3",
+            "-ERR the vector has 3 positions, the source 2 buckets\r\n",
         ),
         ("ORDNA.INDEX SCAN by_size MAXAGE x", "-ERR MAXAGE: \"x\"\r\n"),
         ("ORDNA.NODE ASK x", "-ERR version 120, not 1\r\n"),
@@ -308,4 +311,26 @@ fn queries_beyond_the_limit_wait_for_their_turn() {
         assert!(matches!(two[0].nodes.scan(&hasty), Err(QueryError::Busy(1))));
         assert!(slow.join().unwrap().is_ok());
     });
+}
+
+/// The nodes of a group must have the same definitions; a node with another one is found out.
+#[test]
+fn a_node_with_another_definition_is_refused() {
+    let group = Group::new(2);
+    group.fill(0..20);
+    let mut other = group.twin();
+    let definitions = &mut std::sync::Arc::get_mut(&mut other).unwrap().definitions;
+    definitions[0] = definitions[0].clone().part(ordna_secondary::Part::new("name"));
+    let one = nodes(&group, &Setup::default(), &[&[0]]);
+    let two = nodes(&other, &Setup::default(), &[&[1]]);
+    group.addresses.lock().unwrap().push(two[0].address.to_string());
+    group.assign(&[&[0], &[1]]);
+    let expected = "nodes have different definitions of the index \"by_size\"";
+    // Also when it may leave partitions out: the reply would be of two indexes.
+    for partial in [false, true] {
+        match one[0].nodes.scan(&Ask { partial, ..ask() }) {
+            Err(QueryError::Refused(why)) => assert_eq!(why, expected),
+            other => panic!("{other:?}"),
+        }
+    }
 }
