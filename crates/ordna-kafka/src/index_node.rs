@@ -36,7 +36,8 @@ use crate::poison::{Poison, Poisons};
 const LOOK: Duration = Duration::from_millis(500);
 /// How long such a look may take.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A warm copy that is wanted no more stays so long: the new owner may still be restoring.
+/// A copy that is wanted no more, or was lost with the session, stays so long: the new owner may
+/// still be restoring. The time runs while the brokers answer.
 const LINGER: Duration = Duration::from_secs(30);
 /// Partitions that are opened at once.
 const OPENING: usize = 2;
@@ -54,7 +55,7 @@ enum Slot {
 struct State {
     wanted: BTreeMap<u32, Role>,
     slots: BTreeMap<u32, Slot>,
-    /// When a warm copy was found to be wanted no more.
+    /// When a copy was found to be wanted no more.
     spare_since: BTreeMap<u32, Instant>,
     /// The ends that the brokers told last.
     newest: Vec<Position>,
@@ -304,11 +305,13 @@ impl Shared {
                     state.slots.remove(&partition);
                 }
             }
-            let State { wanted, slots, spare_since, .. } = &mut *state;
-            spare_since.retain(|partition, _| !wanted.contains_key(partition));
+            let State { wanted, slots, spare_since, trouble, .. } = &mut *state;
+            // Without the brokers it is not known whether another node has it.
+            spare_since.retain(|at, _| !wanted.contains_key(at) && trouble.is_none());
             let mut spare = Vec::new();
             for (partition, slot) in slots.iter() {
                 if !wanted.contains_key(partition)
+                    && trouble.is_none()
                     && slot.open().is_some()
                     && spare_since.entry(*partition).or_insert_with(Instant::now).elapsed() > LINGER
                 {
@@ -496,11 +499,14 @@ impl Assigned for Shared {
         let mut state = lock(&self.state);
         state.wanted.retain(|partition, _| !partitions.contains(partition));
         drop(state);
+        if lost {
+            // The session has ended, perhaps because no broker answers. Another node may own them
+            // already, or none can: they stay as spare copies, without a backup.
+            return;
+        }
         for partition in partitions {
-            // Another node owns a lost partition already: it has begun from another backup.
-            let back_up = self.options.backup_on_revoke && !lost;
             if let Some(open) = self.close(*partition)
-                && back_up
+                && self.options.backup_on_revoke
                 && let Some(backups) = &self.backups
             {
                 self.write_backup(*partition, &open, backups);
