@@ -80,7 +80,7 @@ impl Backups {
         self.partition(partition).join(&self.writer)
     }
 
-    /// Marks a backup as usable, and removes all but the `keep` newest ones of the partition.
+    /// Marks a backup as usable, and removes all others of the partition but the `keep - 1` newest.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -104,7 +104,8 @@ impl Backups {
         fs::rename(&part, &file)?;
         fs::File::open(path)?.sync_all()?;
         let mut all = self.all(partition);
-        all.sort_by_key(|(_, saved)| std::cmp::Reverse((saved.taken, saved.seq)));
+        // This one first, whatever its writer's clock says.
+        all.sort_by_key(|(other, saved)| (other != path, std::cmp::Reverse(saved.taken)));
         for (old, _) in all.iter().skip(keep.max(1)) {
             // Another node may remove it at the same time.
             let _ = fs::remove_dir_all(old);
@@ -218,6 +219,9 @@ mod tests {
         saved.taken += 86_400_000;
         fs::write(&file, serde_json::to_vec(&saved).unwrap()).unwrap();
         assert_eq!(one.usable(3, at(99), Some(day)).len(), 1);
+        // The writer of the next one has a clock behind that: its backup stays, the third goes.
+        let fourth = write(&one, 3, 40);
+        assert_eq!(paths(one.usable(3, at(99), None)), [fourth, second]);
         // A backup that is not finished.
         fs::remove_file(file).unwrap();
         assert_eq!(one.usable(3, at(99), None).len(), 1);
