@@ -118,8 +118,7 @@ pub fn run(mut options: Options) -> anyhow::Result<ExitCode> {
     let local: Arc<dyn Local> = Arc::clone(&node) as Arc<dyn Local>;
     let nodes = Nodes::new(local, link, Limits::default(), runtime.handle().clone());
     let nodes = nodes.map_err(|why| anyhow!("connections between nodes: {why}"))?;
-    let queries = move |arguments: &[&[u8]]| nodes.execute(arguments);
-    let front = Front::new(Arc::clone(&node), Box::new(queries));
+    let front = Front::new(Arc::clone(&node), Arc::new(nodes));
     let done = serve::run(options.server, false, Some(Arc::new(front)));
     runtime.shutdown_background();
     node.stop();

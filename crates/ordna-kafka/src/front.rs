@@ -1,18 +1,17 @@
 //! An index node behind the Redis protocol: its commands, its section of `INFO`, its metrics, and
 //! its table on the console.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ordna_server::{Answer, Extension};
 use serde_json::{Value, json};
 
 use crate::index_node::{IndexNode, PartitionInfo};
-use crate::node::{Held, Local, Role};
-
-/// Executes commands over all nodes; `None`: the command is another one.
-pub type Queries = dyn Fn(&[&[u8]]) -> Option<Result<Answer, String>> + Send + Sync;
+use crate::node::{Held, Local, Member, Owners, Role};
+use crate::query::{Counters, Nodes};
 
 /// Poison records of one reply.
 const SHOWN: usize = 100;
@@ -20,7 +19,7 @@ const SHOWN: usize = 100;
 /// The commands and figures of an index node.
 pub struct Front {
     node: Arc<IndexNode>,
-    queries: Box<Queries>,
+    nodes: Arc<Nodes>,
 }
 
 impl std::fmt::Debug for Front {
@@ -54,10 +53,63 @@ fn lag(info: &PartitionInfo) -> i64 {
     info.held.lag.map_or(-1, |lag| i64::try_from(lag).unwrap_or(i64::MAX))
 }
 
+/// The partitions of a member, with spaces between.
+fn listed(member: &Member) -> String {
+    let partitions: Vec<String> = member.partitions.iter().map(ToString::to_string).collect();
+    partitions.join(" ")
+}
+
+/// The counts of queries: name, help, value.
+fn counts(counters: &Counters) -> [(&'static str, &'static str, u64); 6] {
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    [
+        ("queries", "Queries over all nodes that began here.", load(&counters.queries)),
+        ("queries_failed", "Of these, queries that ended in an error.", load(&counters.failed)),
+        ("queries_partial", "Of these, results without some partitions.", load(&counters.partial)),
+        ("questions", "Questions to other nodes.", load(&counters.asked)),
+        ("questions_failed", "Of these, questions without an answer.", load(&counters.troubles)),
+        ("answers", "Questions of other nodes that were answered.", load(&counters.answered)),
+    ]
+}
+
+/// Families of metrics in the text format.
+#[derive(Default)]
+struct Families(String);
+
+impl Families {
+    fn add(&mut self, name: &str, help: &str, samples: &[(String, i64)]) {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (labels, value) in samples {
+            let _ = writeln!(self.0, "{name}{labels} {value}");
+        }
+    }
+
+    fn one(&mut self, name: &str, help: &str, value: impl TryInto<i64>) {
+        self.add(name, help, &[(String::new(), value.try_into().unwrap_or(i64::MAX))]);
+    }
+}
+
+/// A label's value, with the escapes of the text format.
+fn label(text: &str) -> String {
+    text.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n")
+}
+
+/// Each partition's owner, as a sample of value 1.
+fn owner_samples(owners: &Owners) -> Vec<(String, i64)> {
+    let of = |member: &Member| {
+        let address = label(&member.address);
+        let sample = |at: &u32| (format!("{{partition=\"{at}\",owner=\"{address}\"}}"), 1);
+        member.partitions.iter().map(sample).collect::<Vec<_>>()
+    };
+    owners.members.iter().flat_map(of).collect()
+}
+
 impl Front {
-    /// The front of a node. `queries` comes first.
-    pub fn new(node: Arc<IndexNode>, queries: Box<Queries>) -> Self {
-        Self { node, queries }
+    /// The front of a node and of the queries that begin on it.
+    pub fn new(node: Arc<IndexNode>, nodes: Arc<Nodes>) -> Self {
+        Self { node, nodes }
     }
 
     /// `PARTITIONS`: each partition that is here.
@@ -85,7 +137,7 @@ impl Front {
     /// `OWNERS`: each member with its partitions.
     fn owners(&self) -> Answer {
         let members = self.node.owners().members.into_iter();
-        let one = |member: crate::node::Member| {
+        let one = |member: Member| {
             let partitions = member.partitions.into_iter().map(count).collect();
             Answer::Array(vec![bulk(member.address), Answer::Array(partitions)])
         };
@@ -114,7 +166,7 @@ impl Front {
 
 impl Extension for Front {
     fn execute(&self, arguments: &[&[u8]]) -> Result<Answer, String> {
-        if let Some(done) = (self.queries)(arguments) {
+        if let Some(done) = self.nodes.execute(arguments) {
             return done;
         }
         let word = |at: usize| arguments.get(at).map(|word| word.to_ascii_lowercase());
@@ -135,7 +187,7 @@ impl Extension for Front {
         let (rebalances, lost) = node.rebalances();
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        let mut line = |name: &str, value: &dyn Display| {
             let _ = write!(text, "{name}:{value}\r\n");
         };
         line("node_address", &options.address);
@@ -145,6 +197,9 @@ impl Extension for Front {
         line("node_rebalances", &rebalances);
         line("node_sessions_lost", &lost);
         line("node_poison", &node.poison(0).0);
+        for (name, _, value) in counts(self.nodes.counters()) {
+            line(&format!("node_{name}"), &value);
+        }
         match node.trouble() {
             None => line("node_brokers", &"ok"),
             Some((since, error)) => {
@@ -173,64 +228,68 @@ impl Extension for Front {
             );
             line(&format!("partition_{partition}"), &value);
         }
-        for member in node.owners().members {
-            let partitions: Vec<String> =
-                member.partitions.iter().map(ToString::to_string).collect();
-            line(&format!("owner_{}", member.address), &partitions.join(","));
+        for (number, member) in node.owners().members.iter().enumerate() {
+            let value = format!("address={},owns={}", member.address, listed(member));
+            line(&format!("member_{number}"), &value);
         }
         text
     }
 
     fn metrics(&self) -> String {
-        let (rebalances, lost) = self.node.rebalances();
-        let mut text = String::new();
-        let mut head = |name: &str, kind: &str, help: &str, samples: &[(String, i64)]| {
-            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-            for (labels, value) in samples {
-                let _ = writeln!(text, "{name}{labels} {value}");
-            }
-        };
-        let one = |value: u64| vec![(String::new(), i64::try_from(value).unwrap_or(i64::MAX))];
-        let (name, help) = ("ordna_node_rebalances_total", "Assignments and revocations.");
-        head(name, "counter", help, &one(rebalances));
-        let (name, help) = ("ordna_node_sessions_lost_total", "Sessions that the group ended.");
-        head(name, "counter", help, &one(lost));
-        let away = self.node.trouble().map_or(0, |(since, _)| since.as_secs().max(1));
-        let (name, help) = ("ordna_node_brokers_away_seconds", "For how long no broker answers.");
-        head(name, "gauge", help, &one(away));
-        let infos = self.node.info();
-        let each = |value: fn(&PartitionInfo) -> i64| -> Vec<(String, i64)> {
+        let node = &self.node;
+        let mut all = Families::default();
+        let (rebalances, lost) = node.rebalances();
+        all.one("ordna_node_rebalances_total", "Assignments and revocations.", rebalances);
+        all.one("ordna_node_sessions_lost_total", "Sessions that the group ended.", lost);
+        let away = node.trouble().map_or(0, |(since, _)| since.as_secs().max(1));
+        all.one("ordna_node_brokers_away_seconds", "For how long no broker answers.", away);
+        let (name, help) = ("ordna_node_unopened_partitions", "Partitions that cannot be opened.");
+        all.one(name, help, node.failures().len());
+        all.one("ordna_node_poison_total", "Records that are no documents.", node.poison(0).0);
+        for (name, help, value) in counts(self.nodes.counters()) {
+            all.one(&format!("ordna_node_{name}_total"), help, value);
+        }
+        all.one("ordna_topic_partitions", "Partitions of the topic.", node.partitions());
+        let owners = node.owners();
+        all.one("ordna_group_members", "Members of the group.", owners.members.len());
+        let (name, help) = ("ordna_partition_owner", "The owner of each partition; 1.");
+        all.add(name, help, &owner_samples(&owners));
+        let infos = node.info();
+        let mut each = |name: &str, help: &str, value: fn(&PartitionInfo) -> i64| {
             let labels = |info: &PartitionInfo| {
                 let (partition, role) = (info.held.partition, role(info.held.role));
                 format!("{{partition=\"{partition}\",role=\"{role}\"}}")
             };
-            infos.iter().map(|info| (labels(info), value(info))).collect()
+            let samples: Vec<_> = infos.iter().map(|info| (labels(info), value(info))).collect();
+            all.add(name, help, &samples);
         };
-        head("ordna_partition_lag", "gauge", "Records behind the end; -1: unknown.", &each(lag));
+        each("ordna_partition_lag", "Records behind the end; -1: unknown.", lag);
         let (name, help) = ("ordna_partition_age_milliseconds", "Since it was at its end.");
-        head(name, "gauge", help, &each(|info| millis(info.age)));
+        each(name, help, |info| millis(info.age));
         let (name, help) = ("ordna_partition_ready", "Whether it answers queries.");
-        head(name, "gauge", help, &each(|info| i64::from(info.held.ready)));
-        let (name, help) = ("ordna_partition_entries", "Entries of all indexes.");
-        head(name, "gauge", help, &each(|info| info.size.0 as i64));
-        let (name, help) = ("ordna_partition_bytes", "Bytes of all indexes.");
-        head(name, "gauge", help, &each(|info| info.size.1 as i64));
+        each(name, help, |info| i64::from(info.held.ready));
+        let (name, help) = ("ordna_partition_restored", "Records read since it was opened.");
+        each(name, help, |info| info.restored.0 as i64);
+        let (name, help) = ("ordna_partition_to_restore", "Records to read when it was opened.");
+        each(name, help, |info| info.restored.1 as i64);
+        each("ordna_partition_entries", "Entries of all indexes.", |info| info.size.0 as i64);
+        each("ordna_partition_bytes", "Bytes of all indexes.", |info| info.size.1 as i64);
         let (name, help) = ("ordna_partition_poison_total", "Records that are no documents.");
-        head(name, "counter", help, &each(|info| info.poison as i64));
+        each(name, help, |info| info.poison as i64);
+        let (name, help) = ("ordna_partition_left_out", "Documents that an index left out.");
+        each(name, help, |info| info.left_out as i64);
         let (name, help) = ("ordna_partition_rebuilds_total", "Times that it was told anew.");
-        head(name, "counter", help, &each(|info| info.rebuilds as i64));
-        text
+        each(name, help, |info| info.rebuilds as i64);
+        all.0
     }
 
     fn console(&self) -> Value {
-        let owners = self.node.owners();
+        let node = &self.node;
         let row = |info: PartitionInfo| {
-            let partition = info.held.partition;
-            let owner = owners.owner(partition).map(|member| member.address.clone());
             json!([
-                partition.to_string(),
+                info.held.partition.to_string(),
                 role(info.held.role),
-                owner,
+                if info.held.ready { "yes" } else { "no" },
                 info.held.position.seq.to_string(),
                 lag(&info).to_string(),
                 format!("{}/{}", info.restored.0, info.restored.1),
@@ -238,17 +297,39 @@ impl Extension for Front {
                 info.poison.to_string(),
             ])
         };
-        let rows: Vec<Value> = self.node.info().into_iter().map(row).collect();
+        let rows: Vec<Value> = node.info().into_iter().map(row).collect();
         let head = [
             ">partition",
-            "here",
-            "owner",
+            "role",
+            "ready",
             ">position",
             ">lag",
             ">restored",
             ">entries",
             ">poison",
         ];
-        json!({"head": head, "rows": rows})
+        let partitions = json!({"title": "Partitions here", "head": head, "rows": rows});
+        let members = node.owners().members;
+        let rows: Vec<Value> =
+            members.iter().map(|member| json!([member.address, listed(member)])).collect();
+        let head = ["node", "owns partitions"];
+        let members = json!({"title": "Owners", "head": head, "rows": rows});
+        let (rebalances, lost) = node.rebalances();
+        let brokers = match node.trouble() {
+            None => "ok".to_owned(),
+            Some((since, error)) => format!("away for {:.0?}: {error}", since),
+        };
+        let mut rows = vec![
+            json!(["brokers", brokers]),
+            json!(["rebalances", rebalances.to_string()]),
+            json!(["sessions lost", lost.to_string()]),
+        ];
+        let failed = node.failures().into_iter();
+        rows.extend(failed.map(|(at, why)| json!([format!("partition {at}"), why])));
+        for (name, _, value) in counts(self.nodes.counters()) {
+            rows.push(json!([name.replace('_', " "), value.to_string()]));
+        }
+        let node = json!({"title": "Node", "head": ["what", "state"], "rows": rows});
+        json!([partitions, members, node])
     }
 }

@@ -56,7 +56,7 @@ mod source;
 #[cfg(feature = "kafka")]
 pub use broker::{BrokerError, Ends};
 #[cfg(feature = "kafka")]
-pub use front::{Front, Queries};
+pub use front::Front;
 #[cfg(feature = "kafka")]
 pub use index_node::{IndexNode, PartitionInfo};
 pub use node::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};

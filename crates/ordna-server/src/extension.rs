@@ -64,6 +64,7 @@ pub trait Extension: Send + Sync + Debug {
     /// Families of metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
-    /// The table that the console shows: its head, and its rows.
+    /// The tables that the console shows: a list of objects with `title`, `head` (texts; `>` first
+    /// for a column of numbers) and `rows` (lists of texts).
     fn console(&self) -> Value;
 }
