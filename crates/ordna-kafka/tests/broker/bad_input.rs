@@ -1,16 +1,17 @@
 //! What goes wrong around a node: topics that are recreated or truncated, brokers that are away.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ordna_kafka::query::{Ask, QueryError};
 use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options};
-use ordna_secondary::{Error, IndexDefinition};
+use ordna_secondary::{Consistency, Error, IndexDefinition, Kind, OnWrongType, Part, Query};
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::common::{
     PATIENCE, Writer, admin, alone, beside_others, create, document, entries, entries_of, node,
     options, recomputed, topic, until,
 };
+use crate::served::{Served, ask, rows};
 
 #[test]
 fn a_topic_that_does_not_exist_is_named() {
@@ -126,19 +127,16 @@ fn a_truncated_partition_is_told_anew_and_no_other() {
 
 #[test]
 fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
-    let _alone = alone();
-    let xtask = std::env::var("ORDNA_XTASK").expect("`cargo xtask kafka test` sets it");
-    let control = |word: &str| {
-        let done = Command::new(&xtask).args(["kafka", word]).status().unwrap();
-        assert!(done.success(), "kafka {word}: {done}");
-    };
+    let alone = alone();
     let topic = topic(1);
     let writer = Writer::new(&topic);
     writer.set("a", &document("SE", 1));
     writer.flush();
-    let node = node("away", &topic, 35);
-    assert_eq!(entries_of(&node, 0).len(), 1);
-    control("kill");
+    let served = Served::start(options("away", &topic, 35));
+    let node = &*served.node;
+    assert_eq!(entries_of(node, 0).len(), 1);
+    let before = served.nodes.scan(&ask()).unwrap();
+    alone.control("kill");
     until("the node notices", || node.trouble().is_some());
     let old = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
     std::thread::sleep(Duration::from_secs(1));
@@ -149,9 +147,110 @@ fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
     let refused = node.view(0, Asked::RequestPlus, Instant::now() + Duration::from_secs(2));
     assert!(matches!(refused, Err(NodeError::Broker(_))), "{refused:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
-    control("start");
+    // Queries over nodes: what there is, with its age; nothing that claims to be the newest. Also
+    // when the session has ended.
+    until("the session is lost", || node.rebalances().1 > 0);
+    let any = Ask { consistency: Consistency::Any, ..ask() };
+    let found = served.nodes.scan(&any).unwrap();
+    assert_eq!((rows(&found), &found.vector), (rows(&before), &before.vector));
+    assert!(found.age >= older.age, "{:?}", found.age);
+    let young =
+        Ask { max_age: Some(Duration::from_secs(1)), timeout: Duration::from_secs(1), ..any };
+    assert!(matches!(served.nodes.scan(&young), Err(QueryError::Missing { .. })));
+    let newest = Ask { timeout: Duration::from_secs(2), ..ask() };
+    assert!(matches!(served.nodes.scan(&newest), Err(QueryError::NoEnds(_))));
+    let away = served.field("node_brokers_away_ms").unwrap();
+    assert!(away.parse::<u64>().unwrap() >= 1000, "{away}");
+    assert!(served.field("partition_0").unwrap().contains(",lag=-1,"));
+    alone.control("start");
     until("the node goes on", || node.trouble().is_none());
     writer.set("b", &document("SE", 2));
     writer.flush();
-    until("the new record is here", || entries_of(&node, 0).len() == 2);
+    until("the new record is here", || entries_of(node, 0).len() == 2);
+    assert_eq!(served.nodes.scan(&ask()).unwrap().entries.len(), 2);
+}
+
+#[test]
+fn a_setting_that_librdkafka_refuses_is_named() {
+    for (name, value, named) in [
+        ("no.such.setting", "x", "no.such.setting"),
+        ("security.protocol", "carrier-pigeon", "security.protocol"),
+    ] {
+        let settings = vec![(name.to_owned(), value.to_owned())];
+        let refused = IndexNode::start(Options { settings, ..options("settings", "t", 36) });
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("setting cannot be used") && text.contains(named), "{text}");
+    }
+}
+
+#[test]
+fn values_of_another_type_are_null_or_left_out_and_counted() {
+    let _broker = beside_others();
+    let topic = topic(1);
+    let writer = Writer::new(&topic);
+    writer.set("good", &document("SE", 5));
+    writer.set("text", r#"{"country":"SE","people":"many"}"#);
+    writer.set("list", r#"{"country":["SE"],"people":[7]}"#);
+    writer.set("none", "{}");
+    writer.flush();
+    let part = || IndexDefinition::new("null", "").part(Part::new("people").kind(Kind::Number));
+    let counted = IndexDefinition { name: "counted".to_owned(), ..part() };
+    let counted = counted.on_wrong_type(OnWrongType::Count);
+    let options = Options { indexes: vec![part(), counted], ..options("schema", &topic, 37) };
+    let node = IndexNode::start(options).unwrap();
+    until("all records were read", || {
+        node.info().first().is_some_and(|info| info.held.ready && info.restored.0 == 4)
+    });
+    let shown = node.view(0, Asked::RequestPlus, Instant::now() + PATIENCE).unwrap();
+    let ids = |index: &str| -> Vec<Vec<u8>> {
+        let page = shown.view.query(index, &Query::new()).unwrap();
+        page.entries.into_iter().map(|entry| entry.id).collect()
+    };
+    assert_eq!(ids("null").len(), 4);
+    assert_eq!(ids("counted"), [b"none".to_vec(), b"good".to_vec()]);
+    assert_eq!(node.info()[0].left_out, 2);
+    assert_eq!(node.poison(0).0, 0, "the records are documents");
+}
+
+/// The time in a backup's file comes from the clock of its writer.
+#[test]
+fn a_backup_of_a_wrong_clock_is_not_used() {
+    let _broker = beside_others();
+    let topic = topic(1);
+    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-clock", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let writer = Writer::new(&topic);
+    (0..50).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
+    writer.flush();
+    let options = Options {
+        backups: Some(dir.clone()),
+        backup_on_revoke: true,
+        ..options("clock", &topic, 38)
+    };
+    let read = || {
+        let node = IndexNode::start(options.clone()).unwrap();
+        assert_eq!(entries(&[&node], 1), recomputed(&topic));
+        node.info()[0].restored.0
+    };
+    assert_eq!(read(), 50, "the first node has no backup");
+    assert_eq!(read(), 0, "all is in the backup");
+    // The topic keeps deletions for a day; the clocks may differ by half of it.
+    for (hours, expected) in [(10, 0), (-10, 0), (14, 50), (-14, 50)] {
+        let mut changed = 0;
+        for partition in std::fs::read_dir(dir.join("clock").join(&topic).join("0")).unwrap() {
+            for backup in std::fs::read_dir(partition.unwrap().path()).unwrap() {
+                let file = backup.unwrap().path().join("PARTITION.json");
+                let mut saved: serde_json::Value =
+                    serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                let now = now.unwrap().as_millis() as i64;
+                saved["taken"] = (now + hours * 3_600_000).into();
+                std::fs::write(&file, saved.to_string()).unwrap();
+                changed += 1;
+            }
+        }
+        assert!(changed > 0);
+        assert_eq!(read(), expected, "{hours} hours");
+    }
+    std::fs::remove_dir_all(dir).unwrap();
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -26,9 +27,30 @@ pub fn beside_others() -> RwLockReadGuard<'static, ()> {
     BROKER.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that stops the broker.
-pub fn alone() -> RwLockWriteGuard<'static, ()> {
-    BROKER.write().unwrap_or_else(PoisonError::into_inner)
+/// Held by a test that stops the broker. Its drop starts it again, also if the test has failed.
+pub struct Alone {
+    _others: RwLockWriteGuard<'static, ()>,
+}
+
+pub fn alone() -> Alone {
+    Alone { _others: BROKER.write().unwrap_or_else(PoisonError::into_inner) }
+}
+
+impl Alone {
+    /// Starts or kills the broker.
+    pub fn control(&self, word: &str) {
+        let xtask = std::env::var("ORDNA_XTASK").expect("`cargo xtask kafka test` sets it");
+        let done = Command::new(&xtask).args(["kafka", word]).status().unwrap();
+        assert!(done.success(), "kafka {word}: {done}");
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.control("start");
+        }
+    }
 }
 
 pub fn broker() -> String {
@@ -144,7 +166,7 @@ pub fn node(group: &str, topic: &str, number: u32) -> IndexNode {
 /// An entry: parts and id.
 pub type Entry = (String, Reverse<i64>, String);
 
-fn entry(id: &[u8], parts: &[Value]) -> Entry {
+pub fn entry(id: &[u8], parts: &[Value]) -> Entry {
     let [Value::String(country), Value::Number(Number::Int(people))] = parts else {
         panic!("{parts:?}")
     };
