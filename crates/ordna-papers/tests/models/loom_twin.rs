@@ -11,6 +11,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 use loom::thread;
+use ordna_base::sync::explore;
 use ordna_papers::wormhole::twin::{Grace, Twin, Watch};
 
 /// A table of two fields that must change together. Loom notices threads that access them at once.
@@ -133,9 +134,7 @@ fn keep(
 }
 
 fn model(count: usize, steps: u64, renews: bool) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(move || {
+    explore(Some(3), move || {
         let table = Table { left: UnsafeCell::new(0), right: UnsafeCell::new(0) };
         let (twin, mut standby) = Twin::new(table);
         let twin = Arc::new(twin);
