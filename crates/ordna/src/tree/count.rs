@@ -156,7 +156,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         continue;
                     }
                 }
-                if self.read(leaf, snapshot, true, usize::MAX, &mut stretch).is_err() {
+                if self.read(leaf, snapshot, true, usize::MAX, false, &mut stretch).is_err() {
                     break;
                 }
                 let begin =

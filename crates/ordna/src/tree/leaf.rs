@@ -749,7 +749,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
         if K::HEAD_IS_KEY {
             return order::of_integers(&self.keys[..self.count], simd);
         }
-        self.prefetch_records();
+        self.prefetch_records(0..self.count as u8);
         let key = |at: u8| {
             // A torn image may hold an empty word; its order is thrown away.
             Leaf::<K, V>::record(self.words[usize::from(at)]).map_or(&[][..], |record| {
@@ -760,11 +760,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
         order::of_strings(self.count, |at| key(at).head(), |_| (), key, simd)
     }
 
-    /// Asks for all records.
-    pub fn prefetch_records(&self) {
-        if !is_inline::<K, V>() {
-            for word in &self.words[..self.count] {
-                prefetch(ptr::with_exposed_provenance::<u8>((word & ADDRESS) as usize));
+    /// Asks for the records at these positions: for the first lines of each one.
+    pub fn prefetch_records(&self, positions: impl Iterator<Item = u8>) {
+        if is_inline::<K, V>() {
+            return;
+        }
+        for at in positions {
+            let address = (self.words[usize::from(at)] & ADDRESS) as usize;
+            prefetch(ptr::with_exposed_provenance::<u8>(address));
+            if !K::HEAD_IS_KEY {
+                // Keys of a leaf often differ behind the first line only.
+                prefetch(ptr::with_exposed_provenance::<u8>(address + 64));
             }
         }
     }

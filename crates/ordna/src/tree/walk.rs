@@ -106,6 +106,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let mut left = span.limit;
         let mut from = span.from;
         let mut stretch = Stretch::empty();
+        let mut goes_on = false;
         loop {
             let guard = collector.pin();
             section();
@@ -117,9 +118,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
             };
             for _ in 0..SECTION {
-                if self.read(leaf, snapshot, ascending, left, &mut stretch).is_err() {
+                if self.read(leaf, snapshot, ascending, left, goes_on, &mut stretch).is_err() {
                     break;
                 }
+                goes_on = true;
                 point("tree.walk.read");
                 if !ascending && !Self::reaches(&stretch, upper.as_ref().map(Borrow::borrow)) {
                     // Keys below the bound went to the right before the leaf was read.
@@ -238,13 +240,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Reads a leaf at one moment.
+    /// Reads a leaf at one moment. `goes_on`: the walk returned entries of the leaf before it.
     pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
         snapshot: Option<u64>,
         ascending: bool,
         wanted: usize,
+        goes_on: bool,
         stretch: &mut Stretch<K, V>,
     ) -> Result<(), Obsolete> {
         let lock = &leaf.header().lock;
@@ -301,14 +304,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if !valid || !whole {
                 continue;
             }
-            if wanted > 1 {
-                stretch.image.prefetch_records();
-            }
             stretch.order = match version {
                 _ if at_image => ordna_base::order::identity(),
                 Some(version) => leaf.order(&stretch.image, version.number(), self.simd),
                 None => stretch.image.sorted(self.simd),
             };
+            if wanted > 1 {
+                // A leaf in which the walk only goes on is not searched.
+                let most = if goes_on && ascending { wanted } else { usize::MAX };
+                let order = &stretch.order[..stretch.image.count.min(most)];
+                stretch.image.prefetch_records(order.iter().copied());
+            }
             stretch.at_snapshot = None;
             if !old.is_empty() {
                 stretch.at_snapshot = Some(Self::merge(stretch, old));
