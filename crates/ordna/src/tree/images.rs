@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         let mut records = 0;
         while let Some(record) = after.next_above(seen_by) {
             // One of a part of the leaf: since a split or a merge, the rest gets records.
-            if notice!("undo.image.once", record.image().is_some()) {
+            if record.image().is_some() {
                 return None;
             }
             records += 1;

@@ -346,6 +346,36 @@ fn searches_stand_while_the_search_layer_shrinks() {
     }
 }
 
+/// A search stands in front of a node, and goes on while two nodes merge.
+#[test]
+fn a_search_goes_on_while_search_nodes_merge() {
+    const KEYS: u64 = 120;
+    for stop in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
+        for own in (0..KEYS).step_by(7) {
+            let store = filled(4, 0, KEYS, |n| n);
+            let schedule = Schedule::new();
+            schedule.hold("reader", stop);
+            schedule.hold("writer", "search.merge.locked");
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| schedule.enroll("reader", || store.get(&own)));
+                schedule.wait_held("reader", stop);
+                let writer = scope.spawn(|| {
+                    schedule.enroll("writer", || {
+                        (0..KEYS).filter(|n| *n != own).for_each(|n| _ = store.remove(&n).unwrap());
+                    })
+                });
+                schedule.wait_held("writer", "search.merge.locked");
+                schedule.release("reader", stop);
+                a_moment();
+                schedule.release("writer", "search.merge.locked");
+                writer.join().unwrap();
+                assert_eq!(reader.join().unwrap(), Some(own), "at {stop}");
+            });
+            store.validate().unwrap();
+        }
+    }
+}
+
 /// The same while it grows.
 #[test]
 fn searches_stand_while_the_search_layer_grows() {

@@ -114,6 +114,77 @@ fn undo(store: &Store<u64, u64>) -> usize {
     parts.iter().find(|(name, _)| *name == "undo records").map_or(0, |(_, bytes)| *bytes)
 }
 
+/// Two full leaves of two slots become three, and the new anchor is the right one's former one.
+#[test]
+fn a_new_anchor_may_be_that_of_the_right_neighbour() {
+    let store = store(2, 3);
+    for key in [10, 20, 30, 40, 15] {
+        store.insert(&key, &key).unwrap();
+        store.validate().unwrap();
+    }
+    assert!(store.snapshot().iter().eq([10, 15, 20, 30, 40].map(|key| (key, key))));
+    (0..50).for_each(|key| {
+        assert_eq!(store.get(&key).is_some(), key % 10 == 0 && key > 0 || key == 15)
+    });
+}
+
+/// Leaves of few keys or none merge with neighbours that are full or have an image.
+#[test]
+fn images_stand_while_sparse_leaves_merge() {
+    let mut state = 11_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for round in 0..3000 {
+        let store = store(56, 64);
+        let count = 60 + random(120);
+        (0..count).for_each(|key| _ = store.insert(&(key * 37 % count), &key).unwrap());
+        let (from, len, kept) = (random(count), 20 + random(60), random(6));
+        let range = from..(from + len).min(count);
+        range.clone().skip(kept as usize).for_each(|key| _ = store.remove(&key));
+        let (expected, old): (Vec<_>, _) = (store.snapshot().iter().collect(), store.snapshot());
+        for _ in 0..random(3) {
+            let at = random(count);
+            (at..(at + 8).min(count))
+                .filter(|key| store.get(key).is_some())
+                .for_each(|key| _ = store.insert(&key, &7).unwrap());
+        }
+        range.for_each(|key| _ = store.remove(&key));
+        for _ in 0..random(30) {
+            let key = random(count);
+            match random(3) {
+                0 => _ = store.remove(&key),
+                _ => _ = store.insert(&key, &8).unwrap(),
+            }
+        }
+        assert!(old.iter().eq(expected.iter().copied()), "round {round}");
+        assert!(expected.iter().all(|(key, value)| old.get(key) == Some(*value)), "round {round}");
+    }
+}
+
+/// A full leaf absorbs an empty one whose keys a snapshot has: together they are more than a leaf
+/// holds.
+#[test]
+fn a_leaf_that_had_more_keys_than_it_holds_gets_no_image() {
+    // One of these cuts is where the first leaf is split.
+    for cut in 4..54 {
+        let store = store(56, 64);
+        (0..57).for_each(|at| _ = store.insert(&(10 * at), &at).unwrap());
+        (cut..2 * cut - 1).for_each(|at| {
+            let key = if at < 57 { 10 * at + 5 } else { 10 * at };
+            _ = store.insert(&key, &at).unwrap();
+        });
+        (3..cut).for_each(|at| _ = store.remove(&(10 * at)));
+        let old = store.snapshot();
+        let expected: Vec<_> = old.iter().collect();
+        (0..3).for_each(|at| _ = store.remove(&(10 * at)));
+        (cut..57).for_each(|at| _ = store.insert(&(10 * at), &7).unwrap());
+        assert!(old.iter().eq(expected.iter().copied()), "cut {cut}");
+        assert!(expected.iter().all(|(key, value)| old.get(key) == Some(*value)), "cut {cut}");
+    }
+}
+
 /// The limit counts the chunks that undo records stand in.
 #[test]
 fn undo_records_count_with_their_chunks() {
