@@ -1,6 +1,6 @@
 //! Each operation on the disk fails once, lies once, and is the last one once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordna::OrderedIndex;
 use ordna::backup::{BackupOptions, Sync};
@@ -142,6 +142,36 @@ fn a_sync_does_not_cover_a_segment_that_began_after_it() {
     });
     assert!(told, "a record was durable, and was lost");
     assert!(is_kept(), "an acknowledged write is lost");
+}
+
+/// A sync writes a record that it does not cover. The log's thread syncs it without being told.
+#[test]
+#[cfg(debug_assertions)]
+fn a_record_that_a_sync_has_written_is_synced_too() {
+    let disk = Model::new();
+    let schedule = Schedule::new();
+    let store = schedule.enroll("log", || Bytes::open(DIR, options(&disk, Sync::Always))).unwrap();
+    schedule.hold("log", "log.sync.targeted");
+    let is_synced = std::thread::scope(|scope| {
+        scope.spawn(|| store.insert(b"a", b"1").unwrap());
+        schedule.wait_held("log", "log.sync.targeted");
+        let before = store.log_position();
+        scope.spawn(|| store.insert(b"b", b"2").unwrap());
+        while store.log_position() == before {
+            std::thread::yield_now();
+        }
+        schedule.release("log", "log.sync.targeted");
+        let begin = Instant::now();
+        let is_synced = || store.durability().is_some_and(|told| told.synced == told.appended);
+        while !is_synced() && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        let is_synced = is_synced();
+        // Another record has everything synced, so the writers end.
+        store.insert(b"c", b"3").unwrap();
+        is_synced
+    });
+    assert!(is_synced, "a writer waits until another one comes");
 }
 
 #[test]

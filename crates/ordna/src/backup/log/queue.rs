@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ordna_base::sync::{fault, point};
+use ordna_base::sync::{fault, notice, point};
 
 use super::super::error::BackupError;
 use super::super::format::{BlockKind, BlockWriter, Frame};
@@ -299,6 +299,7 @@ impl Queue {
             let path = writer.blocks.path().to_owned();
             (mem::take(&mut writer.former), writer.blocks.file(), path, target)
         };
+        point("log.sync.targeted");
         // For tasks that found the writer taken just now. A failure is kept.
         let _ = self.drain();
         self.check()?;
@@ -459,12 +460,15 @@ impl Queue {
             if state.stopping {
                 return true;
             }
-            if !state.chunks.is_empty() && state.failed.is_none() {
+            // Other threads may have written these records, or a sync that does not cover them.
+            let unsynced = self.appended() > self.synced() && state.failed.is_none();
+            let waited_for =
+                notice!("faults.sleep.unsynced", unsynced) && self.sync == Sync::Always;
+            if waited_for || !state.chunks.is_empty() && state.failed.is_none() {
                 return false;
             }
             state.asleep = true;
-            let unsynced = self.written.load(Ordering::Acquire) > self.synced();
-            if self.sync == Sync::EverySecond && unsynced && state.failed.is_none() {
+            if self.sync == Sync::EverySecond && unsynced {
                 let left = SECOND.saturating_sub(last_sync.elapsed());
                 if left.is_zero() {
                     state.asleep = false;
