@@ -232,6 +232,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     ) -> (Leaf<K, V, S, LEAF>, S::Held<'s>) {
         loop {
             leaf = self.settle(leaf, point, side, section).0;
+            ordna_base::sync::point("wormhole.list.settled");
             if let Ok(held) = S::lock(leaf.lock())
                 && leaf.next().is_none_or(|next| side.is_beyond(next.anchor_bytes(), point))
             {

@@ -299,6 +299,27 @@ mod interleavings {
         }
     }
 
+    /// A leaf is split between a writer's search and its lock, and once more between the walk along
+    /// the list and the lock there.
+    #[test]
+    fn a_writer_meets_two_splits() {
+        let index = with(&[10, 20, 30]);
+        let schedule = Schedule::new();
+        let stops = ["wormhole.search.done", "wormhole.list.settled"];
+        stops.iter().for_each(|stop| schedule.hold("writer", stop));
+        std::thread::scope(|scope| {
+            scope.spawn(|| schedule.enroll("writer", || index.insert(&39, &1)));
+            schedule.wait_held("writer", stops[0]);
+            index.put_all([40, 50, 60].map(|key| (key, key)));
+            schedule.release("writer", stops[0]);
+            schedule.wait_held("writer", stops[1]);
+            index.put_all([31, 32, 33, 34, 35, 36].map(|key| (key, key)));
+            schedule.release("writer", stops[1]);
+        });
+        index.validate().unwrap();
+        assert_eq!(index.get(&39), Some(1));
+    }
+
     /// A walk has the order of a leaf, and then other entries stand at those positions.
     #[test]
     fn a_walk_meets_a_leaf_that_is_refilled() {
