@@ -96,7 +96,12 @@ fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
         Ok(Reply::Array(parts)) => Some(parts[0].clone()),
         _ => None,
     };
-    until("both have two", || owned(&first.node) == 2 && count(&[]) == Some(Reply::Number(400)));
+    // The group has given it two, and it shows them: else it would have no session to lose.
+    until("both have two", || {
+        let info = say(&["INFO", "nodes"]).map_or_else(|_| String::new(), |info| info.text());
+        owned(&first.node) == 2 && info.matches("role=owner,ready=1,").count() == 2
+    });
+    assert_eq!(count(&[]), Some(Reply::Number(400)));
     child.signal("-STOP");
     until("the group takes its partitions away", || owned(&first.node) == 4);
     (400..500).for_each(|number| writer.set(&format!("d{number}"), &document("NO", number)));
