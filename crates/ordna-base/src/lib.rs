@@ -5,7 +5,7 @@
 //! | [`index`] | the contract [`OrderedIndex`] and [`index::Range`], the iterator over any index |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
 //! | [`entries`] | a flat buffer for the results of scans |
-//! | [`order`] | the order of a leaf's keys |
+//! | [`order`](mod@order) | the order of a leaf's keys |
 //! | [`record`] | key and value in one allocation |
 //! | [`reclaim`] | when removed memory may be freed |
 //! | [`slabs`] | fixed-size nodes in large pages |

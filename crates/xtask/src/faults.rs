@@ -317,15 +317,23 @@ pub fn build_in(
 fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
     let mut tests = Vec::new();
     for package in CRATES {
-        let folder = root().join("crates").join(package).join("tests");
+        let package = root().join("crates").join(package);
+        let (folder, manifest) = (package.join("tests"), package.join("Cargo.toml"));
+        let manifest = std::fs::read_to_string(&manifest)
+            .map_err(|error| format!("{}: {error}", manifest.display()))?;
         let entries =
             std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         for path in entries.flatten().map(|entry| entry.path()) {
+            // `cargo test --workspace` does not build programs that need a feature.
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if manifest.contains(&format!("\"tests/{stem}/main.rs\"\nrequired-features")) {
+                continue;
+            }
             let source = if path.is_dir() { path.join("main.rs") } else { path.clone() };
             let stems = if source.exists() { stems(&source)? } else { Vec::new() };
             let is_wanted = |name: &String| stems.iter().any(|stem| is_of(stem, area_of(name)));
             if names.iter().any(is_wanted) {
-                tests.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+                tests.push(stem);
             }
         }
     }
