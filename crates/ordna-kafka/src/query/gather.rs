@@ -242,7 +242,7 @@ impl Gather {
                 wanted.answered = Some(number);
             }
         }
-        let replaced = if fault!("moves.replaces") { BTreeSet::new() } else { replaced };
+        let replaced = if fault!("model.replaces") { BTreeSet::new() } else { replaced };
         (true, replaced.into_iter().collect())
     }
 

@@ -84,6 +84,7 @@ pub use walk::Span;
 
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]
+#[expect(missing_docs, reason = "the tree's own documentation tells")]
 pub mod models {
     pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
     pub use super::undo::{LiveTerms, Log, Lookup, Reading, State};

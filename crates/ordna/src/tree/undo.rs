@@ -97,8 +97,8 @@ impl LiveTerms {
 pub struct Reading<'a>(pub Option<(&'a VersionLock, Version)>);
 
 impl Reading<'_> {
-    /// Whether the leaf is as it was when the reading began. Asked before a link is followed: a
-    /// link and a death of two moments may lead to a chunk that is gone.
+    /// Whether the leaf is as it was when the reading began. To be asked before a link is followed:
+    /// a link and a death of two moments may lead to a record that the snapshot does not keep.
     pub(super) fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| {
             check!("undo.walk.follows_torn_links", lock.validate(version))
@@ -696,6 +696,7 @@ impl Walk {
             return None;
         }
         let record = Linked::at(self.next)?;
+        debug_assert!(record.dead() > bound, "a followed record is one that the bound keeps");
         point("undo.walk.follows");
         self.dead = record.get().next_dead.load(Ordering::Acquire);
         self.next = record.get().next.load(Ordering::Acquire);

@@ -104,7 +104,7 @@ fn each_changed_byte_of_a_log_is_found_and_never_gives_another_state_in_silence(
 }
 
 /// The last segment of the log, and its content.
-fn last_segment(disk: &Model) -> (PathBuf, Vec<u8>) {
+pub fn last_segment(disk: &Model) -> (PathBuf, Vec<u8>) {
     let path = disk.files().into_iter().rfind(|path| path.to_str().unwrap().contains("/log-"));
     let path = path.unwrap();
     let content = disk.read(&path);

@@ -1,11 +1,17 @@
 //! The log's order of each key is the order of its writes; groups are whole.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use ordna::backup::{OpenOptions, Sync};
 use ordna::{Change, OrderedIndex, Put, Store, Write};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::held;
 
+use super::damage::last_segment;
 use super::disk::Model;
 use super::steps::DIR;
 
@@ -53,6 +59,56 @@ fn writes_and_appends_of_one_key_do_not_cross() {
         let again = open(&disk, Sync::Never);
         assert!(again.range(..).eq(last.iter().copied()), "round {round}: {last:?}");
     }
+}
+
+#[test]
+fn a_group_is_logged_wholly_or_not_at_all() {
+    let disk = Model::new();
+    let store = open(&disk, Sync::Always);
+    let insert = |key| _ = store.insert(&key, &key).unwrap();
+    insert(0);
+    store.log_group(|| (1..4).for_each(insert)).unwrap();
+    let (path, content) = last_segment(&disk);
+    let mut lens = BTreeSet::new();
+    for len in 0..=content.len() {
+        let copy = disk.after_exit();
+        copy.replace(&path, content[..len].to_vec());
+        lens.insert(open(&copy, Sync::Always).range(..).count());
+    }
+    assert_eq!(lens, BTreeSet::from([0, 1, 4]));
+}
+
+/// Several threads repeat the writes of single keys; a removed range waits for those before it.
+#[test]
+fn a_removed_range_is_repeated_between_the_writes_around_it() {
+    let disk = Model::new();
+    let store = open(&disk, Sync::Never);
+    // One block has all of it.
+    let group = || {
+        (0..20_000).for_each(|key| _ = store.insert(&key, &key).unwrap());
+        assert_eq!(store.remove_range(Bound::Unbounded, Bound::Unbounded), 20_000);
+        store.insert(&1, &2).unwrap()
+    };
+    assert_eq!(store.log_group(group), Ok(None));
+    drop(store);
+    assert!(open(&disk, Sync::Never).range(..).eq([(1, 2)]));
+}
+
+/// A writer that comes between another one's write and its append waits.
+#[test]
+#[cfg(debug_assertions)]
+fn a_write_of_a_key_waits_until_the_one_before_is_appended() {
+    let disk = Model::new();
+    let store = open(&disk, Sync::Never);
+    thread::scope(|scope| {
+        held("log.write.done", || store.insert(&1, &1).unwrap()).meanwhile(|| {
+            scope.spawn(|| store.insert(&1, &2).unwrap());
+            thread::sleep(Duration::from_millis(30));
+        })
+    });
+    assert_eq!(store.get(&1), Some(2));
+    drop(store);
+    assert!(open(&disk, Sync::Never).range(..).eq([(1, 2)]));
 }
 
 #[test]

@@ -172,6 +172,69 @@ fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     assert_eq!(store.validate().unwrap().entries, 0);
 }
 
+/// A store whose clock is `hands`, with so many collectors.
+#[cfg(debug_assertions)]
+fn with_hands(hands: &std::sync::Arc<AtomicU64>, collectors: usize) -> Store<u64, u64> {
+    let hands = std::sync::Arc::clone(hands);
+    let clock = move || hands.load(Ordering::SeqCst);
+    Store::with_options(Options::new().collectors(collectors).clock(clock))
+}
+
+/// A collection ends when no expired key is left, also if another thread removes the last one.
+#[test]
+#[cfg(debug_assertions)]
+fn a_collection_waits_for_the_thread_that_removes_expired_keys() {
+    use std::sync::atomic::AtomicBool;
+    let hands = std::sync::Arc::default();
+    let store = with_hands(&hands, 0);
+    store.insert_until(&1, &1, 10).unwrap();
+    hands.store(10, Ordering::SeqCst);
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let collect = || store.collect_garbage();
+        let first = ordna_base::sync::schedule::held("store.expire.due", collect);
+        let mut late = None;
+        first.meanwhile(|| {
+            late = Some(scope.spawn(|| {
+                store.collect_garbage();
+                released.load(Ordering::SeqCst)
+            }));
+            std::thread::sleep(Duration::from_millis(30));
+            released.store(true, Ordering::SeqCst);
+        });
+        assert!(late.unwrap().join().unwrap(), "an expired key was left behind a collection");
+    });
+    assert_eq!(store.statistics().items, 0);
+}
+
+/// A collector that sleeps while another thread looks for expired keys learns of the next deadline.
+#[test]
+#[cfg(debug_assertions)]
+fn a_collector_that_found_no_deadline_beside_a_look_is_woken() {
+    let (hands, patience) = (std::sync::Arc::default(), Duration::from_secs(10));
+    let store = with_hands(&hands, 1);
+    store.insert_until(&1, &1, 60_000).unwrap();
+    store.insert_until(&2, &2, 60_010).unwrap();
+    // The collector sleeps until the first deadline by then, and is not told that it has come.
+    std::thread::sleep(Duration::from_millis(100));
+    hands.store(60_000, Ordering::SeqCst);
+    ordna_base::sync::schedule::held("store.due.looks", || store.collect_garbage()).meanwhile(
+        || {
+            // Wakes the collector, which finds no deadline.
+            let snapshot = store.snapshot();
+            store.insert(&3, &3).unwrap();
+            drop(snapshot);
+            std::thread::sleep(Duration::from_millis(100));
+        },
+    );
+    hands.store(60_010, Ordering::SeqCst);
+    let begun = Instant::now();
+    while store.statistics().items > 1 {
+        assert!(begun.elapsed() < patience, "{:?}", store.statistics());
+        std::thread::yield_now();
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn the_end_of_a_snapshot_is_cheap_for_its_thread() {

@@ -760,3 +760,19 @@ fn a_split_beside_the_end_of_undo_records() {
     store.validate().unwrap();
     assert!(content(&again).into_iter().eq([(0, 7), (10, 8), (15, 1), (20, 9), (30, 10)]));
 }
+
+/// A reader at a snapshot that has a death of before a split and a link of behind it follows none.
+#[test]
+fn a_reader_between_a_death_and_its_link_meets_a_split() {
+    let store = Words::with_options(tiny(4));
+    (0..4).for_each(|key| _ = store.insert(&(key * 10), &key).unwrap());
+    let first = store.snapshot();
+    store.insert(&0, &7).unwrap();
+    let second = store.snapshot();
+    // The record of 30 stands in front of that of 0, which the second snapshot does not need.
+    store.insert(&30, &9).unwrap();
+    let read = held("undo.walk.death_read", || second.get(&0))
+        .meanwhile(|| assert_eq!(store.insert(&25, &1), Ok(None)));
+    assert_eq!(read, Some(7));
+    assert!(content(&first).into_iter().eq([(0, 0), (10, 1), (20, 2), (30, 3)]));
+}

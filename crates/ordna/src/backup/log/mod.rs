@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use self::queue::{Queue, Sync};
-use ordna_base::sync::{fault, handed_on, notice};
+use ordna_base::sync::{fault, handed_on, notice, point, stripe_of_this_thread};
 
 use super::codec::{
     StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
@@ -128,7 +128,7 @@ fn hash<K: StoredKey + ?Sized>(key: &K) -> u64 {
 
 fn stripe_of<K: StoredKey + ?Sized>(key: &K) -> usize {
     if fault!("order.stripe.is_the_keys") {
-        return this_thread() / 16 % STRIPES;
+        return stripe_of_this_thread() % STRIPES;
     }
     (hash(key) >> (u64::BITS - STRIPES.trailing_zeros())) as usize
 }
@@ -468,6 +468,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
         }
         Notes::<K, V>::start_over(lane);
         let done = write(lane);
+        point("log.write.done");
         lane.spills = false;
         if lane.states.len() >= GATHERED {
             lane.hand_over();
