@@ -1,5 +1,5 @@
 //! An index node behind the Redis protocol: its commands, its section of `INFO`, its metrics, and
-//! its table on the console.
+//! its tables on the console.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;

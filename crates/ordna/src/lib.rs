@@ -29,6 +29,8 @@
 //! | [`mod@tuple`] | typed keys as byte strings in the order of their values |
 //! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
 
+#![cfg_attr(loom, allow(missing_docs, reason = "models see parts that have no users"))]
+
 pub mod backup;
 pub mod store;
 mod tree;
@@ -38,6 +40,8 @@ pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
     entries, index, key, reclaim, sync, tuple, value,
 };
+/// Derives tuple keys: a struct whose fields are ordered one after the other.
+///
 /// ```
 /// use ordna::{Map, TupleKey};
 ///

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs all executions of a model, or those with at most so many preemptions, and prints their
-/// number behind the test's name.
+/// Runs a model's executions, all or those with at most `preemptions` preemptions, and prints
+/// their number behind the test's name.
 ///
 /// # Panics
 /// Panics if there is a single execution: such a model shows nothing.

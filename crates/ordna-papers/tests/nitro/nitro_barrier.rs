@@ -1,4 +1,5 @@
-//! The access barrier, one thread: what is freed, and when. `loom_nitro_barrier` models its races.
+//! The access barrier on one thread: the time at which it frees retired memory.
+//! `loom_nitro_barrier` models its races.
 
 #![expect(unsafe_code, reason = "retiring is unsafe by nature")]
 
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ordna_base::reclaim::Retire;
 use ordna_papers::nitro::barrier::{AccessBarrier, Token};
 
-/// Counts what was freed.
+/// A block of memory that counts its own end.
 struct Memory(Arc<AtomicUsize>);
 
 impl Retire for Memory {

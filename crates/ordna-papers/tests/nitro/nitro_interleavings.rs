@@ -435,7 +435,7 @@ fn with_a_busy_collector(schedule: &Schedule) -> Words {
     index
 }
 
-/// Nothing wakes a collector for what was queued while it was at work.
+/// A collector that is at work gets no wake-up for versions that others queue meanwhile.
 #[test]
 fn a_collector_looks_for_more_before_it_sleeps() {
     let schedule = Schedule::new();

@@ -117,7 +117,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
     /// The room of the largest record.
     const LARGEST: usize = Self::room_of(if is_inline::<K, V>() { 2 * SLOTS } else { 0 });
 
-    /// The room of a record with so many words behind it, in records.
+    /// The size of a record and of the `words` behind it, in records.
     const fn room_of(words: usize) -> usize {
         1 + (words * size_of::<u64>()).div_ceil(size_of::<Undo>())
     }

@@ -32,7 +32,6 @@
 //! |---|---|
 //! | `search` | from a key to its leaf |
 //! | `leaf` | slots, buckets, fences |
-//! | `order` | the sorted order of a leaf |
 //! | `undo` | what snapshots need of changed entries |
 //! | `images` | undo records of all keys of a leaf |
 //! | `states` | states of keys before a change |
@@ -84,7 +83,6 @@ pub use walk::Span;
 
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]
-#[expect(missing_docs, reason = "the tree's own documentation tells")]
 pub mod models {
     pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
     pub use super::undo::{LiveTerms, Log, Lookup, Reading, State};

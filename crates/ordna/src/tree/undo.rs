@@ -58,7 +58,8 @@ const PRUNE_AFTER: u64 = 16;
 const COUNTDOWN: u32 = 48;
 
 /// Records of a leaf above the youngest snapshot before an image takes their place; fewer with tiny
-/// leaves. A reader follows so many links at most; an image takes the memory of up to 20 records.
+/// leaves. A reader at that snapshot follows at most this number of links. An image takes the
+/// memory of up to 20 records.
 const IMAGE_AFTER: usize = 4;
 /// The bit of a link to an image.
 pub(super) const IMAGE: u64 = 1;
@@ -160,7 +161,7 @@ impl Linked {
         let undo = self.get();
         let (lower, upper) = (undo.key.load(Ordering::Relaxed), undo.old.load(Ordering::Relaxed));
         let count = undo.deadline.load(Ordering::Relaxed) as usize;
-        // SAFETY: an image was written with so many keys and words behind it, which never change.
+        // SAFETY: `count` keys and `count` words stand behind an image and never change.
         let (keys, words) = unsafe {
             let keys = self.at.add(1).cast::<u64>();
             let words = NonNull::slice_from_raw_parts(keys.add(count), count);
@@ -258,9 +259,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         false
     }
 
-    /// What the leaf's list says about the key at a snapshot that lives. To be called after the
-    /// slot was
-    /// read, and to be validated.
+    /// What the leaf's list says about the key at a snapshot that lives. The caller has read the slot
+    /// before, and validates both.
     #[inline]
     pub fn at_snapshot(
         &self,
@@ -330,10 +330,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         true
     }
 
-    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. Byte
-    /// strings:
-    /// the list owns the record of the state from now on. The youngest snapshot that does not see
-    /// the change is `seen_by`. Returns the bytes that this took.
+    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. With byte
+    /// strings the list owns the record of the state from now on. The youngest snapshot that does
+    /// not see the change is `seen_by`. Returns the bytes that this took.
     pub fn push(
         &self,
         leaf: Leaf<K, V>,
@@ -508,8 +507,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         self.drop_replaced(&divided);
     }
 
-    /// Whether the two leaves have more than so many records together; an image counts as its
-    /// keys. O(`limit`).
+    /// Whether the two leaves together have more than `limit` records; an image counts as the number
+    /// of its keys. O(`limit`).
     pub fn are_beyond(&self, leaves: [Leaf<K, V>; 2], limit: usize) -> bool {
         let horizon = self.horizon();
         let mut left = limit + 1;
@@ -552,15 +551,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             })
     }
 
-    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives, none
-    /// will,
-    /// and no writer is in a term up to it. Returns the bytes given back.
+    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives or will
+    /// live, and no writer is in a term up to it. Returns the bytes given back.
     pub fn free(&self, horizon: u64, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == 0 {
             return 0;
         }
-        // Before the first chunk goes: a writer that reads the horizon later follows no link into
-        // it.
+        // Before the first chunk goes: a writer that reads the horizon later follows no link to it.
         let late = fault!("undo.free.horizon_first");
         if !late {
             self.horizon.fetch_max(horizon, Ordering::AcqRel);
@@ -574,8 +571,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 self.chunks.fetch_sub(held.chunks, Ordering::Release);
             }
         }
-        // SAFETY: no link to them is followed from now on (invariant 2), and guards of before keep
-        // them.
+        // SAFETY: no thread follows a link to them from now on (invariant 2); older guards keep them.
         unsafe { gone.retire(guard) };
         let unpaid = self.unpaid.swap(0, Ordering::Relaxed);
         self.unpaid.fetch_add(unpaid.saturating_sub(freed), Ordering::Relaxed);
@@ -640,8 +636,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         leaf.header().dead.store(dead, Ordering::Release);
     }
 
-    /// A record left its list: gives back what it kept, unless its chunk is gone with all that it
-    /// kept.
+    /// Gives back what a record that has left its list kept, unless its chunk is gone with it.
     fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
         self.stripes[stripe_of(record.at)].unlink(record.at, || {
             if is_inline::<K, V>() {
