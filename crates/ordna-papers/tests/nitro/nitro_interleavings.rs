@@ -467,17 +467,14 @@ fn an_index_waits_for_its_collectors_when_it_is_dropped() {
     });
 }
 
-/// An audit counts the dead version that another thread examines; a collection waits until it is
-/// gone.
+/// An audit counts the dead version that another thread examines; a collection returns once that
+/// thread is done.
 #[test]
 fn audits_and_collections_wait_for_threads_that_collect() {
-    let audit: fn(&Words) -> usize = |index| index.validate().unwrap().nodes;
-    let collection: fn(&Words) -> usize = |index| {
-        index.collect_garbage();
-        index.statistics().dead
-    };
-    for left in [audit, collection] {
-        let index = words();
+    let audit: fn(&Words) = |index| assert_eq!(index.validate().unwrap().nodes, 0);
+    let collection: fn(&Words) = |index| index.collect_garbage();
+    for wait in [audit, collection] {
+        let (index, released) = (words(), AtomicBool::new(false));
         index.insert(&1, &0).unwrap();
         let snapshot = index.snapshot();
         index.remove(&1);
@@ -486,10 +483,15 @@ fn audits_and_collections_wait_for_threads_that_collect() {
         std::thread::scope(|scope| {
             scope.spawn(|| schedule.enroll("collector", || drop(snapshot)));
             schedule.wait_held("collector", "nitro.collect.examined");
-            let waiting = scope.spawn(|| left(&index));
+            let waiting = scope.spawn(|| {
+                wait(&index);
+                released.load(Ordering::Relaxed)
+            });
             a_moment();
+            released.store(true, Ordering::Relaxed);
             schedule.release("collector", "nitro.collect.examined");
-            assert_eq!(waiting.join().unwrap(), 0);
+            assert!(waiting.join().unwrap(), "the collector is at work");
         });
+        assert_eq!(index.statistics().dead, 0);
     }
 }
