@@ -40,7 +40,7 @@ const CLEAN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A suite of which no test ends for so much longer than three times the longest such time without
 /// a fault hangs because of the fault.
-const HANG: Duration = Duration::from_secs(20);
+const HANG: Duration = Duration::from_secs(8);
 
 /// What stands in front of the name of a test that did not end.
 const HANG_OF: &str = "a hang of ";

@@ -38,7 +38,7 @@ pub fn cargo() -> Command {
 }
 
 /// The shares of this many commits in a row hold everything that is shared out.
-pub const SHARES: usize = 7;
+pub const SHARES: usize = 10;
 
 /// Which share is this commit's, and the files that it and the working tree change.
 pub fn share() -> Result<(usize, Vec<String>), String> {
