@@ -444,7 +444,7 @@ impl Nodes {
             let mut mine = None;
             for question in gather.ask(&owners, began.elapsed()) {
                 let partitions = question.partitions.iter().map(|p| (*p, states[p])).collect();
-                let time = until.saturating_duration_since(Instant::now());
+                let time = wait(until.saturating_duration_since(Instant::now()));
                 let part = Arc::new(Request { partitions, time, ..request.clone() });
                 let number = question.number;
                 if question.member == self.local.address() {
@@ -562,6 +562,13 @@ fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, Quer
 fn share(limit: usize, owners: usize) -> usize {
     const MORE: usize = 16;
     limit.min(limit * 2 / owners.max(1) + MORE)
+}
+
+/// How long an owner may wait for the states of its partitions: three quarters of the time that is
+/// left. Its answer then arrives before the query ends and has the partitions whose state is there.
+/// The query asks again for the others.
+fn wait(left: Duration) -> Duration {
+    left * 3 / 4
 }
 
 /// Asks another node.

@@ -37,7 +37,7 @@ pub struct Request {
     pub fingerprint: u32,
     /// The partitions, and the state of each.
     pub partitions: Vec<(u32, Asked)>,
-    /// How long the asking node waits.
+    /// How long the owner may wait for the states.
     pub time: Duration,
 }
 

@@ -45,6 +45,33 @@ fn a_hanging_owner_is_waited_for_and_then_named() {
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
 }
 
+/// An owner that restores one partition answers for its others in time.
+#[test]
+fn a_partial_answer_lacks_only_the_partition_that_is_behind() {
+    let group = Group::new(3);
+    group.fill(0..90);
+    let two = nodes(&group, &Setup::default(), &[&[0], &[1, 2]]);
+    let behind = group.ends().positions()[1].seq;
+    two[1].fake.go_on(1, behind);
+    group.fill(1000..1090);
+    let expected = group.oracle(&group.ends(), |partition| partition != 1);
+    for node in &two {
+        let partial = Ask { partial: true, timeout: ms(2000), ..ask() };
+        let found = node.nodes.scan(&partial).unwrap();
+        assert_eq!(missing(&found), [1]);
+        assert_eq!(found.missing[0].trouble, Trouble::Refused(Refusal::Late));
+        assert_eq!(ids(&found), expected);
+    }
+    // An answer without `partial` waits for the partition.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| two[0].nodes.scan(&ask()).unwrap());
+        std::thread::sleep(ms(200));
+        assert!(!waiting.is_finished());
+        two[1].fake.go_on(1, u64::MAX);
+        assert_eq!(ids(&waiting.join().unwrap()), group.oracle(&group.ends(), |_| true));
+    });
+}
+
 /// A standby answers within the patience, and the late answer of the owner does no harm.
 #[test]
 fn a_copy_answers_for_an_owner_that_is_slow() {
@@ -53,7 +80,7 @@ fn a_copy_answers_for_an_owner_that_is_slow() {
     let limits = Limits { patience: ms(60), ..Limits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let three = nodes(&group, &setup, &[&[0], &[1, 2], &[3]]);
-    // One copy each, on different nodes.
+    // Partitions 1 and 2 have a copy each, on different nodes.
     three[0].fake.restore(1, u64::MAX);
     three[2].fake.restore(2, u64::MAX);
     let expected = group.oracle(&group.ends(), |_| true);
@@ -149,8 +176,8 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
 }
 
-/// The node that gave the page dies, and the one that resumes is behind: the next page waits for the
-/// state of the former one.
+/// The node that gave the first page dies, and the node that resumes is behind: the next page waits
+/// for the state of the first.
 #[test]
 fn a_cursor_resumes_after_a_failover_and_never_goes_back() {
     let group = Group::new(2);
@@ -203,11 +230,12 @@ fn answers_are_exact_at_their_vectors_while_partitions_move() {
         scope.spawn(move || move_about(group, three, over));
         let readers: Vec<_> =
             three.iter().map(|node| scope.spawn(move || read(group, node, until))).collect();
-        for reader in readers {
-            let (good, bad) = reader.join().unwrap();
+        let read: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
+        over.store(true, Ordering::SeqCst);
+        for reader in read {
+            let (good, bad) = reader.unwrap();
             (answers, errors) = (answers + good, errors + bad);
         }
-        over.store(true, Ordering::SeqCst);
     });
     eprintln!("{answers} answers, {errors} errors");
     assert!(answers > 20, "{answers} answers, {errors} errors");
