@@ -535,6 +535,7 @@ fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, Quer
             *partition,
             match state {
                 Err(Refusal::Query(why)) => return Err(QueryError::Refused(why.clone())),
+                Err(_) if fault!("moves.refused_is_empty") => Ok(()),
                 Err(refusal) => Err(Trouble::Refused(refusal.clone())),
                 Ok(part)
                     if notice!("moves.max_age", max_age.is_some_and(|most| part.age > most)) =>

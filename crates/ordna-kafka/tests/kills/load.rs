@@ -26,9 +26,11 @@ fn row(pair: &[Reply]) -> Entry {
     (country(&parts[0].text()), Reverse(people), number(&pair[0].text()))
 }
 
-/// The sequence numbers of a vector as the nodes write it.
+/// The sequence numbers of a vector as the nodes write it. A missing partition has identity 0.
 fn positions(vector: &str) -> Vec<u64> {
     let vector: ordna_secondary::Vector = vector.parse().unwrap();
+    let lacks = vector.positions().iter().position(|position| position.identity == 0);
+    assert_eq!(lacks, None, "a partition that is missing without a word: {vector}");
     vector.positions().iter().map(|position| position.seq).collect()
 }
 
@@ -58,7 +60,7 @@ pub fn scan(
     Ok((Answered { port, country, limit, vector, rows }, items[0].text()))
 }
 
-/// The first rows of the present state, page by page. Nobody writes meanwhile.
+/// The first rows of the present state, page by page. The producers rest meanwhile.
 pub fn scan_all(port: u16, limit: usize) -> Result<Answered, String> {
     let timeout = Duration::from_secs(20);
     let mut client = Client::connect(port, timeout).map_err(|error| error.to_string())?;
@@ -91,7 +93,7 @@ pub fn create(topic: &str) {
     runtime.block_on(admin.create_topics([&new], &options)).unwrap()[0].as_ref().unwrap();
 }
 
-/// What the threads share.
+/// The state that producers, readers and the test share.
 #[derive(Default)]
 pub struct Shared {
     pub over: AtomicBool,
@@ -166,7 +168,7 @@ pub fn query(shared: &Shared, first_port: u16, nodes: u16, reader: u64) {
                 continue;
             }
         };
-        // One of the countries, or all of them.
+        // The query reads one country or all of them.
         let country = Some(random.below(5) as u8).filter(|at| usize::from(*at) < COUNTRIES.len());
         let any = if random.below(2) == 0 { &["ANY"][..] } else { &[] };
         let more = [&["TIMEOUT", "5000"], any].concat();
