@@ -3,7 +3,7 @@
 //!
 //! The broker runs in KRaft mode on 127.0.0.1 with the machine's Java. Its files are in
 //! `target/kafka/PORT`; the artifacts, which `kafka.jars` lists with their SHA-256, are in
-//! `target/kafka/lib`. `ORDNA_KAFKA_PORT` chooses another port than 19092, and than 19192 for tests.
+//! `target/kafka/lib`. The port is 19092, and 19192 for tests; `ORDNA_KAFKA_PORT` chooses another.
 
 use std::fs::{self, File};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What goes wrong around a node: topics that are recreated or truncated, brokers that are away.
+//! Nodes beside topics that are recreated or truncated, and brokers that are away.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use ordna_secondary::{Consistency, Error, IndexDefinition, Kind, OnWrongType, Pa
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::common::{
-    PATIENCE, Writer, admin, alone, beside_others, create, document, entries, entries_of, node,
-    options, recomputed, topic, until,
+    PATIENCE, Writer, admin, alone, backed_up, beside_others, create, directory, document, entries,
+    entries_of, filled, node, options, recomputed, topic, until,
 };
 use crate::served::{Served, ask, rows};
 
@@ -57,7 +57,7 @@ fn a_recreated_topic_is_read_anew() {
     let before = node.newest(Instant::now() + PATIENCE).unwrap();
     admin(async |admin, options| admin.delete_topics(&[&topic], options).await).unwrap();
     until("the topic is gone", || node.trouble().is_some());
-    // What the node has is still there, and known to be old.
+    // The node still shows the entries of the former topic.
     assert!(node.view(0, Asked::Any, Instant::now() + PATIENCE).is_ok());
     create(&topic, 2, &[("cleanup.policy", "compact")]);
     // More records than before: offsets alone would not tell.
@@ -83,8 +83,7 @@ fn a_truncated_partition_is_told_anew_and_no_other() {
         let change = change.set("cleanup.policy", "delete");
         admin.alter_configs([&change], options).await.unwrap()[0].as_ref().unwrap();
     });
-    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-cut", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
+    let dir = directory("cut");
     let writer = Writer::new(&topic);
     let tell = |range: std::ops::Range<i64>| {
         for number in range {
@@ -95,11 +94,7 @@ fn a_truncated_partition_is_told_anew_and_no_other() {
         writer.flush();
     };
     tell(0..200);
-    let options = Options {
-        backups: Some(dir.clone()),
-        backup_on_revoke: true,
-        ..options("cut", &topic, 33)
-    };
+    let options = backed_up(&dir, options("cut", &topic, 33));
     let first = IndexNode::start(options.clone()).unwrap();
     assert_eq!(entries(&[&first], 2).len(), 200);
     first.stop();
@@ -167,7 +162,7 @@ fn a_session_that_ends_without_a_broker_costs_no_partition() {
     alone.control("kill");
     until("the node notices", || node.trouble().is_some());
     let older = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
-    // What there is, with its age; nothing that claims to be the newest.
+    // `ANY` returns the entries with their age; `request_plus` fails.
     until("the session is lost", || node.rebalances().1 > 0);
     let any = Ask { consistency: Consistency::Any, ..ask() };
     let found = served.nodes.scan(&any).unwrap();
@@ -234,17 +229,8 @@ fn values_of_another_type_are_null_or_left_out_and_counted() {
 #[test]
 fn a_backup_of_a_wrong_clock_is_not_used() {
     let _broker = beside_others();
-    let topic = topic(1);
-    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-clock", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    let writer = Writer::new(&topic);
-    (0..50).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
-    let options = Options {
-        backups: Some(dir.clone()),
-        backup_on_revoke: true,
-        ..options("clock", &topic, 38)
-    };
+    let ((topic, _), dir) = (filled(1, 50), directory("clock"));
+    let options = backed_up(&dir, options("clock", &topic, 38));
     let read = || {
         let node = IndexNode::start(options.clone()).unwrap();
         assert_eq!(entries(&[&node], 1), recomputed(&topic));

@@ -2,13 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use ordna::tuple::{Number, Value};
-use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options};
+use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options, Role};
 use ordna_secondary::{IndexDefinition, Part, Query};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -95,6 +97,14 @@ pub fn topic(partitions: i32) -> String {
     topic
 }
 
+/// A topic of its own for a test, with documents, and a writer of it.
+pub fn filled(partitions: i32, documents: i64) -> (String, Writer) {
+    let topic = topic(partitions);
+    let writer = Writer::new(&topic);
+    writer.fill(0..documents, "SE");
+    (topic, writer)
+}
+
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -140,6 +150,12 @@ impl Writer {
         self.put(None, Some(id), None);
     }
 
+    /// Sets a document for each of these numbers, and flushes.
+    pub fn fill(&self, numbers: Range<i64>, country: &str) {
+        numbers.for_each(|number| self.set(&format!("d{number}"), &document(country, number)));
+        self.flush();
+    }
+
     pub fn flush(&self) {
         self.0.flush(PATIENCE).unwrap();
     }
@@ -161,6 +177,27 @@ pub fn options(group: &str, topic: &str, number: u32) -> Options {
 
 pub fn node(group: &str, topic: &str, number: u32) -> IndexNode {
     IndexNode::start(options(group, topic, number)).unwrap()
+}
+
+/// Options of a node that makes backups in a directory.
+pub fn backed_up(dir: &Path, options: Options) -> Options {
+    Options { backups: Some(dir.to_owned()), backup_on_revoke: true, ..options }
+}
+
+/// An empty directory for a test.
+pub fn directory(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    dir
+}
+
+/// The partitions that nodes own and show, in order.
+pub fn owned(nodes: &[&IndexNode]) -> Vec<u32> {
+    let held = nodes.iter().flat_map(|node| node.held());
+    let ready = held.filter(|held| held.role == Role::Owner && held.ready);
+    let mut all: Vec<u32> = ready.map(|held| held.partition).collect();
+    all.sort_unstable();
+    all
 }
 
 /// An entry: parts and id.

@@ -1,14 +1,15 @@
-//! A node that hangs without dying, and comes back. It has a process of its own.
+//! A node that hangs without dying, and comes back. The node has a process of its own.
 
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use ordna_kafka::{IndexNode, Local, Options, Role};
+use ordna_kafka::Options;
 
 use crate::client::{Client, Reply};
 use crate::common::{
-    PATIENCE, Writer, beside_others, document, entries, options, recomputed, topic, until,
+    PATIENCE, backed_up, beside_others, directory, entries, filled, options, owned, recomputed,
+    until,
 };
 use crate::served::{Served, free_address};
 
@@ -17,8 +18,7 @@ const TOPIC: &str = "ORDNA_TEST_TOPIC";
 const BACKUPS: &str = "ORDNA_TEST_BACKUPS";
 
 fn hanging(topic: &str, backups: &Path) -> Options {
-    let backups = Some(backups.to_owned());
-    Options { backups, backup_on_revoke: true, ..options("hanging", topic, 0) }
+    backed_up(backups, options("hanging", topic, 0))
 }
 
 /// The node that hangs: it ends with its standard input.
@@ -50,11 +50,6 @@ impl Drop for Process {
     }
 }
 
-fn owned(node: &IndexNode) -> usize {
-    let held = node.held().into_iter();
-    held.filter(|held| held.role == Role::Owner && held.ready).count()
-}
-
 /// The finished backups of a process, by the name of its folders.
 fn backups(dir: &Path, process: u32) -> usize {
     let end = format!("-{process:x}");
@@ -71,12 +66,7 @@ fn backups(dir: &Path, process: u32) -> usize {
 #[test]
 fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
     let _broker = beside_others();
-    let topic = topic(4);
-    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-hang", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    let writer = Writer::new(&topic);
-    (0..400).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
+    let ((topic, writer), dir) = (filled(4, 400), directory("hang"));
     let first = Served::start(hanging(&topic, &dir));
     let address = free_address();
     let child = Command::new(std::env::current_exe().unwrap())
@@ -99,19 +89,18 @@ fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
     // The group has given it two, and it shows them: else it would have no session to lose.
     until("both have two", || {
         let info = say(&["INFO", "nodes"]).map_or_else(|_| String::new(), |info| info.text());
-        owned(&first.node) == 2 && info.matches("role=owner,ready=1,").count() == 2
+        owned(&[&first.node]).len() == 2 && info.matches("role=owner,ready=1,").count() == 2
     });
     assert_eq!(count(&[]), Some(Reply::Number(400)));
     child.signal("-STOP");
-    until("the group takes its partitions away", || owned(&first.node) == 4);
-    (400..500).for_each(|number| writer.set(&format!("d{number}"), &document("NO", number)));
-    writer.flush();
+    until("the group takes its partitions away", || owned(&[&first.node]).len() == 4);
+    writer.fill(400..500, "NO");
     assert_eq!(entries(&[&first.node], 4), recomputed(&topic));
     child.signal("-CONT");
-    // It answers at once, with what it has: an old state, or that of the owners.
+    // `ANY` does not wait: the reply has the old state of that node, or the state of the owners.
     let found = count(&["ANY"]);
     let Some(Reply::Number(found @ 400..=500)) = found else { panic!("{found:?}") };
-    // Everything, also before it knows what it lost: its old positions do not reach the ends.
+    // `request_plus` counts all documents: the node's old positions do not reach the ends.
     let all = count(&["TIMEOUT", "30000"]);
     assert_eq!(all, Some(Reply::Number(500)), "after {found} of ANY");
     until("it has learned that its session is over", || {
@@ -119,7 +108,7 @@ fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
         let mut lost = info.lines().filter_map(|line| line.strip_prefix("node_sessions_lost:"));
         lost.next().is_some_and(|lost| lost.trim_end() != "0")
     });
-    until("it has two again", || owned(&first.node) == 2);
+    until("it has two again", || owned(&[&first.node]).len() == 2);
     assert_eq!(count(&["TIMEOUT", "30000"]), Some(Reply::Number(500)));
     // The present owner backs them up before it gives them back; the former one did not.
     let dir_of_topic = dir.join("hanging").join(&topic);

@@ -1,39 +1,19 @@
 //! Partitions move between nodes: rebalances, backups, warm copies.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options, Role};
 use ordna_secondary::Part;
 
 use crate::common::{
-    PATIENCE, Writer, beside_others, definition, document, entries, entries_of, node, options,
-    recomputed, topic, until,
+    PATIENCE, Writer, backed_up, beside_others, definition, directory, document, entries,
+    entries_of, filled, node, options, owned, recomputed, topic, until,
 };
-
-/// The partitions that nodes own and show, in order.
-fn owned(nodes: &[&IndexNode]) -> Vec<u32> {
-    let held = nodes.iter().flat_map(|node| node.held());
-    let ready = held.filter(|held| held.role == Role::Owner && held.ready);
-    let mut all: Vec<u32> = ready.map(|held| held.partition).collect();
-    all.sort_unstable();
-    all
-}
-
-/// An empty directory for a test.
-fn directory(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-{name}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    dir
-}
 
 #[test]
 fn partitions_are_divided_and_come_back() {
     let _broker = beside_others();
-    let topic = topic(4);
-    let writer = Writer::new(&topic);
-    (0..400).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
+    let (topic, _) = filled(4, 400);
     let first = node("divide", &topic, 10);
     until("one node has all", || owned(&[&first]) == [0, 1, 2, 3]);
     let second = node("divide", &topic, 11);
@@ -45,7 +25,7 @@ fn partitions_are_divided_and_come_back() {
     let gone = owned(&[&second])[0];
     let refused = first.view(gone, Asked::Any, Instant::now() + PATIENCE);
     assert!(matches!(refused, Err(NodeError::NotHeld { partition }) if partition == gone));
-    // Both know the owners, with their addresses.
+    // The owner tables of both nodes have the addresses.
     until("the owner table is told", || {
         let tables = [first.owners(), second.owners()];
         let is_whole = |table: &ordna_kafka::Owners| {
@@ -64,21 +44,14 @@ fn partitions_are_divided_and_come_back() {
 #[test]
 fn a_node_goes_on_from_the_backup_of_another() {
     let _broker = beside_others();
-    let (topic, dir) = (topic(2), directory("restore"));
-    let writer = Writer::new(&topic);
-    (0..500).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
-    let with_backups = |group: &str, number| {
-        let backups = Some(dir.clone());
-        Options { backups, backup_on_revoke: true, ..options(group, &topic, number) }
-    };
+    let ((topic, writer), dir) = (filled(2, 500), directory("restore"));
+    let with_backups = |group: &str, number| backed_up(&dir, options(group, &topic, number));
     let first = IndexNode::start(with_backups("restore", 12)).unwrap();
     assert_eq!(entries(&[&first], 2), recomputed(&topic));
     first.stop();
     // Changes and deletions behind the backup.
     (0..100).for_each(|number| writer.delete(&format!("d{number}")));
-    (100..200).for_each(|number| writer.set(&format!("d{number}"), &document("NO", number)));
-    writer.flush();
+    writer.fill(100..200, "NO");
     let second = IndexNode::start(with_backups("restore", 13)).unwrap();
     assert_eq!(entries(&[&second], 2), recomputed(&topic));
     let read: u64 = second.info().iter().map(|info| info.restored.0).sum();
@@ -103,12 +76,8 @@ fn a_node_goes_on_from_the_backup_of_another() {
 #[test]
 fn a_damaged_backup_costs_time_and_nothing_else() {
     let _broker = beside_others();
-    let (topic, dir) = (topic(1), directory("damaged"));
-    let writer = Writer::new(&topic);
-    (0..300).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
-    let backups = Some(dir.clone());
-    let options = Options { backups, backup_on_revoke: true, ..options("damaged", &topic, 16) };
+    let ((topic, _), dir) = (filled(1, 300), directory("damaged"));
+    let options = backed_up(&dir, options("damaged", &topic, 16));
     let first = IndexNode::start(options.clone()).unwrap();
     assert_eq!(entries(&[&first], 1).len(), 300);
     drop(first);
@@ -139,10 +108,7 @@ fn a_damaged_backup_costs_time_and_nothing_else() {
 #[test]
 fn a_warm_copy_answers_at_once_when_its_owner_leaves() {
     let _broker = beside_others();
-    let topic = topic(2);
-    let writer = Writer::new(&topic);
-    (0..500).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
+    let (topic, writer) = filled(2, 500);
     let warm = |number| Options { standby: 1, ..options("warm", &topic, number) };
     let first = IndexNode::start(warm(17)).unwrap();
     let second = IndexNode::start(warm(18)).unwrap();

@@ -1,8 +1,8 @@
-//! What operators see: `INFO`, metrics, the console, and the commands of a node.
+//! Views of operators: `INFO`, metrics, the console, and the commands of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::{Writer, beside_others, document, entries, options, recomputed, topic, until};
+use crate::common::{beside_others, entries, filled, options, recomputed, until};
 use crate::served::Served;
 
 /// The samples of a page of metrics. Each family has one head, which comes before its samples.
@@ -35,9 +35,7 @@ fn sum(samples: &BTreeMap<String, f64>, family: &str) -> f64 {
 #[test]
 fn info_metrics_and_the_console_show_the_same_partitions_owners_and_counts() {
     let _broker = beside_others();
-    let topic = topic(2);
-    let writer = Writer::new(&topic);
-    (0..300).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
+    let (topic, writer) = filled(2, 300);
     writer.put(Some(1), Some("poison"), Some("x"));
     writer.flush();
     let first = Served::start(options("operation", &topic, 0));
@@ -126,10 +124,7 @@ fn info_metrics_and_the_console_show_the_same_partitions_owners_and_counts() {
 #[test]
 fn a_restore_shows_its_progress_and_its_lag() {
     let _broker = beside_others();
-    let topic = topic(1);
-    let writer = Writer::new(&topic);
-    (0..100_000).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
+    let (topic, _) = filled(1, 100_000);
     let served = Served::start(options("progress", &topic, 0));
     let (mut last, mut seen) = (0, 0);
     until("the partition is ready", || {

@@ -1,24 +1,16 @@
 //! Queries over nodes of a real group: nodes that are silent, copies, partitions that move.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ordna_kafka::query::{Ask, QueryError, Trouble};
-use ordna_kafka::{IndexNode, Local, Options, Role};
+use ordna_kafka::{Local, Options};
 use ordna_secondary::{Consistency, Position};
 
 use crate::client::Reply;
 use crate::common::{
-    Entry, Writer, beside_others, document, entries_of, options, recomputed, topic, until,
+    Entry, beside_others, document, entries_of, filled, options, owned, recomputed, until,
 };
 use crate::served::{Served, ask, rows};
-
-/// The partitions that a node owns and shows.
-fn owned(node: &IndexNode) -> BTreeSet<u32> {
-    let held = node.held().into_iter();
-    let ready = held.filter(|held| held.role == Role::Owner && held.ready);
-    ready.map(|held| held.partition).collect()
-}
 
 /// Two nodes that have half of four partitions each, and know it.
 fn two(group: &str, topic: &str, standby: usize) -> [Served; 2] {
@@ -27,7 +19,7 @@ fn two(group: &str, topic: &str, standby: usize) -> [Served; 2] {
     until("each node has its half, and its copies", || {
         both.iter().all(|served| {
             let held = served.node.held();
-            owned(&served.node).len() == 2
+            owned(&[&served.node]).len() == 2
                 && held.iter().all(|held| held.ready)
                 && held.len() == if standby == 0 { 2 } else { 4 }
                 && served.node.owners().members.iter().all(|one| one.partitions.len() == 2)
@@ -39,22 +31,19 @@ fn two(group: &str, topic: &str, standby: usize) -> [Served; 2] {
 #[test]
 fn a_silent_node_is_named_with_its_partitions_and_partial_results_leave_them_out() {
     let _broker = beside_others();
-    let topic = topic(4);
-    let writer = Writer::new(&topic);
-    (0..400).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
+    let (topic, _) = filled(4, 400);
     let expected = recomputed(&topic);
     let [first, mut second] = two("silent", &topic, 0);
     for served in [&first, &second] {
         let found = served.nodes.scan(&ask()).unwrap();
         assert_eq!((rows(&found), found.missing.len()), (expected.clone(), 0));
     }
-    let gone = owned(&second.node);
+    let gone = owned(&[&second.node]);
     second.fall_silent();
     let hasty = Ask { timeout: Duration::from_millis(600), ..ask() };
     match first.nodes.scan(&hasty) {
         Err(QueryError::Missing { missing, of: 4, .. }) => {
-            let named: BTreeSet<u32> = missing.iter().map(|one| one.partition).collect();
+            let named: Vec<u32> = missing.iter().map(|one| one.partition).collect();
             assert_eq!(named, gone);
             for one in missing {
                 assert_eq!(one.member, Some(second.address.to_string()));
@@ -64,10 +53,10 @@ fn a_silent_node_is_named_with_its_partitions_and_partial_results_leave_them_out
         other => panic!("{other:?}"),
     }
     let found = first.nodes.scan(&Ask { partial: true, ..hasty }).unwrap();
-    let named: BTreeSet<u32> = found.missing.iter().map(|one| one.partition).collect();
+    let named: Vec<u32> = found.missing.iter().map(|one| one.partition).collect();
     assert_eq!(named, gone);
     let mut here: Vec<Entry> =
-        owned(&first.node).iter().flat_map(|at| entries_of(&first.node, *at)).collect();
+        owned(&[&first.node]).iter().flat_map(|at| entries_of(&first.node, *at)).collect();
     here.sort();
     assert_eq!(rows(&found), here);
     for (partition, position) in (0..).zip(found.vector.positions()) {
@@ -93,16 +82,13 @@ fn a_silent_node_is_named_with_its_partitions_and_partial_results_leave_them_out
         second.node.stop();
         assert_eq!(rows(&waiting.join().unwrap()), expected);
     });
-    assert_eq!(owned(&first.node).len(), 4);
+    assert_eq!(owned(&[&first.node]).len(), 4);
 }
 
 #[test]
 fn a_warm_copy_answers_for_a_silent_node() {
     let _broker = beside_others();
-    let topic = topic(4);
-    let writer = Writer::new(&topic);
-    (0..400).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
-    writer.flush();
+    let (topic, writer) = filled(4, 400);
     let [first, mut second] = two("copies", &topic, 1);
     second.fall_silent();
     // A copy goes on reading.
@@ -115,5 +101,5 @@ fn a_warm_copy_answers_for_a_silent_node() {
     assert_eq!(rows(&first.nodes.scan(&any).unwrap()), expected);
     // Long before the group notices anything.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    assert_eq!(owned(&first.node).len(), 2);
+    assert_eq!(owned(&[&first.node]).len(), 2);
 }

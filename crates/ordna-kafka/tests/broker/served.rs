@@ -105,7 +105,7 @@ impl Drop for Served {
     }
 }
 
-/// All entries with their values, in everything that is there now.
+/// A query for all entries with their values, in the newest state.
 pub fn ask() -> Ask {
     Ask {
         index: "by_size".to_owned(),

@@ -3,10 +3,11 @@
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 
-use ordna_kafka::{IndexNode, Local, Options};
+use ordna_kafka::{IndexNode, Local};
 
 use crate::common::{
-    Writer, alone, document, entries, entries_of, options, recomputed, topic, until,
+    Writer, alone, backed_up, directory, document, entries, entries_of, node, options, recomputed,
+    topic, until,
 };
 
 /// The file with all records of a partition.
@@ -33,18 +34,13 @@ fn a_backup_and_a_node_ahead_of_a_truncated_partition_are_not_believed() {
         }
     }
     drop(writer);
-    let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-ahead", std::process::id()));
-    let _ = std::fs::remove_dir_all(&dir);
-    let backed_up = Options {
-        backups: Some(dir.clone()),
-        backup_on_revoke: true,
-        ..options("ahead", &topic, 40)
-    };
-    let first = IndexNode::start(backed_up.clone()).unwrap();
+    let dir = directory("ahead");
+    let with_backups = backed_up(&dir, options("ahead", &topic, 40));
+    let first = IndexNode::start(with_backups.clone()).unwrap();
     assert_eq!(entries(&[&first], 2).len(), 400);
     first.stop();
     drop(first);
-    let running = IndexNode::start(options("ahead-too", &topic, 41)).unwrap();
+    let running = node("ahead-too", &topic, 41);
     assert_eq!(entries(&[&running], 2).len(), 400);
     alone.control("kill");
     until("the node notices", || running.trouble().is_some());
@@ -64,7 +60,7 @@ fn a_backup_and_a_node_ahead_of_a_truncated_partition_are_not_believed() {
     assert_eq!(entries(&[&running], 2), recomputed(&topic));
     assert_eq!(running.info()[1].rebuilds, 0, "the other partition has lost nothing");
     // The backup is ahead of it, too.
-    let second = IndexNode::start(backed_up).unwrap();
+    let second = IndexNode::start(with_backups).unwrap();
     assert_eq!(entries(&[&second], 2), recomputed(&topic));
     let restored: Vec<u64> = second.info().iter().map(|info| info.restored.0).collect();
     assert_eq!(restored, [end, 0], "one from its first record, the other from its backup");

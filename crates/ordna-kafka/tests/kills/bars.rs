@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::load::{Shared, create, produce, scan, scan_all};
 use crate::{COUNTRIES, NODES, PARTITIONS, SETTLE};
 
-/// Starts nodes over a topic of so many documents, and waits until all of them are there.
+/// Starts nodes over a topic with this number of documents. Waits until the nodes have indexed all.
 fn filled(name: &str, nodes: u16, documents: u32) -> Cluster {
     let topic = format!("{name}-{}", std::process::id());
     create(&topic);

@@ -25,7 +25,7 @@ pub struct Answered {
 }
 
 struct Change {
-    /// One above its offset.
+    /// The record's offset and one.
     seq: u64,
     id: u32,
     document: Option<(u8, u32)>,

@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// One disturbance; returns its kind, and all about it.
+/// Disturbs the cluster once; returns the kind of the disturbance, and its details.
 fn disturb(cluster: &mut Cluster, random: &mut Random) -> (&'static str, String) {
     let number = random.below(u64::from(NODES)) as u16;
     let pause = Duration::from_millis(random.below(4000));
@@ -121,7 +121,7 @@ fn answers_are_right_or_errors_while_nodes_and_the_broker_are_killed() {
             assert!(began.elapsed() < 2 * SETTLE, "producers do not come to rest");
             thread::sleep(Duration::from_millis(20));
         }
-        // One node, another one each time, tells the union of all entries; the others its begin.
+        // The nodes take turns: one scans all entries, the others the first 1,000.
         let ends = history.ends();
         let mut answers = Vec::new();
         for number in 0..NODES {

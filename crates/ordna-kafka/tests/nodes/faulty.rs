@@ -87,7 +87,7 @@ fn always(bytes: impl Into<Vec<u8>>) -> Reply {
     Arc::new(move |_| bytes.clone())
 }
 
-/// Each kind of garbage leads to an error that names the partition, and to the copy if there is one.
+/// Each kind of garbage leads to an error that names the partition, or to the answer of a copy.
 #[test]
 fn garbage_is_refused_and_a_copy_asked() {
     let group = Group::new(2);

@@ -81,7 +81,7 @@ impl ChangeSource for Source {
     }
 }
 
-/// What all nodes share.
+/// The topic and the owner table, which all nodes share.
 #[derive(Debug)]
 pub struct Group {
     pub logs: Vec<Arc<Log>>,
@@ -207,7 +207,7 @@ pub struct Fake {
     copies: Mutex<BTreeMap<u32, Arc<Copy>>>,
     /// How long each call takes.
     pub delay: Mutex<Duration>,
-    /// What it says of the age of its rows.
+    /// The age that the node gives for its rows.
     pub age: Mutex<Duration>,
     /// Calls of `view`.
     pub calls: AtomicU64,
@@ -397,7 +397,7 @@ pub fn nodes(group: &Arc<Group>, setup: &Setup, partitions: &[&[u32]]) -> Vec<No
     nodes
 }
 
-/// Everything that is there now.
+/// A query for all entries, in the newest state.
 pub fn ask() -> Ask {
     Ask {
         index: "by_size".to_owned(),

@@ -267,7 +267,7 @@ fn passwords_and_certificates_are_used_between_nodes() {
     group.fill(0..50);
     let two = nodes(&group, &setup, &[&[0], &[1]]);
     assert_eq!(ids(&two[0].nodes.scan(&ask()).unwrap()), group.oracle(&group.ends(), |_| true));
-    // One whose link has another password, or expects another name, is refused at once.
+    // A node whose link has another password, or expects another name, is refused at once.
     let others = [
         (Link { password: Some("guess".to_owned()), ..setup.link.clone() }, "WRONGPASS"),
         (Link { password: None, ..setup.link.clone() }, "NOAUTH"),
