@@ -90,3 +90,43 @@ fn nodes_die_while_a_table_is_made() {
     assert!((0..KEYS).all(|key| index.get(&(key * 2)).is_none()));
     index.validate().unwrap();
 }
+
+/// The next table is due before all removed nodes that the last one replaced are retired.
+#[test]
+fn tables_that_are_due_at_once_lose_no_removed_nodes() {
+    const COLLECTED: &str = "skiplist.shortcuts.collected";
+    let index = SkipList::<u64, u64>::new();
+    (0..KEYS * 4).for_each(|key| assert_eq!(index.insert(&key, &key), Ok(None)));
+    let held = || {
+        let parts = index.memory_usage().parts;
+        parts.iter().find(|(name, _)| *name == "held nodes").map_or(0, |(_, bytes)| *bytes)
+    };
+    let schedule = Schedule::new();
+    schedule.hold("maker", COLLECTED);
+    let was_held = AtomicBool::new(false);
+    let begun = std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            schedule.enroll("maker", || {
+                // One of these finds that a table is due. The nodes before are on its stack.
+                let kept = (0..KEYS * 4).take_while(|_| !was_held.load(Ordering::SeqCst));
+                kept.for_each(|key| assert_eq!(index.remove(&key), Some(key)));
+            });
+        });
+        schedule.wait_held("maker", COLLECTED);
+        let begun = held();
+        (KEYS * 2..KEYS * 4).for_each(|key| assert_eq!(index.remove(&key), Some(key)));
+        was_held.store(true, Ordering::SeqCst);
+        schedule.release("maker", COLLECTED);
+        maker.join().unwrap();
+        begun
+    });
+    assert!(begun > 4_000, "more nodes than one change of the list retires");
+    index.remove_all(0..KEYS * 2);
+    // Changes enough for many tables of an empty list.
+    for key in 0..KEYS {
+        assert_eq!(index.insert(&key, &key), Ok(None));
+        assert_eq!(index.remove(&key), Some(key));
+    }
+    assert!(held() < begun / 4, "{} of {begun} bytes are still held", held());
+    index.validate().unwrap();
+}

@@ -233,6 +233,7 @@ impl<'k, I: Item> Descent<'k, I> {
             let next = node.tower().load(level);
             prefetch_ways(next, before, level);
             if is_marked(next) {
+                point("skiplist.find.before_unlink");
                 if !before.relink(level, at, unmarked(next)) {
                     return Way::Restart;
                 }

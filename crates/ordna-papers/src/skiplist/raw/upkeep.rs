@@ -185,6 +185,53 @@ mod tests {
         assert_eq!(list.validate().map(|(entries, _)| entries), Ok(6_000));
     }
 
+    /// A place of a group is known at the lowest levels only, whatever height was drawn for it.
+    #[test]
+    fn a_node_is_put_where_a_group_of_searches_found_its_place() {
+        let collector = Collector::new();
+        let list = List::new();
+        let guard = collector.pin();
+        assert!((0..2_000).all(|key| insert(&list, key * 8, &guard)));
+        let keys: Vec<u64> = (0..2_000).map(|n| n * 8 + 4).collect();
+        let mut put = keys.iter();
+        list.find_many(keys.iter(), &guard, |place| {
+            let key = put.next().expect("as many as were asked for");
+            assert!(place.height <= place.levels, "{} levels of a place", place.levels);
+            assert!(list.insert(place, &(key, key), &guard));
+        });
+        drop(guard);
+        assert_eq!(list.validate().map(|(entries, _)| entries), Ok(4_000));
+    }
+
+    /// A removed node that is still linked is in no table that is made meanwhile.
+    #[cfg(debug_assertions)]
+    #[test]
+    fn no_table_has_a_node_that_is_being_removed() {
+        let collector = Collector::new();
+        let list = List::new();
+        let guard = collector.pin();
+        assert!((0..2_000).all(|key| insert(&list, key, &guard)));
+        list.renew_shortcuts(&guard);
+        let key = {
+            let table = list.shortcuts.table(&guard).expect("there are thousands");
+            *table.entries[table.entries.len() / 2].node.rank()
+        };
+        let remove = || {
+            let guard = collector.pin();
+            let mut place = list.find(&key, &guard);
+            place.found.is_some_and(|node| list.remove(&mut place, node, &guard))
+        };
+        let held = ordna_base::sync::schedule::held::<bool, _>;
+        let removed = held("skiplist.remove.after_mark", remove).meanwhile(|| {
+            list.renew_shortcuts(&guard);
+            let table = list.shortcuts.table(&guard).expect("it was made anew");
+            assert!(table.entries.iter().all(|entry| entry.node.is_live()));
+        });
+        assert!(removed);
+        drop(guard);
+        assert_eq!(list.validate().map(|(entries, _)| entries), Ok(1_999));
+    }
+
     /// The table has one node of about sixteen, and follows the list as it grows and shrinks.
     #[test]
     fn tables_follow_the_list() {
