@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use ordna_base::tuple::{Decode, Encode, Like, Moment, Number, Prefix, Value, decode, encode};
+use ordna_base::tuple::{
+    Decode, Encode, Like, Moment, Number, Prefix, Reader, Value, decode, encode,
+};
 use proptest::prelude::*;
 
 fn agrees<T: Encode>(a: &T, b: &T, order: Ordering) -> Result<(), TestCaseError> {
@@ -411,6 +413,18 @@ fn descending_values_and_present_ones_count_as_levels() {
 fn a_cut_value_is_refused_where_its_bytes_end() {
     let error = decode::<f64>(&encode(&2.5)[..5]).unwrap_err();
     assert_eq!((error.at, error.found), (5, None));
+}
+
+/// The position of the reader of several values that stand one behind the other.
+#[test]
+fn a_reader_tells_how_many_bytes_it_has_read() {
+    let key = [encode(&true), encode(&2.5_f64)].concat();
+    let mut reader = Reader::new(&key);
+    assert_eq!((reader.position(), reader.is_empty()), (0, false));
+    assert_eq!(bool::decode(&mut reader), Ok(true));
+    assert_eq!((reader.position(), reader.is_empty()), (encode(&true).len(), false));
+    assert_eq!(f64::decode(&mut reader), Ok(2.5));
+    assert_eq!((reader.position(), reader.is_empty()), (key.len(), true));
 }
 
 #[test]
