@@ -114,6 +114,8 @@ pub fn run(part: &str) -> Outcome {
     let lock = std::fs::File::create(copy.with_file_name("lock"));
     let lock = lock.map_err(|error| format!("{}: {error}", copy.display()))?;
     lock.try_lock().map_err(|error| format!("another run is at work: {error}"))?;
+    renumber()?;
+    count()?;
     plant(&copy, &groups)?;
     let mut missed = Vec::new();
     for group in &groups {
@@ -130,23 +132,59 @@ pub fn run(part: &str) -> Outcome {
     if missed.is_empty() { Ok(()) } else { Err(format!("nothing notices {}", missed.join(", "))) }
 }
 
-/// Counts the mistakes of each list by what became of them.
-fn count() -> Outcome {
-    let mut counts: BTreeMap<String, [usize; 3]> = BTreeMap::new();
+/// Gives the page's rows the numbers that their mistakes have now: lists change. Drops the rows of
+/// mistakes that are no more.
+fn renumber() -> Outcome {
+    let mut results = BTreeMap::new();
     for (key, cells) in page::rows("mutations")? {
-        let result = cells.rsplit(" | ").next().unwrap_or_default();
-        let at = match result {
-            "**nothing**" => 2,
-            result if result.starts_with("not tried") => 2,
-            result if result.starts_with("equivalent") => 1,
-            _ => 0,
-        };
-        let list = key.split(' ').next().unwrap_or_default();
-        counts.entry(list.to_owned()).or_default()[at] += 1;
+        if let (Some((list, _)), Some((what, result))) =
+            (key.split_once(' '), cells.split_once(" | "))
+        {
+            results.insert((list.to_owned(), what.to_owned()), result.to_owned());
+        }
     }
-    let rows = counts.into_iter().map(|(list, counts)| (list, counts.map(|n| n.to_string())));
-    let rows = rows.map(|(list, counts)| (list, counts.to_vec()));
+    let mut rows = BTreeMap::new();
+    for group in groups()? {
+        for (at, mistake) in group.mistakes.iter().enumerate() {
+            if let Some(result) = results.remove(&(group.name.clone(), mistake.what.clone())) {
+                rows.insert(key(&group, at + 1), vec![mistake.what.clone(), result]);
+            }
+        }
+    }
+    page::update("mutations", rows, |_| false)
+}
+
+/// Counts the mistakes of each list, and of all, by what became of them.
+fn count() -> Outcome {
+    let tried = page::rows("mutations")?;
+    let mut counts: BTreeMap<String, [usize; 3]> = BTreeMap::new();
+    for group in groups()? {
+        for (at, mistake) in group.mistakes.iter().enumerate() {
+            let row = tried.get(&key(&group, at + 1));
+            let result = row.and_then(|row| row.rsplit(" | ").next());
+            let column = match result {
+                None | Some("**nothing**") => 2,
+                Some(result) if result.starts_with("not tried") => 2,
+                Some(result) if result.starts_with("equivalent") => 1,
+                Some(_) => 0,
+            };
+            for list in [&*group.name, "all"] {
+                counts.entry(list.to_owned()).or_default()[column] += 1;
+            }
+        }
+    }
+    let cells = |[noticed, equivalent, unnoticed]: [usize; 3]| {
+        let share = 100.0 * noticed as f64 / (noticed + unnoticed).max(1) as f64;
+        let counts = [noticed, equivalent, unnoticed].map(|count| count.to_string());
+        [&counts[..], &[format!("{share:.1} %")]].concat()
+    };
+    let rows = counts.into_iter().map(|(list, counts)| (list, cells(counts)));
     page::update("counts of mutations", rows.collect(), |_| false)
+}
+
+/// The key of a group's nth mistake on the page.
+fn key(group: &Group, nth: usize) -> String {
+    format!("{} {nth:02}", group.name)
 }
 
 fn judge_group(
@@ -179,7 +217,7 @@ fn judge_group(
         if !choice.takes(nth, group.mistakes.len()) {
             continue;
         }
-        let key = format!("{} {nth:02}", group.name);
+        let key = key(group, nth);
         let (result, took) = if let Some(why) = &mistake.equivalent {
             (format!("equivalent: {why}"), 0.0)
         } else if let Err(why) = mistake.place() {
