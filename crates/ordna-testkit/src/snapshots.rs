@@ -266,9 +266,9 @@ pub fn check_cost_of_the_end(index: &impl Versioned<Key = u64, Value = u64>) {
         let snapshot = index.snapshot();
         (0..KEYS).for_each(|n| drop(index.insert(&key(n), &round)));
         index.collect_garbage();
-        // An image keeps up to 64 keys.
+        // An image keeps up to 56 keys.
         let kept = index.garbage().0 as u64;
-        assert!(kept >= KEYS / 64, "the snapshot keeps what it sees, not {kept}");
+        assert!(kept >= KEYS / 56, "the snapshot keeps what it sees, not {kept}");
         let cost = cost(|| drop(snapshot));
         index.collect_garbage();
         cost

@@ -322,7 +322,9 @@ impl Nodes {
             let merged = merge(&inputs, reverse, most, |key| &key[..group(key)]);
             let is_cut = |run: &&Run| run.more && run.rows.len() == request.scan.limit;
             let is_short = merged.more && merged.rows.len() < limit && inputs.iter().any(is_cut);
-            if !notice!("queries.share_runs_out", is_short && request.scan.limit < limit) {
+            // With a partition missing no time is left: the page ends early, with a cursor.
+            let may_ask = gathered.missing.is_empty() && request.scan.limit < limit;
+            if !notice!("queries.share_runs_out", is_short && may_ask) {
                 break (gathered, merged);
             }
             // An owner has more than its share of these rows.
@@ -460,7 +462,8 @@ impl Nodes {
             }
             let mut arrived = None;
             if let Some((number, part)) = mine {
-                // Without a wait for a state the answer takes less than a switch of threads.
+                // An answer that waits for no state takes less than a switch of threads. Only a
+                // partition of this node that is restored right now is waited for here.
                 if part.partitions.iter().all(|(_, asked)| *asked == Asked::Any) {
                     let answer = owner::answer(&*self.local, &part);
                     arrived = Some((number, part, Ok(answer)));
@@ -566,8 +569,8 @@ fn share(limit: usize, owners: usize) -> usize {
 }
 
 /// How long an owner may wait for the states of its partitions: three quarters of the time that is
-/// left. Its answer then arrives before the query ends and has the partitions whose state is there.
-/// The query asks again for the others.
+/// left. The last quarter is for the answer, which has the partitions whose state is there. The
+/// query asks again for the others.
 fn wait(left: Duration) -> Duration {
     left * 3 / 4
 }

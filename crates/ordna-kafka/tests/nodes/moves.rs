@@ -45,6 +45,27 @@ fn a_hanging_owner_is_waited_for_and_then_named() {
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
 }
 
+/// Two of three owners hang. The third has more rows than its share of the page: the partial page
+/// ends early and its cursor goes on.
+#[test]
+fn a_partial_page_is_a_prefix_though_a_share_runs_out() {
+    let group = Group::new(3);
+    group.fill(0..900);
+    let three = nodes(&group, &Setup::default(), &[&[0], &[1], &[2]]);
+    for node in &three[1..] {
+        *node.fake.delay.lock().unwrap() = ms(3000);
+    }
+    let all = group.oracle(&group.ends(), |partition| partition == 0);
+    let mut page = Ask { partial: true, timeout: ms(300), query: Query::new().limit(100), ..ask() };
+    let first = three[0].nodes.scan(&page).unwrap();
+    assert_eq!(missing(&first), [1, 2]);
+    let mut met = ids(&first);
+    assert!((50..100).contains(&met.len()), "{} rows", met.len());
+    page.cursor = first.cursor;
+    met.extend(ids(&three[0].nodes.scan(&page).unwrap()));
+    assert_eq!(met, all[..met.len()]);
+}
+
 /// An owner that restores one partition answers for its others in time.
 #[test]
 fn a_partial_answer_lacks_only_the_partition_that_is_behind() {

@@ -94,6 +94,14 @@ fn nodes_die_while_a_table_is_made() {
 /// The next table is due before all removed nodes that the last one replaced are retired.
 #[test]
 fn tables_that_are_due_at_once_lose_no_removed_nodes() {
+    // Heights are random: now and then the first table is due after a few removals.
+    let mut rounds = (0..50).map(|_| tables_due_at_once());
+    let (begun, left) = rounds.find(|(begun, _)| *begun > 4_000).expect("some table is due late");
+    assert!(left < begun / 4, "{left} of {begun} bytes are still held");
+}
+
+/// The bytes of removed nodes that are held when the second table is due, and in the end.
+fn tables_due_at_once() -> (usize, usize) {
     const COLLECTED: &str = "skiplist.shortcuts.collected";
     let index = SkipList::<u64, u64>::new();
     (0..KEYS * 4).for_each(|key| assert_eq!(index.insert(&key, &key), Ok(None)));
@@ -120,13 +128,12 @@ fn tables_that_are_due_at_once_lose_no_removed_nodes() {
         maker.join().unwrap();
         begun
     });
-    assert!(begun > 4_000, "more nodes than one change of the list retires");
     index.remove_all(0..KEYS * 2);
     // Changes enough for many tables of an empty list.
     for key in 0..KEYS {
         assert_eq!(index.insert(&key, &key), Ok(None));
         assert_eq!(index.remove(&key), Some(key));
     }
-    assert!(held() < begun / 4, "{} of {begun} bytes are still held", held());
     index.validate().unwrap();
+    (begun, held())
 }

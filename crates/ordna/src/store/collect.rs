@@ -94,6 +94,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// a caller that is told of none finds those of the others gone.
     fn expire(&self) -> usize {
         let now = self.time.now();
+        point("store.expire.begins");
         let _turn = turn(&self.deadlines);
         let due = self.deadlines.due(now, DUE);
         self.wake_again();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ordna::backup::{OpenOptions, Sync};
 use ordna::{Change, OrderedIndex, Put, Store, Write};
 #[cfg(debug_assertions)]
-use ordna_base::sync::schedule::held;
+use ordna_base::sync::schedule::Schedule;
 
 use super::damage::last_segment;
 use super::disk::Model;
@@ -98,13 +98,22 @@ fn a_removed_range_is_repeated_between_the_writes_around_it() {
 #[test]
 #[cfg(debug_assertions)]
 fn a_write_of_a_key_waits_until_the_one_before_is_appended() {
+    const DONE: &str = "log.write.done";
+    const BEGINS: &str = "log.write.begins";
     let disk = Model::new();
     let store = open(&disk, Sync::Never);
+    let schedule = &Schedule::new();
+    schedule.hold("first", DONE);
+    schedule.hold("second", BEGINS);
     thread::scope(|scope| {
-        held("log.write.done", || store.insert(&1, &1).unwrap()).meanwhile(|| {
-            scope.spawn(|| store.insert(&1, &2).unwrap());
-            thread::sleep(Duration::from_millis(30));
-        })
+        let insert = |value: u64| _ = store.insert(&1, &value).unwrap();
+        scope.spawn(move || schedule.enroll("first", || insert(1)));
+        schedule.wait_held("first", DONE);
+        scope.spawn(move || schedule.enroll("second", || insert(2)));
+        schedule.wait_held("second", BEGINS);
+        schedule.release("second", BEGINS);
+        thread::sleep(Duration::from_millis(30));
+        schedule.release("first", DONE);
     });
     assert_eq!(store.get(&1), Some(2));
     drop(store);

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use ordna::{Options, Store};
 use ordna_base::OrderedIndex;
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::{Schedule, held};
 
 /// Expired keys go by themselves, at their time.
 #[test]
@@ -172,11 +174,25 @@ fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     assert_eq!(store.validate().unwrap().entries, 0);
 }
 
-/// A store whose clock is `hands`, with so many collectors.
+/// A clock that a test sets, and the looks of collectors at it.
 #[cfg(debug_assertions)]
-fn with_hands(hands: &std::sync::Arc<AtomicU64>, collectors: usize) -> Store<u64, u64> {
+#[derive(Default)]
+struct Hands {
+    now: AtomicU64,
+    looks: AtomicU64,
+}
+
+/// A store with this clock.
+#[cfg(debug_assertions)]
+fn with_hands(hands: &std::sync::Arc<Hands>, collectors: usize) -> Store<u64, u64> {
     let hands = std::sync::Arc::clone(hands);
-    let clock = move || hands.load(Ordering::SeqCst);
+    let clock = move || {
+        let now = hands.now.load(Ordering::SeqCst);
+        if std::thread::current().name() == Some("ordna collector") {
+            hands.looks.fetch_add(1, Ordering::SeqCst);
+        }
+        now
+    };
     Store::with_options(Options::new().collectors(collectors).clock(clock))
 }
 
@@ -185,24 +201,30 @@ fn with_hands(hands: &std::sync::Arc<AtomicU64>, collectors: usize) -> Store<u64
 #[cfg(debug_assertions)]
 fn a_collection_waits_for_the_thread_that_removes_expired_keys() {
     use std::sync::atomic::AtomicBool;
-    let hands = std::sync::Arc::default();
+    const BEGINS: &str = "store.expire.begins";
+    let hands = std::sync::Arc::<Hands>::default();
     let store = with_hands(&hands, 0);
     store.insert_until(&1, &1, 10).unwrap();
-    hands.store(10, Ordering::SeqCst);
-    let released = AtomicBool::new(false);
+    hands.now.store(10, Ordering::SeqCst);
+    let (schedule, released) = (Schedule::new(), AtomicBool::new(false));
+    schedule.hold("first", "store.expire.due");
+    schedule.hold("second", BEGINS);
     std::thread::scope(|scope| {
-        let collect = || store.collect_garbage();
-        let first = ordna_base::sync::schedule::held("store.expire.due", collect);
-        let mut late = None;
-        first.meanwhile(|| {
-            late = Some(scope.spawn(|| {
+        let first = scope.spawn(|| schedule.enroll("first", || store.collect_garbage()));
+        schedule.wait_held("first", "store.expire.due");
+        let second = scope.spawn(|| {
+            schedule.enroll("second", || {
                 store.collect_garbage();
                 released.load(Ordering::SeqCst)
-            }));
-            std::thread::sleep(Duration::from_millis(30));
-            released.store(true, Ordering::SeqCst);
+            })
         });
-        assert!(late.unwrap().join().unwrap(), "an expired key was left behind a collection");
+        schedule.wait_held("second", BEGINS);
+        schedule.release("second", BEGINS);
+        std::thread::sleep(Duration::from_millis(30));
+        released.store(true, Ordering::SeqCst);
+        schedule.release("first", "store.expire.due");
+        first.join().unwrap();
+        assert!(second.join().unwrap(), "an expired key was left behind a collection");
     });
     assert_eq!(store.statistics().items, 0);
 }
@@ -211,28 +233,30 @@ fn a_collection_waits_for_the_thread_that_removes_expired_keys() {
 #[test]
 #[cfg(debug_assertions)]
 fn a_collector_that_found_no_deadline_beside_a_look_is_woken() {
-    let (hands, patience) = (std::sync::Arc::default(), Duration::from_secs(10));
+    let hands = std::sync::Arc::<Hands>::default();
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !done() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "not {what}");
+            std::thread::yield_now();
+        }
+    };
     let store = with_hands(&hands, 1);
     store.insert_until(&1, &1, 60_000).unwrap();
     store.insert_until(&2, &2, 60_010).unwrap();
-    // The collector sleeps until the first deadline by then, and is not told that it has come.
-    std::thread::sleep(Duration::from_millis(100));
-    hands.store(60_000, Ordering::SeqCst);
-    ordna_base::sync::schedule::held("store.due.looks", || store.collect_garbage()).meanwhile(
-        || {
-            // Wakes the collector, which finds no deadline.
-            let snapshot = store.snapshot();
-            store.insert(&3, &3).unwrap();
-            drop(snapshot);
-            std::thread::sleep(Duration::from_millis(100));
-        },
-    );
-    hands.store(60_010, Ordering::SeqCst);
-    let begun = Instant::now();
-    while store.statistics().items > 1 {
-        assert!(begun.elapsed() < patience, "{:?}", store.statistics());
-        std::thread::yield_now();
-    }
+    // It then sleeps for the minute until the first deadline, and is not told that it has come.
+    wait_until("looked", &|| hands.looks.load(Ordering::SeqCst) > 0);
+    hands.now.store(60_000, Ordering::SeqCst);
+    held("store.due.looks", || store.collect_garbage()).meanwhile(|| {
+        // Wakes the collector, which frees the undo record and finds no deadline.
+        let snapshot = store.snapshot();
+        store.insert(&3, &3).unwrap();
+        drop(snapshot);
+        wait_until("freed", &|| store.statistics().dead == 0);
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    hands.now.store(60_010, Ordering::SeqCst);
+    wait_until("expired", &|| store.statistics().items == 1);
 }
 
 #[cfg(unix)]

@@ -761,7 +761,7 @@ fn a_split_beside_the_end_of_undo_records() {
     assert!(content(&again).into_iter().eq([(0, 7), (10, 8), (15, 1), (20, 9), (30, 10)]));
 }
 
-/// A reader at a snapshot that has a death of before a split and a link of behind it follows none.
+/// A reader that loads the death before a split and the list's head after it follows no link.
 #[test]
 fn a_reader_between_a_death_and_its_link_meets_a_split() {
     let store = Words::with_options(tiny(4));

@@ -402,6 +402,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Log<K> {
             group.count += lane.count;
             return Ok(());
         }
+        point("log.write.begins");
         let position = match scope {
             Scope::Key(key) => {
                 let Some(stripe) = self.stripes.get(stripe_of(key)) else { return Ok(()) };
