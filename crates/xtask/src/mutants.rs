@@ -159,8 +159,8 @@ fn count() -> Outcome {
     let tried = page::rows("mutations")?;
     let mut counts: BTreeMap<String, [usize; 3]> = BTreeMap::new();
     for group in groups()? {
-        for (at, mistake) in group.mistakes.iter().enumerate() {
-            let row = tried.get(&key(&group, at + 1));
+        for nth in 1..=group.mistakes.len() {
+            let row = tried.get(&key(&group, nth));
             let result = row.and_then(|row| row.rsplit(" | ").next());
             let column = match result {
                 None | Some("**nothing**") => 2,
