@@ -19,7 +19,7 @@ const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
 cargo xtask asan --share      do so for the store's tests and this commit's share of the other structures'
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
-cargo xtask faults --share    do so for this commit's share, a tenth, and for the areas that it touches
+cargo xtask faults --share    do so for this commit's share (a tenth) and the areas it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
 cargo xtask kafka [start]     start a Kafka broker on 127.0.0.1:19092 (stop, kill, wipe: its end)
 cargo xtask kafka sample      start it, and fill the topic `places` with sample documents

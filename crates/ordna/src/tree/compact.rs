@@ -41,8 +41,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if !self.is_sparse() || self.compacting.swap(true, Ordering::Acquire) {
             return;
         }
-        // Not cleared again: removals that come meanwhile call for the next compaction. So do merges of
-        // this one; the next one then finds none.
+        // This is the only clear: removals beside a compaction call for the next one. The merges
+        // below call for it too; it then finds none.
         self.sparse.store(false, Ordering::Relaxed);
         // Merges first: they decide how many leaves need a place.
         self.for_each_leaf(collector, |leaf, guard| while self.absorb_next(leaf, guard) {});

@@ -259,8 +259,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         false
     }
 
-    /// What the leaf's list says about the key at a snapshot that lives. The caller has read the slot
-    /// before, and validates both.
+    /// What the leaf's list says about the key at a snapshot that lives. The caller has read the
+    /// slot before, and validates both.
     #[inline]
     pub fn at_snapshot(
         &self,
@@ -330,9 +330,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         true
     }
 
-    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. With byte
-    /// strings the list owns the record of the state from now on. The youngest snapshot that does
-    /// not see the change is `seen_by`. Returns the bytes that this took.
+    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. With
+    /// byte strings the list owns the record of the state from now on. The youngest snapshot that
+    /// does not see the change is `seen_by`. Returns the bytes that this took.
     pub fn push(
         &self,
         leaf: Leaf<K, V>,
@@ -507,8 +507,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         self.drop_replaced(&divided);
     }
 
-    /// Whether the two leaves together have more than `limit` records; an image counts as the number
-    /// of its keys. O(`limit`).
+    /// Whether the two leaves together have more than `limit` records; an image counts as the
+    /// number of its keys. O(`limit`).
     pub fn are_beyond(&self, leaves: [Leaf<K, V>; 2], limit: usize) -> bool {
         let horizon = self.horizon();
         let mut left = limit + 1;
@@ -551,8 +551,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             })
     }
 
-    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives or will
-    /// live, and no writer is in a term up to it. Returns the bytes given back.
+    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives or
+    /// will live, and no writer is in a term up to it. Returns the bytes given back.
     pub fn free(&self, horizon: u64, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == 0 {
             return 0;
@@ -571,7 +571,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
                 self.chunks.fetch_sub(held.chunks, Ordering::Release);
             }
         }
-        // SAFETY: no thread follows a link to them from now on (invariant 2); older guards keep them.
+        // SAFETY: no thread follows a link to them from now on (invariant 2), and guards of before
+        // keep them.
         unsafe { gone.retire(guard) };
         let unpaid = self.unpaid.swap(0, Ordering::Relaxed);
         self.unpaid.fetch_add(unpaid.saturating_sub(freed), Ordering::Relaxed);
