@@ -81,6 +81,12 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
+/// Waits until this thread of a scope has ended, its thread-locals dropped too, and passes a panic
+/// on. A scope alone waits for the closures only: their threads may outlive it by a moment.
+pub fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// A named stop at which a test can hold a thread. Does nothing without `debug_assertions`.
 #[doc(hidden)]
 #[cfg(not(debug_assertions))]

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ordna_base::sync::{fault, handed_on, point};
+use ordna_base::sync::{fault, handed_on, joined, point};
 
 use super::codec::{StoredKey, StoredValue, encode_put};
 use super::delta::{Delta, close};
@@ -331,12 +331,16 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
         };
         thread::scope(|scope| {
             // Not the calling thread: its priority is the caller's.
-            for number in 0..self.options.workers.min(self.bounds.len() + 1) {
+            let start = |_| {
                 let builder = thread::Builder::new().name("ordna backup".to_owned());
-                if builder.spawn_scoped(scope, handed_on(spawned)).is_err() && number == 0 {
-                    work();
-                }
+                builder.spawn_scoped(scope, handed_on(spawned)).ok()
+            };
+            let workers = self.options.workers.min(self.bounds.len() + 1);
+            let threads: Vec<_> = (0..workers).map_while(start).collect();
+            if threads.is_empty() {
+                work();
             }
+            threads.into_iter().for_each(joined);
         });
         if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             return Err(error);

@@ -5,7 +5,6 @@
 
 use std::borrow::Borrow;
 use std::iter;
-use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
@@ -14,6 +13,7 @@ use super::entry::Put;
 use super::handle::Store;
 use super::options::Options;
 use crate::tree::{FOREVER, Run, Sizes, Tree};
+use ordna_base::sync::joined;
 use ordna_base::{Error, Key, Value};
 
 /// Items that do not expire.
@@ -78,7 +78,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             let mut runs = build();
             for other in others {
                 // A panic is that of the caller's iterator.
-                runs.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                runs.extend(joined(other));
             }
             runs
         });

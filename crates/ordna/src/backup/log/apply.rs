@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, joined};
 
 use super::super::codec::{Record, StoredKey, StoredValue};
 use super::hash;
@@ -75,11 +75,12 @@ where
         let start = |_| {
             let (queue, taken) = sync_channel(AHEAD);
             let builder = thread::Builder::new().name("ordna replay".to_owned());
-            builder.spawn_scoped(scope, move || work(taken)).is_ok().then_some(queue)
+            builder.spawn_scoped(scope, move || work(taken)).ok().map(|thread| (queue, thread))
         };
-        let queues: Vec<SyncSender<Work>> = (0..workers).filter_map(start).collect();
-        // A send fails if its worker panicked; the scope passes the panic on.
-        read(&mut |payload, records| {
+        let (queues, threads): (Vec<SyncSender<Work>>, Vec<_>) =
+            (0..workers).filter_map(start).unzip();
+        // A send fails if its worker panicked; the join passes the panic on.
+        let done = read(&mut |payload, records| {
             check()?;
             let payload = Arc::new(payload);
             let mut parts: Vec<Vec<Record>> = vec![Vec::new(); queues.len()];
@@ -110,7 +111,10 @@ where
             }
             send(&mut parts);
             Ok(())
-        })
+        });
+        drop(queues);
+        threads.into_iter().for_each(joined);
+        done
     });
     (done, check())
 }
