@@ -87,7 +87,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         while self.expire() > 0 {}
         self.free_undo(true);
         self.collector.pin().flush();
-        self.tree.compact(&self.collector);
+        self.compact();
+    }
+
+    /// Compacts the tree if it is sparse, and has the thread go on if it became so meanwhile.
+    fn compact(&self) {
+        if self.tree.compact(&self.collector) {
+            self.collection.wake();
+        }
     }
 
     /// Removes expired keys, up to a number. Returns how many were looked at. One caller at a time:
@@ -127,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tended for Engine<K, V> {
         let _attendance = Attendance(&self.collection.unattended);
         self.free_undo(true);
         self.collection.compacting.store(false, Ordering::Relaxed);
-        self.tree.compact(&self.collector);
+        self.compact();
         let earliest = self.deadlines.earliest();
         if earliest == u64::MAX {
             return None;

@@ -11,7 +11,7 @@ use std::borrow::Borrow;
 
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{notice, point};
+use ordna_base::sync::{fault, notice, point};
 use ordna_base::{Key, Value};
 
 use super::Tree;
@@ -36,10 +36,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Merges neighbours that fit, and moves the leaves of the emptiest slabs to others, if slabs
-    /// are sparse. O(n). One thread at a time; another one returns at once.
-    pub fn compact(&self, collector: &Collector) {
-        if !self.is_sparse() || self.compacting.swap(true, Ordering::Acquire) {
-            return;
+    /// are sparse. O(n). One thread at a time; another one returns at once. Returns whether removals,
+    /// or the merges, have called for another compaction meanwhile.
+    pub fn compact(&self, collector: &Collector) -> bool {
+        // Release: the thread that compacts sees the call of a thread that it turns away.
+        if !self.is_sparse() || self.compacting.swap(true, Ordering::AcqRel) {
+            return false;
         }
         // This is the only clear: removals beside a compaction call for the next one. The merges
         // below call for it too; it then finds none.
@@ -51,9 +53,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if notice!("tree.compact.moves", is_worth_it) {
             self.for_each_leaf(collector, |leaf, guard| self.move_next(leaf, guard));
         }
+        point("tree.compact.moved");
         self.pool.end_compaction();
-        self.compacting.store(false, Ordering::Release);
+        if fault!("tree.compact.keeps_calls") {
+            self.sparse.store(false, Ordering::Relaxed);
+        }
+        self.compacting.swap(false, Ordering::AcqRel);
         collector.pin().flush();
+        self.is_sparse()
     }
 
     /// Calls `each` with every leaf from left to right; leaves that split meanwhile may be left

@@ -2,8 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(debug_assertions)]
+use ordna::Options;
 use ordna::Store;
 use ordna_base::OrderedIndex;
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::held;
 use ordna_testkit::random::Random;
 
 /// Nine of ten keys go, at random places: what stays takes at most twice what a store of the rest
@@ -39,4 +43,28 @@ fn random_removals_give_memory_back() {
     }
     assert_eq!(store.validate().unwrap().entries, rest.len());
     assert!(rest.iter().all(|key| store.get(key) == Some(*key)));
+}
+
+/// A compaction has merged and moved leaves; before it ends, removals leave others sparse. The next
+/// one finds these.
+#[cfg(debug_assertions)]
+#[test]
+fn removals_beside_a_compaction_call_for_the_next_one() {
+    const KEYS: u64 = 1_500_000;
+    let filled = |keys: &mut dyn Iterator<Item = u64>| {
+        let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+        keys.for_each(|key| _ = store.insert(&key, &key).unwrap());
+        store
+    };
+    let stays = |key: &u64| key % 10 == 0;
+    let store = filled(&mut (0..KEYS));
+    let remove =
+        |from, to| (from..to).filter(|key| !stays(key)).for_each(|key| _ = store.remove(&key));
+    remove(0, KEYS / 2);
+    held("tree.compact.moved", || store.collect_garbage()).meanwhile(|| remove(KEYS / 2, KEYS));
+    store.collect_garbage();
+    let live = filled(&mut (0..KEYS).filter(stays)).memory_usage().total();
+    let left = store.memory_usage();
+    assert!(left.total() <= 2 * live, "{left:?} for {live} bytes that are live");
+    assert_eq!(store.validate().unwrap().entries as u64, KEYS / 10);
 }
