@@ -7,6 +7,7 @@
 //! run ([`crate::sweep`]): while threads write, a read may find any of several.
 
 use std::borrow::Borrow;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ordna_base::Key;
@@ -32,6 +33,8 @@ fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
 
 /// The part of a value that is its version.
 const VERSION: u64 = 0xFF << 32;
+/// Scans whose answers wait for the ranks to be fetched: none is a cache miss in the next scan.
+const UNSETTLED: usize = 4;
 
 /// The value of the key at a position, in one of 256 versions.
 pub fn value<K: Key + ?Sized>(key: &K, position: usize, version: u8) -> u64 {
@@ -195,7 +198,7 @@ pub struct Checker<'j, 'a, K: Key + ?Sized> {
     turn: usize,
     /// The key that the scan returned last.
     last: Option<K::Owned>,
-    scanned: Option<Scanned>,
+    scanned: VecDeque<Scanned>,
     positions: Vec<usize>,
     keys: Vec<&'j K>,
     pairs: Vec<(&'j K, u64)>,
@@ -220,7 +223,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
             latest,
             turn: 0,
             last: None,
-            scanned: None,
+            scanned: VecDeque::with_capacity(UNSETTLED + 1),
             positions: Vec::new(),
             keys: Vec::new(),
             pairs: Vec::new(),
@@ -326,7 +329,6 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         start: usize,
         limit: usize,
     ) -> Result<(), String> {
-        self.settle()?;
         let Self { job, last, .. } = self;
         let (loaded, all) = (job.loaded, job.keys.len());
         let (mut count, mut of_loaded, mut furthest) = (0, 0, start);
@@ -358,13 +360,19 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
             let rank = job.ranks.and_then(|ranks| ranks.get(position));
             prefetch(rank.map_or(std::ptr::null(), std::ptr::from_ref));
         }
-        self.scanned = Some(Scanned { start, limit, count, of_loaded, furthest });
+        self.scanned.push_back(Scanned { start, limit, count, of_loaded, furthest });
+        self.settle(UNSETTLED)
+    }
+
+    /// Compares the answers of scans, but for the last ones, with the ranks of the keys.
+    pub fn settle(&mut self, but: usize) -> Result<(), String> {
+        while self.scanned.len() > but {
+            self.scanned.pop_front().map_or(Ok(()), |scanned| self.compare(scanned))?;
+        }
         Ok(())
     }
 
-    /// Compares the answer of the last scan with the ranks of the keys.
-    pub fn settle(&mut self) -> Result<(), String> {
-        let Some(scanned) = self.scanned.take() else { return Ok(()) };
+    fn compare(&self, scanned: Scanned) -> Result<(), String> {
         let Scanned { start, limit, count, of_loaded, furthest } = scanned;
         let wrong = |what: String| Err(wrong("a scan", key_at(self.job, start)?, what));
         let rank = |position: usize| self.job.ranks.and_then(|ranks| ranks.get(position)).copied();

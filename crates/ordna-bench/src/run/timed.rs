@@ -204,6 +204,6 @@ fn one_thread<K: Key + ?Sized>(
         }
     }
     let end = Instant::now();
-    checker.settle()?;
+    checker.settle(0)?;
     Ok(ThreadFigures { begin, end, done: at, latency, calls: checker.calls })
 }
