@@ -27,7 +27,7 @@ use ordna_base::{Key, Value};
 
 use super::Tree;
 use super::leaf::Leaf;
-use super::walk::Stretch;
+use super::walk::{Part, Stretch};
 
 /// Leaves that a count reads in one reading section.
 const SECTION: usize = 1024;
@@ -156,7 +156,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         continue;
                     }
                 }
-                if self.read(leaf, snapshot, true, usize::MAX, false, &mut stretch).is_err() {
+                let part = Part {
+                    ascending: true,
+                    wanted: usize::MAX,
+                    goes_on: false,
+                    lower: Bound::Unbounded,
+                };
+                if self.read(leaf, snapshot, &part, &mut stretch).is_err() {
                     break;
                 }
                 let begin =

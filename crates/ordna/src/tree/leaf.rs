@@ -14,6 +14,7 @@
 //! | 0 | 64 | lock, next leaf, slots in use, undo list and its largest death, upper fence, anchor, deadlines |
 //! | 64 | 64 | the order of the slots, and the version it is of |
 //! | 128 | 64 each | integers: for each bucket a line of keys and a line of words; byte strings: a line of words |
+//! | 576 | 64 | byte strings: briefs of the keys in the order of the slots |
 //!
 //! A *word* is the value if key and value are integers, else the address of a record. With
 //! byte-string keys its upper 16 bits are a tag from the key's hash. So a reader that knows key and
@@ -33,6 +34,8 @@
 
 #![expect(unsafe_code, reason = "lays out leaves")]
 
+mod ordered;
+
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
@@ -42,7 +45,7 @@ use ordna_base::reclaim::Retire;
 use ordna_base::record::Record;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::slabs::Pool;
-use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use ordna_base::sync::{VersionLock, check, point};
 use ordna_base::{Key, Value};
 
@@ -54,6 +57,10 @@ const SLOT_BITS: u64 = (1 << SLOTS) - 1;
 const POOLED: u64 = 1 << 63;
 /// Bits of a word that are a record's address. Linux and macOS give programs 47 or 48.
 pub const ADDRESS: u64 = (1 << 48) - 1;
+/// Bytes of a record that are fetched ahead at most.
+const MOST_AHEAD: usize = 256;
+/// Bytes of a key, where nothing is known of it: those of a record end in its second line.
+pub const USUAL_KEY: usize = 64;
 /// No deadline.
 pub const FOREVER: u64 = u64::MAX;
 
@@ -175,7 +182,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
-    const LINES: usize = if K::HEAD_IS_KEY { 2 * BUCKETS } else { BUCKETS };
+    const LINES: usize = if K::HEAD_IS_KEY { 2 * BUCKETS } else { BUCKETS + 1 };
 
     /// An entry's share of its leaf at the usual fill, in bytes.
     pub const SHARE: usize = Self::LAYOUT.size() * 4 / (SLOTS * 3);
@@ -598,12 +605,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// A copy of the entries; to be validated before anything is made of it.
     pub fn image(self) -> Image<K, V> {
         let mut image = Image::empty();
-        self.copy_to(&mut image);
+        let _ = self.copy_to(&mut image);
         image
     }
 
-    /// Copies the entries; to be validated before anything is made of them.
-    pub fn copy_to(self, image: &mut Image<K, V>) {
+    /// Copies the entries; to be validated before anything is made of them. Returns the slots that
+    /// they stood in.
+    pub fn copy_to(self, image: &mut Image<K, V>) -> u64 {
         let Image { keys, words, deadlines, .. } = image;
         let used = self.used();
         *deadlines = self.has_deadlines().then(|| Box::new([FOREVER; SLOTS]));
@@ -625,62 +633,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
         point("tree.leaf.entries_copied");
         (image.count, image.next, image.high) = (count, self.next(), self.high());
-    }
-
-    /// The order of an image that was read at `version`: as published, or computed and published.
-    pub fn order(
-        self,
-        image: &Image<K, V>,
-        version: u64,
-        simd: InstructionSet,
-    ) -> [u8; order::MOST] {
-        // 0 is the number of no version.
-        let number = version + 1;
-        self.published_order(number).unwrap_or_else(|| {
-            let places = image.sorted(simd);
-            self.publish_order(&places, number);
-            places
-        })
-    }
-
-    /// The order with this number, if it is published.
-    fn published_order(self, number: u64) -> Option<[u8; order::MOST]> {
-        let words = &self.header().order;
-        if words[BUCKETS].load(Ordering::Acquire) == number {
-            let mut places = [0; order::MOST];
-            for (eight, word) in places.chunks_exact_mut(8).zip(&words[..BUCKETS]) {
-                eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-            }
-            fence(Ordering::Acquire);
-            if words[BUCKETS].load(Ordering::Relaxed) == number {
-                return Some(places);
-            }
-        }
-        None
-    }
-
-    /// Publishes the order of the version `number` − 1. Racing threads of one version write the
-    /// same; a thread that comes late for its version finds another number or is overtaken.
-    fn publish_order(self, places: &[u8; order::MOST], number: u64) {
-        const BUSY: u64 = u64::MAX;
-        let words = &self.header().order;
-        let seen = words[BUCKETS].load(Ordering::Relaxed);
-        // Versions grow: an order of a later one stays.
-        if seen == BUSY || seen >= number {
-            return;
-        }
-        let taken =
-            words[BUCKETS].compare_exchange(seen, BUSY, Ordering::Acquire, Ordering::Relaxed);
-        if taken.is_err() {
-            return;
-        }
-        // Pairs with the fence in `order`: a reader that sees a new place sees `BUSY` or later.
-        fence(Ordering::Release);
-        for (eight, word) in places.chunks_exact(8).zip(&words[..BUCKETS]) {
-            let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-            word.store(eight, Ordering::Relaxed);
-        }
-        words[BUCKETS].store(number, Ordering::Release);
+        used
     }
 
     /// Bytes of the anchor and the deadlines.
@@ -749,7 +702,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
         if K::HEAD_IS_KEY {
             return order::of_integers(&self.keys[..self.count], simd);
         }
-        self.prefetch_records(0..self.count as u8);
+        self.prefetch_records(0..self.count as u8, USUAL_KEY);
         let key = |at: u8| {
             // A torn image may hold an empty word; its order is thrown away.
             Leaf::<K, V>::record(self.words[usize::from(at)]).map_or(&[][..], |record| {
@@ -760,18 +713,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
         order::of_strings(self.count, |at| key(at).head(), |_| (), key, simd)
     }
 
-    /// Asks for the records at these positions: for the first lines of each one.
-    pub fn prefetch_records(&self, positions: impl Iterator<Item = u8>) {
+    /// Asks for the records at these positions, up to the end of a key of `len` bytes.
+    #[inline]
+    pub fn prefetch_records(&self, positions: impl Iterator<Item = u8>, len: usize) {
         if is_inline::<K, V>() {
             return;
         }
+        let size = Record::<K, V>::size_with_key(len);
         for at in positions {
-            let address = (self.words[usize::from(at)] & ADDRESS) as usize;
-            prefetch(ptr::with_exposed_provenance::<u8>(address));
-            if !K::HEAD_IS_KEY {
-                // Keys of a leaf often differ behind the first line only.
-                prefetch(ptr::with_exposed_provenance::<u8>(address + 64));
+            let record = Leaf::<K, V>::address(self.words[usize::from(at)]);
+            for line in (0..size.min(MOST_AHEAD)).step_by(64) {
+                prefetch(record.wrapping_add(line));
             }
+            prefetch(record.wrapping_add(size - 1));
         }
     }
 }

@@ -11,7 +11,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
@@ -19,7 +19,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Image, Leaf};
+use super::leaf::{Entry, FOREVER, Image, Leaf, USUAL_KEY, is_inline};
 use super::search::LeafAddress;
 use super::undo::{Reading, State};
 use super::{RETRIES, Tree};
@@ -30,12 +30,21 @@ pub const SECTION: usize = 12;
 /// Walks that want more entries than this fetch the next leaf ahead: they mostly reach it.
 const AHEAD: usize = 24;
 
+/// Records that are fetched ahead of the one that the visitor sees.
+const RECORDS_AHEAD: usize = 12;
+
 /// The entries of one leaf, in order, as of a view.
 pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) image: Image<K, V>,
     pub(super) order: [u8; ordna_base::order::MOST],
     /// The entries at a snapshot, where they differ from the image.
     pub(super) at_snapshot: Option<Vec<Entry>>,
+    /// Whether the image is in order, and all that there is to know.
+    plain: bool,
+    /// Bytes of the walk's bound: other keys are about as long.
+    key_len: usize,
+    /// Where the walk's lower bound lies, most probably.
+    guess: (usize, usize),
     /// The anchor, for walks downwards.
     anchor: Option<K::Owned>,
 }
@@ -43,7 +52,15 @@ pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
     pub(super) fn empty() -> Self {
         let order = [0; ordna_base::order::MOST];
-        Self { image: Image::empty(), order, at_snapshot: None, anchor: None }
+        Self {
+            image: Image::empty(),
+            order,
+            at_snapshot: None,
+            plain: false,
+            key_len: USUAL_KEY,
+            guess: (0, 0),
+            anchor: None,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,9 +74,51 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
         }
     }
 
+    /// Calls `show` with the entries at these positions until it breaks. The caller wants at most
+    /// `wanted`: their records are fetched ahead, so their misses overlap with what `show` does.
+    #[inline]
+    fn try_for_each(
+        &self,
+        range: Range<usize>,
+        wanted: usize,
+        mut show: impl FnMut(Entry) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if is_inline::<K, V>() && self.plain {
+            let (keys, words) = (&self.image.keys[range.clone()], &self.image.words[range]);
+            let entry = |(key, word): (&u64, &u64)| (*key, *word);
+            let mut entries = keys.iter().zip(words).map(entry);
+            return entries
+                .try_for_each(|(key, word)| show(Entry { key, word, deadline: FOREVER }));
+        }
+        let end = range.end.min(range.start.saturating_add(wanted)).min(self.image.count);
+        range.into_iter().try_for_each(|at| {
+            if let Some(ahead) = self.order[..end].get(at + RECORDS_AHEAD) {
+                self.image.prefetch_records(std::iter::once(*ahead), self.key_len);
+            }
+            show(self.entry(at))
+        })
+    }
+
+    /// How many entries are outside of the lower bound.
+    fn begin(&self, lower: Bound<&K>) -> usize {
+        let is_within = |key: &K| !is_below(key, lower);
+        let is_within_at = |at| Leaf::<K, V>::with_key(&self.entry(at), is_within);
+        // Entries elsewhere are not read if the guess is right.
+        let (low, high) = (self.guess.0.min(self.len()), self.guess.1.min(self.len()));
+        let right =
+            (high == self.len() || is_within_at(high)) && (low == 0 || !is_within_at(low - 1));
+        let right = check!("tree.walk.checks_guess", right);
+        self.partition_of(if right { low..high } else { 0..self.len() }, is_within)
+    }
+
     /// How many entries come before the first for which `reached` holds.
     pub(super) fn partition(&self, reached: impl Fn(&K) -> bool) -> usize {
-        let (mut low, mut high) = (0, self.len());
+        self.partition_of(0..self.len(), reached)
+    }
+
+    /// [`Stretch::partition`] if the result lies within these positions.
+    fn partition_of(&self, at: Range<usize>, reached: impl Fn(&K) -> bool) -> usize {
+        let (mut low, mut high) = (at.start, at.end);
         while low < high {
             let middle = (low + high) / 2;
             let reached = Leaf::<K, V>::with_key(&self.entry(middle), &reached);
@@ -67,6 +126,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
         }
         low
     }
+}
+
+/// What a walk wants of a leaf.
+pub(super) struct Part<'a, K: ?Sized> {
+    pub(super) ascending: bool,
+    /// Entries at most.
+    pub(super) wanted: usize,
+    /// The walk returned entries of the leaf before it.
+    pub(super) goes_on: bool,
+    /// Of integers only entries within this bound are read.
+    pub(super) lower: Bound<&'a K>,
 }
 
 fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &Entry, other: &Entry) -> Order {
@@ -106,10 +176,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let mut left = span.limit;
         let mut from = span.from;
         let mut stretch = Stretch::empty();
-        let mut goes_on = false;
         loop {
             let guard = collector.pin();
             section();
+            let mut goes_on = false;
             let mut leaf = if let Some(place) = from.take() {
                 Self::leaf_at(place)
             } else if ascending {
@@ -117,48 +187,69 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             } else {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
             };
+            // The last entry of an ascending walk in this section; the guard keeps its record.
+            let mut behind: Option<Entry> = None;
             for _ in 0..SECTION {
-                if self.read(leaf, snapshot, ascending, left, goes_on, &mut stretch).is_err() {
-                    break;
-                }
+                let first = lower.as_ref().map(Borrow::borrow);
+                let read = Self::with_lower(behind.as_ref(), first, |lower| {
+                    let part = Part { ascending, wanted: left.max(1), goes_on, lower };
+                    let more = self.read(leaf, snapshot, &part, &mut stretch)?;
+                    Ok::<_, Obsolete>((more, if ascending { stretch.begin(lower) } else { 0 }))
+                });
+                let Ok((more, mut begin)) = read else { break };
                 goes_on = true;
                 point("tree.walk.read");
-                if !ascending && !Self::reaches(&stretch, upper.as_ref().map(Borrow::borrow)) {
-                    // Keys below the bound went to the right before the leaf was read.
-                    let Some(next) = stretch.image.next else { break };
-                    leaf = next;
-                    continue;
+                let last_key = upper.as_ref().map(Borrow::borrow);
+                if !ascending {
+                    if !Self::reaches(&stretch, last_key) {
+                        // Keys below the bound went to the right before the leaf was read.
+                        let Some(next) = stretch.image.next else { break };
+                        leaf = next;
+                        continue;
+                    }
+                    begin = stretch.partition(|key| !is_below(key, first));
                 }
-                let begin =
-                    stretch.partition(|key| !is_below(key, lower.as_ref().map(Borrow::borrow)));
-                let end =
-                    stretch.partition(|key| is_above(key, upper.as_ref().map(Borrow::borrow)));
-                let mut range = begin..end.max(begin);
-                let mut last = None;
-                while let Some(at) = if ascending { range.next() } else { range.next_back() } {
-                    let entry = stretch.entry(at);
-                    let flow = Leaf::<K, V>::with_key(&entry, |key| {
+                let end = match last_key {
+                    Bound::Unbounded => stretch.len(),
+                    _ => stretch.partition(|key| is_above(key, last_key)),
+                };
+                let (mut last, wanted) = (None, left);
+                let mut show = |entry: Entry| {
+                    left = left.saturating_sub(1);
+                    last = Some(entry);
+                    Leaf::<K, V>::with_key(&entry, |key| {
                         Leaf::<K, V>::with_value(entry.word, |value| {
                             visit(key, value, entry.deadline)
                         })
-                    });
-                    if flow.is_break() {
-                        return;
-                    }
-                    left = left.saturating_sub(1);
-                    last = Some(entry);
+                    })
+                };
+                let range = begin..end.max(begin);
+                let shown = if ascending {
+                    stretch.try_for_each(range, wanted, show)
+                } else {
+                    range.rev().try_for_each(|at| show(stretch.entry(at)))
+                };
+                if shown.is_break() {
+                    return;
                 }
+                let shown_none = last.is_none();
                 if let Some(last) = last.filter(|_| notice!("tree.walk.resumes_behind", true)) {
-                    let key = Leaf::<K, V>::with_key(&last, ToOwned::to_owned);
                     if ascending {
-                        lower = Bound::Excluded(key)
+                        behind = Some(last);
                     } else {
-                        upper = Bound::Excluded(key)
+                        upper = Bound::Excluded(Leaf::<K, V>::with_key(&last, ToOwned::to_owned));
                     }
                 }
                 let done = if ascending { end < stretch.len() } else { begin > 0 };
                 if done {
                     return;
+                }
+                if more {
+                    if shown_none {
+                        // All that was read had been returned before: keys moved to the right.
+                        break;
+                    }
+                    continue;
                 }
                 let next = if ascending {
                     stretch.image.next
@@ -173,17 +264,33 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 };
                 let Some(next) = next else { return };
                 leaf = next;
-                if ascending {
-                    // Leaves without entries are passed too. An anchor that has sunk below the last
-                    // key leads to keys that were returned already.
-                    let anchor = next.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
-                    if let Some(anchor) = anchor
-                        && !is_below(anchor.borrow(), lower.as_ref().map(Borrow::borrow))
-                    {
-                        lower = Bound::Included(anchor);
-                    }
+            }
+            if let Some(last) = behind {
+                lower = Bound::Excluded(Leaf::<K, V>::with_key(&last, ToOwned::to_owned));
+            }
+            if ascending {
+                // Leaves without entries are passed too. An anchor that has sunk below the last
+                // key leads to keys that were returned already.
+                let anchor = leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+                if let Some(anchor) = anchor
+                    && !is_below(anchor.borrow(), lower.as_ref().map(Borrow::borrow))
+                {
+                    lower = Bound::Included(anchor);
                 }
             }
+        }
+    }
+
+    /// Calls `f` with the lower bound of what a walk upwards has not returned: behind the last
+    /// entry of its section, else as given.
+    fn with_lower<R>(
+        behind: Option<&Entry>,
+        lower: Bound<&K>,
+        f: impl FnOnce(Bound<&K>) -> R,
+    ) -> R {
+        match behind {
+            Some(last) => Leaf::<K, V>::with_key(last, |last| f(Bound::Excluded(last))),
+            None => f(lower),
         }
     }
 
@@ -240,17 +347,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Reads a leaf at one moment. `goes_on`: the walk returned entries of the leaf before it.
+    /// Reads a leaf at one moment. Returns whether it has more entries than the walk wants.
     pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
         snapshot: Option<u64>,
-        ascending: bool,
-        wanted: usize,
-        goes_on: bool,
+        part: &Part<'_, K>,
         stretch: &mut Stretch<K, V>,
-    ) -> Result<(), Obsolete> {
+    ) -> Result<bool, Obsolete> {
         let lock = &leaf.header().lock;
+        let Part { ascending, wanted, goes_on, lower } = *part;
         for round in 0.. {
             // A reader that loses too often reads under the lock.
             let held = if round < RETRIES { None } else { Some(lock.lock()?) };
@@ -272,14 +378,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             let reading = Reading(version.map(|version| (lock, version)));
             point("tree.walk.begun");
+            let ordered = version.filter(|_| ascending && snapshot.is_none()).and_then(|version| {
+                // A walk that goes on mostly begins with the first entry.
+                let lower = if goes_on { Bound::Unbounded } else { lower };
+                let most = if K::HEAD_IS_KEY || goes_on { wanted } else { usize::MAX };
+                let number = version.number();
+                leaf.copy_ordered(number, (lower, most), self.simd, &mut stretch.image)
+            });
             let at_image = snapshot.is_some_and(|snapshot| {
                 self.log.whole_at(leaf, snapshot, reading, |old| old.copy_to(&mut stretch.image))
             });
             point("tree.walk.image_sought");
+            let mut used = 0;
             if at_image {
                 (stretch.image.next, stretch.image.high) = (leaf.next(), leaf.high());
-            } else {
-                leaf.copy_to(&mut stretch.image);
+            } else if ordered.is_none() {
+                used = leaf.copy_to(&mut stretch.image);
             }
             stretch.anchor = (!ascending)
                 .then(|| leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned)))
@@ -305,21 +419,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 continue;
             }
             stretch.order = match version {
-                _ if at_image => ordna_base::order::identity(),
-                Some(version) => leaf.order(&stretch.image, version.number(), self.simd),
+                _ if at_image || ordered.is_some() => ordna_base::order::identity(),
+                Some(version) => leaf.order(&stretch.image, used, version.number(), self.simd),
                 None => stretch.image.sorted(self.simd),
             };
+            stretch.guess = ordered.map_or((0, 0), |ordered| ordered.guess);
             if wanted > 1 {
-                // A leaf in which the walk only goes on is not searched.
-                let most = if goes_on && ascending { wanted } else { usize::MAX };
-                let order = &stretch.order[..stretch.image.count.min(most)];
-                stretch.image.prefetch_records(order.iter().copied());
+                // A leaf without an order is searched. So is one that a walk leaves to the left.
+                let (low, high) = stretch.guess;
+                let known = ordered.is_some() || goes_on && ascending;
+                let end = high.saturating_add(wanted.min(RECORDS_AHEAD));
+                let end = stretch.image.count.min(if known { end } else { usize::MAX });
+                let order = stretch.order.get(low.saturating_sub(1)..end).unwrap_or_default();
+                if let Bound::Included(key) | Bound::Excluded(key) = lower {
+                    stretch.key_len = key.tail().len();
+                }
+                stretch.image.prefetch_records(order.iter().copied(), stretch.key_len);
             }
             stretch.at_snapshot = None;
+            let is_ordered = at_image || ordered.is_some();
+            stretch.plain = is_ordered && old.is_empty() && stretch.image.deadlines.is_none();
             if !old.is_empty() {
                 stretch.at_snapshot = Some(Self::merge(stretch, old));
             }
-            return Ok(());
+            return Ok(ordered.is_some_and(|ordered| ordered.more));
         }
         unreachable!("rounds do not end")
     }

@@ -12,3 +12,4 @@ mod store_memory;
 mod store_splice;
 mod store_states;
 mod store_undo;
+mod store_walks;

@@ -1,0 +1,207 @@
+//! The order of a leaf's slots, computed by the first walk of a version, used by the next ones.
+//!
+//! # Contract
+//! Walks publish an order without the leaf's lock. Its number is that of the version that it was
+//! computed of, plus one: a reader of that version finds the order right or does not find it.
+//! Racing walks of one version write the same.
+//!
+//! # Briefs
+//! With an order of byte strings stands a *brief* of each key: eight bits from the first bit on in
+//! which the leaf's keys differ. A bound's brief tells about where it lies, so a walk fetches only
+//! the records from there on. It compares the bound with the records around that position: another
+//! prefix than the leaf's makes a brief worthless.
+
+use std::ops::Bound;
+
+use ordna_base::key::common_prefix;
+use ordna_base::simd::{InstructionSet, LANES};
+use ordna_base::sync::atomic::{AtomicU64, Ordering, fence};
+use ordna_base::sync::point;
+use ordna_base::{Key, Value, order};
+
+use super::{BUCKETS, FOREVER, Image, Leaf, SLOTS};
+
+/// The line of the briefs in a leaf of byte strings.
+const BRIEFS: usize = BUCKETS;
+/// A byte for each position.
+type Places = [u8; order::MOST];
+
+/// What [`Leaf::copy_ordered`] has copied.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ordered {
+    /// Whether there are entries behind the last one that was asked for.
+    pub more: bool,
+    /// The lower bound lies between these positions, most probably.
+    pub guess: (usize, usize),
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
+    /// Copies entries in the order of their keys, if that order is published for `version`: at most
+    /// `most`, of integers those within the lower bound. To be validated.
+    #[inline]
+    pub fn copy_ordered(
+        self,
+        version: u64,
+        (lower, most): (Bound<&K>, usize),
+        simd: InstructionSet,
+        image: &mut Image<K, V>,
+    ) -> Option<Ordered> {
+        let used = self.used();
+        let count = used.count_ones() as usize;
+        let guess = || if K::HEAD_IS_KEY { (0, 0) } else { self.guess(lower, count) };
+        let (slots, guess) = self.published_order(version + 1, guess)?;
+        let begin = if K::HEAD_IS_KEY { self.below(lower, used, simd) } else { 0 };
+        let end = count.min(begin.saturating_add(most));
+        // A published order names slots.
+        let slots = slots[begin..end].iter().map(|slot| usize::from(*slot));
+        let Image { keys, words, deadlines, .. } = image;
+        for ((slot, key), word) in slots.clone().zip(keys).zip(words) {
+            if K::HEAD_IS_KEY {
+                *key = self.keys(slot / LANES).get(slot % LANES);
+            }
+            *word = self.word(slot);
+        }
+        *deadlines = self.has_deadlines().then(|| {
+            let mut line = Box::new([FOREVER; SLOTS]);
+            slots.zip(&mut *line).for_each(|(slot, to)| *to = self.deadline(slot));
+            line
+        });
+        point("tree.leaf.entries_copied");
+        (image.count, image.next, image.high) = (end - begin, self.next(), self.high());
+        Some(Ordered { more: end < count, guess })
+    }
+
+    /// How many integers are outside of the lower bound.
+    #[inline]
+    fn below(self, lower: Bound<&K>, used: u64, simd: InstructionSet) -> usize {
+        let (key, bounded) = match lower {
+            Bound::Unbounded => return 0,
+            Bound::Included(key) => (key.head().wrapping_sub(1), key.head() > 0),
+            Bound::Excluded(key) => (key.head(), true),
+        };
+        let mut below = 0;
+        for bucket in 0..if bounded { BUCKETS } else { 0 } {
+            below |= u64::from(simd.at_most(self.keys(bucket), key)) << (bucket * LANES);
+        }
+        (below & used).count_ones() as usize
+    }
+
+    /// Between which positions of the published order the bound lies, by the briefs.
+    fn guess(self, lower: Bound<&K>, count: usize) -> (usize, usize) {
+        let (Bound::Included(key) | Bound::Excluded(key)) = lower else { return (0, 0) };
+        let line = self.line(BRIEFS);
+        let briefs = load(&line.0[..BUCKETS]);
+        let brief = brief(key.tail(), line.get(BUCKETS) as usize);
+        let briefs = &briefs[..count];
+        let below = briefs.iter().filter(|other| **other < brief).count();
+        (below, below + briefs.iter().filter(|other| **other == brief).count())
+    }
+
+    /// The order of an image that was read at `version`, from these slots; publishes it.
+    pub fn order(
+        self,
+        image: &Image<K, V>,
+        used: u64,
+        version: u64,
+        simd: InstructionSet,
+    ) -> Places {
+        let places = image.sorted(simd);
+        let mut slots = [0; order::MOST];
+        let mut rest = used;
+        for slot in slots.iter_mut().take(image.count) {
+            *slot = rest.trailing_zeros() as u8;
+            rest &= rest.wrapping_sub(1);
+        }
+        let ordered = places.map(|place| slots[usize::from(place) % order::MOST]);
+        // 0 is the number of no version.
+        self.publish_order(&ordered, version + 1, || {
+            if !K::HEAD_IS_KEY {
+                self.publish_briefs(image, &places[..image.count]);
+            }
+        });
+        places
+    }
+
+    /// The slots in the order of their keys, if the order with this number is published, and what
+    /// `read` returns of the briefs.
+    fn published_order<R>(self, number: u64, read: impl FnOnce() -> R) -> Option<(Places, R)> {
+        let words = &self.header().order;
+        if words[BUCKETS].load(Ordering::Acquire) == number {
+            let done = (load(&words[..BUCKETS]), read());
+            fence(Ordering::Acquire);
+            if words[BUCKETS].load(Ordering::Relaxed) == number {
+                return Some(done);
+            }
+        }
+        None
+    }
+
+    /// Publishes the order of the version `number` − 1, and what `store` stores. Racing threads of
+    /// one version write the same; a thread that comes late for its version finds another number or
+    /// is overtaken.
+    fn publish_order(self, places: &Places, number: u64, store: impl FnOnce()) {
+        const BUSY: u64 = u64::MAX;
+        let words = &self.header().order;
+        let seen = words[BUCKETS].load(Ordering::Relaxed);
+        // Versions grow: an order of a later one stays.
+        if seen == BUSY || seen >= number {
+            return;
+        }
+        let taken =
+            words[BUCKETS].compare_exchange(seen, BUSY, Ordering::Acquire, Ordering::Relaxed);
+        if taken.is_err() {
+            return;
+        }
+        // Pairs with the fence in `published_order`: a reader that sees a new place sees `BUSY` or
+        // later.
+        fence(Ordering::Release);
+        write(&words[..BUCKETS], places);
+        store();
+        words[BUCKETS].store(number, Ordering::Release);
+    }
+
+    /// Stores the briefs of an image's keys, in this order.
+    fn publish_briefs(self, image: &Image<K, V>, places: &[u8]) {
+        let key = |place: u8| {
+            let record = Self::record(image.words[usize::from(place)]);
+            // SAFETY: an image that was validated under the caller's guard.
+            record.map_or(&[][..], |record| unsafe { record.key::<'_>() }.tail())
+        };
+        let (Some(first), Some(last)) = (places.first(), places.last()) else { return };
+        let (first, last) = (key(*first), key(*last));
+        let shared = common_prefix(first, last);
+        let byte = |key: &[u8]| key.get(shared).copied().unwrap_or(0);
+        let bit = 8 * shared + (byte(first) ^ byte(last)).leading_zeros() as usize;
+        let mut briefs = [0; order::MOST];
+        for (to, place) in briefs.iter_mut().zip(places) {
+            *to = brief(key(*place), bit);
+        }
+        let line = self.line(BRIEFS);
+        write(&line.0[..BUCKETS], &briefs);
+        line.set(BUCKETS, bit as u64);
+    }
+}
+
+/// Eight bits of a byte string from a bit on; behind its end are zeroes.
+fn brief(key: &[u8], bit: usize) -> u8 {
+    let byte = |at: usize| u16::from(key.get(at).copied().unwrap_or(0));
+    let (at, shift) = (bit / 8, bit % 8);
+    ((byte(at) << 8 | byte(at + 1)) >> (8 - shift)) as u8
+}
+
+/// The bytes in these words; those behind them are 0.
+fn load(words: &[AtomicU64]) -> Places {
+    let mut places = [0; order::MOST];
+    for (eight, word) in places.chunks_exact_mut(8).zip(words) {
+        eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    places
+}
+
+/// Stores bytes in words.
+fn write(words: &[AtomicU64], places: &Places) {
+    for (eight, word) in places.chunks_exact(8).zip(words) {
+        let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        word.store(eight, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,74 @@
+//! Walks that use the order of an earlier walk.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+
+use ordna::{Direction, Options, OrderedIndex, Store};
+
+type Strings = Store<[u8], u64>;
+
+/// The keys of a walk upwards from a bound, of at most `limit` entries.
+fn walk(store: &Strings, lower: Bound<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    store.walk((lower, Bound::Unbounded), Direction::Ascending, limit, |key, _| {
+        keys.push(key.to_vec());
+        if keys.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    keys
+}
+
+/// Bounds with the prefix of a leaf's keys and with others, where an order is published and where
+/// none is.
+#[test]
+fn walks_begin_where_they_should_in_a_leaf_with_an_order() {
+    let store = Strings::new();
+    let mut model = BTreeMap::new();
+    for n in 0..40_u64 {
+        let key = format!("common prefix {:03}", n * 7 % 100).into_bytes();
+        store.insert(&key, &n).unwrap();
+        model.insert(key, n);
+    }
+    let mut bounds: Vec<Vec<u8>> = model.keys().cloned().collect();
+    for key in model.keys() {
+        bounds.extend([[key, &b"x"[..]].concat(), key[..key.len() - 1].to_vec()]);
+    }
+    bounds.extend(["", "a", "common", "common prefix", "common prefiy", "z"].map(Into::into));
+    for round in 0..2 {
+        for bound in &bounds {
+            for lower in [Bound::Included(bound), Bound::Excluded(bound)] {
+                for limit in [1, 3, 100] {
+                    let right = model.range((lower.cloned(), Bound::Unbounded));
+                    let right: Vec<Vec<u8>> =
+                        right.take(limit).map(|(key, _)| key.clone()).collect();
+                    let lower = lower.map(Vec::as_slice);
+                    assert_eq!(walk(&store, lower, limit), right, "{lower:?}, round {round}");
+                }
+            }
+        }
+        // The order is that of another version from now on.
+        let key = b"common prefix 999";
+        store.insert(key, &0).unwrap();
+        model.insert(key.to_vec(), 0);
+    }
+}
+
+/// While a walk stands between two leaves, keys that it has returned move into the second one: more
+/// of them than it still wants.
+#[test]
+fn a_walk_passes_returned_keys_that_moved_to_the_right() {
+    let store = Strings::with_options(Options::new().collectors(0).sizes(4, 3));
+    for key in ["a", "b", "c", "d", "m", "n", "o", "p"] {
+        store.insert(key.as_bytes(), &0).unwrap();
+    }
+    let mut keys = Vec::new();
+    let lower = Bound::Included(&b"a"[..]);
+    store.walk((lower, Bound::Unbounded), Direction::Ascending, 5, |key, _| {
+        keys.push(key.to_vec());
+        if key == b"d" {
+            store.insert(b"bb", &0).unwrap();
+            assert_eq!(walk(&store, Bound::Unbounded, 100).len(), 9);
+        }
+        if keys.len() < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(keys, [b"a", b"b", b"c", b"d", b"m"]);
+}
