@@ -33,7 +33,7 @@ fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
 
 /// The part of a value that is its version.
 const VERSION: u64 = 0xFF << 32;
-/// Scans whose answers wait for the ranks to be fetched: none is a cache miss in the next scan.
+/// Scans whose comparison is put off: the ranks arrive meanwhile.
 const UNSETTLED: usize = 4;
 
 /// The value of the key at a position, in one of 256 versions.

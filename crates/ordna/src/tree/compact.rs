@@ -36,8 +36,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Merges neighbours that fit, and moves the leaves of the emptiest slabs to others, if slabs
-    /// are sparse. O(n). One thread at a time; another one returns at once. Returns whether removals,
-    /// or the merges, have called for another compaction meanwhile.
+    /// are sparse. O(n). One thread at a time; another one returns at once. Returns whether removals
+    /// or the merges have called for another compaction meanwhile.
     pub fn compact(&self, collector: &Collector) -> bool {
         // Release: the thread that compacts sees the call of a thread that it turns away.
         if !self.is_sparse() || self.compacting.swap(true, Ordering::AcqRel) {

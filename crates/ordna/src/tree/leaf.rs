@@ -57,9 +57,9 @@ const SLOT_BITS: u64 = (1 << SLOTS) - 1;
 const POOLED: u64 = 1 << 63;
 /// Bits of a word that are a record's address. Linux and macOS give programs 47 or 48.
 pub const ADDRESS: u64 = (1 << 48) - 1;
-/// Bytes of a record that are fetched ahead at most.
+/// Bytes of a record that are fetched ahead at most, beside the last line of its key.
 const MOST_AHEAD: usize = 256;
-/// Bytes of a key, where nothing is known of it: those of a record end in its second line.
+/// The length assumed of an unknown key: it ends in its record's second line.
 pub const USUAL_KEY: usize = 64;
 /// No deadline.
 pub const FOREVER: u64 = u64::MAX;

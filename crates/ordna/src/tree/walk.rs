@@ -39,7 +39,7 @@ pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) order: [u8; ordna_base::order::MOST],
     /// The entries at a snapshot, where they differ from the image.
     pub(super) at_snapshot: Option<Vec<Entry>>,
-    /// Whether the image is in order, and all that there is to know.
+    /// Whether the image holds the entries in order, none with a deadline.
     plain: bool,
     /// Bytes of the walk's bound: other keys are about as long.
     key_len: usize,
@@ -131,11 +131,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
 /// What a walk wants of a leaf.
 pub(super) struct Part<'a, K: ?Sized> {
     pub(super) ascending: bool,
-    /// Entries at most.
+    /// Entries wanted; a read may copy more.
     pub(super) wanted: usize,
-    /// The walk returned entries of the leaf before it.
+    /// The walk has read the leaf before this one in the same section.
     pub(super) goes_on: bool,
-    /// Of integers only entries within this bound are read.
+    /// Where the walk begins, unless it goes on. Integers of a known order are read from there on.
     pub(super) lower: Bound<&'a K>,
 }
 
@@ -192,7 +192,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             for _ in 0..SECTION {
                 let first = lower.as_ref().map(Borrow::borrow);
                 let read = Self::with_lower(behind.as_ref(), first, |lower| {
-                    let part = Part { ascending, wanted: left.max(1), goes_on, lower };
+                    let wanted = if left == 0 { usize::MAX } else { left };
+                    let part = Part { ascending, wanted, goes_on, lower };
                     let more = self.read(leaf, snapshot, &part, &mut stretch)?;
                     Ok::<_, Obsolete>((more, if ascending { stretch.begin(lower) } else { 0 }))
                 });
@@ -232,7 +233,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 if shown.is_break() {
                     return;
                 }
-                let shown_none = last.is_none();
                 if let Some(last) = last.filter(|_| notice!("tree.walk.resumes_behind", true)) {
                     if ascending {
                         behind = Some(last);
@@ -245,10 +245,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     return;
                 }
                 if more {
-                    if shown_none {
-                        // All that was read had been returned before: keys moved to the right.
-                        break;
-                    }
+                    // The rest of the leaf: read from behind the last entry on.
+                    goes_on = false;
                     continue;
                 }
                 let next = if ascending {
@@ -347,7 +345,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Reads a leaf at one moment. Returns whether it has more entries than the walk wants.
+    /// Reads a leaf at one moment. Returns whether it left out entries at the end.
     pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
@@ -425,7 +423,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             stretch.guess = ordered.map_or((0, 0), |ordered| ordered.guess);
             if wanted > 1 {
-                // A leaf without an order is searched. So is one that a walk leaves to the left.
+                // Without a known order the search may touch any record.
                 let (low, high) = stretch.guess;
                 let known = ordered.is_some() || goes_on && ascending;
                 let end = high.saturating_add(wanted.min(RECORDS_AHEAD));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordna::{Direction, Options, OrderedIndex, Store};
 
@@ -49,6 +51,37 @@ fn walks_begin_where_they_should_in_a_leaf_with_an_order() {
         let key = b"common prefix 999";
         store.insert(key, &0).unwrap();
         model.insert(key.to_vec(), 0);
+    }
+}
+
+/// A walk whose first entries have expired shows as many of the others as it is asked for, in a leaf
+/// with an order too.
+#[test]
+fn a_walk_goes_on_behind_expired_entries() {
+    let clock = Arc::new(AtomicU64::new(0));
+    let now = Arc::clone(&clock);
+    let options = Options::new().collectors(0).clock(move || now.load(Ordering::Relaxed));
+    let store = Store::<u64, u64>::with_options(options);
+    for key in 0..50 {
+        if key < 20 {
+            store.insert_until(&key, &key, 5).unwrap();
+        } else {
+            store.insert(&key, &key).unwrap();
+        }
+    }
+    let walk = |limit: usize| {
+        let mut keys = Vec::new();
+        let bounds = (Bound::Included(&0), Bound::Unbounded);
+        store.walk(bounds, Direction::Ascending, limit, |key, _| {
+            keys.push(*key);
+            if keys.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        keys
+    };
+    assert_eq!(walk(50), (0..50).collect::<Vec<u64>>());
+    clock.store(10, Ordering::Relaxed);
+    for limit in [1, 3, 30] {
+        assert_eq!(walk(limit), (20..20 + limit as u64).collect::<Vec<u64>>());
     }
 }
 

@@ -6,10 +6,10 @@
 //! Racing walks of one version write the same.
 //!
 //! # Briefs
-//! With an order of byte strings stands a *brief* of each key: eight bits from the first bit on in
-//! which the leaf's keys differ. A bound's brief tells about where it lies, so a walk fetches only
-//! the records from there on. It compares the bound with the records around that position: another
-//! prefix than the leaf's makes a brief worthless.
+//! An order of byte strings comes with a *brief* of each key: eight bits from the first bit on in
+//! which the leaf's keys differ. A bound's brief tells where the bound probably lies, so a walk fetches
+//! only the records from there on. The walk compares the bound with the records around that
+//! position: the brief of a key with another prefix tells nothing.
 
 use std::ops::Bound;
 
@@ -29,7 +29,7 @@ type Places = [u8; order::MOST];
 /// What [`Leaf::copy_ordered`] has copied.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ordered {
-    /// Whether there are entries behind the last one that was asked for.
+    /// Whether the leaf has entries behind the last one copied.
     pub more: bool,
     /// The lower bound lies between these positions, most probably.
     pub guess: (usize, usize),
@@ -52,7 +52,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         let (slots, guess) = self.published_order(version + 1, guess)?;
         let begin = if K::HEAD_IS_KEY { self.below(lower, used, simd) } else { 0 };
         let end = count.min(begin.saturating_add(most));
-        // A published order names slots.
+        // Every place of a published order is below `SLOTS`.
         let slots = slots[begin..end].iter().map(|slot| usize::from(*slot));
         let Image { keys, words, deadlines, .. } = image;
         for ((slot, key), word) in slots.clone().zip(keys).zip(words) {
@@ -97,7 +97,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         (below, below + briefs.iter().filter(|other| **other == brief).count())
     }
 
-    /// The order of an image that was read at `version`, from these slots; publishes it.
+    /// The positions in order of an image that was read at `version` from the slots `used`. Sorts
+    /// the image and publishes the order if none is published.
     pub fn order(
         self,
         image: &Image<K, V>,
@@ -105,6 +106,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         version: u64,
         simd: InstructionSet,
     ) -> Places {
+        if let Some((slots, ())) = self.published_order(version + 1, || ()) {
+            // A slot's position is the number of used slots before it.
+            return slots.map(|slot| (used & ((1 << slot) - 1)).count_ones() as u8);
+        }
         let places = image.sorted(simd);
         let mut slots = [0; order::MOST];
         let mut rest = used;
