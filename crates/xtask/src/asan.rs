@@ -45,6 +45,7 @@ fn test<'a>(what: impl Iterator<Item = &'a str>) -> Outcome {
             .args(["test", "--no-fail-fast", "--locked", "--target", TARGET, "--target-dir"])
             .arg(target("asan"))
             .args(what)
+            .env("ORDNA_SANITIZED", "1")
             // The flag is an unstable one; this lets the stable compiler take it.
             .env("LSAN_OPTIONS", KEPT)
             .env("RUSTC_BOOTSTRAP", "1")

@@ -286,6 +286,8 @@ fn run_keys<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     cases: u32,
     keys: u64,
 ) {
+    // Under a sanitizer a case takes ten times as long.
+    let cases = if std::env::var_os("ORDNA_SANITIZED").is_some() { cases / 4 } else { cases };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[8; 32]);
     TestRunner::new_with_rng(config, rng)
