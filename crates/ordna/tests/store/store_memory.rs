@@ -56,7 +56,7 @@ fn removals_beside_a_compaction_call_for_the_next_one() {
         keys.for_each(|key| _ = store.insert(&key, &key).unwrap());
         store
     };
-    let stays = |key: &u64| key % 10 == 0;
+    let stays = |key: &u64| key.is_multiple_of(10);
     let store = filled(&mut (0..KEYS));
     let remove =
         |from, to| (from..to).filter(|key| !stays(key)).for_each(|key| _ = store.remove(&key));
