@@ -25,28 +25,62 @@
 
 #![expect(unsafe_code, reason = "façade over manual reclamation")]
 
+use std::mem;
 use std::sync::atomic::fence;
+use std::sync::{Mutex, PoisonError};
 
 use seize::Guard as _;
 
-use crate::sync::Shared;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Shared, fault, stripe_of_this_thread};
 
 /// Owns what an index has retired, and knows which threads may still read it.
+///
+/// A thread's retired memory waits in the list of its stripe until it is worth a batch of the
+/// library's. The library's own lists belong to one thread each: a thread that goes idle would keep
+/// what is in its list.
+#[derive(Debug)]
+pub struct Collector {
+    library: seize::Collector,
+    /// Entries of a batch.
+    batch: usize,
+    retired: [Stripe; STRIPES],
+}
+
+const STRIPES: usize = 16;
+
 #[derive(Debug, Default)]
-pub struct Collector(seize::Collector);
+#[repr(align(128))]
+struct Stripe(Mutex<Vec<Retired>>);
+
+/// Retired memory, and how the library frees it.
+#[derive(Debug)]
+struct Retired {
+    memory: *mut (),
+    free: unsafe fn(*mut (), &seize::Collector),
+}
+
+// SAFETY: any thread that uses the collector may free it.
+unsafe impl Send for Retired {}
+
+impl Default for Collector {
+    fn default() -> Self {
+        Self::with_batches_of(32)
+    }
+}
 
 impl Collector {
     /// A collector with no garbage and no guards.
     pub fn new() -> Self {
-        Self(seize::Collector::new())
+        Self::default()
     }
 
     /// A collector for an index that retires often. A thread passes its retired list to the
     /// collector once the list has `retired` entries (32 by default). On Linux each pass is a
     /// `membarrier`: an interrupt of every processor that runs a thread of this process.
     pub fn with_batches_of(retired: usize) -> Self {
-        Self(seize::Collector::new().batch_size(retired))
+        let library = seize::Collector::new().batch_size(retired);
+        Self { library, batch: retired, retired: Default::default() }
     }
 
     /// Enters a reading section: nothing retired from now on is freed before the guard is dropped.
@@ -54,19 +88,43 @@ impl Collector {
     /// Wait-free. Nested guards are cheap.
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
-        let guard = self.0.enter();
+        let guard = self.library.enter();
         // On Linux the retiring thread runs `membarrier` in our stead. Elsewhere the announcement
         // above must be ordered before our loads: without this fence a reader's store of "I am
         // here" and a writer's unlink may both pass unseen.
         if !cfg!(target_os = "linux") {
             fence(Ordering::SeqCst);
         }
-        Guard(guard)
+        Guard { library: guard, collector: self }
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        for stripe in &mut self.retired {
+            for retired in mem::take(stripe.0.get_mut().unwrap_or_else(PoisonError::into_inner)) {
+                // SAFETY: no guard is left.
+                unsafe { (retired.free)(retired.memory, &self.library) };
+            }
+        }
+    }
+}
+
+impl Stripe {
+    /// Takes the list if it has so many entries.
+    #[inline]
+    fn take(&self, from: usize, last: Option<Retired>) -> Vec<Retired> {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.extend(last);
+        if list.len() >= from { mem::take(&mut *list) } else { Vec::new() }
     }
 }
 
 /// A reading section. Not `Send`: it belongs to the thread that entered.
-pub struct Guard<'a>(seize::LocalGuard<'a>);
+pub struct Guard<'a> {
+    library: seize::LocalGuard<'a>,
+    collector: &'a Collector,
+}
 
 impl Guard<'_> {
     /// Hands over memory that no new reader can reach. [`Retire::free`] is called with it once no
@@ -78,8 +136,24 @@ impl Guard<'_> {
     /// and freeing it touches nothing of the index.
     #[inline]
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
-        // SAFETY: the caller's promise, handed on.
-        unsafe { self.0.defer_retire(memory, |memory, _| T::free(memory)) }
+        let retired = Retired {
+            memory: memory.cast(),
+            // SAFETY: the caller's promise, handed on; the memory is a `T`.
+            free: |memory, _| unsafe { T::free(memory.cast()) },
+        };
+        let Collector { batch, retired: stripes, .. } = self.collector;
+        let full = stripes[stripe_of_this_thread() % STRIPES].take(*batch, Some(retired));
+        if !full.is_empty() {
+            self.hand_over(full);
+        }
+    }
+
+    /// Passes entries to the library, whose own list of this thread grows to a batch at least.
+    fn hand_over(&self, entries: Vec<Retired>) {
+        for Retired { memory, free } in entries {
+            // SAFETY: as those who retired it promised.
+            unsafe { self.library.defer_retire(memory, free) };
+        }
     }
 
     /// Sets `watch`, with release ordering, once every guard that is held now is gone, this one
@@ -108,7 +182,17 @@ impl Guard<'_> {
 
     /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
     pub fn flush(&self) {
-        self.0.flush();
+        let stripe = &self.collector.retired[stripe_of_this_thread() % STRIPES];
+        self.hand_over(stripe.take(1, None));
+        self.library.flush();
+    }
+
+    /// Offers the garbage of all threads for freeing now.
+    pub fn flush_all(&self) {
+        if !fault!("reclaim.flush_all.of_others") {
+            self.collector.retired.iter().for_each(|stripe| self.hand_over(stripe.take(1, None)));
+        }
+        self.flush();
     }
 }
 
