@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`index`] | the contract [`OrderedIndex`] and [`index::Range`], the iterator over any index |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
+//! | [`arena`] | memory for records in large pages |
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`order`](mod@order) | the order of a leaf's keys |
 //! | [`record`] | key and value in one allocation |
@@ -14,6 +15,7 @@
 //! | [`topology`] | NUMA nodes, as the system reports them or as declared |
 //! | [`mod@tuple`] | typed values as byte strings in the order of the values |
 
+pub mod arena;
 mod bounds;
 pub mod buffer;
 pub mod entries;

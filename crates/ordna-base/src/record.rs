@@ -27,6 +27,7 @@ use std::marker::PhantomData;
 use std::mem::{align_of, offset_of, size_of};
 use std::ptr::{self, NonNull};
 
+use crate::arena::{self, Arena};
 use crate::buffer::Buffer;
 use crate::reclaim::{Guard, Retire};
 use crate::value::{MAX_LEN, SHARED};
@@ -89,19 +90,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     /// A new record with copies of `key` and `value`, which must have passed their `check`.
     pub fn new(key: &K, value: &V) -> Self {
-        Self::of(key, value.cell(), value.tail())
+        Self::new_in(None, key, value)
+    }
+
+    /// As [`Record::new`]. A small record comes from the arena.
+    pub fn new_in(arena: Option<&Arena>, key: &K, value: &V) -> Self {
+        Self::of(arena, key, value.cell(), value.tail())
     }
 
     /// A new record of a key, and of a value as it is stored.
-    fn of(key: &K, cell: V::Cell, value_tail: &[u8]) -> Self {
+    fn of(arena: Option<&Arena>, key: &K, cell: V::Cell, value_tail: &[u8]) -> Self {
         let key_tail = key.tail();
-        let layout = Self::layout(key_tail.len() + value_tail.len());
-        // SAFETY: the layout has the size of a header at least, so it is not zero. The header is
-        // written whole, the two tails behind it fit by construction of the layout.
+        let header = Self::allocate(arena, Self::layout(key_tail.len() + value_tail.len()));
+        // SAFETY: memory of the layout. The header is written whole, the two tails behind it fit by
+        // construction of the layout.
         unsafe {
-            let Some(header) = NonNull::new(alloc::alloc(layout)) else {
-                alloc::handle_alloc_error(layout)
-            };
             let start = header.as_ptr();
             ptr::write(start.cast::<V::Cell>(), cell);
             ptr::write(start.add(offset_of!(Header<K, V>, key)).cast::<K::Cell>(), key.cell());
@@ -112,6 +115,40 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
                 tail.add(key_tail.len()),
                 value_tail.len(),
             );
+            Self { header, kinds: PhantomData }
+        }
+    }
+
+    #[inline]
+    fn allocate(arena: Option<&Arena>, layout: Layout) -> NonNull<u8> {
+        arena.and_then(|arena| arena.allocate(layout.size())).unwrap_or_else(|| {
+            // SAFETY: the layout has the size of a header at least, so it is not zero.
+            NonNull::new(unsafe { alloc::alloc(layout) })
+                .unwrap_or_else(|| alloc::handle_alloc_error(layout))
+        })
+    }
+
+    /// Whether the record lies in a sparse slab of an arena.
+    ///
+    /// # Safety
+    /// The record is not freed during the call.
+    #[inline]
+    pub unsafe fn is_in_sparse_slab(self) -> bool {
+        // SAFETY: alive by the caller.
+        unsafe { Arena::is_in_sparse_slab(self.header) }
+    }
+
+    /// A copy elsewhere. It takes over the record's share of a buffer: the record is
+    /// to be retired [without it](Record::retire_without_share).
+    ///
+    /// # Safety
+    /// The record is not freed during the call, and the caller holds the lock on its entry.
+    pub unsafe fn moved(self, arena: Option<&Arena>) -> Self {
+        // SAFETY: alive by the caller, and nothing overwrites it meanwhile.
+        unsafe {
+            let layout = self.stored_layout();
+            let header = Self::allocate(arena, layout);
+            header.copy_from_nonoverlapping(self.header, layout.size());
             Self { header, kinds: PhantomData }
         }
     }
@@ -234,9 +271,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// # Safety
     /// As for [`free`](Self::free).
     unsafe fn free_alone(self) {
-        // SAFETY: exclusively the caller's; allocated by `of` with this same layout. Cells are
-        // plain data and atomics, which need no drop.
-        unsafe { alloc::dealloc(self.header.as_ptr(), self.stored_layout()) }
+        // SAFETY: exclusively the caller's; allocated by `allocate` with this same layout. Cells
+        // are plain data and atomics, which need no drop.
+        unsafe {
+            let layout = self.stored_layout();
+            if layout.size() <= arena::MOST && Arena::owns(self.header.as_ptr()) {
+                Arena::free(self.header, layout.size());
+            } else {
+                alloc::dealloc(self.header.as_ptr(), layout);
+            }
+        }
     }
 
     /// Retires the record.
@@ -250,14 +294,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
             if self.size() < LARGE { guard.retire(memory) } else { guard.retire_at_once(memory) }
         }
     }
-}
-
-impl<K: Key + ?Sized> Record<K, [u8]> {
-    /// A new record of the first `len` bytes of a buffer; it takes over a share of the caller's.
-    pub fn of_buffer(key: &K, buffer: Buffer, len: usize) -> Self {
-        debug_assert!(len <= MAX_LEN);
-        Self::of(key, len as u32 | SHARED, &buffer.address().to_ne_bytes())
-    }
 
     /// Retires a record whose share of a buffer another record has taken over.
     ///
@@ -265,19 +301,27 @@ impl<K: Key + ?Sized> Record<K, [u8]> {
     /// As for [`Guard::retire`].
     pub unsafe fn retire_without_share(self, guard: &Guard<'_>) {
         // SAFETY: the caller's promise.
-        unsafe { guard.retire(self.header.as_ptr().cast::<Replaced<K>>()) }
+        unsafe { guard.retire(self.header.as_ptr().cast::<Replaced<K, V>>()) }
+    }
+}
+
+impl<K: Key + ?Sized> Record<K, [u8]> {
+    /// A new record of the first `len` bytes of a buffer; it takes over a share of the caller's.
+    pub fn of_buffer(arena: Option<&Arena>, key: &K, buffer: Buffer, len: usize) -> Self {
+        debug_assert!(len <= MAX_LEN);
+        Self::of(arena, key, len as u32 | SHARED, &buffer.address().to_ne_bytes())
     }
 }
 
 /// Stands for the memory of a record that gave its share of a buffer away.
-struct Replaced<K: Key + ?Sized>(PhantomData<*const K>);
+struct Replaced<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
-impl<K: Key + ?Sized> Retire for Replaced<K> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Replaced<K, V> {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: `retire_without_share` made the pointer from a record that is now exclusively
         // ours.
         unsafe {
-            if let Some(record) = Record::<K, [u8]>::from_ptr(memory.cast()) {
+            if let Some(record) = Record::<K, V>::from_ptr(memory.cast()) {
                 record.free_alone();
             }
         }
@@ -330,10 +374,10 @@ mod tests {
     #[test]
     fn records_share_a_buffer_and_the_last_one_frees_it() {
         let buffer = Buffer::new(&[b"one"], 100);
-        let one = Record::<[u8], [u8]>::of_buffer(b"key", buffer, 3);
+        let one = Record::<[u8], [u8]>::of_buffer(None, b"key", buffer, 3);
         let extended = buffer.claim(3, 7).unwrap().fill(b"+two");
         extended.share();
-        let two = Record::<[u8], [u8]>::of_buffer(b"key", extended, 7);
+        let two = Record::<[u8], [u8]>::of_buffer(None, b"key", extended, 7);
         // SAFETY: the records are this test's own until they are freed.
         unsafe {
             assert_eq!((one.key(), one.buffer()), (b"key".as_slice(), Some(buffer)));

@@ -31,13 +31,13 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::lock::{Mutex, MutexGuard};
 
 /// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
-const SLAB: usize = 2 << 20;
+pub(crate) const SLAB: usize = 2 << 20;
 
 /// Up to this many bytes of live nodes are allocated one by one. The second-level TLBs of
 /// current processors reach as far with small pages.
 const PLAIN: usize = 8 << 20;
 
-const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
+pub(crate) const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
     Ok(layout) => layout,
     Err(_) => panic!("a power of two"),
 };
@@ -351,7 +351,7 @@ pub fn huge_bytes() -> Option<usize> {
 
 /// Asks the system to back the slab with a huge page. A refusal does not matter.
 #[inline]
-fn ask_for_huge_pages(slab: NonNull<u8>) {
+pub(crate) fn ask_for_huge_pages(slab: NonNull<u8>) {
     #[cfg(all(target_os = "linux", not(miri)))]
     // SAFETY: memory that this process has; the advice changes nothing that is in it.
     let _ = unsafe { libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_HUGEPAGE) };

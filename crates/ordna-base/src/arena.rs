@@ -1,0 +1,412 @@
+//! Memory for small records: slabs of 2 MiB that records of all sizes share.
+//!
+//! Records lie in memory in the order in which they came, so a read of one by its key begins with a
+//! walk through page tables. Slabs ask the system for huge pages, see [`crate::slabs`].
+//!
+//! # Contract
+//! Any number of threads allocate and free at once. A thread takes the lock of its stripe, which
+//! few others share. Memory outlives its [`Arena`] until it is freed.
+//!
+//! # Protocol
+//! A stripe fills its *open* slab from front to back. Freed memory enters the list of its size in
+//! the stripe of the thread that freed it, and is the first that goes out again. So a store whose
+//! entries are overwritten stays as large as it is.
+//!
+//! After removals much of a slab may be dead. [`Arena::choose_sparse`] declares such slabs *sparse*.
+//! These give out no memory from then on, and the owner of the records moves what they hold. A
+//! sparse slab is freed with its last record.
+//!
+//! # Invariants
+//! 1. A slab stands at a multiple of its size. Its bit in [`SLABS`] is set while it is there.
+//! 2. `live` counts the bytes of a slab that are given out; those never used count too while the
+//!    slab is open.
+//! 3. A sparse slab is neither open nor does it have memory in a list: `sparse` is set under the
+//!    locks of all stripes, and the lists begin anew.
+//! 4. A sparse slab stays so.
+//!
+//! A thread that allocates takes a slab for its stripe: an index should come here when it is large.
+//! Where the system knows no huge pages a slab is memory like any other.
+
+#![expect(unsafe_code, reason = "an allocator")]
+
+use std::alloc::{alloc, dealloc};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError};
+
+use crate::slabs::{LAYOUT, SLAB, ask_for_huge_pages};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::lock::{Mutex, MutexGuard};
+use crate::sync::{notice, stripe_of_this_thread};
+
+/// Bytes of the largest record that a slab holds. Larger ones cost more to read than a page walk.
+pub const MOST: usize = 512;
+
+/// Sizes are multiples of this.
+const GRAIN: usize = 8;
+/// Threads that allocate at once without waiting for each other.
+const STRIPES: usize = 8;
+/// Bytes at the front of a slab, for its head. Heads of all slabs at the same offset would share a
+/// set of the processor's caches.
+const FRONT: usize = 4096;
+/// Bytes of a slab that are given out.
+const ROOM: usize = SLAB - FRONT;
+/// A stripe looks at the state of the slabs whenever it has freed this many bytes, or this share of
+/// the slabs if that is more.
+const LOOK: usize = SLAB / 8;
+const LOOK_SHARE: usize = 64;
+
+/// Bits of an address. Linux and macOS give programs 47 or 48.
+const ADDRESS_BITS: u32 = 48;
+
+/// A bit for each multiple of [`SLAB`]: whether a slab of an arena stands there. The system backs
+/// only the parts that are used.
+static SLABS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+const WORDS: usize = 1 << (ADDRESS_BITS - SLAB.ilog2() - u64::BITS.ilog2());
+
+/// Memory for the records of one index.
+#[derive(Clone)]
+pub struct Arena(Arc<Owner>);
+
+/// Lets the slabs go with the last handle.
+struct Owner(Arc<Shared>);
+
+struct Shared {
+    stripes: [Padded; STRIPES],
+    slabs: Mutex<Slabs>,
+    has_much_room: AtomicBool,
+    look_after: AtomicUsize,
+}
+
+#[repr(align(128))]
+struct Padded(Mutex<Stripe>);
+
+struct Stripe {
+    /// The open slab, and its memory that was never used.
+    open: *mut Slab,
+    fresh: *mut u8,
+    rest: usize,
+    /// Freed memory of each size, each piece leading to the next.
+    free: [*mut u8; MOST / GRAIN],
+    /// Bytes freed since the last look.
+    freed: usize,
+}
+
+struct Slabs(Vec<*mut Slab>);
+
+// SAFETY: the slabs belong to the arena; lists and open slab are used under the stripe's lock.
+unsafe impl Send for Stripe {}
+// SAFETY: as above; the vector is used under its lock.
+unsafe impl Send for Slabs {}
+
+/// The head of a slab.
+struct Slab {
+    shared: Arc<Shared>,
+    live: AtomicUsize,
+    sparse: AtomicBool,
+    /// Its place among the slabs, under their lock.
+    number: AtomicUsize,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Arena {
+    /// An arena without a slab.
+    pub fn new() -> Self {
+        let stripe = || Stripe {
+            open: ptr::null_mut(),
+            fresh: ptr::null_mut(),
+            rest: 0,
+            free: [ptr::null_mut(); MOST / GRAIN],
+            freed: 0,
+        };
+        let shared = Shared {
+            stripes: std::array::from_fn(|_| Padded(Mutex::new(stripe()))),
+            slabs: Mutex::new(Slabs(Vec::new())),
+            has_much_room: AtomicBool::new(false),
+            look_after: AtomicUsize::new(LOOK),
+        };
+        Self(Arc::new(Owner(Arc::new(shared))))
+    }
+
+    /// Memory at a multiple of 8, to be freed by [`Arena::free`] if [`Arena::owns`] it; `None` if
+    /// the caller is to allocate this one. O(1).
+    #[inline]
+    pub fn allocate(&self, size: usize) -> Option<NonNull<u8>> {
+        if size > MOST {
+            return None;
+        }
+        let size = size.next_multiple_of(GRAIN);
+        let shared = &self.0.0;
+        let mut stripe = shared.stripe();
+        let free = &mut stripe.free[size / GRAIN - 1];
+        if let Some(memory) = NonNull::new(*free) {
+            // SAFETY: freed memory leads to the next; its slab is there while it is in the list.
+            unsafe {
+                *free = memory.cast::<*mut u8>().read();
+                (*Slab::of(memory)).live.fetch_add(size, Ordering::Relaxed);
+            }
+            return Some(memory);
+        }
+        if stripe.rest < size {
+            stripe.open_slab(shared)?;
+        }
+        let memory = stripe.fresh;
+        stripe.fresh = memory.wrapping_add(size);
+        stripe.rest -= size;
+        NonNull::new(memory)
+    }
+
+    /// Whether the memory lies in a slab of some arena.
+    #[inline]
+    pub fn owns(memory: *const u8) -> bool {
+        let (word, bit) = Slab::bit(memory.addr());
+        SLABS.get(word).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// Frees memory of this size. O(1).
+    ///
+    /// # Safety
+    /// It comes from [`Arena::allocate`] of some arena, and no thread uses it any more.
+    pub unsafe fn free(memory: NonNull<u8>, size: usize) {
+        let size = size.next_multiple_of(GRAIN);
+        // SAFETY: the memory keeps its slab, until its bytes are subtracted; a slab that is not
+        // sparse stays under the stripe's lock.
+        unsafe {
+            let slab = Slab::of(memory);
+            let shared = &(*slab).shared;
+            let mut stripe = shared.stripe();
+            if notice!("arena.free.sparse", (*slab).sparse.load(Ordering::Relaxed)) {
+                drop(stripe);
+                return Slab::subtract(slab, size);
+            }
+            let free = &mut stripe.free[size / GRAIN - 1];
+            memory.cast::<*mut u8>().write(*free);
+            *free = memory.as_ptr();
+            stripe.freed += size;
+            (*slab).live.fetch_sub(size, Ordering::Relaxed);
+            if stripe.freed >= shared.look_after.load(Ordering::Relaxed) {
+                stripe.freed = 0;
+                let shared = shared.clone();
+                drop(stripe);
+                shared.look();
+            }
+        }
+    }
+
+    /// Whether more than a third of the slabs was dead at the last look: they are worth a
+    /// compaction.
+    #[inline]
+    pub fn has_much_room(&self) -> bool {
+        self.0.0.has_much_room.load(Ordering::Relaxed)
+    }
+
+    /// Declares slabs sparse of which a quarter is dead, or all. Returns whether a sparse
+    /// slab holds a record. O(slabs).
+    pub fn choose_sparse(&self, all: bool) -> bool {
+        self.0.0.choose_sparse(all)
+    }
+
+    /// Whether the memory lies in a sparse slab.
+    ///
+    /// # Safety
+    /// It is not freed meanwhile.
+    #[inline]
+    pub unsafe fn is_in_sparse_slab(memory: NonNull<u8>) -> bool {
+        // SAFETY: the memory keeps its slab.
+        Self::owns(memory.as_ptr()) && unsafe { (*Slab::of(memory)).sparse.load(Ordering::Relaxed) }
+    }
+
+    /// Number of slabs.
+    pub fn slabs(&self) -> usize {
+        lock(&self.0.0.slabs).0.len()
+    }
+
+    /// Bytes of slabs that no record has.
+    pub fn spare(&self) -> usize {
+        let rest: usize = self.0.0.stripes.iter().map(|stripe| lock(&stripe.0).rest).sum();
+        let slabs = lock(&self.0.0.slabs);
+        // SAFETY: listed slabs are there.
+        let live = |slab: &*mut Slab| unsafe { (**slab).live.load(Ordering::Relaxed) };
+        rest + slabs.0.iter().map(|slab| SLAB - live(slab)).sum::<usize>()
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // No handle is left that allocates.
+        self.0.choose_sparse(true);
+    }
+}
+
+impl Shared {
+    fn stripe(&self) -> MutexGuard<'_, Stripe> {
+        lock(&self.stripes[stripe_of_this_thread() % STRIPES].0)
+    }
+
+    /// Notes whether dead bytes are many.
+    #[cold]
+    fn look(&self) {
+        let slabs = lock(&self.slabs);
+        let (mut count, mut dead) = (0, 0);
+        for slab in &slabs.0 {
+            // SAFETY: listed slabs are there.
+            let slab = unsafe { &**slab };
+            if !slab.sparse.load(Ordering::Relaxed) {
+                (count, dead) = (count + 1, dead + ROOM - slab.live.load(Ordering::Relaxed));
+            }
+        }
+        self.look_after.store(LOOK.max(count * SLAB / LOOK_SHARE), Ordering::Relaxed);
+        self.look_after.store(LOOK.max(count * SLAB / LOOK_SHARE), Ordering::Relaxed);
+        self.has_much_room.store(dead > count * ROOM / 3, Ordering::Relaxed);
+    }
+
+    fn choose_sparse(&self, all: bool) -> bool {
+        let mut stripes: Vec<_> = self.stripes.iter().map(|stripe| lock(&stripe.0)).collect();
+        if all {
+            stripes.iter_mut().for_each(|stripe| stripe.close_slab());
+        }
+        let open: Vec<*mut Slab> = stripes.iter().map(|stripe| stripe.open).collect();
+        let slabs = lock(&self.slabs);
+        self.has_much_room.store(false, Ordering::Relaxed);
+        let (mut chosen, mut holds, mut empty) = (false, false, Vec::new());
+        for slab in &slabs.0 {
+            // SAFETY: listed slabs are there.
+            let head = unsafe { &**slab };
+            if head.sparse.load(Ordering::Relaxed) {
+                holds = true;
+            } else if !notice!("arena.choose.open", open.contains(slab)) {
+                let used = head.live.load(Ordering::Relaxed);
+                if all || used < ROOM / 4 * 3 {
+                    chosen = true;
+                    head.sparse.store(true, Ordering::Relaxed);
+                    if used == 0 { empty.push(*slab) } else { holds = true }
+                }
+            }
+        }
+        if notice!("arena.choose.empties_lists", chosen) {
+            for stripe in &mut stripes {
+                stripe.free.fill(ptr::null_mut());
+            }
+        }
+        drop((slabs, stripes));
+        for slab in empty {
+            // SAFETY: nothing is in it, and it gives out nothing.
+            unsafe { Slab::release(slab) };
+        }
+        holds
+    }
+}
+
+impl Stripe {
+    /// Opens a slab in the place of the one that is full.
+    #[cold]
+    fn open_slab(&mut self, shared: &Arc<Shared>) -> Option<()> {
+        self.close_slab();
+        let (slab, fresh) = Slab::new(shared)?;
+        (self.open, self.fresh, self.rest) = (slab.as_ptr(), fresh, ROOM);
+        Some(())
+    }
+
+    /// What was never used of the open slab is dead from now on.
+    fn close_slab(&mut self) {
+        // SAFETY: an open slab is there.
+        if let Some(slab) = unsafe { self.open.as_ref() } {
+            slab.live.fetch_sub(self.rest, Ordering::Relaxed);
+        }
+        (self.open, self.fresh, self.rest) = (ptr::null_mut(), ptr::null_mut(), 0);
+    }
+}
+
+impl Slab {
+    /// A slab, and its first free byte.
+    fn new(shared: &Arc<Shared>) -> Option<(NonNull<Self>, *mut u8)> {
+        // SAFETY: the layout is not empty.
+        let memory = NonNull::new(unsafe { alloc(LAYOUT) })?;
+        let address = memory.as_ptr().expose_provenance();
+        let (word, bit) = Self::bit(address);
+        let Some(word) = SLABS.get(word) else {
+            // SAFETY: just allocated.
+            unsafe { dealloc(memory.as_ptr(), LAYOUT) };
+            return None;
+        };
+        ask_for_huge_pages(memory);
+        let mut slabs = lock(&shared.slabs);
+        let head = Self {
+            shared: shared.clone(),
+            live: AtomicUsize::new(ROOM),
+            sparse: AtomicBool::new(false),
+            number: AtomicUsize::new(slabs.0.len()),
+        };
+        let slab = Self::head_at(address);
+        // SAFETY: new memory, in bounds, aligned.
+        unsafe { slab.write(head) };
+        slabs.0.push(slab);
+        word.fetch_or(bit, Ordering::Relaxed);
+        // SAFETY: in bounds.
+        Some((NonNull::new(slab)?, unsafe { memory.as_ptr().add(FRONT) }))
+    }
+
+    fn bit(address: usize) -> (usize, u64) {
+        let slab = address / SLAB;
+        (slab / 64, 1 << (slab % 64))
+    }
+
+    /// The head of the slab at an address.
+    #[inline]
+    fn head_at(slab: usize) -> *mut Self {
+        let line = slab / SLAB % (FRONT / 64);
+        ptr::with_exposed_provenance_mut(slab + line * 64)
+    }
+
+    /// The head of the slab that the memory lies in.
+    #[inline]
+    fn of(memory: NonNull<u8>) -> *mut Self {
+        Self::head_at(memory.as_ptr().addr() & !(SLAB - 1))
+    }
+
+    /// Subtracts bytes of a sparse slab, which is freed with the last.
+    ///
+    /// # Safety
+    /// They are the caller's and not used afterwards.
+    unsafe fn subtract(slab: *mut Self, size: usize) {
+        // SAFETY: the bytes keep the slab. AcqRel: what all threads did with it came before its end.
+        unsafe {
+            if (*slab).live.fetch_sub(size, Ordering::AcqRel) == size {
+                Self::release(slab);
+            }
+        }
+    }
+
+    /// Frees a slab.
+    ///
+    /// # Safety
+    /// It is sparse, listed, and nothing is in it.
+    unsafe fn release(slab: *mut Self) {
+        // SAFETY: by the caller; listed slabs are there.
+        unsafe {
+            let shared = (*slab).shared.clone();
+            let mut slabs = lock(&shared.slabs);
+            let number = (*slab).number.load(Ordering::Relaxed);
+            slabs.0.swap_remove(number);
+            if let Some(moved) = slabs.0.get(number) {
+                (**moved).number.store(number, Ordering::Relaxed);
+            }
+            drop(slabs);
+            let memory = slab.expose_provenance() & !(SLAB - 1);
+            let (word, bit) = Self::bit(memory);
+            SLABS[word].fetch_and(!bit, Ordering::Relaxed);
+            slab.drop_in_place();
+            dealloc(ptr::with_exposed_provenance_mut(memory), LAYOUT);
+        }
+    }
+}
+
+/// Nothing panics while a lock is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

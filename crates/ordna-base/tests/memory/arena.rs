@@ -1,0 +1,148 @@
+//! Memory of arenas.
+
+use std::collections::HashSet;
+use std::ptr::NonNull;
+use std::sync::Barrier;
+use std::sync::mpsc::channel;
+
+use ordna_base::arena::{Arena, MOST};
+
+/// Memory of an arena, with its own address in it.
+struct Piece(NonNull<u8>, usize);
+
+// SAFETY: the memory belongs to the thread that holds it.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    fn new(arena: &Arena, size: usize) -> Self {
+        let memory = arena.allocate(size).unwrap();
+        assert!(Arena::owns(memory.as_ptr()) && memory.as_ptr().addr().is_multiple_of(8));
+        // SAFETY: memory of this test's own, of 8 bytes at least.
+        unsafe {
+            memory.as_ptr().write_bytes(0xA5, size);
+            memory.cast::<usize>().write(memory.as_ptr().addr());
+        }
+        Self(memory, size)
+    }
+
+    fn is_sparse(&self) -> bool {
+        // SAFETY: not freed.
+        unsafe { Arena::is_in_sparse_slab(self.0) }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // SAFETY: used by no other thread.
+        unsafe {
+            assert_eq!(self.0.cast::<usize>().read(), self.0.as_ptr().addr());
+            Arena::free(self.0, self.1);
+        }
+    }
+}
+
+/// Pieces of many sizes that fill some slabs.
+fn pieces(arena: &Arena, count: usize) -> Vec<Piece> {
+    (0..count).map(|number| Piece::new(arena, 8 + number * 37 % (MOST - 7))).collect()
+}
+
+#[test]
+fn memory_is_disjoint_and_used_again() {
+    let arena = Arena::new();
+    assert!(arena.allocate(MOST + 1).is_none());
+    let mut all = pieces(&arena, 30_000);
+    let (count, spare) = (arena.slabs(), arena.spare());
+    assert!(count >= 3);
+    let mut places: Vec<_> = all.iter().map(|piece| (piece.0.as_ptr().addr(), piece.1)).collect();
+    places.sort_unstable();
+    assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+    // Half of them goes, and as much comes again.
+    let gone: Vec<_> = (0..all.len()).rev().step_by(2).map(|at| all.swap_remove(at)).collect();
+    let sizes: Vec<_> = gone.iter().map(|piece| piece.1).collect();
+    let freed: HashSet<_> = gone.iter().map(|piece| piece.0.as_ptr().addr()).collect();
+    drop(gone);
+    assert!(arena.spare() > spare);
+    let again: Vec<_> = sizes.iter().map(|size| Piece::new(&arena, *size)).collect();
+    assert!(again.iter().all(|piece| freed.contains(&piece.0.as_ptr().addr())));
+    assert_eq!((arena.slabs(), arena.spare()), (count, spare));
+}
+
+#[test]
+fn a_sparse_slab_gives_nothing_and_goes_with_its_last_memory() {
+    let arena = Arena::new();
+    let mut all = pieces(&arena, 60_000);
+    let open = all.pop().unwrap();
+    assert!(!arena.choose_sparse(false), "all are full");
+    let full = arena.slabs();
+    let mut keep = Vec::new();
+    for (number, piece) in all.into_iter().enumerate() {
+        if number.is_multiple_of(10) {
+            keep.push(piece);
+        }
+    }
+    assert!(arena.has_much_room(), "after so many bytes a stripe looks");
+    assert!(arena.choose_sparse(false) && !arena.has_much_room());
+    assert!(!open.is_sparse(), "an open slab is not chosen");
+    assert!(keep.iter().filter(|piece| piece.is_sparse()).count() > keep.len() / 2);
+    // As one that moves records does.
+    let moved: Vec<_> = keep.iter().map(|piece| Piece::new(&arena, piece.1)).collect();
+    assert!(!moved.iter().any(Piece::is_sparse), "a sparse slab gives out nothing");
+    let places: Vec<_> = keep.iter().filter(|piece| piece.is_sparse()).map(|at| at.0).collect();
+    drop(keep);
+    assert!(places.iter().all(|place| !Arena::owns(place.as_ptr())));
+    assert!(arena.slabs() <= full / 4, "{} of {full} are left", arena.slabs());
+    assert!(!arena.choose_sparse(false) || arena.spare() < 4 << 20);
+    assert!(arena.choose_sparse(true) && open.is_sparse());
+    drop((moved, open));
+    assert_eq!((arena.slabs(), arena.spare()), (0, 0));
+}
+
+#[test]
+fn memory_outlives_its_arena() {
+    let arena = Arena::new();
+    let all = pieces(&arena, 10_000);
+    let (first, last) = (all[0].0.as_ptr(), all[all.len() - 1].0.as_ptr());
+    drop((arena.clone(), arena));
+    assert!(Arena::owns(first) && Arena::owns(last));
+    drop(all);
+    assert!(!Arena::owns(first) && !Arena::owns(last));
+}
+
+/// Each thread frees what the one before it made, while another one declares slabs sparse.
+#[test]
+fn threads_free_the_memory_of_others() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = if cfg!(miri) { 2 } else { 300 };
+    let arena = Arena::new();
+    let (mut senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
+    senders.rotate_left(1);
+    let begun = Barrier::new(THREADS + 1);
+    std::thread::scope(|scope| {
+        for (thread, (next, own)) in senders.into_iter().zip(receivers).enumerate() {
+            let (arena, begun) = (&arena, &begun);
+            scope.spawn(move || {
+                begun.wait();
+                let mut kept = Vec::new();
+                for round in 0..ROUNDS {
+                    let sizes = (0..200).map(|at| 8 + (at * 31 + round * 7 + thread) % 300);
+                    let mut made: Vec<Piece> = sizes.map(|size| Piece::new(arena, size)).collect();
+                    kept.extend(made.pop());
+                    // A thread that has ended takes no more: then they are freed here.
+                    let _ = next.send(made);
+                    if round % 8 == 7 {
+                        own.try_iter().for_each(drop);
+                    }
+                }
+                drop(next);
+                own.into_iter().for_each(drop);
+            });
+        }
+        begun.wait();
+        for round in 0..50 {
+            arena.choose_sparse(round % 10 == 9);
+            std::thread::yield_now();
+        }
+    });
+    assert!(!arena.choose_sparse(true));
+    assert_eq!((arena.slabs(), arena.spare()), (0, 0));
+}
