@@ -82,6 +82,11 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// Leaves records where they are, see [`Options::records_stay`].
+    pub(crate) fn records_stay(self) -> Self {
+        Self { store: self.store.records_stay(), ..self }
+    }
+
     /// A log that is synced every second, and [`Options::new`].
     pub fn new() -> Self {
         Self::default()

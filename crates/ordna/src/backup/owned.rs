@@ -36,7 +36,7 @@ impl OwnedStore {
         hash: &EntryHash,
     ) -> Result<(Arc<Self>, Vec<Owner>), BackupError> {
         let backup = backup.as_ref();
-        let store: Store<[u8], u64> = Store::restore(backup, options)?;
+        let store: Store<[u8], u64> = Store::restore(backup, options.records_stay())?;
         // A collector would free records that owners point at.
         if store.statistics().expiring.0 > 0 {
             return Err(BackupError::OtherKind {

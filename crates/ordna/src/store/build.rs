@@ -12,7 +12,7 @@ use super::budget::Budget;
 use super::entry::Put;
 use super::handle::Store;
 use super::options::Options;
-use crate::tree::{FOREVER, Run, Sizes, Tree};
+use crate::tree::{FOREVER, Run, Tree};
 use ordna_base::sync::joined;
 use ordna_base::{Error, Key, Value};
 
@@ -60,6 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     {
         let budget = options.budget();
         let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
+        let arena = Tree::<K, V>::arena(options.records_stay);
         let parts = Mutex::new(parts.into_iter().enumerate());
         // Stops at an error. All parts before that one were begun, so the first error is found.
         let build = || {
@@ -67,7 +68,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
                 let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((number, part)) = next else { break };
-                runs.push((number, run(number, part, options.sizes, &budget)));
+                let run_of = Run::new(options.sizes, arena.clone());
+                runs.push((number, run(run_of, number, part, &budget)));
             }
             runs
         };
@@ -86,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let runs = runs.into_iter().map(|(_, run)| run).collect::<Result<Vec<Built<K, V>>, _>>()?;
         let (runs, deadlines): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
         let items: usize = runs.iter().map(Run::len).sum();
-        let tree = Tree::from_runs(options.sizes, runs)
+        let tree = Tree::from_runs(options.sizes, arena, runs)
             .map_err(|part| Error::NotSorted { part, at: 0 })?;
         let store = Self::of(options, budget, tree);
         let engine = store.engine();
@@ -102,9 +104,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 }
 
 fn run<K, V, Q, W>(
+    mut run: Run<K, V>,
     part: usize,
     items: impl IntoIterator<Item = (Q, Put<W>)>,
-    sizes: Sizes,
     budget: &Budget,
 ) -> Result<Built<K, V>, Error>
 where
@@ -113,7 +115,7 @@ where
     Q: Borrow<K>,
     W: Borrow<V>,
 {
-    let (mut run, mut deadlines) = (Run::new(sizes), Vec::new());
+    let mut deadlines = Vec::new();
     for (key, put) in items {
         let (key, value) = (key.borrow(), put.value.borrow());
         key.check()?;

@@ -92,7 +92,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// An empty store.
     pub fn with_options(options: Options) -> Self {
         let budget = options.budget();
-        let tree = Tree::new(options.sizes);
+        let tree = Tree::new(options.sizes, Tree::<K, V>::arena(options.records_stay));
         Self::of(options, budget, tree)
     }
 

@@ -55,10 +55,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         let engine = self.engine();
         let _guard = engine.collector.pin();
         let (leaves, records, search) = engine.tree.memory_usage();
+        let (without_leaf, without_record) = engine.tree.spare_bytes();
         let parts = vec![
             ("leaves", leaves),
-            ("slabs without a leaf", engine.tree.spare_bytes()),
+            ("slabs without a leaf", without_leaf),
             ("records", records),
+            ("slabs without a record", without_record),
             ("search layer", search),
             ("undo records", engine.tree.log().size().1),
             ("deadlines", engine.deadlines.size().1),

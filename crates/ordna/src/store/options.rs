@@ -15,6 +15,8 @@ pub struct Options {
     pub(super) collectors: usize,
     pub(super) shared_collectors: Option<Collectors>,
     pub(super) sizes: Sizes,
+    /// Whether somebody else keeps pointers to records.
+    pub(super) records_stay: bool,
     pub(super) clock: Clock,
 }
 
@@ -26,6 +28,7 @@ impl Default for Options {
             collectors: 1,
             shared_collectors: None,
             sizes: Sizes::default(),
+            records_stay: false,
             clock: Arc::new(system_clock),
         }
     }
@@ -93,6 +96,11 @@ impl Options {
     pub fn sizes(self, slots: usize, fanout: usize) -> Self {
         let sizes = Sizes { slots: slots.clamp(2, SLOTS), fanout: fanout.clamp(3, FANOUT) };
         Self { sizes, ..self }
+    }
+
+    /// Leaves records where they are: somebody else points at them.
+    pub(crate) fn records_stay(self) -> Self {
+        Self { records_stay: true, ..self }
     }
 
     /// Puts another clock in front of the present one.

@@ -60,10 +60,11 @@ pub struct OwnedStore(Store<[u8], u64>);
 impl OwnedStore {
     /// An empty store.
     pub fn new(options: Options) -> Self {
-        Self(Store::with_options(options))
+        Self(Store::with_options(options.records_stay()))
     }
 
-    /// Divides the entries of a store among owners. O(n), in parallel. The store has no journal.
+    /// Divides the entries of a store among owners. O(n), in parallel. The store has no journal, and
+    /// its records stay where they are.
     pub(crate) fn adopt(
         store: Store<[u8], u64>,
         owners: usize,

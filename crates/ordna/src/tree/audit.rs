@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 
+use ordna_base::arena::Arena;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Audit, Key, Value, Violation};
 
@@ -103,9 +104,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         (leaves, records, self.search.memory_usage())
     }
 
-    /// Bytes of slabs in which no leaf stands.
-    pub fn spare_bytes(&self) -> usize {
-        self.pool.spare()
+    /// Bytes of slabs in which no leaf stands, and of those in which no record stands.
+    pub fn spare_bytes(&self) -> (usize, usize) {
+        (self.pool.spare(), self.arena.as_ref().map_or(0, Arena::spare))
     }
 
     /// At most `limit` anchors, evenly spread, in order.

@@ -7,6 +7,7 @@
 
 use std::borrow::Borrow;
 
+use ordna_base::arena::Arena;
 use ordna_base::record::Record;
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::Ordering;
@@ -14,11 +15,12 @@ use ordna_base::{Key, Value};
 
 use super::leaf::{Entry, Leaf, Probe, is_inline};
 use super::reshape::separator;
-use super::{Sizes, Tree};
+use super::{LARGE, Sizes, Tree};
 
 /// A chain of leaves, filled in ascending order.
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
     pool: Pool,
+    arena: Option<Arena>,
     leaves: Vec<Leaf<K, V>>,
     first: Option<K::Owned>,
     last: Option<K::Owned>,
@@ -35,9 +37,10 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Run<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
     /// An empty run. Leaves are filled to seven eighths: later inserts find room.
-    pub fn new(sizes: Sizes) -> Self {
+    pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
         Self {
             pool: Leaf::<K, V>::pool(),
+            arena,
             leaves: Vec::new(),
             first: None,
             last: None,
@@ -71,9 +74,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
             self.filled = 0;
         }
         let probe = Probe::new(key);
+        let arena = self.arena.as_ref().filter(|_| self.entries >= LARGE);
         let word = match value.to_word() {
             Some(word) if K::HEAD_IS_KEY => word,
-            _ => Leaf::word_of(&probe, Record::<K, V>::new(key, value)),
+            _ => Leaf::word_of(&probe, Record::<K, V>::new_in(arena, key, value)),
         };
         let leaf = self.leaves.last().expect("just pushed");
         let done = leaf.put(&probe, Entry { key: probe.head, word, deadline });
@@ -87,12 +91,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// A tree of the runs.
+    /// A tree of the runs, whose records are in this arena.
     ///
     /// # Errors
     /// The number of the first run that does not lie above those before it.
-    pub fn from_runs(sizes: Sizes, runs: Vec<Run<K, V>>) -> Result<Self, usize> {
-        let tree = Self::new(sizes);
+    pub fn from_runs(
+        sizes: Sizes,
+        arena: Option<Arena>,
+        runs: Vec<Run<K, V>>,
+    ) -> Result<Self, usize> {
+        let tree = Self::new(sizes, arena);
         let mut before = tree.first;
         let mut last: Option<K::Owned> = None;
         for (number, mut run) in runs.into_iter().enumerate() {

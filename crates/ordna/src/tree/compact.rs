@@ -1,7 +1,11 @@
-//! Compaction: sparse leaves merge, and leaves leave sparse slabs, which then go.
+//! Compaction: sparse leaves merge; leaves and records leave sparse slabs, which then go.
 //!
 //! # Contract
-//! [`Tree::compact`] runs beside everything. It holds two neighbours' locks at a time.
+//! [`Tree::compact`] runs beside everything. It holds two neighbours' locks at a time. A record
+//! moves under its leaf's lock: the copy takes its place in the slot, and the record is retired. It
+//! has the same key, value and deadline, so readers need no new version. A word value that is
+//! overwritten afterwards changes in the copy only: a reader that found the record got the value of
+//! the moment of the move, or an older one.
 //!
 //! # Why
 //! Removals merge a leaf once it is under a quarter, and only a slab without leaves is freed. After
@@ -9,6 +13,7 @@
 
 use std::borrow::Borrow;
 
+use ordna_base::arena::Arena;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, notice, point};
@@ -21,23 +26,24 @@ use super::leaf::Leaf;
 const SECTION: usize = 256;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// Whether removals have left slabs more than a quarter empty.
+    /// Whether removals have left slabs of leaves more than a quarter empty, or slabs of records more
+    /// than a third.
     #[inline]
     pub fn is_sparse(&self) -> bool {
-        self.sparse.load(Ordering::Relaxed)
+        self.sparse.load(Ordering::Relaxed) || self.arena.as_ref().is_some_and(Arena::has_much_room)
     }
 
     /// Counts an unlinked leaf.
     pub(super) fn forget_leaf(&self) {
         self.pool.forget();
-        if !self.is_sparse() && self.pool.has_much_room() {
+        if !self.sparse.load(Ordering::Relaxed) && self.pool.has_much_room() {
             self.sparse.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Merges neighbours that fit, and moves the leaves of the emptiest slabs to others, if slabs
-    /// are sparse. O(n). One thread at a time; another one returns at once. Returns whether removals
-    /// or the merges have called for another compaction meanwhile.
+    /// If slabs are sparse, merges neighbours that fit, and moves leaves and records of the emptiest
+    /// slabs to others. O(n). One thread at a time; another one returns at once. Returns whether
+    /// removals or the merges have called for another compaction meanwhile.
     pub fn compact(&self, collector: &Collector) -> bool {
         // Release: the thread that compacts sees the call of a thread that it turns away.
         if !self.is_sparse() || self.compacting.swap(true, Ordering::AcqRel) {
@@ -45,10 +51,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         // This is the only clear: removals beside a compaction call for the next one. The merges
         // below call for it too; it then finds none.
-        self.sparse.store(false, Ordering::Relaxed);
+        if self.sparse.swap(false, Ordering::Relaxed) {
+            self.compact_leaves(collector);
+        }
+        let arena = self.arena.as_ref();
+        let is_worth_it = arena.is_some_and(|arena| arena.choose_sparse(!self.is_large()));
+        if notice!("tree.compact.moves_records", is_worth_it) {
+            self.for_each_leaf(collector, |leaf, guard| self.move_records(leaf, guard));
+        }
+        self.compacting.swap(false, Ordering::AcqRel);
+        // Retired memory that waits in the lists of idle threads would keep its slabs.
+        collector.pin().flush_all();
+        self.is_sparse()
+    }
+
+    /// Merges neighbours that fit, and moves the leaves of the emptiest slabs.
+    fn compact_leaves(&self, collector: &Collector) {
         // Merges first: they decide how many leaves need a place.
         self.for_each_leaf(collector, |leaf, guard| while self.absorb_next(leaf, guard) {});
-        collector.pin().flush();
+        collector.pin().flush_all();
         let is_worth_it = self.pool.begin_compaction();
         if notice!("tree.compact.moves", is_worth_it) {
             self.for_each_leaf(collector, |leaf, guard| self.move_next(leaf, guard));
@@ -58,9 +79,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if fault!("tree.compact.keeps_calls") {
             self.sparse.store(false, Ordering::Relaxed);
         }
-        self.compacting.swap(false, Ordering::AcqRel);
-        collector.pin().flush();
-        self.is_sparse()
     }
 
     /// Calls `each` with every leaf from left to right; leaves that split meanwhile may be left
@@ -80,6 +98,38 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 leaf = next;
             }
             from = leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+        }
+    }
+
+    /// Moves the records of a leaf that lie in sparse slabs.
+    fn move_records(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
+        let sparse = |slot: &usize| {
+            #[expect(unsafe_code, reason = "the guard keeps the record")]
+            // SAFETY: as the reason says.
+            Leaf::<K, V>::record(leaf.word(*slot))
+                .is_some_and(|record| unsafe { record.is_in_sparse_slab() })
+        };
+        // Unlocked: most leaves have none. A record that comes meanwhile is not in such a slab.
+        if !leaf.slots().any(|slot| sparse(&slot)) {
+            return;
+        }
+        let lock = &Self::header(&leaf, guard).lock;
+        let lock = if fault!("tree.compact.locks") { Ok(None) } else { lock.lock().map(Some) };
+        let Ok(lock) = lock else { return };
+        for slot in leaf.slots().filter(sparse) {
+            let word = leaf.word(slot);
+            let record = Leaf::<K, V>::record(word).expect("a slot in use has a record");
+            #[expect(unsafe_code, reason = "the record of a locked entry")]
+            // SAFETY: the entry's record; its leaf is locked.
+            unsafe {
+                let copy = record.moved(self.arena_if_large());
+                point("tree.compact.copied");
+                leaf.set_word(slot, Leaf::<K, V>::word_with(word, copy));
+                record.retire_without_share(guard);
+            }
+        }
+        if let Some(lock) = lock {
+            lock.unlock_unchanged();
         }
     }
 

@@ -403,6 +403,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         address | probe.tag()
     }
 
+    /// The word of a copy of a record.
+    pub fn word_with(word: u64, copy: Record<K, V>) -> u64 {
+        word & !ADDRESS | copy.as_ptr().expose_provenance() as u64
+    }
+
+    /// The slots in use, from the first.
+    pub fn slots(self) -> impl Iterator<Item = usize> {
+        let used = self.used();
+        (0..SLOTS).filter(move |slot| used >> slot & 1 == 1)
+    }
+
     /// The slot of the key. To be validated by readers.
     #[inline]
     pub fn find(self, probe: &Probe<'_, K>, simd: InstructionSet) -> Option<usize> {

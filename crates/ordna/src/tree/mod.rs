@@ -62,12 +62,13 @@ mod walk;
 
 use std::borrow::Borrow;
 
+use ordna_base::arena::Arena;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::simd::InstructionSet;
 use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use ordna_base::sync::{Obsolete, WriteGuard, check, fault, point};
+use ordna_base::sync::{Obsolete, WriteGuard, check, fault, notice, point};
 use ordna_base::{Change, Error, Key, Value};
 
 pub use build::Run;
@@ -87,6 +88,9 @@ pub mod models {
     pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
     pub use super::undo::{LiveTerms, Log, Lookup, Reading, State};
 }
+
+/// Slots of a tree's leaves from which on new records come from slabs: small trees stay small.
+const LARGE: usize = 1024 * SLOTS;
 
 /// Failed validations of a read before it takes the leaf's lock.
 const RETRIES: usize = 64;
@@ -112,6 +116,8 @@ pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
     log: Log<K, V>,
     first: Leaf<K, V>,
     pool: Pool,
+    /// Where small records lie; `None` if records are to stay in their places, or if there are none.
+    arena: Option<Arena>,
     /// Entries of a leaf at most.
     slots: usize,
     simd: InstructionSet,
@@ -190,7 +196,14 @@ enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    pub fn new(sizes: Sizes) -> Self {
+    /// An arena for a new tree; `None` if its records are to stay in their places, or it has none.
+    pub fn arena(records_stay: bool) -> Option<Arena> {
+        let stay = notice!("tree.arena.records_stay", records_stay);
+        (!is_inline::<K, V>() && !stay).then(Arena::new)
+    }
+
+    /// An empty tree. If there is an arena, small records lie there, and move.
+    pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
         let pool = Leaf::<K, V>::pool();
         let first = Leaf::new(None, &pool);
         Self {
@@ -198,12 +211,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             log: Log::new(sizes.slots),
             first,
             pool,
+            arena,
             slots: sizes.slots.clamp(2, SLOTS),
             simd: InstructionSet::widest(),
             leaves: AtomicUsize::new(1),
             sparse: AtomicBool::new(false),
             compacting: AtomicBool::new(false),
         }
+    }
+
+    fn is_large(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) * self.slots >= LARGE
+    }
+
+    /// Where new records go.
+    #[inline]
+    fn arena_if_large(&self) -> Option<&Arena> {
+        self.arena.as_ref().filter(|_| self.is_large())
     }
 
     /// The undo records: their memory, and its end.
@@ -575,7 +599,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         let word = match value.to_word() {
             Some(word) if K::HEAD_IS_KEY => word,
-            _ => Leaf::word_of(probe, Record::new(probe.key, value)),
+            _ => Leaf::word_of(probe, Record::new_in(self.arena_if_large(), probe.key, value)),
         };
         outcome.word = word;
         match slot.zip(old) {
@@ -633,6 +657,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
     fn drop(&mut self) {
+        // From now on slabs go as they become empty.
+        self.arena = None;
         let mut next = Some(self.first);
         while let Some(leaf) = next {
             next = leaf.next();

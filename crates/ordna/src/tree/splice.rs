@@ -134,12 +134,12 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
                     buffer.share();
                 }
                 point("tree.splice.filled");
-                Record::of_buffer(probe.key, buffer, new_len)
+                Record::of_buffer(self.arena_if_large(), probe.key, buffer, new_len)
             }
             // SAFETY: as above: the undo record that now keeps it, if any, does not end under the
             // lock.
             None => unsafe {
-                record.with_value(|value| Self::copied(probe.key, value, at, bytes, capacity))
+                record.with_value(|value| self.copied(probe.key, value, at, bytes, capacity))
             },
         };
         // The deadline stays, so a reader that finds old or new word needs no new version.
@@ -157,6 +157,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
 
     /// A record of a value with bytes written over it; with room behind it if there is a capacity.
     fn copied(
+        &self,
         key: &K,
         value: &[u8],
         at: usize,
@@ -165,12 +166,13 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
     ) -> Record<K, [u8]> {
         let zeros = vec![0; at.saturating_sub(value.len())];
         let rest = value.get(at + bytes.len()..).unwrap_or_default();
+        let arena = self.arena_if_large();
         let pieces = [&value[..at.min(value.len())], &zeros, bytes, rest];
         match capacity {
-            None => Record::new(key, pieces.concat().as_slice()),
+            None => Record::new_in(arena, key, pieces.concat().as_slice()),
             Some(capacity) => {
                 let len = pieces.iter().map(|piece| piece.len()).sum();
-                Record::of_buffer(key, Buffer::new(&pieces, capacity), len)
+                Record::of_buffer(arena, key, Buffer::new(&pieces, capacity), len)
             }
         }
     }

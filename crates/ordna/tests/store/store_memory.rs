@@ -1,10 +1,12 @@
 //! Memory that comes back: leaves that removals left sparse merge, and their slabs go.
 
+use std::borrow::Borrow;
+use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-#[cfg(debug_assertions)]
-use ordna::Options;
-use ordna::Store;
+use ordna::store::{OwnedStore, Owner, Wanted};
+use ordna::{Options, Store};
 use ordna_base::OrderedIndex;
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::held;
@@ -43,6 +45,93 @@ fn random_removals_give_memory_back() {
     }
     assert_eq!(store.validate().unwrap().entries, rest.len());
     assert!(rest.iter().all(|key| store.get(key) == Some(*key)));
+}
+
+/// The same with byte strings, whose records leave sparse slabs. The thread that writes and the one
+/// that compacts may each hold a slab more. Values have 8 bytes, or up to 100.
+#[test]
+fn removals_of_byte_strings_give_memory_back() {
+    const KEYS: u64 = 500_000;
+    const OPEN: usize = 2 * (2 << 20);
+    fn give_back<V: ordna_base::Value + ?Sized>(value: impl Fn(u64) -> V::Owned) {
+        let mut random = Random::new(8);
+        let mut keys: Vec<u64> = (0..KEYS).collect();
+        random.shuffle(&mut keys);
+        let text = |key: &u64| format!("{key:020} of the keys").into_bytes();
+        let filled = |keys: &[u64]| {
+            let store: Store<[u8], V> = Store::new();
+            for key in keys {
+                store.insert(text(key).as_slice(), value(*key).borrow()).unwrap();
+            }
+            store
+        };
+        let (gone, rest) = keys.split_at(keys.len() / 10 * 9);
+        let store = filled(&keys);
+        let full = store.memory_usage().total();
+        for key in gone {
+            assert!(store.remove(text(key).as_slice()).is_some());
+        }
+        let live = filled(rest).memory_usage().total();
+        let started = Instant::now();
+        while store.memory_usage().total() > 2 * live + OPEN {
+            let left = store.memory_usage();
+            let waited = started.elapsed();
+            assert!(waited < Duration::from_secs(20), "{full} fell to {left:?}, {live} are live");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(store.validate().unwrap().entries, rest.len());
+        assert!(rest.iter().all(|key| store.get(text(key).as_slice()) == Some(value(*key))));
+    }
+    give_back::<u64>(|key| key);
+    give_back::<[u8]>(|key| vec![key as u8; key as usize % 100]);
+}
+
+/// A thread that overwrites the word of a record waits until the record has moved.
+#[cfg(debug_assertions)]
+#[test]
+fn a_record_that_moves_is_not_overwritten_in_its_old_place() {
+    const KEYS: u64 = 200_000;
+    let store: Store<[u8], u64> = Store::with_options(Options::new().collectors(0));
+    let text = |key: u64| format!("{key:020} of the keys").into_bytes();
+    (0..KEYS).for_each(|key| _ = store.insert(text(key).as_slice(), &key).unwrap());
+    let stays = |key: &u64| key.is_multiple_of(4);
+    (0..KEYS).filter(|key| !stays(key)).for_each(|key| _ = store.remove(text(key).as_slice()));
+    std::thread::scope(|scope| {
+        let compacts = held("tree.compact.copied", || store.collect_garbage());
+        let mut waited = None;
+        compacts.meanwhile(|| {
+            let overwrite = |key| store.insert(text(key).as_slice(), &(key + KEYS)).unwrap();
+            let all = move || (0..KEYS).filter(stays).for_each(|key| _ = overwrite(key));
+            let overwrites = scope.spawn(all);
+            std::thread::sleep(Duration::from_millis(200));
+            waited = Some(!overwrites.is_finished());
+        });
+        assert_eq!(waited, Some(true), "the leaf was not locked");
+    });
+    for key in (0..KEYS).filter(stays) {
+        assert_eq!(store.get(text(key).as_slice()), Some(key + KEYS), "an overwrite is lost");
+    }
+}
+
+/// Owners point at their entries' records, which stay where they are.
+#[test]
+fn records_of_owners_stay() {
+    const KEYS: usize = 200_000;
+    let store = Arc::new(OwnedStore::new(Options::new().collectors(0)));
+    let number = |key: &[u8]| u64::from_str(std::str::from_utf8(key).unwrap()).unwrap();
+    let mut owner = Owner::new(&store, Arc::new(move |key: &[u8], _| number(key)));
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{key:040}").into_bytes()).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    let one = |at: usize| Wanted { id: b"", hash: at as u64, value: 7, keys: at..at + 1 };
+    let all: Vec<_> = (0..KEYS).map(one).collect();
+    let is_of = |subject: &Wanted<'_>, key: &[u8], _: u64| number(key) == subject.hash;
+    assert_eq!(owner.set_many(&all, &keys, is_of), Ok(KEYS));
+    assert_eq!(owner.retain(|key, _| number(key).is_multiple_of(4)), KEYS / 4 * 3);
+    store.collect_garbage();
+    store.collect_garbage();
+    assert_eq!(owner.set_many(&all, &keys, is_of), Ok(KEYS / 4 * 3), "the others are there");
+    assert_eq!(owner.retain(|_, value| value != 7), KEYS);
+    assert_eq!(store.snapshot().len(), 0);
 }
 
 /// A compaction has merged and moved leaves; before it ends, removals leave others sparse. The next
