@@ -5,23 +5,26 @@
 //!
 //! # Contract
 //! Any number of threads allocate and free at once. A thread takes the lock of its stripe, which
-//! few others share. Memory outlives its [`Arena`] until it is freed.
+//! few others share. Memory outlives its [`Arena`] until it is freed. While the last handle is
+//! dropped no other thread frees.
 //!
 //! # Protocol
 //! A stripe fills its *open* slab from front to back. Freed memory enters the list of its size in
-//! the stripe of the thread that freed it, and is the first that goes out again. So a store whose
-//! entries are overwritten stays as large as it is.
+//! the stripe of the thread that freed it, and is the first that goes out again. A stripe takes
+//! another one's list before it opens a slab. So overwrites with values of the same size need no
+//! more memory.
 //!
-//! After removals much of a slab may be dead. [`Arena::choose_sparse`] declares such slabs *sparse*.
-//! These give out no memory from then on, and the owner of the records moves what they hold. A
-//! sparse slab is freed with its last record.
+//! After removals, or overwrites with other sizes, much of a slab may be dead.
+//! [`Arena::choose_sparse`] declares the emptiest slabs *sparse*. These give out no memory from then
+//! on, and the owner of the records moves what they hold. A sparse slab is freed with its last
+//! record. Only an eighth of the slabs is sparse at a time, as the moved records need room.
 //!
 //! # Invariants
 //! 1. A slab stands at a multiple of its size. Its bit in [`SLABS`] is set while it is there.
 //! 2. `live` counts the bytes of a slab that are given out; those never used count too while the
 //!    slab is open.
 //! 3. A sparse slab is neither open nor does it have memory in a list: `sparse` is set under the
-//!    locks of all stripes, and the lists begin anew.
+//!    locks of all stripes, and the lists begin anew. What was in them stays dead.
 //! 4. A sparse slab stays so.
 //!
 //! A thread that allocates takes a slab for its stripe: an index should come here when it is large.
@@ -30,13 +33,12 @@
 #![expect(unsafe_code, reason = "an allocator")]
 
 use std::alloc::{alloc, dealloc};
+use std::mem;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::slabs::{LAYOUT, SLAB, ask_for_huge_pages};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::lock::{Mutex, MutexGuard};
 use crate::sync::{notice, stripe_of_this_thread};
 
 /// Bytes of the largest record that a slab holds. Larger ones cost more to read than a page walk.
@@ -56,6 +58,12 @@ const ROOM: usize = SLAB - FRONT;
 const LOOK: usize = SLAB / 8;
 const LOOK_SHARE: usize = 64;
 
+/// This share of the slabs may be sparse at a time, but always a few.
+const SPARSE_SHARE: usize = 8;
+const SPARSE_FEW: usize = 4;
+/// So many slabs let another stripe open one.
+const SLABS_OF_A_STRIPE: usize = 8;
+
 /// Bits of an address. Linux and macOS give programs 47 or 48.
 const ADDRESS_BITS: u32 = 48;
 
@@ -73,7 +81,11 @@ struct Owner(Arc<Shared>);
 
 struct Shared {
     stripes: [Padded; STRIPES],
+    /// How many of them are in use.
+    active: AtomicUsize,
     slabs: Mutex<Slabs>,
+    /// One thread at a time chooses.
+    choosing: Mutex<()>,
     has_much_room: AtomicBool,
     look_after: AtomicUsize,
 }
@@ -126,7 +138,9 @@ impl Arena {
         };
         let shared = Shared {
             stripes: std::array::from_fn(|_| Padded(Mutex::new(stripe()))),
+            active: AtomicUsize::new(1),
             slabs: Mutex::new(Slabs(Vec::new())),
+            choosing: Mutex::new(()),
             has_much_room: AtomicBool::new(false),
             look_after: AtomicUsize::new(LOOK),
         };
@@ -140,19 +154,17 @@ impl Arena {
         if size > MOST {
             return None;
         }
-        let size = size.next_multiple_of(GRAIN);
+        let size = size.max(1).next_multiple_of(GRAIN);
         let shared = &self.0.0;
         let mut stripe = shared.stripe();
-        let free = &mut stripe.free[size / GRAIN - 1];
-        if let Some(memory) = NonNull::new(*free) {
-            // SAFETY: freed memory leads to the next; its slab is there while it is in the list.
-            unsafe {
-                *free = memory.cast::<*mut u8>().read();
-                (*Slab::of(memory)).live.fetch_add(size, Ordering::Relaxed);
-            }
+        if let Some(memory) = stripe.take(size) {
             return Some(memory);
         }
         if stripe.rest < size {
+            stripe.take_list(shared, size);
+            if let Some(memory) = stripe.take(size) {
+                return Some(memory);
+            }
             stripe.open_slab(shared)?;
         }
         let memory = stripe.fresh;
@@ -171,16 +183,17 @@ impl Arena {
     /// Frees memory of this size. O(1).
     ///
     /// # Safety
-    /// It comes from [`Arena::allocate`] of some arena, and no thread uses it any more.
+    /// It comes from [`Arena::allocate`] of some arena, and no thread uses it any more. The arena's
+    /// last handle is not dropped meanwhile.
     pub unsafe fn free(memory: NonNull<u8>, size: usize) {
-        let size = size.next_multiple_of(GRAIN);
+        let size = size.max(1).next_multiple_of(GRAIN);
         // SAFETY: the memory keeps its slab, until its bytes are subtracted; a slab that is not
         // sparse stays under the stripe's lock.
         unsafe {
             let slab = Slab::of(memory);
             let shared = &(*slab).shared;
             let mut stripe = shared.stripe();
-            if notice!("arena.free.sparse", (*slab).sparse.load(Ordering::Relaxed)) {
+            if notice!("arena.free.sparse", (*slab).is_sparse()) {
                 drop(stripe);
                 return Slab::subtract(slab, size);
             }
@@ -198,17 +211,22 @@ impl Arena {
         }
     }
 
-    /// Whether more than a third of the slabs was dead at the last look: they are worth a
-    /// compaction.
+    /// Whether more than a third of the slabs was dead at the last look, and some may be declared
+    /// sparse: they are worth a compaction.
     #[inline]
     pub fn has_much_room(&self) -> bool {
         self.0.0.has_much_room.load(Ordering::Relaxed)
     }
 
-    /// Declares slabs sparse of which a quarter is dead, or all. Returns whether a sparse
-    /// slab holds a record. O(slabs).
+    /// Declares some of the slabs sparse of which a quarter is dead, or all. Returns whether a sparse
+    /// slab holds a record. O(s log s) with s slabs.
     pub fn choose_sparse(&self, all: bool) -> bool {
         self.0.0.choose_sparse(all)
+    }
+
+    /// Judges anew whether the slabs have [much room](Self::has_much_room). O(slabs).
+    pub fn look(&self) {
+        self.0.0.look();
     }
 
     /// Whether the memory lies in a sparse slab.
@@ -218,7 +236,7 @@ impl Arena {
     #[inline]
     pub unsafe fn is_in_sparse_slab(memory: NonNull<u8>) -> bool {
         // SAFETY: the memory keeps its slab.
-        Self::owns(memory.as_ptr()) && unsafe { (*Slab::of(memory)).sparse.load(Ordering::Relaxed) }
+        Self::owns(memory.as_ptr()) && unsafe { (*Slab::of(memory)).is_sparse() }
     }
 
     /// Number of slabs.
@@ -226,7 +244,7 @@ impl Arena {
         lock(&self.0.0.slabs).0.len()
     }
 
-    /// Bytes of slabs that no record has.
+    /// Bytes of slabs that are not given out.
     pub fn spare(&self) -> usize {
         let rest: usize = self.0.0.stripes.iter().map(|stripe| lock(&stripe.0).rest).sum();
         let slabs = lock(&self.0.0.slabs);
@@ -245,7 +263,8 @@ impl Drop for Owner {
 
 impl Shared {
     fn stripe(&self) -> MutexGuard<'_, Stripe> {
-        lock(&self.stripes[stripe_of_this_thread() % STRIPES].0)
+        let stripes = self.active.load(Ordering::Relaxed);
+        lock(&self.stripes[stripe_of_this_thread() % stripes].0)
     }
 
     /// Notes whether dead bytes are many.
@@ -253,56 +272,98 @@ impl Shared {
     fn look(&self) {
         let slabs = lock(&self.slabs);
         let (mut count, mut dead) = (0, 0);
+        let most = Self::most_sparse(slabs.0.len());
         for slab in &slabs.0 {
             // SAFETY: listed slabs are there.
             let slab = unsafe { &**slab };
-            if !slab.sparse.load(Ordering::Relaxed) {
+            if !slab.is_sparse() {
                 (count, dead) = (count + 1, dead + ROOM - slab.live.load(Ordering::Relaxed));
             }
         }
         self.look_after.store(LOOK.max(count * SLAB / LOOK_SHARE), Ordering::Relaxed);
-        self.look_after.store(LOOK.max(count * SLAB / LOOK_SHARE), Ordering::Relaxed);
-        self.has_much_room.store(dead > count * ROOM / 3, Ordering::Relaxed);
+        let many = dead > count * ROOM / 3 && slabs.0.len() - count < most;
+        self.has_much_room.store(many, Ordering::Relaxed);
+    }
+
+    fn most_sparse(slabs: usize) -> usize {
+        SPARSE_FEW.max(slabs / SPARSE_SHARE)
     }
 
     fn choose_sparse(&self, all: bool) -> bool {
+        let _turn = lock(&self.choosing);
+        // Candidates stay: only their choice lets them go, and they have no other chooser.
+        let (mut candidates, sparse) = {
+            let slabs = lock(&self.slabs);
+            // SAFETY: listed slabs are there.
+            let is_sparse = |slab: &*mut Slab| unsafe { (**slab).is_sparse() };
+            let (sparse, others) = slabs.0.iter().copied().partition::<Vec<_>, _>(is_sparse);
+            (others, sparse.len())
+        };
+        // SAFETY: candidates are there.
+        let used = |slab: &*mut Slab| unsafe { (**slab).live.load(Ordering::Relaxed) };
+        if notice!("arena.choose.some", !all) {
+            let most = Self::most_sparse(candidates.len() + sparse).saturating_sub(sparse);
+            candidates.retain(|slab| used(slab) < ROOM / 4 * 3);
+            candidates.sort_by_cached_key(used);
+            candidates.truncate(most);
+        }
         let mut stripes: Vec<_> = self.stripes.iter().map(|stripe| lock(&stripe.0)).collect();
         if all {
             stripes.iter_mut().for_each(|stripe| stripe.close_slab());
         }
-        let open: Vec<*mut Slab> = stripes.iter().map(|stripe| stripe.open).collect();
-        let slabs = lock(&self.slabs);
-        self.has_much_room.store(false, Ordering::Relaxed);
-        let (mut chosen, mut holds, mut empty) = (false, false, Vec::new());
-        for slab in &slabs.0 {
-            // SAFETY: listed slabs are there.
-            let head = unsafe { &**slab };
-            if head.sparse.load(Ordering::Relaxed) {
-                holds = true;
-            } else if !notice!("arena.choose.open", open.contains(slab)) {
-                let used = head.live.load(Ordering::Relaxed);
-                if all || used < ROOM / 4 * 3 {
-                    chosen = true;
-                    head.sparse.store(true, Ordering::Relaxed);
-                    if used == 0 { empty.push(*slab) } else { holds = true }
-                }
-            }
+        candidates.retain(|slab| {
+            !notice!("arena.choose.open", stripes.iter().any(|stripe| stripe.open == *slab))
+        });
+        for slab in &candidates {
+            // SAFETY: as above.
+            unsafe { (**slab).sparse.store(true, Ordering::Relaxed) };
         }
-        if notice!("arena.choose.empties_lists", chosen) {
+        if notice!("arena.choose.empties_lists", !candidates.is_empty()) {
             for stripe in &mut stripes {
                 stripe.free.fill(ptr::null_mut());
             }
         }
-        drop((slabs, stripes));
+        // Afterwards the last record of a slab may go, and the slab with it.
+        let (empty, full): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|slab| used(slab) == 0);
+        drop(stripes);
         for slab in empty {
             // SAFETY: nothing is in it, and it gives out nothing.
             unsafe { Slab::release(slab) };
         }
-        holds
+        self.has_much_room.store(false, Ordering::Relaxed);
+        sparse > 0 || !full.is_empty()
     }
 }
 
 impl Stripe {
+    /// Memory from the list of its size.
+    #[inline]
+    fn take(&mut self, size: usize) -> Option<NonNull<u8>> {
+        let free = &mut self.free[size / GRAIN - 1];
+        let memory = NonNull::new(*free)?;
+        // SAFETY: freed memory leads to the next; its slab is there while it is in the list.
+        unsafe {
+            *free = memory.cast::<*mut u8>().read();
+            (*Slab::of(memory)).live.fetch_add(size, Ordering::Relaxed);
+        }
+        Some(memory)
+    }
+
+    /// Takes over the list of this size of some other stripe. Passes stripes that are locked: the
+    /// other thread may do the same.
+    #[cold]
+    fn take_list(&mut self, shared: &Shared, size: usize) {
+        let list = size / GRAIN - 1;
+        // This stripe is locked too.
+        for mut other in shared.stripes.iter().filter_map(|other| other.0.try_lock().ok()) {
+            if !other.free[list].is_null() {
+                self.free[list] = mem::replace(&mut other.free[list], ptr::null_mut());
+                return;
+            }
+        }
+    }
+
     /// Opens a slab in the place of the one that is full.
     #[cold]
     fn open_slab(&mut self, shared: &Arc<Shared>) -> Option<()> {
@@ -322,7 +383,14 @@ impl Stripe {
     }
 }
 
+// Heads are a cache line apart.
+const _: () = assert!(size_of::<Slab>() <= 64);
+
 impl Slab {
+    fn is_sparse(&self) -> bool {
+        self.sparse.load(Ordering::Relaxed)
+    }
+
     /// A slab, and its first free byte.
     fn new(shared: &Arc<Shared>) -> Option<(NonNull<Self>, *mut u8)> {
         // SAFETY: the layout is not empty.
@@ -335,18 +403,22 @@ impl Slab {
             return None;
         };
         ask_for_huge_pages(memory);
-        let mut slabs = lock(&shared.slabs);
         let head = Self {
             shared: shared.clone(),
             live: AtomicUsize::new(ROOM),
             sparse: AtomicBool::new(false),
-            number: AtomicUsize::new(slabs.0.len()),
+            number: AtomicUsize::new(0),
         };
         let slab = Self::head_at(address);
         // SAFETY: new memory, in bounds, aligned.
         unsafe { slab.write(head) };
-        slabs.0.push(slab);
         word.fetch_or(bit, Ordering::Relaxed);
+        let mut slabs = lock(&shared.slabs);
+        // SAFETY: as above.
+        unsafe { (*slab).number.store(slabs.0.len(), Ordering::Relaxed) };
+        slabs.0.push(slab);
+        let active = (1 + slabs.0.len() / SLABS_OF_A_STRIPE).min(STRIPES);
+        shared.active.fetch_max(active, Ordering::Relaxed);
         // SAFETY: in bounds.
         Some((NonNull::new(slab)?, unsafe { memory.as_ptr().add(FRONT) }))
     }

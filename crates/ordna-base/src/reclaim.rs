@@ -63,6 +63,15 @@ struct Retired {
 // SAFETY: any thread that uses the collector may free it.
 unsafe impl Send for Retired {}
 
+impl Retired {
+    /// # Safety
+    /// As for [`Guard::retire`].
+    unsafe fn new<T: Retire>(memory: *mut T) -> Self {
+        // SAFETY: by the caller; the memory is a `T`.
+        Self { memory: memory.cast(), free: |memory, _| unsafe { T::free(memory.cast()) } }
+    }
+}
+
 impl Default for Collector {
     fn default() -> Self {
         Self::with_batches_of(32)
@@ -116,7 +125,11 @@ impl Stripe {
     fn take(&self, from: usize, last: Option<Retired>) -> Vec<Retired> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.extend(last);
-        if list.len() >= from { mem::take(&mut *list) } else { Vec::new() }
+        if list.len() < from {
+            return Vec::new();
+        }
+        let fresh = Vec::with_capacity(list.capacity());
+        mem::replace(&mut *list, fresh)
     }
 }
 
@@ -136,11 +149,8 @@ impl Guard<'_> {
     /// and freeing it touches nothing of the index.
     #[inline]
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
-        let retired = Retired {
-            memory: memory.cast(),
-            // SAFETY: the caller's promise, handed on; the memory is a `T`.
-            free: |memory, _| unsafe { T::free(memory.cast()) },
-        };
+        // SAFETY: the caller's promise, handed on.
+        let retired = unsafe { Retired::new(memory) };
         let Collector { batch, retired: stripes, .. } = self.collector;
         let full = stripes[stripe_of_this_thread() % STRIPES].take(*batch, Some(retired));
         if !full.is_empty() {
@@ -171,33 +181,39 @@ impl Guard<'_> {
     /// As for [`retire`](Self::retire).
     pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
-        unsafe { self.retire(memory) };
-        // The library hands a batch over only when it has an entry for every thread that is inside.
-        for _ in 0..FILLERS {
+        self.pass_on(vec![unsafe { Retired::new(memory) }]);
+    }
+
+    /// Passes entries to the library for freeing now. The library hands a batch over only when it
+    /// has an entry for every thread that is inside.
+    fn pass_on(&self, mut entries: Vec<Retired>) {
+        if !entries.is_empty() {
             // SAFETY: there is nothing to free, and `free` does nothing.
-            unsafe { self.retire(std::ptr::dangling_mut::<Nothing>()) };
+            let filler = || unsafe { Retired::new(std::ptr::dangling_mut::<Nothing>()) };
+            entries.resize_with(entries.len().max(FILLERS), filler);
+            self.hand_over(entries);
         }
-        self.flush();
+        self.library.flush();
     }
 
     /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
     pub fn flush(&self) {
         let stripe = &self.collector.retired[stripe_of_this_thread() % STRIPES];
-        self.hand_over(stripe.take(1, None));
-        self.library.flush();
+        self.pass_on(stripe.take(1, None));
     }
 
     /// Offers the garbage of all threads for freeing now.
     pub fn flush_all(&self) {
-        if !fault!("reclaim.flush_all.of_others") {
-            self.collector.retired.iter().for_each(|stripe| self.hand_over(stripe.take(1, None)));
+        if fault!("reclaim.flush_all.of_others") {
+            return self.flush();
         }
-        self.flush();
+        let all = self.collector.retired.iter();
+        self.pass_on(all.flat_map(|stripe| stripe.take(1, None)).collect());
     }
 }
 
 /// With more threads inside than this, what is retired at once waits for the next full batch.
-const FILLERS: usize = 31;
+const FILLERS: usize = 32;
 
 struct Watcher(Shared<AtomicBool>);
 

@@ -18,8 +18,8 @@ pub fn run(part: &str) -> Outcome {
     test(packages.chain(["--lib", "--tests", part]))
 }
 
-/// Half of the store's test programs, by turns, and those of some published structures: this
-/// commit's share. All of what the commit touches.
+/// This commit's share: half of the store's test programs, by turns, and those of some published
+/// structures. A program whose area the commit touches runs in any case.
 pub fn run_share() -> Outcome {
     let (share, changed) = share()?;
     let is_touched = |program: &str| {

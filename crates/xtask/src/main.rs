@@ -17,7 +17,7 @@ use tools::{Outcome, cargo, must};
 
 const HELP: &str = "\
 cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
-cargo xtask asan --share      do so for this commit's share of them and for what it touches
+cargo xtask asan --share      run this commit's share of them, and all that it touches
 cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
 cargo xtask faults --share    do so for this commit's share (a tenth) and the areas it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data

@@ -60,6 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     {
         let budget = options.budget();
         let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
+        let count = parts.len();
         let arena = Tree::<K, V>::arena(options.records_stay);
         let parts = Mutex::new(parts.into_iter().enumerate());
         // Stops at an error. All parts before that one were begun, so the first error is found.
@@ -68,7 +69,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
                 let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((number, part)) = next else { break };
-                let run_of = Run::new(options.sizes, arena.clone());
+                let run_of = Run::new(options.sizes, arena.clone(), count);
                 runs.push((number, run(run_of, number, part, &budget)));
             }
             runs

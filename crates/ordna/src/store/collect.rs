@@ -86,7 +86,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn collect(&self) {
         while self.expire() > 0 {}
         self.free_undo(true);
-        self.collector.pin().flush();
+        self.collector.pin().flush_all();
         self.compact();
     }
 

@@ -65,10 +65,10 @@ impl Options {
         Self { memory_budget: Some(budget.clone()), ..self }
     }
 
-    /// Whether a thread in the background frees undo records and removes expired keys. Any number
-    /// but 0 stands for one thread, which the first work starts. With 0, the thread that ends a
-    /// snapshot frees, and [`Store::collect_garbage`](super::Store::collect_garbage) alone removes
-    /// expired keys.
+    /// Whether a thread in the background frees undo records, removes expired keys and compacts. Any
+    /// number but 0 stands for one thread, which the first work starts. With 0, the thread that ends
+    /// a snapshot frees, and [`Store::collect_garbage`](super::Store::collect_garbage) alone removes
+    /// expired keys and compacts what removals and overwrites left.
     pub fn collectors(self, threads: usize) -> Self {
         Self { collectors: threads, shared_collectors: None, ..self }
     }

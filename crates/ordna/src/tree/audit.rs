@@ -7,7 +7,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Audit, Key, Value, Violation};
 
 use super::Tree;
-use super::leaf::{Leaf, Probe, is_inline};
+use super::leaf::{Image, Leaf, Probe, is_inline};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Audits leaves, fences, slots, undo lists and the search layer. O(n log n).
@@ -15,6 +15,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// # Errors
     /// The first invariant found broken.
     pub fn validate(&self) -> Result<Audit, Violation> {
+        self.without_compaction(|| self.validate_at_rest())
+    }
+
+    fn validate_at_rest(&self) -> Result<Audit, Violation> {
         let broken = |what: &str| Err(Violation(what.to_owned()));
         let mut listed = Vec::new();
         let mut entries = 0;
@@ -91,7 +95,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         while let Some(leaf) = next {
             leaves += Leaf::<K, V>::size() + leaf.extra_bytes();
             if !is_inline::<K, V>() {
-                let image = leaf.image();
+                // A leaf that a split has not emptied yet holds words of its neighbour's records.
+                let image = self.consistent(&leaf, |_| Some(leaf.image()));
+                let image = image.unwrap_or_else(|_| Image::empty());
                 for word in &image.words[..image.count] {
                     #[expect(unsafe_code, reason = "records of linked leaves")]
                     // SAFETY: the caller holds a guard.

@@ -21,6 +21,8 @@ use super::{LARGE, Sizes, Tree};
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
     pool: Pool,
     arena: Option<Arena>,
+    /// Entries before the arena is used.
+    plain: usize,
     leaves: Vec<Leaf<K, V>>,
     first: Option<K::Owned>,
     last: Option<K::Owned>,
@@ -37,10 +39,12 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Run<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
     /// An empty run. Leaves are filled to seven eighths: later inserts find room.
-    pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
+    /// It is one of `runs`.
+    pub fn new(sizes: Sizes, arena: Option<Arena>, runs: usize) -> Self {
         Self {
             pool: Leaf::<K, V>::pool(),
             arena,
+            plain: LARGE / runs.max(1),
             leaves: Vec::new(),
             first: None,
             last: None,
@@ -74,7 +78,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
             self.filled = 0;
         }
         let probe = Probe::new(key);
-        let arena = self.arena.as_ref().filter(|_| self.entries >= LARGE);
+        let arena = self.arena.as_ref().filter(|_| self.entries >= self.plain);
         let word = match value.to_word() {
             Some(word) if K::HEAD_IS_KEY => word,
             _ => Leaf::word_of(&probe, Record::<K, V>::new_in(arena, key, value)),

@@ -16,7 +16,7 @@ use std::borrow::Borrow;
 use ordna_base::arena::Arena;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{fault, notice, point};
+use ordna_base::sync::{fault, notice, point, yield_now};
 use ordna_base::{Key, Value};
 
 use super::Tree;
@@ -59,9 +59,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if notice!("tree.compact.moves_records", is_worth_it) {
             self.for_each_leaf(collector, |leaf, guard| self.move_records(leaf, guard));
         }
-        self.compacting.swap(false, Ordering::AcqRel);
         // Retired memory that waits in the lists of idle threads would keep its slabs.
         collector.pin().flush_all();
+        if is_worth_it && let Some(arena) = arena {
+            arena.look();
+        }
+        self.compacting.swap(false, Ordering::AcqRel);
         self.is_sparse()
     }
 
@@ -79,6 +82,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if fault!("tree.compact.keeps_calls") {
             self.sparse.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Calls `f` while no compaction runs.
+    pub(super) fn without_compaction<R>(&self, f: impl FnOnce() -> R) -> R {
+        while self.compacting.swap(true, Ordering::AcqRel) {
+            yield_now();
+        }
+        let result = f();
+        self.compacting.swap(false, Ordering::AcqRel);
+        result
     }
 
     /// Calls `each` with every leaf from left to right; leaves that split meanwhile may be left
@@ -104,15 +117,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Moves the records of a leaf that lie in sparse slabs.
     fn move_records(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
         let sparse = |slot: &usize| {
-            #[expect(unsafe_code, reason = "the guard keeps the record")]
+            #[expect(unsafe_code, reason = "the record of a locked entry")]
             // SAFETY: as the reason says.
             Leaf::<K, V>::record(leaf.word(*slot))
                 .is_some_and(|record| unsafe { record.is_in_sparse_slab() })
         };
-        // Unlocked: most leaves have none. A record that comes meanwhile is not in such a slab.
-        if !leaf.slots().any(|slot| sparse(&slot)) {
-            return;
-        }
+        // A leaf that is locked by another thread may hold words of records that have moved on.
         let lock = &Self::header(&leaf, guard).lock;
         let lock = if fault!("tree.compact.locks") { Ok(None) } else { lock.lock().map(Some) };
         let Ok(lock) = lock else { return };

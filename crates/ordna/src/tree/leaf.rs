@@ -405,7 +405,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     /// The word of a copy of a record.
     pub fn word_with(word: u64, copy: Record<K, V>) -> u64 {
-        word & !ADDRESS | copy.as_ptr().expose_provenance() as u64
+        let address = copy.as_ptr().expose_provenance() as u64;
+        assert_eq!(address & !ADDRESS, 0, "addresses have 48 bits on the systems supported");
+        word & !ADDRESS | address
     }
 
     /// The slots in use, from the first.

@@ -279,8 +279,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Calls `f` with the lower bound of what a walk upwards has not returned: behind the last
-    /// entry of its section, else as given.
+    /// Calls `f` with the lower bound of the rest of a walk upwards: behind the last entry of its
+    /// section, else as given.
     fn with_lower<R>(
         behind: Option<&Entry>,
         lower: Bound<&K>,

@@ -54,8 +54,8 @@ fn walks_begin_where_they_should_in_a_leaf_with_an_order() {
     }
 }
 
-/// A walk whose first entries have expired shows as many of the others as it is asked for, in a leaf
-/// with an order too.
+/// A walk whose first entries have expired shows as many others as it is asked for, in a leaf with
+/// an order too.
 #[test]
 fn a_walk_goes_on_behind_expired_entries() {
     let clock = Arc::new(AtomicU64::new(0));
