@@ -14,7 +14,7 @@
 //! against `crossbeam-epoch` 0.9 on one virtual AMD EPYC server with two cores
 //! (`docs/benchmarks/nitro.md` has the figures, the access barrier's too): entering costs the same
 //! within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch` retires for less
-//! (29 ns with the allocation, 34 ns here).
+//! (29 ns with the allocation, 34 ns here, without the lists below, which came later).
 //!
 //! A stalled reader costs the same in both: all that is retired meanwhile. The difference is
 //! afterwards. `seize` leaves the stalled reader's garbage to that reader, which frees it when it
