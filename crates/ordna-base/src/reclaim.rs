@@ -92,6 +92,11 @@ impl Collector {
         Self { library, batch: retired, retired: Default::default() }
     }
 
+    /// What threads of this one's stripe have retired.
+    fn list(&self) -> &Stripe {
+        &self.retired[stripe_of_this_thread() % STRIPES]
+    }
+
     /// Enters a reading section: nothing retired from now on is freed before the guard is dropped.
     ///
     /// Wait-free. Nested guards are cheap.
@@ -151,8 +156,7 @@ impl Guard<'_> {
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
         let retired = unsafe { Retired::new(memory) };
-        let Collector { batch, retired: stripes, .. } = self.collector;
-        let full = stripes[stripe_of_this_thread() % STRIPES].take(*batch, Some(retired));
+        let full = self.collector.list().take(self.collector.batch, Some(retired));
         if !full.is_empty() {
             self.hand_over(full);
         }
@@ -174,14 +178,15 @@ impl Guard<'_> {
         unsafe { self.retire_at_once(watcher) };
     }
 
-    /// [`retire`](Self::retire) for what is large: it does not wait for more to come. Costs a
-    /// `membarrier`.
+    /// [`retire`](Self::retire) for what is large: it does not wait for more to come, nor does what
+    /// this thread has retired before. Costs a `membarrier`.
     ///
     /// # Safety
     /// As for [`retire`](Self::retire).
     pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
-        self.pass_on(vec![unsafe { Retired::new(memory) }]);
+        let retired = unsafe { Retired::new(memory) };
+        self.pass_on(self.collector.list().take(1, Some(retired)));
     }
 
     /// Passes entries to the library for freeing now. The library hands a batch over only when it
@@ -198,8 +203,7 @@ impl Guard<'_> {
 
     /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
     pub fn flush(&self) {
-        let stripe = &self.collector.retired[stripe_of_this_thread() % STRIPES];
-        self.pass_on(stripe.take(1, None));
+        self.pass_on(self.collector.list().take(1, None));
     }
 
     /// Offers the garbage of all threads for freeing now.
