@@ -20,7 +20,7 @@
 //! record. Only an eighth of the slabs is sparse at a time, as the moved records need room.
 //!
 //! # Invariants
-//! 1. A slab stands at a multiple of its size. Its bit in [`SLABS`] is set while it is there.
+//! 1. A slab stands at a multiple of its size. Its bit in `SLABS` is set while it is there.
 //! 2. `live` counts the bytes of a slab that are given out; those never used count too while the
 //!    slab is open.
 //! 3. A sparse slab is neither open nor does it have memory in a list: `sparse` is set under the
