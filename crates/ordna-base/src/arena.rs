@@ -4,15 +4,15 @@
 //! walk through page tables. Slabs ask the system for huge pages, see [`crate::slabs`].
 //!
 //! # Contract
-//! Any number of threads allocate and free at once. A thread takes the lock of its stripe, which
-//! few others share. Memory outlives its [`Arena`] until it is freed. While the last handle is
+//! Any number of threads allocate and free at once. A thread takes the lock of its stripe. A small
+//! arena has one stripe, a large one eight. Memory outlives its [`Arena`] until it is freed. While the last handle is
 //! dropped no other thread frees.
 //!
 //! # Protocol
 //! A stripe fills its *open* slab from front to back. Freed memory enters the list of its size in
 //! the stripe of the thread that freed it, and is the first that goes out again. A stripe takes
-//! another one's list before it opens a slab. So overwrites with values of the same size need no
-//! more memory.
+//! another one's list before it opens a slab, if it finds it unlocked. So overwrites with values of
+//! the same size mostly need no more memory.
 //!
 //! After removals, or overwrites with other sizes, much of a slab may be dead.
 //! [`Arena::choose_sparse`] declares the emptiest slabs *sparse*. These give out no memory from then
@@ -87,6 +87,8 @@ struct Shared {
     /// One thread at a time chooses.
     choosing: Mutex<()>,
     has_much_room: AtomicBool,
+    /// Whether it would have if fewer slabs were sparse.
+    waits: AtomicBool,
     look_after: AtomicUsize,
 }
 
@@ -116,6 +118,7 @@ struct Slab {
     shared: Arc<Shared>,
     live: AtomicUsize,
     sparse: AtomicBool,
+    open: AtomicBool,
     /// Its place among the slabs, under their lock.
     number: AtomicUsize,
 }
@@ -142,6 +145,7 @@ impl Arena {
             slabs: Mutex::new(Slabs(Vec::new())),
             choosing: Mutex::new(()),
             has_much_room: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             look_after: AtomicUsize::new(LOOK),
         };
         Self(Arc::new(Owner(Arc::new(shared))))
@@ -211,15 +215,15 @@ impl Arena {
         }
     }
 
-    /// Whether more than a third of the slabs was dead at the last look, and some may be declared
-    /// sparse: they are worth a compaction.
+    /// Whether more than a third of the slabs' bytes was dead at the last look, and some slabs may be
+    /// declared sparse: a compaction is worth its while. Open and sparse slabs do not count.
     #[inline]
     pub fn has_much_room(&self) -> bool {
         self.0.0.has_much_room.load(Ordering::Relaxed)
     }
 
-    /// Declares some of the slabs sparse of which a quarter is dead, or all. Returns whether a sparse
-    /// slab holds a record. O(s log s) with s slabs.
+    /// Declares slabs sparse that are a quarter dead: the emptiest, up to an eighth of all. Or every
+    /// slab. Returns whether a sparse slab may hold a record. O(s log s) with s slabs.
     pub fn choose_sparse(&self, all: bool) -> bool {
         self.0.0.choose_sparse(all)
     }
@@ -267,22 +271,25 @@ impl Shared {
         lock(&self.stripes[stripe_of_this_thread() % stripes].0)
     }
 
-    /// Notes whether dead bytes are many.
+    /// Notes whether dead bytes are many: then some slab can be chosen.
     #[cold]
     fn look(&self) {
         let slabs = lock(&self.slabs);
-        let (mut count, mut dead) = (0, 0);
-        let most = Self::most_sparse(slabs.0.len());
+        let (mut closed, mut dead, mut sparse) = (0, 0, 0);
         for slab in &slabs.0 {
             // SAFETY: listed slabs are there.
             let slab = unsafe { &**slab };
-            if !slab.is_sparse() {
-                (count, dead) = (count + 1, dead + ROOM - slab.live.load(Ordering::Relaxed));
+            if slab.is_sparse() {
+                sparse += 1;
+            } else if !slab.open.load(Ordering::Relaxed) {
+                (closed, dead) = (closed + 1, dead + ROOM - slab.live.load(Ordering::Relaxed));
             }
         }
-        self.look_after.store(LOOK.max(count * SLAB / LOOK_SHARE), Ordering::Relaxed);
-        let many = dead > count * ROOM / 3 && slabs.0.len() - count < most;
-        self.has_much_room.store(many, Ordering::Relaxed);
+        self.look_after.store(LOOK.max(closed * SLAB / LOOK_SHARE), Ordering::Relaxed);
+        let many = dead > closed * ROOM / 3;
+        let may = sparse < Self::most_sparse(slabs.0.len());
+        self.waits.store(many && !may, Ordering::Relaxed);
+        self.has_much_room.store(many && may, Ordering::Relaxed);
     }
 
     fn most_sparse(slabs: usize) -> usize {
@@ -301,9 +308,11 @@ impl Shared {
         };
         // SAFETY: candidates are there.
         let used = |slab: &*mut Slab| unsafe { (**slab).live.load(Ordering::Relaxed) };
+        // SAFETY: as above.
+        let is_open = |slab: &*mut Slab| unsafe { (**slab).open.load(Ordering::Relaxed) };
         if notice!("arena.choose.some", !all) {
             let most = Self::most_sparse(candidates.len() + sparse).saturating_sub(sparse);
-            candidates.retain(|slab| used(slab) < ROOM / 4 * 3);
+            candidates.retain(|slab| !is_open(slab) && used(slab) < ROOM / 4 * 3);
             candidates.sort_by_cached_key(used);
             candidates.truncate(most);
         }
@@ -311,9 +320,8 @@ impl Shared {
         if all {
             stripes.iter_mut().for_each(|stripe| stripe.close_slab());
         }
-        candidates.retain(|slab| {
-            !notice!("arena.choose.open", stripes.iter().any(|stripe| stripe.open == *slab))
-        });
+        // A slab that is not open never opens again.
+        candidates.retain(|slab| !notice!("arena.choose.open", is_open(slab)));
         for slab in &candidates {
             // SAFETY: as above.
             unsafe { (**slab).sparse.store(true, Ordering::Relaxed) };
@@ -378,6 +386,7 @@ impl Stripe {
         // SAFETY: an open slab is there.
         if let Some(slab) = unsafe { self.open.as_ref() } {
             slab.live.fetch_sub(self.rest, Ordering::Relaxed);
+            slab.open.store(false, Ordering::Relaxed);
         }
         (self.open, self.fresh, self.rest) = (ptr::null_mut(), ptr::null_mut(), 0);
     }
@@ -407,6 +416,7 @@ impl Slab {
             shared: shared.clone(),
             live: AtomicUsize::new(ROOM),
             sparse: AtomicBool::new(false),
+            open: AtomicBool::new(true),
             number: AtomicUsize::new(0),
         };
         let slab = Self::head_at(address);
@@ -449,7 +459,11 @@ impl Slab {
         // SAFETY: the bytes keep the slab. AcqRel: what all threads did with it came before its end.
         unsafe {
             if (*slab).live.fetch_sub(size, Ordering::AcqRel) == size {
+                let shared = (*slab).shared.clone();
                 Self::release(slab);
+                if notice!("arena.release.looks", shared.waits.swap(false, Ordering::Relaxed)) {
+                    shared.look();
+                }
             }
         }
     }

@@ -87,6 +87,8 @@ fn a_sparse_slab_gives_nothing_and_goes_with_its_last_memory() {
     let chosen = chosen.collect::<HashSet<_>>().len();
     assert!((1..=(full / 8).max(4)).contains(&chosen), "{chosen} of {full} are chosen");
     assert!(!open.is_sparse(), "an open slab is not chosen");
+    arena.look();
+    assert!(!arena.has_much_room(), "as many are sparse as may be");
     // As one that moves records does.
     loop {
         for piece in keep.iter_mut().filter(|piece| piece.is_sparse()) {
@@ -94,7 +96,7 @@ fn a_sparse_slab_gives_nothing_and_goes_with_its_last_memory() {
             assert!(!moved.is_sparse(), "a sparse slab gives out nothing");
             *piece = moved;
         }
-        arena.look();
+        // The last memory of a sparse slab looked.
         if !arena.has_much_room() {
             break;
         }

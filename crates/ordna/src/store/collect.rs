@@ -87,7 +87,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         while self.expire() > 0 {}
         self.free_undo(true);
         self.collector.pin().flush_all();
-        self.compact();
+        self.tree.look_for_room();
+        while self.tree.compact(&self.collector) {}
     }
 
     /// Compacts the tree if it is sparse, and has the thread go on if it became so meanwhile.

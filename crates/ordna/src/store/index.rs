@@ -69,7 +69,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     }
 
     fn validate(&self) -> Result<Audit, Violation> {
-        self.engine().tree.validate()
+        let audit = self.engine().tree.validate();
+        // A compaction that was turned away meanwhile.
+        self.engine().help();
+        audit
     }
 
     fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {

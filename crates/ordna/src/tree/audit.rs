@@ -95,7 +95,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         while let Some(leaf) = next {
             leaves += Leaf::<K, V>::size() + leaf.extra_bytes();
             if !is_inline::<K, V>() {
-                // A leaf that a split has not emptied yet holds words of its neighbour's records.
+                // A leaf that a split has not emptied yet holds words of its neighbour's records. An
+                // unlinked one has none.
                 let image = self.consistent(&leaf, |_| Some(leaf.image()));
                 let image = image.unwrap_or_else(|_| Image::empty());
                 for word in &image.words[..image.count] {
@@ -110,7 +111,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         (leaves, records, self.search.memory_usage())
     }
 
-    /// Bytes of slabs in which no leaf stands, and of those in which no record stands.
+    /// Bytes in slabs of leaves that no leaf takes, and in slabs of records that no record takes.
     pub fn spare_bytes(&self) -> (usize, usize) {
         (self.pool.spare(), self.arena.as_ref().map_or(0, Arena::spare))
     }

@@ -15,7 +15,7 @@ use std::borrow::Borrow;
 
 use ordna_base::arena::Arena;
 use ordna_base::reclaim::{Collector, Guard};
-use ordna_base::sync::atomic::Ordering;
+use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::{fault, notice, point, yield_now};
 use ordna_base::{Key, Value};
 
@@ -24,6 +24,21 @@ use super::leaf::Leaf;
 
 /// Leaves that are looked at in one reading section.
 const SECTION: usize = 256;
+
+/// The turn of a thread that compacts, or keeps others from it.
+struct Compacting<'a>(&'a AtomicBool);
+
+impl<'a> Compacting<'a> {
+    fn begin(flag: &'a AtomicBool) -> Option<Self> {
+        (!flag.swap(true, Ordering::AcqRel)).then_some(Self(flag))
+    }
+}
+
+impl Drop for Compacting<'_> {
+    fn drop(&mut self) {
+        self.0.swap(false, Ordering::AcqRel);
+    }
+}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Whether removals have left slabs of leaves more than a quarter empty, or slabs of records more
@@ -43,12 +58,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// If slabs are sparse, merges neighbours that fit, and moves leaves and records of the emptiest
     /// slabs to others. O(n). One thread at a time; another one returns at once. Returns whether
-    /// removals or the merges have called for another compaction meanwhile.
+    /// another compaction is worth its while: removals or the merges have called for it, or slabs of
+    /// records are still sparse.
     pub fn compact(&self, collector: &Collector) -> bool {
         // Release: the thread that compacts sees the call of a thread that it turns away.
-        if !self.is_sparse() || self.compacting.swap(true, Ordering::AcqRel) {
+        if !self.is_sparse() {
             return false;
         }
+        let Some(compacting) = Compacting::begin(&self.compacting) else { return false };
         // This is the only clear: removals beside a compaction call for the next one. The merges
         // below call for it too; it then finds none.
         if self.sparse.swap(false, Ordering::Relaxed) {
@@ -61,11 +78,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         // Retired memory that waits in the lists of idle threads would keep its slabs.
         collector.pin().flush_all();
-        if is_worth_it && let Some(arena) = arena {
+        self.look_for_room();
+        drop(compacting);
+        self.is_sparse()
+    }
+
+    /// Judges anew whether slabs of records are sparse. O(slabs).
+    pub fn look_for_room(&self) {
+        if let Some(arena) = &self.arena {
             arena.look();
         }
-        self.compacting.swap(false, Ordering::AcqRel);
-        self.is_sparse()
     }
 
     /// Merges neighbours that fit, and moves the leaves of the emptiest slabs.
@@ -86,16 +108,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Calls `f` while no compaction runs.
     pub(super) fn without_compaction<R>(&self, f: impl FnOnce() -> R) -> R {
-        while self.compacting.swap(true, Ordering::AcqRel) {
+        let _compacting = loop {
+            if let Some(compacting) = Compacting::begin(&self.compacting) {
+                break compacting;
+            }
             yield_now();
-        }
-        let result = f();
-        self.compacting.swap(false, Ordering::AcqRel);
-        result
+        };
+        f()
     }
 
-    /// Calls `each` with every leaf from left to right; leaves that split meanwhile may be left
-    /// out.
+    /// Calls `each` with every leaf from left to right; leaves that split or merge meanwhile may be
+    /// left out.
     fn for_each_leaf(&self, collector: &Collector, mut each: impl FnMut(Leaf<K, V>, &Guard<'_>)) {
         let mut from: Option<K::Owned> = None;
         loop {
