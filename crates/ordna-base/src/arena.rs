@@ -312,7 +312,10 @@ impl Shared {
         let is_open = |slab: &*mut Slab| unsafe { (**slab).open.load(Ordering::Relaxed) };
         if notice!("arena.choose.some", !all) {
             let most = Self::most_sparse(candidates.len() + sparse).saturating_sub(sparse);
-            candidates.retain(|slab| !is_open(slab) && used(slab) < ROOM / 4 * 3);
+            // A slab that is not open never opens again.
+            candidates.retain(|slab| {
+                !notice!("arena.choose.open", is_open(slab)) && used(slab) < ROOM / 4 * 3
+            });
             candidates.sort_by_cached_key(used);
             candidates.truncate(most);
         }
@@ -320,8 +323,6 @@ impl Shared {
         if all {
             stripes.iter_mut().for_each(|stripe| stripe.close_slab());
         }
-        // A slab that is not open never opens again.
-        candidates.retain(|slab| !notice!("arena.choose.open", is_open(slab)));
         for slab in &candidates {
             // SAFETY: as above.
             unsafe { (**slab).sparse.store(true, Ordering::Relaxed) };
