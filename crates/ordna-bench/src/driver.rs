@@ -155,7 +155,9 @@ impl Plan {
                     }
                 })
                 .collect();
-            let start = |at: usize| Host::start(&job, &makers[at], self.apart);
+            let loads = build.cases.iter().any(|case| case.workload == Workload::Load);
+            let warm = loads && !self.fresh_memory;
+            let start = |at: usize| Host::start(&job, &makers[at], self.apart, warm);
             let mut measuring = Measuring {
                 plan: self,
                 build,

@@ -33,13 +33,15 @@ pub enum Host<'j, 'a, K: Key + ?Sized> {
 }
 
 impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
-    /// Makes an instance, in a child if `apart`: then no other thread may run in this process.
-    pub fn start(job: &'j Job<'a, K>, make: Make<'j, K>, apart: bool) -> Self {
+    /// Makes an instance, in a child if `apart`: then no other thread may run in this process. The
+    /// child has the memory of a load before, if `warm`.
+    pub fn start(job: &'j Job<'a, K>, make: Make<'j, K>, apart: bool, warm: bool) -> Self {
         if !apart {
             return Self::Here(Box::new(Instance::new(job, make)));
         }
         let child = Child::start(move || {
-            let mut instance = Some(Instance::new(job, make));
+            let new = if warm { Instance::warmed } else { Instance::new };
+            let mut instance = Some(new(job, make));
             move |request: &str| serve(&mut instance, request)
         });
         match child {

@@ -32,6 +32,35 @@ fn purge() {
     }
 }
 
+/// Lets the allocators keep the pages that the program frees, from now on and for good.
+pub fn keep_pages() {
+    let forever: isize = -1;
+    // 4096 is MALLCTL_ARENAS_ALL; the others are the defaults of arenas to come.
+    for name in [
+        c"arenas.dirty_decay_ms",
+        c"arenas.muzzy_decay_ms",
+        c"arena.4096.dirty_decay_ms",
+        c"arena.4096.muzzy_decay_ms",
+    ] {
+        // SAFETY: the name ends with a zero byte; these controls read a value of this type and
+        // length, and the null pointers say that none is to be returned.
+        unsafe {
+            tikv_jemalloc_sys::mallctl(
+                name.as_ptr(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                (&raw const forever).cast_mut().cast(),
+                size_of_val(&forever),
+            );
+        }
+    }
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: may be called at any time. Plug-ins allocate from the C library.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+    }
+}
+
 /// Resident bytes of the process, after unused pages were given back; `None` where the system does
 /// not say. Without the program's own pages: a forked child maps those anew as it comes to them.
 pub fn resident() -> Option<usize> {

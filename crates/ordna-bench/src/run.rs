@@ -2,6 +2,8 @@
 
 mod timed;
 
+use std::ops::Range;
+
 use ordna_base::Key;
 use ordna_base::entries::Sequence;
 
@@ -35,6 +37,34 @@ fn during(when: &str) -> impl Fn(Problem) -> Problem {
 /// Makes an empty index; the reason if that cannot be.
 pub type Make<'m, K> = &'m dyn Fn() -> Result<Box<dyn Target<K>>, String>;
 
+/// Loads an instance and drops it, so that the next one finds the memory that this process has
+/// then. Memory that the system has just given costs a machine of its own little and a virtual one
+/// much, and indexes that ask for huge pages more than others. What goes wrong here goes wrong
+/// again in the load that counts, and is told there.
+fn warm_memory<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) {
+    memory::keep_pages();
+    let Ok(Ok(target)) = guarded(make) else { return };
+    if guarded(|| target.refuses(job)).is_ok_and(|why| why.is_none()) {
+        let operations = loading(job, &*target);
+        let task = Task { batch: job.batch, ..Task::new(&operations, 0) };
+        drop(timed(job, &*target, &task));
+    }
+    drop(guarded(|| drop(target)));
+}
+
+/// The operations that load the keys, by thread.
+fn loading<K: Key + ?Sized>(job: &Job<'_, K>, target: &dyn Target<K>) -> Vec<Vec<Operation>> {
+    let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
+    let insert = |key| Operation { action: Action::Insert, key: key as u32 };
+    (0..threads).map(|thread| part(job, thread, threads).map(insert).collect()).collect()
+}
+
+/// The keys that one of the threads loads.
+fn part<K: Key + ?Sized>(job: &Job<'_, K>, thread: usize, threads: usize) -> Range<usize> {
+    let begin = |thread: usize| job.loaded * thread / threads;
+    begin(thread)..begin(thread + 1)
+}
+
 /// One instance of an index, under measurement. A panic anywhere, the drop included, is a
 /// [`Problem::Failed`] and not the end of the run.
 pub struct Instance<'j, 'a, K: Key + ?Sized> {
@@ -55,7 +85,17 @@ pub struct Instance<'j, 'a, K: Key + ?Sized> {
 impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     /// Makes it. If that fails, everything that is asked of it tells why.
     pub fn new(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
-        let before = (memory::allocated(), memory::resident());
+        Self::holding(job, make, (memory::allocated(), memory::resident()))
+    }
+
+    /// Makes it in a process that has the memory of a load before.
+    pub fn warmed(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
+        let resident = memory::resident();
+        warm_memory(job, make);
+        Self::holding(job, make, (memory::allocated(), resident))
+    }
+
+    fn holding(job: &'j Job<'a, K>, make: Make<'_, K>, before: (usize, Option<usize>)) -> Self {
         let held = Held::nothing(0);
         let mut new =
             Self { job, target: None, before, problem: None, wrong_scan: None, held, runs: 0 };
@@ -108,12 +148,8 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     fn fill(&mut self) -> Result<Load, Problem> {
         let (job, before) = (self.job, self.before);
         let target = self.target()?;
-        let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
-        let part = |thread: usize| job.loaded * thread / threads;
-        let insert = |key| Operation { action: Action::Insert, key: key as u32 };
-        let operations: Vec<Vec<Operation>> = (0..threads)
-            .map(|thread| (part(thread)..part(thread + 1)).map(insert).collect())
-            .collect();
+        let operations = loading(job, target);
+        let threads = operations.len();
         let task = Task { batch: job.batch, ..Task::new(&operations, self.runs) };
         let ran = timed(job, target, &task).map_err(|p| during("while loading")(p))?;
         let bases: Vec<u8> = (0..threads).map(|thread| task.base(thread)).collect();
@@ -123,7 +159,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         let huge = ordna_base::slabs::huge_bytes();
         let mut held = Held::nothing(job.keys.len());
         for (thread, base) in bases.into_iter().enumerate() {
-            held.load(part(thread)..part(thread + 1), base);
+            held.load(part(job, thread, threads), base);
         }
         let mut wrong_scan = None;
         let checked = guarded(|| {

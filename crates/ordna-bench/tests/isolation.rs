@@ -89,6 +89,7 @@ fn plan(library: &str, definition: &str, quick: bool) -> Plan {
         seed: 1,
         quick,
         apart: true,
+        fresh_memory: false,
         info: RunInfo::now(),
     }
 }

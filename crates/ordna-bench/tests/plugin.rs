@@ -29,6 +29,7 @@ fn run(library: &Path, keys: &str, workloads: &[&str]) -> Vec<Cell> {
         seed: 1,
         quick: false,
         apart: false,
+        fresh_memory: false,
         info: RunInfo::now(),
     };
     let cells = plan.run(&Progress::hidden(), &mut |_| ()).unwrap();

@@ -42,6 +42,11 @@ pub struct Common {
     /// Measure in this process, for a debugger or a profiler. An index that crashes ends the run.
     #[arg(long)]
     pub in_process: bool,
+    /// Load into memory that the system has just given. By default an index whose load counts is
+    /// loaded twice in its process, and the second time counts: a virtual machine may give new
+    /// memory slowly, and more so to some indexes than to others.
+    #[arg(long)]
+    pub fresh_memory: bool,
     /// Seed of keys and operations.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
@@ -123,6 +128,7 @@ impl Common {
             seed: self.seed,
             quick: self.quick,
             apart: !self.in_process,
+            fresh_memory: self.fresh_memory,
             info: RunInfo::default(),
         }
     }

@@ -28,6 +28,7 @@ fn plan() -> Plan {
         seed: 1,
         quick: true,
         apart: false,
+        fresh_memory: false,
         info: RunInfo::now(),
     }
 }
