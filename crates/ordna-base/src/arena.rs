@@ -38,6 +38,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::simd::prefetch;
 use crate::slabs::{LAYOUT, SLAB, ask_for_huge_pages};
 use crate::sync::{notice, stripe_of_this_thread};
 
@@ -174,6 +175,10 @@ impl Arena {
         let memory = stripe.fresh;
         stripe.fresh = memory.wrapping_add(size);
         stripe.rest -= size;
+        // The next record is most probably about as large.
+        for line in (0..size).step_by(64) {
+            prefetch(stripe.fresh.wrapping_add(size - 1 - line));
+        }
         NonNull::new(memory)
     }
 
@@ -354,6 +359,7 @@ impl Stripe {
         // SAFETY: freed memory leads to the next; its slab is there while it is in the list.
         unsafe {
             *free = memory.cast::<*mut u8>().read();
+            prefetch(*free);
             (*Slab::of(memory)).live.fetch_add(size, Ordering::Relaxed);
         }
         Some(memory)
