@@ -265,7 +265,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as
-    /// absent.
+    /// absent. Returns the word of the new entry, 0 if none was made.
     #[inline]
     pub fn apply<T, F>(
         &self,
@@ -273,7 +273,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         turn: &Turn<'_>,
         payment: Payment,
         change: F,
-    ) -> Result<Outcome, Error>
+    ) -> Result<u64, Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
@@ -325,7 +325,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         turn: &Turn<'_>,
         payment: Payment,
         mut change: F,
-    ) -> Result<Outcome, Error>
+    ) -> Result<u64, Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
@@ -342,9 +342,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             }
         };
         let prepare = |step: Step| reserved.prepare(step, payment);
-        let outcome = self.tree.apply(probe, from, turn, decide, prepare, || self.live())?;
+        let mut outcome = Outcome::default();
+        let live = || self.live();
+        self.tree.apply(probe, from, turn, decide, prepare, live, &mut outcome)?;
         reserved.settle(&outcome);
-        Ok(outcome)
+        Ok(outcome.word)
     }
 
     /// Counts the effect of a write, and gives back the bytes that it no longer needs.

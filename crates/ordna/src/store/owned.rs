@@ -276,7 +276,7 @@ impl Owner {
                 engine.writing(|turn| {
                     let places = engine.tree.approach(&probes, turn.guard);
                     for ((probe, (_, value, hash)), place) in probes.iter().zip(group).zip(places) {
-                        let outcome =
+                        let word =
                             engine.apply_from(probe, Some(place), turn, Payment::Due, |found| {
                                 match found {
                                     None => Change::Put(Put::forever(*value)),
@@ -284,7 +284,7 @@ impl Owner {
                                 }
                             })?;
                         done += 1;
-                        if let Some(record) = Tree::<[u8], u64>::record(outcome.word) {
+                        if let Some(record) = Tree::<[u8], u64>::record(word) {
                             table.insert_unique(*hash, record, |_| unreachable!("reserved above"));
                             inserted += 1;
                         }
@@ -336,14 +336,13 @@ impl OwnedStore {
             engine.writing(|turn| {
                 let places = engine.tree.approach(&probes, turn.guard);
                 for (probe, place) in probes.iter().zip(places) {
-                    let done = engine.apply_from::<&u64, _>(
-                        probe,
-                        Some(place),
-                        turn,
-                        Payment::Due,
-                        |_| Change::Remove,
-                    );
-                    debug_assert!(done.is_ok_and(|outcome| outcome.changed), "a record's entry");
+                    let mut is_there = false;
+                    let (from, payment) = (Some(place), Payment::Due);
+                    let done = engine.apply_from::<&u64, _>(probe, from, turn, payment, |found| {
+                        is_there = found.is_some();
+                        Change::Remove
+                    });
+                    debug_assert!(done.is_ok() && is_there, "a record's entry");
                 }
             });
         }

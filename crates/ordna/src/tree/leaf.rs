@@ -17,9 +17,9 @@
 //! | 576 | 64 | byte strings: briefs of the keys in the order of the slots |
 //!
 //! A *word* is the value if key and value are integers, else the address of a record. With
-//! byte-string keys its upper 16 bits are a tag from the key's hash. So a reader that knows key and
-//! leaf waits for the header and one bucket, which it fetches at once. Then it waits for the record
-//! if there is one.
+//! byte-string keys its upper 16 bits are a tag from the key's hash, which tells the bucket too. So
+//! a reader that knows key and leaf waits for the header and one bucket, which it fetches at once.
+//! Then it waits for the record if there is one.
 //!
 //! # Invariants
 //! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
@@ -40,6 +40,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use ordna_base::key::head_at;
 use ordna_base::order;
 use ordna_base::reclaim::Retire;
 use ordna_base::record::Record;
@@ -128,10 +129,10 @@ pub const fn is_inline<K: Key + ?Sized, V: Value + ?Sized>() -> bool {
 
 /// Spreads the bits of a key. Not keyed: a client that makes keys collide makes one leaf's probes
 /// longer, 56 slots at most.
-fn hash_of<K: Key + ?Sized>(key: &K, head: u64) -> u64 {
+fn hash_of<K: Key + ?Sized>(key: &K) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     if K::HEAD_IS_KEY {
-        return head.wrapping_mul(ODD);
+        return key.head().wrapping_mul(ODD);
     }
     let bytes = key.tail();
     let mut hash = (bytes.len() as u64).wrapping_mul(ODD);
@@ -144,18 +145,22 @@ fn hash_of<K: Key + ?Sized>(key: &K, head: u64) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(ODD)
 }
 
+/// The bucket of a hash, by the bits that are a byte string's tag: a word tells its bucket.
+fn bucket_of(hash: u64) -> usize {
+    (((hash >> 48) * BUCKETS as u64) >> 16) as usize
+}
+
 impl<'a, K: Key + ?Sized> Probe<'a, K> {
     #[inline]
     pub fn new(key: &'a K) -> Self {
         let head = key.head();
-        let hash = hash_of(key, head);
-        let bucket = (((hash >> 32) * BUCKETS as u64) >> 32) as usize;
-        Self { key, head, hash, bucket }
+        let hash = hash_of(key);
+        Self { key, head, hash, bucket: bucket_of(hash) }
     }
 
     /// The upper bits of the key's words.
     fn tag(&self) -> u64 {
-        if K::HEAD_IS_KEY { 0 } else { self.hash << 48 }
+        if K::HEAD_IS_KEY { 0 } else { self.hash & !ADDRESS }
     }
 }
 
@@ -284,6 +289,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     pub fn prefetch(self, probe: &Probe<'_, K>) {
         prefetch(self.header.as_ptr());
         let line = if K::HEAD_IS_KEY { 2 * probe.bucket } else { probe.bucket };
+        let start = self.header.as_ptr().wrapping_add(1).cast::<Line>();
+        prefetch(start.wrapping_add(line));
+        if K::HEAD_IS_KEY {
+            prefetch(start.wrapping_add(line + 1));
+        }
+    }
+
+    /// Asks for the bucket that follows, where a third of the keys end that are inserted.
+    #[inline]
+    pub fn prefetch_next_bucket(self, probe: &Probe<'_, K>) {
+        let bucket = if probe.bucket + 1 == BUCKETS { 0 } else { probe.bucket + 1 };
+        let line = if K::HEAD_IS_KEY { 2 * bucket } else { bucket };
         let start = self.header.as_ptr().wrapping_add(1).cast::<Line>();
         prefetch(start.wrapping_add(line));
         if K::HEAD_IS_KEY {
@@ -517,8 +534,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     /// Puts an entry into a free slot of its probe order. `false` if there is none.
     pub fn put(self, probe: &Probe<'_, K>, entry: Entry) -> bool {
+        self.put_from(probe.bucket, entry)
+    }
+
+    /// [`Leaf::put`] of an entry of another leaf. Reads no record.
+    pub fn put_entry(self, entry: Entry) -> bool {
+        self.put_from(bucket_of(K::from_head(&entry.key).map_or(entry.word, hash_of)), entry)
+    }
+
+    fn put_from(self, mut bucket: usize, entry: Entry) -> bool {
         let mut used = self.header().used.load(Ordering::Relaxed);
-        let mut bucket = probe.bucket;
         for _ in 0..BUCKETS {
             let here = (used >> (bucket * LANES)) as u32 & 0xFF;
             if here != 0xFF {
@@ -585,11 +610,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED != 0;
         // SAFETY: pooled memory, which the caller's guard keeps.
         pooled && unsafe { Pool::is_sparse(self.header.cast()) }
-    }
-
-    /// [`Leaf::put`] of an entry of another leaf.
-    pub fn put_entry(self, entry: Entry) -> bool {
-        Self::with_key(&entry, |key| self.put(&Probe::new(key), entry))
     }
 
     /// Calls `f` with an entry's key.
@@ -712,10 +732,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
     /// Positions of the entries in the order of their keys. Follows records: the caller's guard
     /// keeps every record that stood in the leaf.
     pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {
+        self.prefetch_records(0..self.count as u8, USUAL_KEY);
+        self.sorted_behind(0, simd)
+    }
+
+    /// [`Image::sorted`] if all keys share a prefix of so many bytes, by what follows it. The
+    /// caller has fetched the records up to there.
+    pub fn sorted_behind(&self, shared: usize, simd: InstructionSet) -> [u8; order::MOST] {
         if K::HEAD_IS_KEY {
             return order::of_integers(&self.keys[..self.count], simd);
         }
-        self.prefetch_records(0..self.count as u8, USUAL_KEY);
         let key = |at: u8| {
             // A torn image may hold an empty word; its order is thrown away.
             Leaf::<K, V>::record(self.words[usize::from(at)]).map_or(&[][..], |record| {
@@ -723,7 +749,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
                 unsafe { record.key::<'_>() }.tail()
             })
         };
-        order::of_strings(self.count, |at| key(at).head(), |_| (), key, simd)
+        let prefetch = |at| {
+            if shared > 0 {
+                self.prefetch_records(std::iter::once(at), USUAL_KEY);
+            }
+        };
+        order::of_strings(self.count, |at| head_at(key(at), shared), prefetch, key, simd)
     }
 
     /// Asks for the records at these positions, up to the end of a key of `len` bytes.

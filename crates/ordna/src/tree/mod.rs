@@ -399,8 +399,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) -> Held<'g, K, V> {
         let look = |place| {
             let leaf = Self::leaf_at(place);
-            // The version waits for the header; the bucket comes meanwhile.
+            // The version waits for the header; the buckets come meanwhile.
             leaf.prefetch(probe);
+            leaf.prefetch_next_bucket(probe);
             leaf.header().lock.try_read().ok().flatten()
         };
         'search: loop {
@@ -412,6 +413,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             let mut leaf = Self::leaf_at(place);
             leaf.prefetch(probe);
+            leaf.prefetch_next_bucket(probe);
             point("tree.lock.searched");
             if let Some(version) = covered {
                 let lock = &Self::header(&leaf, guard).lock;
@@ -455,10 +457,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Shows value and deadline of the key to `decide` and does what it says, as one step.
     /// `prepare` runs before the change and may refuse it. `live` tells the live snapshots, for
     /// prunes; `None` forbids them. Both closures run under the leaf's lock, perhaps several times.
-    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. O(log n).
+    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. Tells what came of
+    /// it in `outcome`: a returned one would be copied while its stores are on their way. O(log n).
     ///
     /// # Errors
     /// Those of `prepare`, and a value that is too long. Nothing is changed.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
     pub fn apply<T: Borrow<V>>(
         &self,
         probe: &Probe<'_, K>,
@@ -467,7 +471,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
         mut prepare: impl FnMut(Step) -> Result<(), Error>,
         live: impl Fn() -> Option<LiveTerms>,
-    ) -> Result<Outcome, Error> {
+        outcome: &mut Outcome,
+    ) -> Result<(), Error> {
         loop {
             let Held { leaf, lock } = self.lock(probe, from.take(), turn.guard);
             let slot = leaf.find(probe, self.simd);
@@ -482,7 +487,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 (Change::Keep, _) | (Change::Remove, None) => {
                     lock.unlock_unchanged();
                     let deadline = old.map(|old| old.deadline);
-                    return Ok(Outcome { before: deadline, after: deadline, ..Outcome::default() });
+                    *outcome = Outcome { before: deadline, after: deadline, ..Outcome::default() };
+                    return Ok(());
                 }
                 (Change::Put(_), None) if leaf.count() >= self.slots => {
                     self.make_room(Held { leaf, lock }, probe, turn.guard);
@@ -503,20 +509,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     return Err(refused);
                 }
             }
-            let mut outcome = Outcome {
+            *outcome = Outcome {
                 before: old.map(|old| old.deadline),
                 after: put.as_ref().map(|(_, deadline)| *deadline),
                 changed: true,
                 shrinks,
                 ..Outcome::default()
             };
-            let in_place = self.write(leaf, probe, slot, put, undo, turn, &mut outcome);
-            self.prune_and_unlock(leaf, lock, in_place, &live, turn.guard, &mut outcome);
+            let in_place = self.write(leaf, probe, slot, put, undo, turn, outcome);
+            self.prune_and_unlock(leaf, lock, in_place, &live, turn.guard, outcome);
             let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
             if sparse {
                 self.merge_around(leaf, turn.guard);
             }
-            return Ok(outcome);
+            return Ok(());
         }
     }
 

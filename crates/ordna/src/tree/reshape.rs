@@ -21,7 +21,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Leaf, Probe, is_inline};
+use super::leaf::{Entry, Image, Leaf, Probe, is_inline};
 use super::{Held, Outcome, State, Tree, Turn};
 
 /// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
@@ -56,36 +56,65 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Makes room in a full leaf for a key that it covers.
     pub(super) fn make_room(&self, held: Held<'_, K, V>, probe: &Probe<'_, K>, guard: &Guard<'_>) {
         let Held { leaf: left, lock } = held;
+        let Some(right) = left.next() else {
+            let image = left.image();
+            let entries = self.in_order(left, &image, Self::prefix(left, &image));
+            let last = entries.last().expect("a full leaf has entries");
+            let anchor = Leaf::<K, V>::with_key(last, |last| {
+                (last < probe.key).then(|| separator(last, probe.key))
+            });
+            match anchor {
+                Some(anchor) => self.append(left, anchor.borrow()),
+                None => self.split(left, &entries),
+            }
+            return drop(lock);
+        };
+        right.prefetch_whole();
         let image = left.image();
-        let order = image.sorted(self.simd);
-        let entries: Vec<Entry> =
-            order[..image.count].iter().map(|at| image.entry(usize::from(*at))).collect();
-        match left.next() {
-            None => {
-                let last = entries.last().expect("a full leaf has entries");
-                let anchor = Leaf::<K, V>::with_key(last, |last| {
-                    (last < probe.key).then(|| separator(last, probe.key))
-                });
-                match anchor {
-                    Some(anchor) => self.append(left, anchor.borrow()),
-                    None => self.split(left, &entries),
-                }
-            }
-            Some(right) => {
-                let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
-                    unreachable!("a leaf is unlinked under the lock of the leaf on its left")
-                };
-                let all = entries.len() + right.count();
-                if right.count() + (self.slots / 4).max(1) <= self.slots && all / 2 < entries.len()
-                {
-                    self.shift(left, right, &entries, entries.len() - all / 2, guard);
-                } else {
-                    self.split_two(left, right, entries, guard);
-                }
-                drop(right_lock);
-            }
+        let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
+            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
+        };
+        let all = image.count + right.count();
+        let prefix = Self::prefix(left, &image);
+        if right.count() + (self.slots / 4).max(1) <= self.slots && all / 2 < image.count {
+            let entries = self.in_order(left, &image, prefix);
+            self.shift(left, right, &entries, image.count - all / 2, guard);
+        } else {
+            // The misses of both leaves' records overlap.
+            let right_image = right.image();
+            let right_prefix = Self::prefix(right, &right_image);
+            let mut entries = self.in_order(left, &image, prefix);
+            entries.extend(self.in_order(right, &right_image, right_prefix));
+            self.split_two(left, right, &entries, guard);
         }
+        drop(right_lock);
         drop(lock);
+    }
+
+    /// Bytes that all keys of a locked leaf share: those that its anchor and its fence share. Asks
+    /// for its records as far as their order most probably needs.
+    fn prefix(leaf: Leaf<K, V>, image: &Image<K, V>) -> usize {
+        if K::HEAD_IS_KEY {
+            return 0;
+        }
+        let shared = leaf.with_anchor(|anchor| {
+            let next = leaf.next();
+            next.zip(anchor).map_or(0, |(next, anchor)| {
+                let fence = |fence: Option<&K>| {
+                    fence.map_or(0, |fence| common_prefix(anchor.tail(), fence.tail()))
+                };
+                next.with_anchor(fence)
+            })
+        });
+        image.prefetch_records(0..image.count as u8, shared + size_of::<u64>());
+        shared
+    }
+
+    /// The entries of a locked leaf in order, whose keys share a prefix.
+    fn in_order(&self, leaf: Leaf<K, V>, image: &Image<K, V>, prefix: usize) -> Vec<Entry> {
+        debug_assert_eq!(leaf.count(), image.count, "the leaf is locked");
+        let order = image.sorted_behind(prefix, self.simd);
+        order[..image.count].iter().map(|at| image.entry(usize::from(*at))).collect()
     }
 
     /// A new last leaf for keys from `anchor` on; the left one stays full.
@@ -120,17 +149,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.search.insert(anchor, right.place());
     }
 
-    /// Spreads two neighbours over three leaves: all entries that move go to the right.
-    fn split_two(
-        &self,
-        left: Leaf<K, V>,
-        right: Leaf<K, V>,
-        mut entries: Vec<Entry>,
-        guard: &Guard<'_>,
-    ) {
-        let image = right.image();
-        let order = image.sorted(self.simd);
-        entries.extend(order[..image.count].iter().map(|at| image.entry(usize::from(*at))));
+    /// Spreads the entries of two neighbours over three leaves: all that move go to the right.
+    fn split_two(&self, left: Leaf<K, V>, right: Leaf<K, V>, entries: &[Entry], guard: &Guard<'_>) {
         let (low, rest) = entries.split_at(entries.len() / 3);
         let (middle, high) = rest.split_at(rest.len() / 2);
         let (low_end, middle_end) = (Self::between(low, middle), Self::between(middle, high));
