@@ -7,6 +7,9 @@
 //! round. Neighbours in the table were measured within seconds of each other, so a drifting machine
 //! hurts all alike. An instance that answered wrongly or crashed is made anew for what follows.
 //! Loads by other numbers of threads have an instance of their own, once.
+//!
+//! An instance whose load counts has a predecessor in its process, which is loaded and dropped
+//! before: it takes memory that the process has had.
 
 mod needs;
 mod plan;

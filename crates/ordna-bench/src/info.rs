@@ -15,6 +15,17 @@ pub const IN_PLACE: &str = "read at random places of the key set";
 /// Threads read copies of the keys, made before the clock starts.
 pub const COPIED: &str = "copied into the order of use before the clock starts";
 
+/// Loads take memory as the system gives it.
+pub const FRESH: &str = "into memory that the system has just given";
+
+/// Loads take memory that an earlier load of the same process had.
+pub const HAD: &str =
+    "into memory that the process has had: each index is loaded twice, the second time counts";
+
+fn fresh() -> String {
+    FRESH.to_owned()
+}
+
 fn in_place() -> String {
     IN_PLACE.to_owned()
 }
@@ -44,6 +55,9 @@ pub struct RunInfo {
     /// Where threads read the keys of their operations; [`IN_PLACE`] in results without this field.
     #[serde(default = "in_place")]
     pub key_order: String,
+    /// Into what memory loads go; [`FRESH`] in results without this field.
+    #[serde(default = "fresh")]
+    pub loads: String,
     /// The machine's memory latency, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dram: Option<Dram>,
@@ -61,6 +75,7 @@ impl RunInfo {
             load_average: load_average(),
             shares: None,
             key_order: COPIED.to_owned(),
+            loads: FRESH.to_owned(),
             command: command(std::env::args()),
             dram: None,
         }

@@ -32,33 +32,30 @@ fn purge() {
     }
 }
 
-/// Lets the allocators keep the pages that the program frees, from now on and for good.
-pub fn keep_pages() {
-    let forever: isize = -1;
-    // 4096 is MALLCTL_ARENAS_ALL; the others are the defaults of arenas to come.
-    for name in [
-        c"arenas.dirty_decay_ms",
-        c"arenas.muzzy_decay_ms",
-        c"arena.4096.dirty_decay_ms",
-        c"arena.4096.muzzy_decay_ms",
-    ] {
-        // SAFETY: the name ends with a zero byte; these controls read a value of this type and
-        // length, and the null pointers say that none is to be returned.
-        unsafe {
-            tikv_jemalloc_sys::mallctl(
-                name.as_ptr(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                (&raw const forever).cast_mut().cast(),
-                size_of_val(&forever),
-            );
-        }
-    }
+/// Lets the allocators keep the pages that the program frees, from now on and for good. Returns
+/// whether jemalloc does.
+pub fn keep_pages() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: may be called at any time. Plug-ins allocate from the C library.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+        // The most that it takes: what is larger goes back at once.
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
     }
+    let Ok(arenas) = tikv_jemalloc_ctl::arenas::narenas::read() else { return false };
+    let kinds = ["dirty", "muzzy"];
+    // Arenas to come take the defaults; one of those that are there may have no memory yet.
+    let defaults = kinds.map(|kind| keep_forever(&format!("arenas.{kind}_decay_ms\0")));
+    let own = (0..arenas).flat_map(|arena| kinds.map(|kind| (arena, kind)));
+    let own = own.filter(|(arena, kind)| keep_forever(&format!("arena.{arena}.{kind}_decay_ms\0")));
+    defaults == [true; 2] && own.count() > 0
+}
+
+/// Sets a decay time of jemalloc, whose name ends with a zero byte, to forever.
+fn keep_forever(name: &str) -> bool {
+    const FOREVER: isize = -1;
+    // SAFETY: decay times are of this type.
+    unsafe { tikv_jemalloc_ctl::raw::write(name.as_bytes(), FOREVER) }.is_ok()
 }
 
 /// Resident bytes of the process, after unused pages were given back; `None` where the system does
@@ -83,4 +80,20 @@ fn field(path: &str, name: &str) -> Option<usize> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_pages_have_no_end() {
+        assert!(keep_pages());
+        let decay = |name: &[u8]| {
+            // SAFETY: decay times are of this type.
+            unsafe { tikv_jemalloc_ctl::raw::read::<isize>(name) }
+        };
+        assert_eq!(decay(b"arena.0.dirty_decay_ms\0"), Ok(-1));
+        assert_eq!(decay(b"arenas.muzzy_decay_ms\0"), Ok(-1));
+    }
 }

@@ -172,7 +172,7 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
          - Allocator of the whole program: {}; bytes per key are from its statistics. RSS per key is \
          by how much the load made the resident set of the process grow; of few keys that is more than \
          they take, as the first ones bring pages of the allocator and the threads.\n\
-         - Keys of the operations: {}.\n{dram}\
+         - Keys of the operations: {}. Loads: {}.\n{dram}\
          - Rounds are interleaved over the indexes. Median with lowest and highest; ratios against \
          `{baseline}`.\n\
          - Every answer was checked, and after every run what the index holds; an index that answered \
@@ -190,6 +190,7 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
          ## Results\n\n{results}",
         first.info.allocator,
         first.info.key_order,
+        first.info.loads,
         list(&speed, "times as fast", " beyond the spread |", clear),
         list_memory(cells),
         list_standings(&standings(cells)),

@@ -13,7 +13,7 @@ use crate::memory;
 use crate::sweep::{Held, Writes, check_loaded, check_whole, check_writes};
 use crate::target::Target;
 use crate::workload::{Action, Operation, Workload, Written};
-use timed::{Task, timed};
+use timed::{Ran, Task, timed};
 
 /// The figures of one build, or why there are none.
 #[cfg(test)]
@@ -36,21 +36,6 @@ fn during(when: &str) -> impl Fn(Problem) -> Problem {
 
 /// Makes an empty index; the reason if that cannot be.
 pub type Make<'m, K> = &'m dyn Fn() -> Result<Box<dyn Target<K>>, String>;
-
-/// Loads an instance and drops it, so that the next one finds the memory that this process has
-/// then. Memory that the system has just given costs a machine of its own little and a virtual one
-/// much, and indexes that ask for huge pages more than others. What goes wrong here goes wrong
-/// again in the load that counts, and is told there.
-fn warm_memory<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) {
-    memory::keep_pages();
-    let Ok(Ok(target)) = guarded(make) else { return };
-    if guarded(|| target.refuses(job)).is_ok_and(|why| why.is_none()) {
-        let operations = loading(job, &*target);
-        let task = Task { batch: job.batch, ..Task::new(&operations, 0) };
-        drop(timed(job, &*target, &task));
-    }
-    drop(guarded(|| drop(target)));
-}
 
 /// The operations that load the keys, by thread.
 fn loading<K: Key + ?Sized>(job: &Job<'_, K>, target: &dyn Target<K>) -> Vec<Vec<Operation>> {
@@ -88,11 +73,18 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         Self::holding(job, make, (memory::allocated(), memory::resident()))
     }
 
-    /// Makes it in a process that has the memory of a load before.
+    /// Makes it in a process that has had as much memory: an instance is loaded and dropped before.
+    /// Memory that the system has just given costs a virtual machine much, and indexes that ask
+    /// for huge pages more than others. What goes wrong here goes wrong again in the load that
+    /// counts, or ends the process. What the first instance leaves behind counts against the second.
     pub fn warmed(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
-        let resident = memory::resident();
-        warm_memory(job, make);
-        Self::holding(job, make, (memory::allocated(), resident))
+        let before = (memory::allocated(), memory::resident());
+        memory::keep_pages();
+        let mut first = Self::holding(job, make, before);
+        let loaded = first.check_use().and_then(|()| first.insert_all().map(drop));
+        drop(first.keep(loaded));
+        drop(first.finish());
+        Self::holding(job, make, before)
     }
 
     fn holding(job: &'j Job<'a, K>, make: Make<'_, K>, before: (usize, Option<usize>)) -> Self {
@@ -132,28 +124,34 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     /// # Errors
     /// The first wrong answer.
     pub fn load(&mut self) -> Result<Load, Problem> {
+        let loaded = self.check_use().and_then(|()| self.fill());
+        self.keep(loaded)
+    }
+
+    /// Whether a phase could follow a load.
+    fn check_use(&self) -> Result<(), Problem> {
         let target = self.target()?;
         let mut reasons = self.job.phases.iter().map(|phase| unable(target, phase));
         let first = reasons.next().flatten();
         // Without reads no answer could be checked.
         let needed = || [Action::Insert, Action::Read].into_iter().find_map(|a| target.lacks(a));
         let why = first.filter(|_| reasons.all(|reason| reason.is_some())).or_else(needed);
-        let loaded = match why {
-            Some(why) => Err(Problem::NotApplicable(why)),
-            None => self.fill(),
-        };
-        self.keep(loaded)
+        why.map_or(Ok(()), |why| Err(Problem::NotApplicable(why)))
+    }
+
+    /// Inserts the keys that are loaded. Returns what was measured, and each thread's base.
+    fn insert_all(&self) -> Result<(Ran, Vec<u8>), Problem> {
+        let (job, target) = (self.job, self.target()?);
+        let operations = loading(job, target);
+        let task = Task { batch: job.batch, ..Task::new(&operations, self.runs) };
+        let ran = timed(job, target, &task).map_err(|p| during("while loading")(p))?;
+        Ok((ran, (0..operations.len()).map(|thread| task.base(thread)).collect()))
     }
 
     fn fill(&mut self) -> Result<Load, Problem> {
         let (job, before) = (self.job, self.before);
-        let target = self.target()?;
-        let operations = loading(job, target);
-        let threads = operations.len();
-        let task = Task { batch: job.batch, ..Task::new(&operations, self.runs) };
-        let ran = timed(job, target, &task).map_err(|p| during("while loading")(p))?;
-        let bases: Vec<u8> = (0..threads).map(|thread| task.base(thread)).collect();
-        drop(operations);
+        let (ran, bases) = self.insert_all()?;
+        let (target, threads) = (self.target()?, bases.len());
         let grown = memory::allocated().saturating_sub(before.0);
         let resident = before.1.zip(memory::resident());
         let huge = ordna_base::slabs::huge_bytes();

@@ -15,7 +15,6 @@ use clap::{Args, Subcommand};
 pub use self::common::BenchError;
 use self::common::{BASELINE, Common, report, write};
 use crate::driver::Plan;
-use crate::info::RunInfo;
 use crate::keys::KeySet;
 use crate::registry::Registry;
 use crate::suggest::unknown;
@@ -165,7 +164,7 @@ impl Run {
         let indexes = self.common.indexes()?;
         let workloads: Vec<Workload> =
             self.workload.iter().flat_map(|series| series.0.clone()).collect();
-        let info = RunInfo::now();
+        let info = self.common.info();
         let plan = |keys: &KeySet| Plan {
             workloads: workloads.clone(),
             threads: self.threads.clone(),

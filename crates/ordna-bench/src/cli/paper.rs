@@ -4,7 +4,6 @@ use clap::Args;
 
 use super::common::{BenchError, Common};
 use crate::driver::Plan;
-use crate::info::RunInfo;
 use crate::paper::{Figure, PAPERS, Paper};
 use crate::registry::{Chosen, Registry};
 use crate::suggest::unknown;
@@ -107,7 +106,7 @@ impl Papers {
         for workload in &runs.workloads {
             workloads.extend(workload.parse::<Series>()?.0);
         }
-        let info = RunInfo::now();
+        let info = self.common.info();
         let mut plans = Vec::new();
         for keys in &runs.keys {
             for n in &sizes {

@@ -35,7 +35,7 @@ pub struct Plan {
     pub quick: bool,
     /// Instances live in child processes. Only where no other thread runs: not in unit tests.
     pub apart: bool,
-    /// Loads begin with memory that the system has just given. By default the process has had it.
+    /// Loads go into memory that the system has just given, not into what the process has had.
     pub fresh_memory: bool,
     /// The facts of the run that its results repeat.
     pub info: RunInfo,

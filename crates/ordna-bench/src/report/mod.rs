@@ -70,7 +70,7 @@ fn head(cells: &[Cell], baseline: &str) -> String {
     let runs: String = runs.collect();
     format!(
         "<dl>{runs}<dt>Machine</dt><dd>{}</dd><dt>Allocator</dt><dd>{}, of the whole program</dd>{dram}\
-         <dt>Keys of the operations</dt><dd>{}</dd>\
+         <dt>Keys of the operations</dt><dd>{}</dd><dt>Loads</dt><dd>{}</dd>\
          <dt>Rounds</dt><dd>interleaved over the indexes; medians, with lowest and highest</dd>\
          <dt>Baseline</dt><dd>{}</dd><dt>Colours</dt><dd><i class=\"key ours\">\
          </i> Ordna's indexes &nbsp; <i class=\"key peer\"></i> peers and plain B-trees</dd></dl>\
@@ -79,6 +79,7 @@ fn head(cells: &[Cell], baseline: &str) -> String {
         escape(&first.info.machine),
         escape(&first.info.allocator),
         escape(&first.info.key_order),
+        escape(&first.info.loads),
         escape(baseline),
     )
 }
