@@ -194,6 +194,9 @@ impl Budget {
     /// Gives back reserved bytes.
     #[inline]
     pub fn release(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         let exceeded = self.pool.taken.load(Ordering::Relaxed) > self.pool.limit;
         if notice!("store.budget.makes_up", exceeded) {
             self.give_back(bytes);
@@ -216,7 +219,8 @@ impl Budget {
 
 fn draw(credit: &AtomicUsize, bytes: usize) -> bool {
     let rest = |credit: usize| credit.checked_sub(bytes);
-    credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
+    // Overwrites mostly take nothing: that changes no counter.
+    bytes == 0 || credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

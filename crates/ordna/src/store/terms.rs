@@ -18,12 +18,12 @@
 //! key, and the snapshot lies between two writes. Taking one waits for no writer.
 //!
 //! # Invariants
-//! 1. *The second look.* Between announcement and second look stands a sequentially consistent
-//!    fence. Another one stands in the settler, between learning that *t* is over and reading the
-//!    announcements. If the writer's second look still returns *t*, it precedes the store of *t* +
-//!    1, so the writer's fence precedes the settler's; the settler sees the announcement and waits.
-//!    If not, the writer withdraws and has written nothing. So one look at each stripe is enough: a
-//!    writer that announces itself after it withdraws.
+//! 1. *The second look.* Announcement and second look are sequentially consistent. Such a fence
+//!    stands in the settler, between learning that *t* is over and reading the announcements. If
+//!    the writer's second look still returns *t*, it precedes the store of *t* + 1, so it precedes
+//!    the settler's fence in the single order, and so does the announcement; the settler sees it
+//!    and waits. If not, the writer withdraws and has written nothing. So one look at each stripe
+//!    is enough: a writer that announces itself after it withdraws.
 //! 2. *Two announcement counters per stripe*, by the parity of the term, are enough: *t* + 2 begins
 //!    only after *t* is settled. A late announcement of *t* that is about to be withdrawn may stand
 //!    in the counter of *t* + 2 for a moment; that delays a settling and harms nothing.
@@ -128,7 +128,7 @@ impl Terms {
             let writing = Writing { announced, term };
             announce(announced);
             point("store.enter.before_second_look");
-            let is_current = self.current.load(Ordering::Relaxed) == term;
+            let is_current = self.current.load(ORDER_OF_LOOK) == term;
             if check!("mvcc_terms.enter.second_look", is_current) {
                 if !fault!("mvcc_terms.enter.gate") {
                     self.settle(term - 1);
@@ -278,11 +278,16 @@ impl Terms {
     }
 }
 
-/// Counts a writer. A sequentially consistent fence follows: an increment is one on x86-64.
+/// The order of announcement and second look. loom takes `SeqCst` for `AcqRel`: there a fence
+/// stands between them.
+const ORDER_OF_LOOK: Ordering = if FENCED { Ordering::Relaxed } else { Ordering::SeqCst };
+const FENCED: bool = cfg!(any(loom, shuttle));
+
+/// Counts a writer.
 #[inline]
 fn announce(announced: &AtomicUsize) {
-    announced.fetch_add(1, Ordering::SeqCst);
-    if cfg!(any(loom, shuttle, not(target_arch = "x86_64"))) && !fault!("mvcc_terms.enter.fence") {
+    announced.fetch_add(1, ORDER_OF_LOOK);
+    if FENCED && !fault!("mvcc_terms.enter.fence") {
         fence(Ordering::SeqCst);
     }
 }

@@ -22,6 +22,7 @@ use std::sync::PoisonError;
 
 use super::leaf::{Leaf, SLOTS, is_inline};
 use ordna_base::reclaim::{Guard, Retire};
+use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ordna_base::sync::lock::{Mutex, MutexGuard};
 use ordna_base::{Key, Value};
@@ -234,10 +235,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
         header.owned += owned;
         stripe.linked += 1;
         stripe.owned += owned;
-        let has_room = header.len + Chunk::<K, V>::LARGEST <= Chunk::<K, V>::ROOM;
+        let len = header.len;
+        let has_room = len + Chunk::<K, V>::LARGEST <= Chunk::<K, V>::ROOM;
         if begins || !has_room {
             self.has_room.store(has_room, Ordering::Relaxed);
         }
+        // Fetched by the time of the next push, whose unlock waits for its stores.
+        let next = chunk.record(len.min(Chunk::<K, V>::ROOM - 1)).as_ptr();
+        prefetch(next);
+        prefetch(next.wrapping_add(1));
         (at, begins)
     }
 

@@ -732,13 +732,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
     /// Positions of the entries in the order of their keys. Follows records: the caller's guard
     /// keeps every record that stood in the leaf.
     pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {
-        self.prefetch_records(0..self.count as u8, USUAL_KEY);
-        self.sorted_behind(0, simd)
+        if !K::HEAD_IS_KEY {
+            self.prefetch_records(0..self.count as u8, USUAL_KEY);
+        }
+        self.in_order(0, |_| (), simd)
     }
 
     /// [`Image::sorted`] if all keys share a prefix of so many bytes, by what follows it. The
     /// caller has fetched the records up to there.
     pub fn sorted_behind(&self, shared: usize, simd: InstructionSet) -> [u8; order::MOST] {
+        let prefetch = |at| self.prefetch_records(std::iter::once(at), shared.max(USUAL_KEY));
+        self.in_order(shared, prefetch, simd)
+    }
+
+    /// Calls `prefetch` with the positions of keys of which more than eight bytes are read.
+    fn in_order(
+        &self,
+        shared: usize,
+        prefetch: impl Fn(u8),
+        simd: InstructionSet,
+    ) -> [u8; order::MOST] {
         if K::HEAD_IS_KEY {
             return order::of_integers(&self.keys[..self.count], simd);
         }
@@ -748,11 +761,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
                 // SAFETY: under the caller's guard.
                 unsafe { record.key::<'_>() }.tail()
             })
-        };
-        let prefetch = |at| {
-            if shared > 0 {
-                self.prefetch_records(std::iter::once(at), USUAL_KEY);
-            }
         };
         order::of_strings(self.count, |at| head_at(key(at), shared), prefetch, key, simd)
     }

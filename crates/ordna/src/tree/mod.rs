@@ -502,7 +502,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if let Some((value, deadline)) = &put {
                 let value = value.borrow();
                 let grows = Self::cost(probe.key, value, *deadline != FOREVER);
-                let undo = if undo { self.log.next_push() + shrinks } else { 0 };
+                let kept = if is_inline::<K, V>() { 0 } else { shrinks };
+                let undo = if undo { self.log.next_push() + kept } else { 0 };
                 let step = Step { grows, shrinks, undo, deadline: *deadline, room: false };
                 if let Err(refused) = value.check().and_then(|()| prepare(step)) {
                     lock.unlock_unchanged();

@@ -114,7 +114,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     fn in_order(&self, leaf: Leaf<K, V>, image: &Image<K, V>, prefix: usize) -> Vec<Entry> {
         debug_assert_eq!(leaf.count(), image.count, "the leaf is locked");
         let order = image.sorted_behind(prefix, self.simd);
-        order[..image.count].iter().map(|at| image.entry(usize::from(*at))).collect()
+        let entries: Vec<Entry> =
+            order[..image.count].iter().map(|at| image.entry(usize::from(*at))).collect();
+        debug_assert!(
+            entries.is_sorted_by(|one, other| {
+                Leaf::<K, V>::with_key(one, |one| {
+                    Leaf::<K, V>::with_key(other, |other| one < other)
+                })
+            }),
+            "the keys of a leaf share its prefix"
+        );
+        entries
     }
 
     /// A new last leaf for keys from `anchor` on; the left one stays full.
