@@ -708,14 +708,16 @@ fn walks_stand_while_entries_move() {
     let stops = ["tree.leaf.entries_copied", "tree.walk.before_validate", "tree.walk.read"];
     for ((name, change), stop) in changes.iter().flat_map(|c| stops.map(move |stop| (c, stop))) {
         for upwards in [true, false] {
-            for skipped in 0..3 {
+            for skipped in 0..4 {
                 let store = Words::with_options(tiny(8));
                 (0..100).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
                 // The second leaf and that behind the sixteenth key from the end get room.
                 [18, 22, 26, 50, 54, 58].iter().for_each(|key| _ = store.remove(key));
                 let stays = (0..100).filter(|key| key % 8 == 4);
-                // The walk begins so many leaves further on.
-                let (low, high) = (skipped * 16, 100 - skipped * 16);
+                // The walk begins so many leaves further on. Downwards the last one that it begins
+                // with gets what leaves the one before.
+                let skipped = skipped * 16;
+                let (low, high) = if upwards { (skipped, 100) } else { (0, 100 - skipped) };
                 let walk = || -> Vec<u64> {
                     let range = store.range(low..high).map(|(key, _)| key);
                     if upwards { range.collect() } else { range.rev().collect() }
