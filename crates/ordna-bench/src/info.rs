@@ -19,8 +19,11 @@ pub const COPIED: &str = "copied into the order of use before the clock starts";
 pub const FRESH: &str = "into memory that the system has just given";
 
 /// Loads take memory that an earlier load of the same process had.
-pub const HAD: &str =
-    "into memory that the process has had: each index is loaded twice, the second time counts";
+pub const HAD: &str = "into memory that the process has had: an index whose load counts is loaded \
+                       twice, and the second time counts";
+
+/// Loads of all indexes are in one process.
+pub const SHARED: &str = "into memory as this process finds it";
 
 fn fresh() -> String {
     FRESH.to_owned()

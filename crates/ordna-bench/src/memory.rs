@@ -32,13 +32,13 @@ fn purge() {
     }
 }
 
-/// Lets the allocators keep the pages that the program frees, from now on and for good. Returns
+/// Lets the allocators keep the pages that the program frees from now on; glibc keeps most. Returns
 /// whether jemalloc does.
 pub fn keep_pages() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: may be called at any time. Plug-ins allocate from the C library.
     unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
         // The most that it takes: what is larger goes back at once.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
     }

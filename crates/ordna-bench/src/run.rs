@@ -75,16 +75,19 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
 
     /// Makes it in a process that has had as much memory: an instance is loaded and dropped before.
     /// Memory that the system has just given costs a virtual machine much, and indexes that ask
-    /// for huge pages more than others. What goes wrong here goes wrong again in the load that
-    /// counts, or ends the process. What the first instance leaves behind counts against the second.
+    /// for huge pages more than others. If the first one is wrong or fails, the second has no figure.
+    /// What the first one leaves behind counts against the second.
     pub fn warmed(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
         let before = (memory::allocated(), memory::resident());
         memory::keep_pages();
         let mut first = Self::holding(job, make, before);
         let loaded = first.check_use().and_then(|()| first.insert_all().map(drop));
-        drop(first.keep(loaded));
-        drop(first.finish());
-        Self::holding(job, make, before)
+        let loaded = first.keep(loaded);
+        let failed = loaded.and(first.finish()).err();
+        let failed = failed.filter(|problem| !matches!(problem, Problem::NotApplicable(_)));
+        let mut second = Self::holding(job, make, before);
+        second.problem = second.problem.or(failed);
+        second
     }
 
     fn holding(job: &'j Job<'a, K>, make: Make<'_, K>, before: (usize, Option<usize>)) -> Self {

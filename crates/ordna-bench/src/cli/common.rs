@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::driver::Plan;
 use crate::entry::Entry;
-use crate::info::{FRESH, HAD, RunInfo, Ticks};
+use crate::info::{FRESH, HAD, RunInfo, SHARED, Ticks};
 use crate::keys::KeySet;
 use crate::noise::told;
 use crate::progress::Progress;
@@ -33,18 +33,18 @@ pub struct Common {
     /// Ratios are against this index, one of those that are measured; locked by default.
     #[arg(long, value_name = "INDEX")]
     pub baseline: Option<String>,
-    /// Load every index once (see --fresh-memory) and run all workloads and rounds on it; the rounds share the
-    /// operations, each has others; a tenth of the scans. The load is measured once for every
-    /// number of threads, with the first size of groups. More than a million keys: the whole index
-    /// is scanned for faults after the load and at the end, not after every workload.
+    /// Keep every index and run all workloads and rounds on it; the rounds share the operations,
+    /// each has others; a tenth of the scans. The load is measured once for every number of
+    /// threads, with the first size of groups. More than a million keys: the whole index is scanned
+    /// for faults after the load and at the end, not after every workload.
     #[arg(long)]
     pub quick: bool,
     /// Measure in this process, for a debugger or a profiler. An index that crashes ends the run.
     #[arg(long)]
     pub in_process: bool,
-    /// Load into memory that the system has just given, as --in-process does. By default an index
-    /// is loaded twice in its process if `load` is among the workloads, and the second time counts:
-    /// a virtual machine may give new memory slowly, and more so to some indexes than to others.
+    /// Load into memory that the system has just given. By default an index is loaded twice in its
+    /// process if `load` is among the workloads, and the second time counts: a virtual machine may
+    /// give new memory slowly, and more so to some indexes than to others.
     #[arg(long)]
     pub fresh_memory: bool,
     /// Seed of keys and operations.
@@ -135,7 +135,11 @@ impl Common {
 
     /// The facts of a run that begins now.
     pub fn info(&self) -> RunInfo {
-        let loads = if self.fresh_memory || self.in_process { FRESH } else { HAD };
+        let loads = match (self.in_process, self.fresh_memory) {
+            (true, _) => SHARED,
+            (false, true) => FRESH,
+            (false, false) => HAD,
+        };
         RunInfo { loads: loads.to_owned(), ..RunInfo::now() }
     }
 
