@@ -18,8 +18,8 @@
 //! key, and the snapshot lies between two writes. Taking one waits for no writer.
 //!
 //! # Invariants
-//! 1. *The second look.* Announcement and second look are sequentially consistent. Such a fence
-//!    stands in the settler, between learning that *t* is over and reading the announcements. If
+//! 1. *The second look.* Announcement and second look are sequentially consistent. So is a
+//!    fence in the settler, between learning that *t* is over and reading the announcements. If
 //!    the writer's second look still returns *t*, it precedes the store of *t* + 1, so it precedes
 //!    the settler's fence in the single order, and so does the announcement; the settler sees it
 //!    and waits. If not, the writer withdraws and has written nothing. So one look at each stripe
@@ -282,6 +282,7 @@ impl Terms {
 /// stands between them.
 const ORDER_OF_LOOK: Ordering = if FENCED { Ordering::Relaxed } else { Ordering::SeqCst };
 const FENCED: bool = cfg!(any(loom, shuttle));
+const _: () = assert!(FENCED || matches!(ORDER_OF_LOOK, Ordering::SeqCst));
 
 /// Counts a writer.
 #[inline]

@@ -296,7 +296,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Asks for the bucket that follows, where a third of the keys end that are inserted.
+    /// Asks for the bucket that follows. Two fifths of the keys inserted find their own one full.
     #[inline]
     pub fn prefetch_next_bucket(self, probe: &Probe<'_, K>) {
         let bucket = if probe.bucket + 1 == BUCKETS { 0 } else { probe.bucket + 1 };
@@ -741,7 +741,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
     /// [`Image::sorted`] if all keys share a prefix of so many bytes, by what follows it. The
     /// caller has fetched the records up to there.
     pub fn sorted_behind(&self, shared: usize, simd: InstructionSet) -> [u8; order::MOST] {
-        let prefetch = |at| self.prefetch_records(std::iter::once(at), shared.max(USUAL_KEY));
+        let prefetch = |at| self.prefetch_records(std::iter::once(at), shared + USUAL_KEY);
         self.in_order(shared, prefetch, simd)
     }
 

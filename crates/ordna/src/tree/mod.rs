@@ -157,7 +157,7 @@ pub struct Step {
     pub grows: usize,
     /// Bytes of the entry that it replaces.
     pub shrinks: usize,
-    /// Bytes of the undo record that keeps the entry replaced; 0 if no snapshot needs it.
+    /// Bytes that the undo record takes from the limit.
     pub undo: usize,
     /// The deadline of the new entry; [`FOREVER`] if it has none.
     pub deadline: u64,
