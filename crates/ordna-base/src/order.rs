@@ -122,7 +122,6 @@ pub fn identity() -> [u8; MOST] {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::Key;
 
     /// Keys that differ early or late, in few bytes or many, are prefixes of each other, or end in
     /// zeroes.
