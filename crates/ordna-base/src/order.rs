@@ -30,8 +30,8 @@ pub fn of_integers(keys: &[u64], simd: InstructionSet) -> [u8; MOST] {
     places
 }
 
-/// Positions of byte strings in ascending order, by the whole strings and the heads at each
-/// position: a head is that of the string, or of what follows a prefix that all strings share.
+/// Positions of byte strings in ascending order. `head` gives the head of the string at a position,
+/// or the head behind a prefix that all strings share. `key` gives the whole string.
 pub fn of_strings<'a>(
     count: usize,
     head: impl Fn(u8) -> u64,

@@ -39,7 +39,7 @@ pub fn keep_pages() -> bool {
     // SAFETY: may be called at any time. Plug-ins allocate from the C library.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
-        // The most that it takes: what is larger goes back at once.
+        // glibc takes no larger threshold. Blocks above it return to the system when freed.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
     }
     let Ok(arenas) = tikv_jemalloc_ctl::arenas::narenas::read() else { return false };

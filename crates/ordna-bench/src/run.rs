@@ -74,9 +74,9 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     }
 
     /// Makes it in a process that has had as much memory: an instance is loaded and dropped before.
-    /// Memory that the system has just given costs a virtual machine much, and indexes that ask
-    /// for huge pages more than others. If the first one is wrong or fails, the second has no figure.
-    /// What the first one leaves behind counts against the second.
+    /// A virtual machine pays much for memory that the system has just given, and most for huge
+    /// pages. The second instance has no figure if the first one is wrong or fails. Memory that the
+    /// first one leaves behind counts against the second.
     pub fn warmed(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
         let before = (memory::allocated(), memory::resident());
         memory::keep_pages();
@@ -142,7 +142,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         why.map_or(Ok(()), |why| Err(Problem::NotApplicable(why)))
     }
 
-    /// Inserts the keys that are loaded. Returns what was measured, and each thread's base.
+    /// Inserts the keys of the load. Returns the measurement and the base of each thread.
     fn insert_all(&self) -> Result<(Ran, Vec<u8>), Problem> {
         let (job, target) = (self.job, self.target()?);
         let operations = loading(job, target);

@@ -457,8 +457,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Shows value and deadline of the key to `decide` and does what it says, as one step.
     /// `prepare` runs before the change and may refuse it. `live` tells the live snapshots, for
     /// prunes; `None` forbids them. Both closures run under the leaf's lock, perhaps several times.
-    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. Tells what came of
-    /// it in `outcome`: a returned one would be copied while its stores are on their way. O(log n).
+    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. Writes the
+    /// result to `outcome`: a copy of a returned result waits for its stores. O(log n).
     ///
     /// # Errors
     /// Those of `prepare`, and a value that is too long. Nothing is changed.

@@ -714,8 +714,8 @@ fn walks_stand_while_entries_move() {
                 // The second leaf and that behind the sixteenth key from the end get room.
                 [18, 22, 26, 50, 54, 58].iter().for_each(|key| _ = store.remove(key));
                 let stays = (0..100).filter(|key| key % 8 == 4);
-                // The walk begins so many leaves further on. Downwards the last one that it begins
-                // with gets what leaves the one before.
+                // The walk begins `skipped` leaves behind the first or last one. A walk downwards
+                // that skips three begins in a leaf with room: a shift fills it meanwhile.
                 let skipped = skipped * 16;
                 let (low, high) = if upwards { (skipped, 100) } else { (0, 100 - skipped) };
                 let walk = || -> Vec<u64> {
