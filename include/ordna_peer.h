@@ -1,9 +1,9 @@
-/* The door for any index into `ordna bench`.
+/* The door for any index into `ordna-bench`.
  *
  * Build a shared library that exports every function below and give it to the benchmark:
  *
  *     cc -O2 -shared -fPIC -I include -o libfoo.so foo.c
- *     ordna bench run --peer-lib ./libfoo.so --index foo,locked --threads 1,2
+ *     ordna-bench run --peer-lib ./libfoo.so --index foo,locked --threads 1,2
  *
  * The index takes its name from ordna_peer_name(). It maps keys to 64-bit words. It runs through
  * the same keys, workloads and checks as every other index: a wrong answer gives `wrong` in its

@@ -7,9 +7,11 @@ use crate::reclaim::Guard;
 use crate::{Entries, Error, Key, Value, Violation, key};
 
 mod range;
+mod versioned;
 
 pub use crate::bounds::{Bounds, Direction, bounds_cross, is_above, is_below};
 pub use range::{Range, Source};
+pub use versioned::{ReadSnapshot, Versioned};
 
 /// The decision of an [`OrderedIndex::modify`] closure about the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,24 +4,27 @@
 //! |---|---|
 //! | [`index`] | the contract [`OrderedIndex`] and [`index::Range`], the iterator over any index |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
+//! | `locked` | [`Locked`]: the contract over a locked B-tree, with which every index is compared |
 //! | [`arena`] | memory for records in large pages |
+//! | [`checksum`] | CRCs of the file formats |
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`order`](mod@order) | the order of a leaf's keys |
 //! | [`record`] | key and value in one allocation |
 //! | [`reclaim`] | when removed memory may be freed |
 //! | [`slabs`] | fixed-size nodes in large pages |
 //! | [`simd`] | words and bytes compared a cache line at a time, with the widest instructions of the machine |
-//! | [`sync`] | version lock, back-off, striped counter, timestamps; test stops; the seam to the model checkers |
-//! | [`topology`] | NUMA nodes, as the system reports them or as declared |
+//! | [`sync`] | version lock, back-off, striped counter; test stops; the seam to the model checkers |
 //! | [`mod@tuple`] | typed values as byte strings in the order of the values |
 
 pub mod arena;
 mod bounds;
 pub mod buffer;
+pub mod checksum;
 pub mod entries;
 mod error;
 pub mod index;
 pub mod key;
+mod locked;
 pub mod order;
 pub mod reclaim;
 pub mod record;
@@ -29,7 +32,6 @@ mod sequence;
 pub mod simd;
 pub mod slabs;
 pub mod sync;
-pub mod topology;
 pub mod tuple;
 pub mod value;
 
@@ -37,4 +39,5 @@ pub use entries::Entries;
 pub use error::{Error, Violation};
 pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
 pub use key::Key;
+pub use locked::Locked;
 pub use value::Value;

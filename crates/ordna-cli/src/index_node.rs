@@ -108,7 +108,7 @@ impl Options {
 
 /// Indexes and serves until SIGTERM, SIGINT or SHUTDOWN; then leaves the group.
 pub fn run(mut options: Options) -> anyhow::Result<ExitCode> {
-    serve::start_log();
+    serve::start_log()?;
     options.server = std::mem::take(&mut options.server).with_file()?;
     let link = options.server.link(options.link_ca.clone(), options.link_name.clone())?;
     let node = Arc::new(IndexNode::start(options.node()?)?);

@@ -13,16 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-/// Settings of the allocator, which reads them under this name, up to the zero.
-///
-/// One arena: records that one thread frees make room for those of all others. Large caches for
-/// each thread: records come back in batches of 256, which otherwise overflow into the arena.
-#[expect(unsafe_code, reason = "the allocator looks its settings up by name")]
-#[unsafe(export_name = "_rjem_malloc_conf")]
-static ALLOCATOR_SETTINGS: &[u8; 62] =
-    b"narenas:1,tcache_nslots_small_max:2000,lg_tcache_nslots_mul:4\0";
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Ordered in-memory store that speaks the Redis protocol.
 ///
@@ -61,8 +52,6 @@ enum Command {
     Restore(durable::Restore),
     /// Read and check a backup, or the directory of a server
     Verify(durable::Verify),
-    /// Measure indexes and public peers side by side (peers: build with --features peers)
-    Bench(ordna_bench::cli::Bench),
 }
 
 fn main() -> ExitCode {
@@ -77,10 +66,6 @@ fn main() -> ExitCode {
         Some(Command::Backup(options)) => durable::run_backup(&options),
         Some(Command::Restore(options)) => durable::run_restore(&options),
         Some(Command::Verify(options)) => durable::run_verify(&options),
-        Some(Command::Bench(bench)) => match ordna_bench::cli::main(&bench) {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(error) => Err(error.into()),
-        },
     };
     match done {
         Ok(code) => code,

@@ -14,7 +14,8 @@ use ordna::backup::Compression;
 use ordna_server::{Config, Data, Extension, LogSync, Server, Tls, parse_bytes};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 /// Options of `ordna serve`. Each may stand in the configuration file under the same name; a flag
 /// comes before the file.
@@ -291,19 +292,28 @@ fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Has events written to stderr.
-pub fn start_log() {
-    let filter = EnvFilter::try_from_env("ORDNA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+/// Writes log events to standard error. `ORDNA_LOG` is a level, or levels by target:
+/// `info,ordna_server=debug`.
+///
+/// # Errors
+/// `ORDNA_LOG` is neither.
+pub fn start_log() -> anyhow::Result<()> {
+    let levels = std::env::var("ORDNA_LOG").unwrap_or_else(|_| "info".to_owned());
+    let levels: Targets = levels.parse().map_err(|error| {
+        anyhow!(
+            "ORDNA_LOG: {levels:?} is no level such as debug or info,ordna_server=debug: {error}"
+        )
+    })?;
+    let events = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(events.with_filter(levels)).init();
+    Ok(())
 }
 
 /// `ordna serve`.
 pub fn start(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
-    start_log();
+    start_log()?;
     run(options.with_file()?, greet, None)
 }
 

@@ -66,7 +66,7 @@ pub fn standbys(owners: &Owners, partition: u32, copies: usize) -> Vec<&str> {
     others.sort_by_key(|address| {
         let mut bytes = address.as_bytes().to_vec();
         bytes.extend_from_slice(&partition.to_be_bytes());
-        std::cmp::Reverse(crc32fast::hash(&bytes))
+        std::cmp::Reverse(ordna::checksum::crc32(&bytes))
     });
     others.truncate(copies);
     others

@@ -120,7 +120,7 @@ impl Embedded {
 
     fn bucket_of(&self, id: &[u8]) -> u32 {
         // Other bits than those that choose the worker.
-        (crc32fast::hash(id) >> 8) % self.buckets.len() as u32
+        (ordna::checksum::crc32(id) >> 8) % self.buckets.len() as u32
     }
 
     fn lock(&self, bucket: u32) -> MutexGuard<'_, Bucket> {
@@ -249,7 +249,7 @@ impl ChangeSource for Embedded {
         let buckets = self.buckets.len() as u32;
         let documents = |part: Box<dyn Iterator<Item = Named> + Send>| -> Documents {
             Box::new(part.map(move |(id, document)| {
-                let bucket = (crc32fast::hash(&id) >> 8) % buckets;
+                let bucket = (ordna::checksum::crc32(&id) >> 8) % buckets;
                 Ok(Mutation { bucket, seq: 0, id, document: Some(document) })
             }))
         };

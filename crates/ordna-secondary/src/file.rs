@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use ordna::checksum::crc32;
 use serde::Deserialize;
 
 use crate::document::{Document, Mutation};
@@ -160,10 +161,8 @@ impl ChangeSource for NdjsonFile {
         let identity = match lines.next()? {
             None => return Ok(Position::default()),
             Some(first) => {
-                let mut hasher = crc32fast::Hasher::new();
-                hasher.update(first);
-                hasher.update(&inode.to_le_bytes());
-                u64::from(hasher.finalize()) | 1 << 32
+                let of_file = [first, &inode.to_le_bytes()].concat();
+                u64::from(crc32(&of_file)) | 1 << 32
             }
         };
         // The end of the last whole line.

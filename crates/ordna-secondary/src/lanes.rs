@@ -146,7 +146,7 @@ impl Lanes {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             return NEXT.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
         }
-        crc32fast::hash(id) as usize % self.lanes.len()
+        ordna::checksum::crc32(id) as usize % self.lanes.len()
     }
 
     /// Feeds a change; `false`: it is at or below the bucket's position and was ignored. Waits for

@@ -146,7 +146,7 @@ impl Cursor {
         bytes.extend_from_slice(&uid.to_be_bytes());
         bytes.push(u8::from(reverse));
         bytes.extend_from_slice(key);
-        let sum = crc32fast::hash(&bytes[4..]);
+        let sum = ordna::checksum::crc32(&bytes[4..]);
         bytes[..4].copy_from_slice(&sum.to_be_bytes());
         Self(bytes)
     }
@@ -162,7 +162,7 @@ impl Cursor {
     /// [`Error::BadCursor`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let (sum, rest) = bytes.split_first_chunk().ok_or(Error::BadCursor("it is too short"))?;
-        if bytes.len() < HEAD || u32::from_be_bytes(*sum) != crc32fast::hash(rest) {
+        if bytes.len() < HEAD || u32::from_be_bytes(*sum) != ordna::checksum::crc32(rest) {
             return Err(Error::BadCursor("its checksum differs"));
         }
         Ok(Self(bytes.to_vec()))

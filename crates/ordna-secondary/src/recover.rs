@@ -148,7 +148,8 @@ pub(crate) fn recover(
         let definition: IndexDefinition =
             serde_json::from_slice(&definition).map_err(|error| Error::io(&from)(error.into()))?;
         let open = OpenOptions::new().store(options.clone());
-        let worker_of = |key: &[u8], value| crc32fast::hash(id_of(key, value)) as usize % workers;
+        let worker_of =
+            |key: &[u8], value| ordna::checksum::crc32(id_of(key, value)) as usize % workers;
         let (entries, maps): (_, Vec<ReverseMap>) = match reverse {
             Reverse::Pointers => {
                 let hash = hasher.of_entries();
@@ -187,7 +188,7 @@ fn copies(
         ControlFlow::Continue(())
     });
     for (id, (bucket, keys)) in &of_id {
-        let map = &mut maps[crc32fast::hash(id) as usize % workers];
+        let map = &mut maps[ordna::checksum::crc32(id) as usize % workers];
         let (hash, value) = (hasher.of(id), entry_value(*bucket, id));
         // The entries are there: nothing is written that could be refused.
         let _ = map.set(&[Wanted { id, hash, value, keys: 0..keys.len() }], keys);

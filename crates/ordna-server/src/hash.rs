@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crc::{CRC_32_ISCSI, Crc};
+use ordna::checksum::crc32c;
 
 /// The first byte of a hash. No text in UTF-8 and no MessagePack contains it.
 pub const MARK: u8 = 0xC1;
@@ -35,8 +35,6 @@ const LIST_BYTES: usize = 64;
 
 /// Bytes of a record: a write copies as many, which takes some milliseconds.
 pub const MOST_BYTES: usize = 16 << 20;
-
-const CRC: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
 /// Bytes of a row of a table.
 const ROW: usize = 8;
@@ -144,7 +142,7 @@ impl<'a> Hash<'a> {
     /// The value of a field. O(log n) in a table, O(n) in a list.
     pub fn get(&self, field: &[u8]) -> Option<&'a [u8]> {
         if self.is_table {
-            let row = self.search(0..self.count, CRC.checksum(field), field);
+            let row = self.search(0..self.count, crc32c(field), field);
             let found = (row < self.count).then(|| self.row(row));
             return found.filter(|(_, found, _)| *found == field).map(|(_, _, value)| value);
         }
@@ -298,8 +296,7 @@ impl<'a> Edit<'a> {
                 bytes
             }
             Self::Table { base, changed, .. } => {
-                let row =
-                    |(field, value): (&'a [u8], &'a [u8])| (CRC.checksum(field), field, value);
+                let row = |(field, value): (&'a [u8], &'a [u8])| (crc32c(field), field, value);
                 let before = base.map_or(0, |base| base.count);
                 let kept = (0..before).filter_map(|row| base.map(|base| base.row(row)));
                 let kept = kept.filter(|(_, field, _)| !changed.contains_key(field));

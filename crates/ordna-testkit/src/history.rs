@@ -207,7 +207,7 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
 
 #[cfg(test)]
 mod tests {
-    use ordna_papers::Locked;
+    use ordna_base::Locked;
 
     use super::*;
 

@@ -24,7 +24,6 @@
 //! `ORDNA_SOAK=seconds` makes each concurrent test run that long instead of a fraction of a second.
 
 pub mod adversarial;
-pub mod alone;
 #[doc(hidden)]
 pub mod compiled;
 pub mod concurrent;

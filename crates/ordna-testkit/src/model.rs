@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::fmt::Debug;
 use std::ops::{Bound, ControlFlow};
 
+use ordna_base::Locked;
 use ordna_base::{Change, Direction, Entries, OrderedIndex};
-use ordna_papers::Locked;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 

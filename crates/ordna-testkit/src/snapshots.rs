@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna_base::index::{Range, Source};
+use ordna_base::index::{ReadSnapshot, Versioned};
 use ordna_base::{Audit, Change, Direction, Error, OrderedIndex, Violation};
-use ordna_papers::snapshots::{Snapshot, Versioned};
 use proptest::prelude::{TestCaseError, prop_assert_eq};
 
 use crate::memory::live_everywhere;
@@ -112,7 +112,7 @@ fn write_round(index: &impl OrderedIndex<Key = u64, Value = u64>, writer: u64, r
 /// The state of each writer's keys must be that after some number of rounds, between those that had
 /// ended before the snapshot and those that had begun after it.
 fn check_cut(
-    snapshot: &impl Snapshot<Key = u64, Value = u64>,
+    snapshot: &impl ReadSnapshot<Key = u64, Value = u64>,
     ended: &[u64],
     begun: &[u64],
     upwards: bool,
@@ -208,7 +208,7 @@ pub fn check_reads<S>(
     keys: &[KeyOf<S>],
 ) -> Result<(), TestCaseError>
 where
-    S: Snapshot<Key: ToOwned<Owned: Debug>, Value: ToOwned<Owned: Debug>>,
+    S: ReadSnapshot<Key: ToOwned<Owned: Debug>, Value: ToOwned<Owned: Debug>>,
 {
     let mut walked = Vec::new();
     snapshot.visit_all(Direction::Ascending, |key, value| {

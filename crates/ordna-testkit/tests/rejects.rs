@@ -4,9 +4,9 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ordna_base::Locked;
 use ordna_base::reclaim::Guard;
 use ordna_base::{Audit, Change, Direction, Error, OrderedIndex, Violation};
-use ordna_papers::Locked;
 use ordna_testkit::{adversarial, concurrent, history, memory, model};
 
 #[global_allocator]

@@ -36,6 +36,8 @@ pub mod store;
 mod tree;
 pub mod typed;
 
+#[doc(hidden)]
+pub use ordna_base::checksum;
 pub use ordna_base::{
     Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
     entries, index, key, reclaim, sync, tuple, value,

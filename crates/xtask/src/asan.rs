@@ -24,7 +24,7 @@ pub fn run_share() -> Outcome {
     let (share, changed) = share()?;
     let is_touched = |program: &str| {
         let structure = program.split('_').next().unwrap_or(program);
-        let source = format!("crates/ordna-papers/src/{structure}");
+        let source = format!("lab/ordna-papers/src/{structure}");
         changed.iter().any(|path| path.starts_with(&source))
     };
     let papers = programs("ordna-papers")?.into_iter().enumerate();

@@ -20,7 +20,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("ordna-server", &["ordna", "ordna-secondary"]),
     ("ordna-kafka", &["ordna", "ordna-secondary", "ordna-server"]),
     ("ordna-bench", &["ordna", "ordna-base", "ordna-papers", "ordna-secondary"]),
-    ("ordna-cli", &["ordna", "ordna-bench", "ordna-kafka", "ordna-secondary", "ordna-server"]),
+    ("ordna-cli", &["ordna", "ordna-kafka", "ordna-secondary", "ordna-server"]),
     ("ordna-testkit", &["ordna-base", "ordna-papers"]),
     ("xtask", &[]),
 ];

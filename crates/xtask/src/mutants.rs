@@ -5,7 +5,7 @@
 //! ```text
 //! package ordna-papers
 //! test skiplist
-//! file crates/ordna-papers/src/skiplist/raw.rs
+//! file lab/ordna-papers/src/skiplist/raw.rs
 //!
 //! what the mistake is
 //! - text around [[the text to replace]] that occurs once in the file

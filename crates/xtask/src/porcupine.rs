@@ -9,7 +9,7 @@ pub fn run() -> Outcome {
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
     must(
         cargo()
-            .args(["run", "--release", "-p", "ordna-testkit", "--example", "histories", "--"])
+            .args(["run", "--release", "-p", "ordna-papers", "--example", "histories", "--"])
             .arg(&folder),
     )?;
     must(

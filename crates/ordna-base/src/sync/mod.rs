@@ -10,7 +10,6 @@ mod explore;
 mod fault;
 #[cfg(debug_assertions)]
 pub mod schedule;
-mod timestamp;
 mod version_lock;
 
 #[doc(hidden)]
@@ -24,7 +23,6 @@ pub use counter::{THREAD_STRIPES, stripe_of_this_thread};
 pub use explore::explore;
 #[doc(hidden)]
 pub use fault::is_planted;
-pub use timestamp::Clock;
 pub use version_lock::{Obsolete, Version, VersionLock, WriteGuard};
 
 /// The atomics of the platform, or of the model checker.

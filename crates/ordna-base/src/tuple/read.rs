@@ -3,8 +3,7 @@
 use super::code;
 
 /// Bytes that are not an encoded value of the type asked for.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("at byte {at}: expected {expected}, found {}", described(*.found))]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
     /// Position in the key.
     pub at: usize,
@@ -14,9 +13,17 @@ pub struct DecodeError {
     pub found: Option<u8>,
 }
 
-fn described(byte: Option<u8>) -> String {
-    byte.map_or_else(|| "the end".to_owned(), |byte| format!("{byte:#04x}"))
+impl std::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "at byte {}: expected {}, found ", self.at, self.expected)?;
+        match self.found {
+            Some(byte) => write!(f, "{byte:#04x}"),
+            None => f.write_str("the end"),
+        }
+    }
 }
+
+impl std::error::Error for DecodeError {}
 
 /// A position in an encoded key.
 #[derive(Debug, Clone)]

@@ -35,7 +35,7 @@ impl Cursor {
 impl std::fmt::Display for Cursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let body = postcard::to_allocvec(self).map_err(|_| std::fmt::Error)?;
-        let sum = crc32fast::hash(&body).to_be_bytes();
+        let sum = ordna::checksum::crc32(&body).to_be_bytes();
         sum.iter().chain(&body).try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -49,7 +49,7 @@ impl std::str::FromStr for Cursor {
         let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
         let bytes = bytes.ok_or(Error::BadCursor("it is not hex"))?;
         let (sum, body) = bytes.split_first_chunk().ok_or(Error::BadCursor("it is too short"))?;
-        if u32::from_be_bytes(*sum) != crc32fast::hash(body) {
+        if u32::from_be_bytes(*sum) != ordna::checksum::crc32(body) {
             return Err(Error::BadCursor("its checksum differs"));
         }
         postcard::from_bytes(body).map_err(|_| Error::BadCursor("it has another format"))

@@ -356,7 +356,7 @@ impl Answer {
 
 /// A number that differs between definitions of an index: nodes that disagree do not merge.
 pub fn fingerprint(definition: &IndexDefinition) -> u32 {
-    crc32fast::hash(&serde_json::to_vec(definition).unwrap_or_default())
+    ordna::checksum::crc32(&serde_json::to_vec(definition).unwrap_or_default())
 }
 
 #[cfg(test)]

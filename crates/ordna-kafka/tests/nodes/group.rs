@@ -109,7 +109,7 @@ impl Group {
     }
 
     pub fn partition_of(&self, id: &[u8]) -> u32 {
-        crc32fast::hash(id) % self.logs.len() as u32
+        ordna::checksum::crc32(id) % self.logs.len() as u32
     }
 
     /// Appends a record.

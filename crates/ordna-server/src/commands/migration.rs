@@ -5,8 +5,8 @@
 //! bytes, or an integer of 1, 2 or 4 bytes, or text compressed by LZF. `RESTORE` reads such text;
 //! `DUMP` never writes it.
 
-use crc::{CRC_64_REDIS, Crc};
 use ordna::Put;
+use ordna::checksum::crc64_redis;
 use ordna::{Change, OrderedIndex, value};
 
 use crate::command::{
@@ -21,7 +21,6 @@ use crate::stored::{self, Packed};
 
 /// The version that Redis 7.0 writes, and the newest that it reads.
 const VERSION: u16 = 10;
-const CRC: Crc<u64> = Crc::<u64>::new(&CRC_64_REDIS);
 const STRING: u8 = 0;
 const HASH: u8 = 4;
 const HASH_LISTPACK: u8 = 16;
@@ -55,7 +54,7 @@ fn encode(stored: &[u8]) -> Vec<u8> {
         }
     }
     payload.extend(VERSION.to_le_bytes());
-    let crc = CRC.checksum(&payload);
+    let crc = crc64_redis(&payload);
     payload.extend(crc.to_le_bytes());
     payload
 }
@@ -217,7 +216,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let footer = payload.len().checked_sub(10);
     let body = footer.filter(|at| {
         let (version, crc) = payload[*at..].split_at(2);
-        let sum = CRC.checksum(&payload[..at + 2]).to_le_bytes();
+        let sum = crc64_redis(&payload[..at + 2]).to_le_bytes();
         u16::from_le_bytes([version[0], version[1]]) <= VERSION && crc == sum
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;

@@ -1,14 +1,13 @@
 //! Why a backup, a restore or an opening failed.
 
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// Why a backup, a restore, a verification or an opening failed. The previous backup is untouched.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum BackupError {
     /// The system refused an operation on a file.
-    #[error("{}: cannot {doing}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -18,7 +17,6 @@ pub enum BackupError {
         source: io::Error,
     },
     /// A file does not hold what was written to it.
-    #[error("{}: damaged at byte {offset}: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -28,7 +26,6 @@ pub enum BackupError {
         what: String,
     },
     /// A later version of this program wrote the file.
-    #[error("{}: format version {found}; this program reads versions up to {known}", path.display())]
     NewerFormat {
         /// The file.
         path: PathBuf,
@@ -38,7 +35,6 @@ pub enum BackupError {
         known: u32,
     },
     /// The file needs a feature that this build does not have.
-    #[error("{}: needs the feature `{feature}`, which this build does not have", path.display())]
     Unsupported {
         /// The file.
         path: PathBuf,
@@ -46,7 +42,6 @@ pub enum BackupError {
         feature: &'static str,
     },
     /// The file holds other kinds of keys or values than the store.
-    #[error("{}: holds {found}, the store {expected}", path.display())]
     OtherKind {
         /// The file.
         path: PathBuf,
@@ -56,7 +51,6 @@ pub enum BackupError {
         expected: String,
     },
     /// A file that another one names is not there.
-    #[error("{}: missing, though {} needs it", path.display(), needed_by.display())]
     Missing {
         /// The missing file.
         path: PathBuf,
@@ -65,32 +59,81 @@ pub enum BackupError {
     },
     /// Another process, or another store of this one, uses the directory, and did for half a
     /// second.
-    #[error("{}: in use by another store or process", dir.display())]
     InUse {
         /// The directory.
         dir: PathBuf,
     },
     /// The target of a backup is there already.
-    #[error("{}: exists already", path.display())]
     Exists {
         /// The target.
         path: PathBuf,
     },
     /// A backup of the same store is under way.
-    #[error("a backup is under way")]
     Busy,
     /// The thread is in a [`log_group`](crate::Store::log_group), whose writes are not logged yet.
-    #[error("a backup cannot be made inside a group of the log")]
     InGroup,
     /// The caller cancelled the backup.
-    #[error("the backup was cancelled")]
     Cancelled,
     /// The store was not opened in a directory.
-    #[error("the store has no directory; `Store::open` gives it one")]
     NoDirectory,
     /// The store refused what was read: its memory limit, most likely.
-    #[error("{0}")]
-    Store(#[from] crate::Error),
+    Store(crate::Error),
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, doing, source } => {
+                write!(f, "{}: cannot {doing}: {source}", path.display())
+            }
+            Self::Damaged { path, offset, what } => {
+                write!(f, "{}: damaged at byte {offset}: {what}", path.display())
+            }
+            Self::NewerFormat { path, found, known } => write!(
+                f,
+                "{}: format version {found}; this program reads versions up to {known}",
+                path.display()
+            ),
+            Self::Unsupported { path, feature } => write!(
+                f,
+                "{}: needs the feature `{feature}`, which this build does not have",
+                path.display()
+            ),
+            Self::OtherKind { path, found, expected } => {
+                write!(f, "{}: holds {found}, the store {expected}", path.display())
+            }
+            Self::Missing { path, needed_by } => {
+                write!(f, "{}: missing, though {} needs it", path.display(), needed_by.display())
+            }
+            Self::InUse { dir } => {
+                write!(f, "{}: in use by another store or process", dir.display())
+            }
+            Self::Exists { path } => write!(f, "{}: exists already", path.display()),
+            Self::Busy => f.write_str("a backup is under way"),
+            Self::InGroup => f.write_str("a backup cannot be made inside a group of the log"),
+            Self::Cancelled => f.write_str("the backup was cancelled"),
+            Self::NoDirectory => {
+                f.write_str("the store has no directory; `Store::open` gives it one")
+            }
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BackupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::Store(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<crate::Error> for BackupError {
+    fn from(error: crate::Error) -> Self {
+        Self::Store(error)
+    }
 }
 
 impl BackupError {

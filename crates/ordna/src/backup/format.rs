@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crc32c::crc32c_append;
+use ordna_base::checksum::crc32c_append;
 
 use ordna_base::sync::notice;
 

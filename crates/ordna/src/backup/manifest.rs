@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use ordna_base::checksum;
 use ordna_base::sync::{fault, notice};
 
 use super::codec::Stored;
@@ -160,7 +161,7 @@ impl FileEntry {
 /// The first line of a manifest: the version, and the checksum of title, version and JSON.
 fn first_line(version: u32, json: &str) -> String {
     let title = format!("{TITLE}{version} ");
-    let crc = crc32c::crc32c_append(crc32c::crc32c(title.as_bytes()), json.as_bytes());
+    let crc = checksum::crc32c_append(checksum::crc32c(title.as_bytes()), json.as_bytes());
     format!("{title}{crc:08x}")
 }
 

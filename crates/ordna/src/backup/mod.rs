@@ -54,6 +54,7 @@ pub mod fuzzing;
 mod log;
 mod manifest;
 mod open;
+mod os;
 mod owned;
 mod restore;
 mod storage;

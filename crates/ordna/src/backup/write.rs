@@ -21,6 +21,7 @@ use super::delta::{Delta, close};
 use super::error::BackupError;
 use super::format::{BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION};
 use super::manifest::{FileEntry, Manifest, to_hex};
+use super::os::{lower_priority, thread_time};
 use super::storage::{Disk, Storage, parent};
 use crate::store::journal::Entries;
 
@@ -325,7 +326,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
         };
         let spawned = || {
             if self.options.background {
-                give_way();
+                lower_priority(NICE);
             }
             work();
         };
@@ -464,7 +465,7 @@ struct Pace<'a> {
 impl<'a> Pace<'a> {
     fn new(options: &'a BackupOptions) -> Self {
         let writes = options.writes.as_deref().filter(|_| options.background);
-        Self { writes, seen: writes.map_or(0, |writes| writes()), computed: computed() }
+        Self { writes, seen: writes.map_or(0, |writes| writes()), computed: thread_time() }
     }
 
     /// Rests if others have written since the last call.
@@ -472,34 +473,10 @@ impl<'a> Pace<'a> {
         let Some(writes) = self.writes else { return };
         let now = writes();
         if now != self.seen {
-            let work = computed().saturating_sub(self.computed);
+            let work = thread_time().saturating_sub(self.computed);
             thread::sleep((work * REST).min(LONGEST_REST));
             self.seen = now;
         }
-        self.computed = computed();
-    }
-}
-
-/// Processor time of the calling thread; where that is not known, time.
-fn computed() -> Duration {
-    #[cfg(target_os = "linux")]
-    {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-        Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-        START.get_or_init(Instant::now).elapsed()
-    }
-}
-
-/// Lowers the priority of the calling thread.
-fn give_way() {
-    #[cfg(target_os = "linux")]
-    {
-        // A refusal costs only the politeness.
-        let _ = rustix::process::nice(NICE);
+        self.computed = thread_time();
     }
 }

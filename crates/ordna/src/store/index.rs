@@ -101,3 +101,5 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         self.engine().get_many(View::Latest, keys, each);
     }
 }
+
+ordna_base::impl_versioned!(Store<K, V>, super::Snapshot<K, V>);

@@ -40,21 +40,21 @@ pub use batch::Batch;
 pub use iter::Iter;
 pub use map::Map;
 pub use snapshot::MapSnapshot;
+use std::fmt;
 #[cfg(feature = "serde")]
 pub use stored::Serde;
+
 pub use stored::{StoreAs, Stored, ValueError};
 
 use crate::tuple::DecodeError;
 
 /// Why a call on a typed map failed. A write that failed has changed nothing.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum MapError {
     /// The store refused the write.
-    #[error(transparent)]
-    Store(#[from] crate::Error),
+    Store(crate::Error),
     /// The store holds a key of another type.
-    #[error("the key {key:02x?} is of another type: {source}")]
     Key {
         /// The bytes of the key.
         key: Vec<u8>,
@@ -62,14 +62,51 @@ pub enum MapError {
         source: DecodeError,
     },
     /// The store holds a value of another type.
-    #[error(transparent)]
-    Value(#[from] ValueError),
+    Value(ValueError),
     /// A map and a batch belong to two stores.
-    #[error("the map belongs to another store than the batch")]
     OtherStore,
     /// The store has given all numbers of maps.
-    #[error("the store has {} maps, which are the most", u32::MAX)]
     TooManyMaps,
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(f),
+            Self::Key { key, source } => {
+                write!(f, "the key {key:02x?} is of another type: {source}")
+            }
+            Self::Value(error) => error.fmt(f),
+            Self::OtherStore => f.write_str("the map belongs to another store than the batch"),
+            Self::TooManyMaps => {
+                write!(f, "the store has {} maps, which are the most", u32::MAX)
+            }
+        }
+    }
+}
+
+impl std::error::Error for MapError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // Their texts are this error's own.
+            Self::Store(error) => error.source(),
+            Self::Value(error) => error.source(),
+            Self::Key { source, .. } => Some(source),
+            Self::OtherStore | Self::TooManyMaps => None,
+        }
+    }
+}
+
+impl From<crate::Error> for MapError {
+    fn from(error: crate::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<ValueError> for MapError {
+    fn from(error: ValueError) -> Self {
+        Self::Value(error)
+    }
 }
 
 use std::cell::Cell;

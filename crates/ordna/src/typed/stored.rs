@@ -1,8 +1,7 @@
 //! How values are stored.
 
 /// Bytes that are no value of the type asked for.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a value of {len} bytes is no {expected}{reason}")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
     /// Length of the value.
     pub len: usize,
@@ -11,6 +10,15 @@ pub struct ValueError {
     /// The reader's own words, if it has any.
     pub reason: String,
 }
+
+impl std::fmt::Display for ValueError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { len, expected, reason } = self;
+        write!(f, "a value of {len} bytes is no {expected}{reason}")
+    }
+}
+
+impl std::error::Error for ValueError {}
 
 impl ValueError {
     fn new<T>(bytes: &[u8]) -> Self {

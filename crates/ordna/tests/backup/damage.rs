@@ -259,7 +259,7 @@ fn a_backup_of_a_directory_is_installed_without_its_log() {
 
 #[test]
 fn a_newer_format_is_refused_as_such() {
-    let crc = |bytes: &[u8]| crc32c::crc32c(bytes);
+    let crc = |bytes: &[u8]| ordna::checksum::crc32c(bytes);
     let (disk, _) = small_backup(Compression::None);
     let path = Path::new("/b/shard-0000");
     let mut content = disk.read(path);
@@ -307,7 +307,7 @@ fn a_shard_without_its_end_is_found() {
     let (_, json) = text.split_once('\n').unwrap();
     let shorter = content.len() - END;
     let json = json.replacen(&content.len().to_string(), &shorter.to_string(), 1);
-    let sum = crc32c::crc32c(format!("ORDNA-MANIFEST 2 {json}").as_bytes());
+    let sum = ordna::checksum::crc32c(format!("ORDNA-MANIFEST 2 {json}").as_bytes());
     disk.replace(manifest, format!("ORDNA-MANIFEST 2 {sum:08x}\n{json}").into_bytes());
     disk.replace(path, content[..shorter].to_vec());
     let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();

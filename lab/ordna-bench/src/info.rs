@@ -1,0 +1,226 @@
+//! The facts of a run that its results repeat.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::dram::Dram;
+
+/// The allocator of the binary; `memory::allocated` asks it.
+pub const ALLOCATOR: &str = "jemalloc";
+
+/// Threads read the keys at random places of the key set: a miss each, charged to the index.
+pub const IN_PLACE: &str = "read at random places of the key set";
+
+/// Threads read copies of the keys, made before the clock starts.
+pub const COPIED: &str = "copied into the order of use before the clock starts";
+
+/// Loads take memory as the system gives it.
+pub const FRESH: &str = "into memory that the system has just given";
+
+/// Loads take memory that an earlier load of the same process had.
+pub const HAD: &str = "into memory that the process has had: an index whose load counts is loaded \
+                       twice, and the second time counts";
+
+/// Loads of all indexes are in one process.
+pub const SHARED: &str = "into memory as this process finds it";
+
+fn fresh() -> String {
+    FRESH.to_owned()
+}
+
+fn in_place() -> String {
+    IN_PLACE.to_owned()
+}
+
+/// Where and when a run was, and on what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// The processor and its cores.
+    pub machine: String,
+    /// The allocator of the whole program.
+    pub allocator: String,
+    /// When it began, in UTC.
+    #[serde(default)]
+    pub started: String,
+    /// The version of the program, and the commit that it was built from.
+    #[serde(default)]
+    pub version: String,
+    /// Threads that wanted to run in the minute before it began.
+    #[serde(default)]
+    pub load_average: Option<f64>,
+    /// Processor time of the run and of others while it ran; known at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Shares>,
+    /// As it was called.
+    #[serde(default)]
+    pub command: String,
+    /// Where threads read the keys of their operations; [`IN_PLACE`] in results without this field.
+    #[serde(default = "in_place")]
+    pub key_order: String,
+    /// Into what memory loads go; [`FRESH`] in results without this field.
+    #[serde(default = "fresh")]
+    pub loads: String,
+    /// The machine's memory latency, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dram: Option<Dram>,
+}
+
+impl RunInfo {
+    /// Of the run that begins now.
+    pub fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            machine: machine(),
+            allocator: ALLOCATOR.to_owned(),
+            started: date(since.as_secs()),
+            version: version(),
+            load_average: load_average(),
+            shares: None,
+            key_order: COPIED.to_owned(),
+            loads: FRESH.to_owned(),
+            command: command(std::env::args()),
+            dram: None,
+        }
+    }
+
+    /// Whether something else ran meanwhile; if that is not known, just before.
+    pub fn was_busy(&self) -> Option<bool> {
+        let shares = self.shares.map(|shares| shares.others + shares.stolen > 0.05);
+        shares.or(self.load_average.map(|load| load > 0.5))
+    }
+}
+
+/// Shares of the processors' time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    /// Of other processes and the system.
+    pub others: f64,
+    /// Of other machines on the same host.
+    pub stolen: f64,
+}
+
+/// Clock ticks since the machine began, and since this process did.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticks {
+    all: u64,
+    idle: u64,
+    stolen: u64,
+    own: u64,
+}
+
+impl Ticks {
+    /// Until now, where the system says so. Children count once they are waited for.
+    pub fn now() -> Option<Self> {
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split_whitespace().map_while(|field| field.parse().ok()).collect()
+        };
+        // user nice system idle iowait irq softirq steal; guests are in user.
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let machine = numbers(stat.lines().next()?.strip_prefix("cpu ")?);
+        // Behind the name in brackets and ten fields more: utime stime cutime cstime.
+        let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+        let fields: Vec<&str> = own.rsplit_once(") ")?.1.split(' ').collect();
+        let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
+        let machine = machine.get(..8)?;
+        Some(Self {
+            all: machine.iter().sum(),
+            idle: machine[3] + machine[4],
+            stolen: machine[7],
+            own,
+        })
+    }
+
+    /// The processor time between then and now; `None` if no time has passed.
+    pub fn since(&self, then: &Self) -> Option<Shares> {
+        let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
+        let stolen = self.stolen.saturating_sub(then.stolen);
+        let used = (self.all - self.idle).saturating_sub(then.all - then.idle + stolen);
+        let others = used.saturating_sub(self.own - then.own);
+        Some(Shares { others: others as f64 / all, stolen: stolen as f64 / all })
+    }
+}
+
+/// The processor and its cores.
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = model.map_or("unknown processor", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = crate::memory::total().map(|bytes| bytes as f64 / f64::from(1 << 30));
+    let memory = memory.map(|gib| format!(", {gib:.0} GiB")).unwrap_or_default();
+    format!("{model}, {cores} cores{memory}")
+}
+
+fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
+}
+
+/// The version of the package, and the commit that it was built from: `build.rs` asks git.
+fn version() -> String {
+    format!("{}, commit {}", env!("CARGO_PKG_VERSION"), env!("ORDNA_COMMIT"))
+}
+
+/// The program without its folder, and its arguments.
+fn command(arguments: impl Iterator<Item = String>) -> String {
+    let mut arguments: Vec<String> = arguments.collect();
+    if let Some(program) = arguments.first_mut() {
+        *program = program.rsplit('/').next().unwrap_or_default().to_owned();
+    }
+    arguments.join(" ")
+}
+
+/// Days and time of so many seconds after 1970, as `2026-11-21 09:30 UTC`.
+fn date(seconds: u64) -> String {
+    let (days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
+    // Counted from 1 March of the year 0, so that a leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(951_868_800 - 60), "2000-02-29 23:59 UTC");
+        assert_eq!(date(1_795_255_800), "2026-11-21 10:10 UTC");
+        assert_eq!(date(4_107_542_400), "2100-03-01 00:00 UTC");
+    }
+
+    #[test]
+    fn a_run_knows_where_it_is() {
+        let info = RunInfo::now();
+        assert!(info.machine.contains("cores") && info.version.starts_with(char::is_numeric));
+        let commit = info.version.split_once(", commit ").unwrap().1;
+        assert!(!commit.is_empty() && !commit.contains(char::is_whitespace), "{commit:?}");
+        let arguments = ["/a/b/ordna-bench", "run"].map(str::to_owned);
+        assert_eq!(command(arguments.into_iter()), "ordna-bench run");
+        let loaded = RunInfo { load_average: Some(2.0), ..info };
+        assert_eq!(loaded.was_busy(), Some(true));
+        // The processor time during the run decides, if it is known.
+        let shares = Some(Shares { others: 0.01, stolen: 0.0 });
+        assert_eq!(RunInfo { shares, ..loaded }.was_busy(), Some(false));
+    }
+
+    #[test]
+    fn what_others_took_is_what_is_left() {
+        let then = Ticks { all: 1000, idle: 400, stolen: 10, own: 100 };
+        let now = Ticks { all: 1200, idle: 450, stolen: 20, own: 200 };
+        // Of 200: 50 idle, 10 stolen, 100 its own.
+        assert_eq!(now.since(&then), Some(Shares { others: 0.2, stolen: 0.05 }));
+        assert_eq!(then.since(&then), None);
+        let ticks = Ticks::now().unwrap();
+        assert!(ticks.all >= ticks.idle && ticks.all > 0, "{ticks:?}");
+    }
+}

@@ -1,0 +1,428 @@
+//! The indexes by name.
+//!
+//! An index of the workspace that serves both kinds of keys is one line of [`all`]:
+//! `ours!("skiplist", SkipList)`. One without synchronization is `alone!("btree", make)`: it
+//! refuses more than one thread.
+//!
+//! # Switches
+//!
+//! The papers' factor analyses turn parts of an index off. An index exposes that as *switches*:
+//! `--index name+switch=value+…`. Its entry lists them ([`Switch`]: name, values with the default
+//! first, what it does), the command line is checked against the list, and the constructor asks
+//! [`Switches::get`]:
+//!
+//! ```text
+//! ours!("hydralist", HydraList, &[
+//!     Switch::new("simd", &["on", "off"], "compares fingerprints 16 at a time"),
+//! ], hydralist)
+//!
+//! fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
+//!     HydraList::with(Options { simd: switches.get("simd") == "on", ..Options::default() })
+//! }
+//! ```
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ordna::Store;
+use ordna_base::Key;
+use ordna_base::Locked;
+use ordna_base::simd::InstructionSet;
+use ordna_papers::SkipList;
+use ordna_papers::hydralist::layer::ArtLayer;
+use ordna_papers::hydralist::{Options as HydraOptions, Update};
+use ordna_papers::pi::Options as PiOptions;
+use ordna_papers::search_layer::SearchLayer;
+use ordna_papers::topology::Topology;
+use ordna_papers::wormhole::layer::TableLayer;
+use ordna_papers::{
+    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Nitro, Pi, Wormhole, WormholeFaithful,
+    WormholeUnsafe,
+};
+
+use crate::entry::{Entry, Maker, Switch, Switches};
+use crate::partitions::Partitions;
+use crate::suggest::unknown;
+use crate::target::{Alone, Counting, Ours, Shared, Sole, Target};
+
+/// An index of the workspace, made from its switches for each kind of keys.
+fn entry<A: Target<u64> + 'static, B: Target<[u8]> + 'static>(
+    name: &str,
+    switches: &'static [Switch],
+    integers: fn(&Switches) -> A,
+    bytes: fn(&Switches) -> B,
+) -> Entry {
+    Entry {
+        name: name.to_owned(),
+        ours: true,
+        switches,
+        integers: Ok(Box::new(move |switches, _| Ok(Box::new(integers(switches))))),
+        bytes: Ok(Box::new(move |switches, _| Ok(Box::new(bytes(switches))))),
+    }
+}
+
+/// An index of the workspace that takes both kinds of keys; with switches and the function that
+/// builds it from them, if it has any.
+macro_rules! ours {
+    ($name:literal, $index:ident) => {{
+        let integers = |_: &Switches| Shared(Ours($index::<u64, u64>::new()));
+        entry($name, &[], integers, |_| Shared(Ours($index::<[u8], u64>::new())))
+    }};
+    ($name:literal, $index:ident, $switches:expr, $make:ident) => {{
+        let integers = |switches: &Switches| Shared(Ours::<$index<u64, u64>>($make(switches)));
+        entry($name, $switches, integers, |switches| {
+            Shared(Ours::<$index<[u8], u64>>($make(switches)))
+        })
+    }};
+}
+
+/// Figure 9 of the Nitro paper: whether several instances are faster than one.
+const PARTITIONS: &[Switch] =
+    &[Switch::new("partitions", &["1", "2", "4", "8", "16"], "instances that share the keys")];
+
+/// An index that can be measured as several instances.
+macro_rules! partitioned {
+    ($name:literal, $index:ident) => {{
+        fn make<K: Key + ?Sized>() -> Maker<K> {
+            Box::new(|switches, _| {
+                Ok(match switches.get("partitions").parse() {
+                    Ok(count) if count > 1 => {
+                        Box::new(Shared(Partitions::new(count, $index::<K, u64>::new)))
+                    }
+                    _ => Box::new(Shared(Ours($index::<K, u64>::new()))),
+                })
+            })
+        }
+        Entry {
+            name: $name.to_owned(),
+            ours: true,
+            switches: PARTITIONS,
+            integers: Ok(make()),
+            bytes: Ok(make()),
+        }
+    }};
+}
+
+/// An index without synchronization: `$make::<K>()` gives something with a
+/// [`Session`](crate::target::Session) of its own.
+macro_rules! alone {
+    ($name:literal, $make:ident) => {
+        entry($name, &[], |_| Alone::new($make::<u64>()), |_| Alone::new($make::<[u8]>()))
+    };
+}
+
+fn btree<K: Key + ?Sized>() -> BTreeMap<K::Owned, u64> {
+    BTreeMap::new()
+}
+
+fn art_none<K: Key + ?Sized>() -> Sole<ArtNone<K, u64>> {
+    Sole(ArtNone::new())
+}
+
+/// The parts of HydraList's Figure 9.
+const HYDRALIST: &[Switch] = &[
+    Switch::new(
+        "leaf",
+        &["fingerprints", "sorted"],
+        "how entries stand in a node and are searched",
+    ),
+    Switch::new("simd", &["on", "off"], "fingerprints compared 64 at a time"),
+    Switch::new(
+        "update",
+        &["background", "synchronous"],
+        "when the search layer follows splits and merges",
+    ),
+    Switch::new("replicas", &["1", "2", "4"], "search layers"),
+    Switch::new("layer", &["art", "table"], "search layer: ART, or Wormhole's hash-encoded trie"),
+    Switch::new("backoff", &["on", "off"], "waiting before another try"),
+];
+
+fn hydralist() -> Entry {
+    fn over<K: Key + ?Sized, L: SearchLayer<K>>(options: &HydraOptions) -> Box<dyn Target<K>> {
+        let index = Shared(Ours(HydraList::<K, u64, L>::with(options)));
+        Box::new(Counting { index, counts: jumps::<K, L> })
+    }
+    fn maker<K: Key + ?Sized>() -> Maker<K> {
+        Box::new(|switches, _| {
+            let options = hydralist_options(switches);
+            Ok(match switches.get("layer") {
+                "table" => over::<K, TableLayer<K>>(&options),
+                _ => over::<K, ArtLayer<K>>(&options),
+            })
+        })
+    }
+    Entry {
+        name: "hydralist".to_owned(),
+        ours: true,
+        switches: HYDRALIST,
+        integers: Ok(maker()),
+        bytes: Ok(maker()),
+    }
+}
+
+/// HydraList's Figure 13: how far the search layer was behind the data layer, as writers saw it.
+fn jumps<K: Key + ?Sized, L: SearchLayer<K>>(index: &HydraList<K, u64, L>) -> String {
+    let jumps = index.statistics().jumps;
+    let all = jumps.iter().sum::<usize>().max(1) as f64;
+    let shares = ["0", "1", "2-3", "4-7", "8+"].into_iter().zip(jumps);
+    let shares: Vec<String> = shares
+        .map(|(nodes, count)| format!("{nodes}: {:.3} %", count as f64 / all * 1e2))
+        .collect();
+    format!("writes by nodes from jump node to target node: {}", shares.join(", "))
+}
+
+fn hydralist_options(switches: &Switches) -> HydraOptions {
+    HydraOptions {
+        sorted: switches.get("leaf") == "sorted",
+        simd: switches.get("simd") == "on",
+        update: match switches.get("update") {
+            "synchronous" => Update::Synchronous,
+            _ => Update::Background,
+        },
+        topology: Topology::declared(switches.get("replicas").parse().unwrap_or(1)),
+        backoff: switches.get("backoff") == "on",
+        ..HydraOptions::default()
+    }
+}
+
+/// The optimizations of PI's Figure 15, its pool and its threshold.
+const PI: &[Switch] = &[
+    Switch::new("simd", &["on", "off"], "compares eight keys at a time"),
+    Switch::new("group", &["32", "16", "8", "1"], "queries that go down together"),
+    Switch::new("prefetch", &["on", "off"], "fetches what a group needs next"),
+    Switch::new("workers", &["0", "1", "2", "4"], "threads that help the callers"),
+    Switch::new(
+        "threshold",
+        &["15", "5", "50", "100"],
+        "changed nodes, in percent, from which the index layer is rebuilt",
+    ),
+];
+
+fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
+    let on = |name| switches.get(name) == "on";
+    let number = |name, default| switches.get(name).parse().unwrap_or(default);
+    let default = PiOptions::default();
+    Pi::with(&PiOptions {
+        instructions: if on("simd") { default.instructions } else { InstructionSet::SCALAR },
+        group: number("group", default.group),
+        prefetch: on("prefetch"),
+        workers: number("workers", default.workers),
+        rebuild_threshold: number("threshold", default.rebuild_threshold),
+        ..default
+    })
+}
+
+/// Wormhole's optimizations, as in its factor analysis.
+const WORMHOLE: &[Switch] = &[
+    Switch::new("tag-matching", &["on", "off"], "prefixes are compared by a 16-bit tag first"),
+    Switch::new(
+        "incremental-hashing",
+        &["on", "off"],
+        "the hash of a prefix goes on from that of a shorter one",
+    ),
+    Switch::new("sort-by-tag", &["on", "off"], "leaves are searched by hash tags, not by keys"),
+    Switch::new("direct-position", &["on", "off"], "the tag tells where in the leaf to look"),
+];
+
+fn wormhole_switches(switches: &Switches) -> ordna_papers::wormhole::Switches {
+    let on = |name| switches.get(name) == "on";
+    ordna_papers::wormhole::Switches {
+        tag_matching: on("tag-matching"),
+        incremental_hashing: on("incremental-hashing"),
+        sort_by_tag: on("sort-by-tag"),
+        direct_position: on("direct-position"),
+    }
+}
+
+fn wormhole<K: Key + ?Sized>(switches: &Switches) -> Wormhole<K, u64> {
+    Wormhole::with_switches(wormhole_switches(switches))
+}
+
+fn wormhole_faithful<K: Key + ?Sized>(switches: &Switches) -> WormholeFaithful<K, u64> {
+    WormholeFaithful::with_switches(wormhole_switches(switches))
+}
+
+fn wormhole_unsafe<K: Key + ?Sized>() -> Sole<WormholeUnsafe<K, u64>> {
+    Sole(WormholeUnsafe::new())
+}
+
+/// All that this build can measure.
+pub fn all() -> Vec<Entry> {
+    #[allow(unused_mut, reason = "with the feature `peers` more are added")]
+    let mut entries = vec![
+        ours!("locked", Locked),
+        alone!("btree", btree),
+        ours!("skiplist", SkipList),
+        hydralist(),
+        ours!("pi", Pi, PI, pi),
+        partitioned!("store", Store),
+        partitioned!("nitro", Nitro),
+        alone!("art-none", art_none),
+        ours!("art-coupling", ArtCoupling),
+        ours!("art-olc", ArtOlc),
+        ours!("art-rowex", ArtRowex),
+        ours!("wormhole", Wormhole, WORMHOLE, wormhole),
+        ours!("wormhole-faithful", WormholeFaithful, WORMHOLE, wormhole_faithful),
+        alone!("wormhole-unsafe", wormhole_unsafe),
+    ];
+    #[cfg(feature = "peers")]
+    entries.extend(crate::peers::all());
+    entries
+}
+
+/// The baselines among our indexes: what the others have to beat.
+pub const BASELINES: [&str; 2] = ["locked", "btree"];
+
+/// Peers that keep no order: an upper bound, no rivals.
+pub const UNORDERED: [&str; 1] = ["dashmap"];
+
+/// The peers, measured in builds with the feature.
+pub const PEERS: [&str; 7] =
+    ["crossbeam-skiplist", "scc", "congee", "arctic", "masstree", "concurrent-map", "dashmap"];
+
+/// Names that the command line knows and this build has not, and why.
+pub fn missing(name: &str) -> Option<&'static str> {
+    PEERS.contains(&name).then_some("peers need a build with --features peers")
+}
+
+/// An index as the command line asked for it.
+#[derive(Clone)]
+pub struct Chosen {
+    /// Name and switches.
+    pub name: String,
+    /// The index.
+    pub entry: Rc<Entry>,
+    /// Its switches.
+    pub switches: Switches,
+}
+
+/// The indexes that this run can measure: those of the build, and plug-ins.
+pub struct Registry(Vec<Rc<Entry>>);
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Registry {
+    /// The build's indexes.
+    pub fn new() -> Self {
+        Self(all().into_iter().map(Rc::new).collect())
+    }
+
+    /// Of a build without any index.
+    #[cfg(test)]
+    pub fn empty() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The build's indexes and these.
+    ///
+    /// # Errors
+    /// A plug-in has a name that is taken.
+    pub fn with(plugins: Vec<Entry>) -> Result<Self, String> {
+        let mut all = Self::new();
+        for plugin in plugins {
+            if missing(&plugin.name).is_some() || all.entries().any(|e| e.name == plugin.name) {
+                return Err(format!(
+                    "a plug-in cannot be named {:?}: the name is taken",
+                    plugin.name
+                ));
+            }
+            all.0.push(Rc::new(plugin));
+        }
+        Ok(all)
+    }
+
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter().map(AsRef::as_ref)
+    }
+
+    /// The entry and switches of `name+switch=value+…`.
+    ///
+    /// # Errors
+    /// The name, a switch or its value is unknown: lists the known ones.
+    pub fn find(&self, text: &str) -> Result<Chosen, String> {
+        let mut parts = text.split('+');
+        let name = parts.next().unwrap_or_default();
+        let Some(entry) = self.0.iter().find(|entry| entry.name == name) else {
+            let known: Vec<&str> = self.entries().map(|entry| entry.name.as_str()).collect();
+            return Err(match missing(name) {
+                Some(why) => format!(
+                    "{name:?} cannot be measured: {why}; this build has {}",
+                    known.join(", ")
+                ),
+                None => {
+                    let absent = PEERS.into_iter().filter(|name| !known.contains(name));
+                    let mut all = known.clone();
+                    all.extend(absent);
+                    unknown("index", name, all)
+                }
+            });
+        };
+        let pairs: Vec<&str> = parts.collect();
+        let switches = Switches::parse(name, entry.switches, &pairs)?;
+        Ok(Chosen { name: text.to_owned(), entry: entry.clone(), switches })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Job;
+    use crate::run::measure;
+
+    fn switched<K: Key + ?Sized>(switches: &Switches) -> Locked<K, u64> {
+        // The switch reaches the constructor; a value that is not listed never does.
+        assert!(["on", "off"].contains(&switches.get("simd")));
+        assert_eq!(switches.get("levels"), "3");
+        Locked::new()
+    }
+
+    fn registry() -> Registry {
+        const SWITCHES: &[Switch] = &[
+            Switch::new("simd", &["on", "off"], "in parallel"),
+            Switch::new("levels", &["2", "3"], "how many"),
+        ];
+        Registry::with(vec![ours!("switched", Locked, SWITCHES, switched)]).unwrap()
+    }
+
+    fn error(text: &str) -> String {
+        registry().find(text).err().unwrap()
+    }
+
+    #[test]
+    fn switches_reach_the_index_and_unknown_ones_are_refused() {
+        let chosen = registry().find("switched+simd=off+levels=3").unwrap();
+        assert_eq!(chosen.switches.get("simd"), "off");
+        assert_eq!(registry().find("switched").unwrap().switches.get("levels"), "2");
+        let phases = [];
+        let keys = vec![3, 1, 2];
+        let job =
+            Job { keys: &keys, loaded: 3, threads: 1, batch: 1, phases: &phases, ranks: None };
+        let make = chosen.entry.integers.as_ref().ok().unwrap();
+        assert!(measure(&job, &|| make(&chosen.switches, 1)).load.is_ok());
+        let default = registry().find("switched").unwrap().switches;
+        let wrong = measure(&job, &|| make(&default, 1)).load.unwrap_err();
+        assert!(
+            format!("{wrong:?}").contains("Failed"),
+            "levels=2 must have reached it: {wrong:?}"
+        );
+        let text = error("switched+smid=off");
+        assert!(text.contains("did you mean \"simd\"?") && text.contains("levels"), "{text}");
+        assert!(error("switched+simd=maybe").contains("known are on, off"));
+        assert!(error("switched+simd").contains("not switch=value"));
+        assert!(error("locked+simd=off").contains("locked has no switches"));
+    }
+
+    #[test]
+    fn unknown_indexes_list_the_known_ones() {
+        let text = error("skiplsit");
+        assert!(text.contains("did you mean \"skiplist\"?") && text.contains("locked"), "{text}");
+        assert!(text.contains("dashmap"), "{text}");
+        assert!(error("").contains("unknown index"));
+        assert!(Registry::with(vec![ours!("locked", Locked)]).err().unwrap().contains("taken"));
+    }
+}

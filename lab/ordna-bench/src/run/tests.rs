@@ -1,0 +1,209 @@
+use ordna_base::Locked;
+
+use super::broken::Broken;
+use super::*;
+use crate::check::ranks;
+use crate::keys::KeySet;
+use crate::target::{Alone, Ours, Session, Shared};
+
+/// Runs the workloads one after the other on one instance; the first problem.
+fn outcome<T: Target<u64> + 'static>(
+    workloads: &[&str],
+    batch: usize,
+    threads: usize,
+    new: impl Fn() -> T,
+) -> Result<Vec<Measured>, Problem> {
+    of_operations(6000, workloads, batch, threads, new)
+}
+
+/// Looks at the whole index after every workload.
+fn of_operations<T: Target<u64> + 'static>(
+    total: usize,
+    workloads: &[&str],
+    batch: usize,
+    threads: usize,
+    new: impl Fn() -> T,
+) -> Result<Vec<Measured>, Problem> {
+    let loaded = 2000;
+    let mut fresh = loaded;
+    let phases: Vec<Phase> = workloads
+        .iter()
+        .map(|name| {
+            let workload: Workload = name.parse().unwrap();
+            let extra = workload.extra_keys(total, threads);
+            let total = if workload == Workload::Load { 0 } else { total };
+            let written = workload.operations(loaded, fresh, extra, total, threads, 1);
+            let written = written.grouped(batch);
+            fresh += extra;
+            Phase { workload, batch, written, latency: false }
+        })
+        .collect();
+    let keys = KeySet::Int.integers(fresh, 1);
+    let ranks = ranks::<u64>(&keys, loaded);
+    let ranks = Some(ranks.as_slice());
+    let job = Job { keys: &keys, loaded, threads, batch, phases: &phases, ranks };
+    let built = measure(&job, &|| Ok(Box::new(new())));
+    built.load?;
+    built.phases.into_iter().collect()
+}
+
+fn oracle() -> Shared<Ours<Locked<u64, u64>>> {
+    Shared(Ours(Locked::new()))
+}
+
+const ALL: &str = "load a b c d e f c-uniform mix:50 scan:20 contend:0.99 delmix remove c";
+
+#[test]
+fn every_workload_passes_on_the_oracle() {
+    for batch in [1, 16] {
+        for workload in ALL.split(' ') {
+            outcome(&[workload], batch, 2, oracle).unwrap();
+        }
+        outcome(&ALL.split(' ').collect::<Vec<_>>(), batch, 2, oracle).unwrap();
+    }
+}
+
+#[test]
+fn roles_have_figures_of_their_own() {
+    // Enough that neither thread is done before the other has begun.
+    let measured = of_operations(4_000_000, &["contend:2"], 1, 2, oracle).unwrap();
+    assert_eq!(measured[0].roles.len(), 2);
+    assert!(measured[0].roles.iter().all(|mops| *mops > 0.0));
+    assert!(outcome(&["a"], 1, 2, oracle).unwrap()[0].roles.is_empty());
+}
+
+#[test]
+fn an_index_without_synchronization_runs_on_one_thread_only() {
+    let new = || Alone::new(std::collections::BTreeMap::<u64, u64>::new());
+    let one = ["a", "e", "delmix"];
+    assert_eq!(outcome(&one, 1, 1, new).unwrap().len(), 3);
+    let two = outcome(&one, 1, 2, new).unwrap_err();
+    assert!(matches!(&two, Problem::NotApplicable(why) if why.contains("one thread")), "{two:?}");
+}
+
+#[test]
+fn a_wrong_index_gets_no_figure() {
+    for (fault, workload) in [
+        ("loses", "c-uniform"),
+        ("mixes up", "c-uniform"),
+        ("mixes up fingerprints", "c"),
+        ("keeps", "delmix"),
+        ("keeps", "contend:0"),
+        ("forgets in a group", "c"),
+        ("ignores overwrites", "a"),
+        ("ignores overwrites", "f"),
+        ("overwrites with what was there", "b"),
+        ("ignores overwrites", "a in a group"),
+        ("loses deletes", "delmix"),
+        ("loses deletes", "remove"),
+        ("loses deletes", "delmix in a group"),
+        ("repeats always", "load"),
+        ("skips always", "load"),
+        ("turns around", "scan:20"),
+        ("starts behind", "scan:20"),
+        ("skips", "scan:20"),
+        ("skips", "e"),
+        ("repeats", "scan:20"),
+        ("mixes up values", "scan:20"),
+        ("stops short", "scan:20"),
+        ("goes on", "scan:20"),
+    ] {
+        let grouped = workload.strip_suffix(" in a group");
+        let batch = if fault.ends_with("group") || grouped.is_some() { 8 } else { 1 };
+        let workload = grouped.unwrap_or(workload);
+        // Threads with roles stop when one is done: enough for the other to have begun.
+        let total = if workload.starts_with("contend") { 4_000_000 } else { 6000 };
+        let new = || Shared(Broken(Locked::new(), fault));
+        let outcome = of_operations(total, &[workload], batch, 2, new);
+        assert!(matches!(outcome, Err(Problem::Wrong(_))), "{fault}, {workload}: {outcome:?}");
+    }
+}
+
+/// A put that loses keys is found by the read after the run even where nothing reads them
+/// meanwhile, and a stray entry by the scan of the whole index.
+#[test]
+fn what_a_run_leaves_is_checked() {
+    let loaded = 2000;
+    let keys = KeySet::Int.integers(4000, 1);
+    let insert = |key| Operation { action: Action::Insert, key };
+    let written =
+        |keys: std::ops::Range<u32>| Written::new(vec![keys.map(insert).collect()], vec![0]);
+    let phase = |written| Phase { workload: Workload::Mix(100), batch: 1, written, latency: false };
+    let phases = [phase(written(2000..3000)), phase(written(3000..3001))];
+    let job = Job { keys: &keys, loaded, threads: 1, batch: 1, phases: &phases, ranks: None };
+    let broken = |fault| Box::new(Shared(Broken(Locked::new(), fault)));
+    let mut instance = Instance::new(&job, &|| Ok(broken("loses what is not loaded")));
+    instance.load().unwrap();
+    let Err(Problem::Wrong(what)) = instance.phase(0) else { panic!("the keys are lost") };
+    assert!(what.contains("after the run") && what.contains("nothing instead of"), "{what}");
+    // The instance is not measured any more.
+    assert_eq!(instance.phase(1).unwrap_err(), Problem::Wrong(what));
+
+    let mut instance = Instance::new(&job, &|| Ok(broken("repeats what is not loaded")));
+    instance.load().unwrap();
+    instance.phase(0).unwrap();
+    let wrong = instance.look().unwrap().unwrap();
+    assert!(wrong.contains("a scan of the whole index"), "{wrong}");
+    // Point operations go on.
+    instance.phase(1).unwrap();
+    assert_eq!(instance.look().unwrap(), None, "told already");
+}
+
+/// The figures of point operations stay, those of scans and of the load do not, and all tell.
+#[test]
+fn a_wrong_scan_is_told_with_every_figure() {
+    let keys = KeySet::Int.integers(2000, 1);
+    let phases = ["load", "c", "scan:20"].map(|name| {
+        let workload: Workload = name.parse().unwrap();
+        let total = if workload == Workload::Load { 0 } else { 100 };
+        let written = workload.operations(2000, 2000, 0, total, 1, 1);
+        Phase { workload, batch: 1, written, latency: false }
+    });
+    let ranks = ranks::<u64>(&keys, 2000);
+    let job = Job {
+        keys: &keys,
+        loaded: 2000,
+        threads: 1,
+        batch: 1,
+        phases: &phases,
+        ranks: Some(&ranks),
+    };
+    let built = measure(&job, &|| Ok(Box::new(Shared(Broken(Locked::new(), "skips always")))));
+    assert!(built.load.unwrap().wrong_scan.unwrap().contains("a scan of the whole index"));
+    assert!(matches!(built.phases[0], Err(Problem::Wrong(_))));
+    assert!(built.phases[1].is_ok());
+    assert!(matches!(built.phases[2], Err(Problem::Wrong(_))));
+}
+
+#[test]
+fn a_panic_anywhere_is_told_and_does_not_end_the_run() {
+    for (fault, workload, when) in [
+        ("panics at a put", "load", "while loading"),
+        ("panics at a get", "load", "after loading"),
+        ("panics at a remove", "delmix", ""),
+        ("panics in a scan", "scan:20", ""),
+        ("panics when dropped", "c", "while being dropped"),
+    ] {
+        let outcome = outcome(&[workload], 1, 2, || Shared(Broken(Locked::new(), fault)));
+        let Err(Problem::Failed(what)) = outcome else { panic!("{fault}: {outcome:?}") };
+        assert!(what.contains("as planned") && what.contains(when), "{fault}: {what}");
+    }
+    let outcome = outcome(&["c"], 1, 2, || -> Shared<Broken> { panic!("as planned") });
+    let Err(Problem::Failed(what)) = outcome else { panic!("{outcome:?}") };
+    assert!(what.contains("while being made") && what.contains("as planned"), "{what}");
+}
+
+/// Panics while a thread of the run enters it: the other threads must not wait for ever.
+struct Locks;
+
+impl Target<u64> for Locks {
+    fn session(&self, thread: usize, _: usize) -> Box<dyn Session<u64> + '_> {
+        panic!("thread {thread} as planned");
+    }
+}
+
+#[test]
+fn a_panic_before_the_start_does_not_hang_the_others() {
+    let Err(Problem::Failed(what)) = outcome(&["c"], 1, 2, || Locks) else { panic!() };
+    assert!(what.contains("as planned"), "{what}");
+}

@@ -1,0 +1,321 @@
+//! Results, for people and for programs.
+
+use serde::{Deserialize, Serialize};
+
+use crate::figures::Groups;
+use crate::info::RunInfo;
+
+/// Lowest, middle and highest of several rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// The middle round; of an even number, the lower of the two in the middle.
+    pub median: f64,
+    /// The slowest round.
+    pub min: f64,
+    /// The fastest round.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one figure.
+    pub fn of(figures: &[f64]) -> Option<Self> {
+        let mut sorted = figures.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let median = *sorted.get(sorted.len().checked_sub(1)? / 2)?;
+        Some(Self { median, min: *sorted.first()?, max: *sorted.last()? })
+    }
+}
+
+/// The throughput of the threads that do one thing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Role {
+    /// Its name.
+    pub name: String,
+    /// Million operations per second.
+    pub mops: Spread,
+}
+
+/// The case of a cell: figures of different cases are not compared.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Case<'a> {
+    experiment: Option<&'a str>,
+    keys: &'a str,
+    workload: &'a str,
+    threads: usize,
+    batch: usize,
+    n: usize,
+    ops: usize,
+    seed: u64,
+    run: &'a RunInfo,
+}
+
+impl Cell {
+    /// Cells of one run and of the same experiment, keys, workload, threads, batch and sizes belong
+    /// together.
+    pub fn case(&self) -> Case<'_> {
+        Case {
+            experiment: self.experiment.as_deref(),
+            keys: &self.keys,
+            workload: &self.workload,
+            threads: self.threads,
+            batch: self.batch,
+            n: self.n,
+            ops: self.ops,
+            seed: self.seed,
+            run: &self.info,
+        }
+    }
+
+    /// Nanoseconds of one thread per operation.
+    pub fn ns_per_operation(&self) -> Option<f64> {
+        self.mops.map(|mops| self.threads as f64 * 1e3 / mops.median)
+    }
+
+    /// How far the rounds lie apart, as a share of the middle one; of one round nothing is known.
+    pub fn noise(&self) -> Option<f64> {
+        self.mops.filter(|_| self.rounds > 1).map(|mops| (mops.max - mops.min) / mops.median)
+    }
+}
+
+/// One cell of the results: an index on a key set under a workload.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Cell {
+    /// The experiment of a paper that this is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<String>,
+    /// Name and switches of the index.
+    pub index: String,
+    /// The key set.
+    pub keys: String,
+    /// The workload.
+    pub workload: String,
+    /// Threads.
+    pub threads: usize,
+    /// Keys per call.
+    pub batch: usize,
+    /// Keys loaded.
+    pub n: usize,
+    /// Operations measured.
+    pub ops: usize,
+    /// Million operations per second.
+    pub mops: Option<Spread>,
+    /// The same of every round, in order.
+    #[serde(default)]
+    pub each: Vec<f64>,
+    /// The same of each role, where threads do different things.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<Role>,
+    /// Latency percentiles in nanoseconds, from a pass of its own.
+    pub p50_ns: Option<u64>,
+    /// See `p50_ns`.
+    pub p99_ns: Option<u64>,
+    /// See `p50_ns`.
+    pub p999_ns: Option<u64>,
+    /// The slowest operation.
+    pub max_ns: Option<u64>,
+    /// Share of the operations and the nanoseconds within which they were done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latency: Vec<(f64, u64)>,
+    /// Bytes per loaded key, from the allocator.
+    pub bytes_per_key: Option<f64>,
+    /// By how much the load made the resident set grow, per key.
+    #[serde(default)]
+    pub rss_per_key: Option<f64>,
+    /// Bytes of slabs that the system backed with huge pages after the load, per key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_per_key: Option<f64>,
+    /// Whether every answer was checked and right.
+    pub checked: bool,
+    /// Why there is no figure.
+    pub note: Option<String>,
+    /// The fault; beside a figure, the index's fault elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Keys of a call for groups, on average: fewer than `batch` where the key of a write that was
+    /// put off was read.
+    #[serde(default)]
+    pub groups: Groups,
+    /// The index's own counts since it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<String>,
+    /// Whether the index is of this workspace, and not a peer.
+    pub ours: bool,
+    /// Rounds behind `mops`.
+    pub rounds: usize,
+    /// Seed of keys and operations.
+    pub seed: u64,
+    /// The run that it is of.
+    #[serde(flatten)]
+    pub info: RunInfo,
+}
+
+/// Columns that name the case; the rest are figures.
+const NAMES: usize = 6;
+
+/// The cells as a table; ratios are against `baseline` in the same group of rows.
+pub fn render(cells: &[Cell], baseline: &str) -> String {
+    let titles = "keys|n|workload|threads|batch|index|Mops/s|min|max|ratio|bytes/key|RSS/key|huge/key\
+                  |p50 ns|p99 ns|p99.9 ns|max us";
+    let titles: Vec<String> = titles.split('|').map(str::to_owned).collect();
+    let columns = titles.len();
+    let mut rows = vec![titles];
+    let mut experiment = None;
+    for (at, cell) in cells.iter().enumerate() {
+        let first = at == 0 || cells[at - 1].case() != cell.case();
+        if first && at > 0 {
+            rows.push(Vec::new());
+        }
+        if first && cell.experiment.is_some() && cell.experiment != experiment {
+            experiment.clone_from(&cell.experiment);
+            rows.push(vec![cell.experiment.clone().unwrap_or_default()]);
+        }
+        let base =
+            cells.iter().find(|other| other.index == baseline && other.case() == cell.case());
+        let base = base.and_then(|base| base.mops).map(|mops| mops.median);
+        rows.push(row(cell, first, base));
+        for role in &cell.roles {
+            let Spread { median, min, max } = role.mops;
+            let mut row = vec![String::new(); NAMES - 1];
+            row.push(format!("  {}", role.name));
+            row.extend([median, min, max].map(|mops| format!("{mops:.3}")));
+            row.resize(columns, String::new());
+            rows.push(row);
+        }
+    }
+    align(&rows)
+}
+
+fn row(cell: &Cell, first: bool, base: Option<f64>) -> Vec<String> {
+    let mut row = if first {
+        let numbers = [cell.threads, cell.batch].map(|number| number.to_string());
+        let mut row = vec![cell.keys.clone(), cell.n.to_string(), cell.workload.clone()];
+        row.extend(numbers);
+        row
+    } else {
+        vec![String::new(); NAMES - 1]
+    };
+    row.push(cell.index.clone());
+    let Some(mops) = cell.mops else {
+        row.push(cell.note.clone().unwrap_or_else(|| "-".to_owned()));
+        return row;
+    };
+    let figure = |figure: Option<f64>, digits: usize| {
+        figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
+    };
+    let whole = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |f| f.to_string());
+    row.extend([mops.median, mops.min, mops.max].map(|mops| format!("{mops:.3}")));
+    row.push(base.map_or_else(|| "-".to_owned(), |base| format!("{:.2}x", mops.median / base)));
+    row.extend(
+        [cell.bytes_per_key, cell.rss_per_key, cell.huge_per_key].map(|bytes| figure(bytes, 1)),
+    );
+    row.extend([cell.p50_ns, cell.p99_ns, cell.p999_ns].map(whole));
+    row.push(whole(cell.max_ns.map(|nanoseconds| nanoseconds / 1000)));
+    row
+}
+
+/// Columns as wide as their widest cell; a note may run over the columns behind it.
+fn align(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let full = |row: &&Vec<String>| {
+            row.len() > NAMES && row.len() > column + usize::from(column >= NAMES)
+        };
+        let cells = rows.iter().filter(full).filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            // Figures to the right, names to the left.
+            let width = widths[column];
+            line += &if column >= NAMES && row.len() == columns {
+                format!("{cell:>width$}  ")
+            } else {
+                format!("{cell:<width$}  ")
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A cell for tests.
+#[cfg(test)]
+pub fn sample(index: &str) -> Cell {
+    Cell {
+        experiment: None,
+        index: index.to_owned(),
+        keys: "int".to_owned(),
+        workload: "load".to_owned(),
+        threads: 1,
+        batch: 1,
+        n: 10,
+        ops: 10,
+        mops: Spread::of(&[1.0]),
+        each: vec![1.0],
+        roles: Vec::new(),
+        p50_ns: None,
+        p99_ns: None,
+        p999_ns: None,
+        max_ns: None,
+        latency: Vec::new(),
+        bytes_per_key: Some(44.0),
+        rss_per_key: Some(50.0),
+        huge_per_key: None,
+        checked: true,
+        note: None,
+        detail: None,
+        groups: Groups::default(),
+        counts: None,
+        ours: true,
+        rounds: 3,
+        seed: 7,
+        info: RunInfo {
+            machine: "a machine".to_owned(),
+            allocator: "jemalloc".to_owned(),
+            command: "ordna-bench run".to_owned(),
+            ..RunInfo::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_back_from_json_also_those_of_before() {
+        let mut cell = sample("a");
+        cell.latency = vec![(0.5, 100)];
+        cell.roles = vec![Role { name: "lookup".to_owned(), mops: cell.mops.unwrap() }];
+        let text = serde_json::to_string(&[&cell]).unwrap();
+        let back: Vec<Cell> = serde_json::from_str(&text).unwrap();
+        assert_eq!(format!("{:?}", back[0]), format!("{cell:?}"));
+        let text = text.replace("\"rss_per_key\":50.0,", "");
+        let back: Vec<Cell> = serde_json::from_str(&text).unwrap();
+        assert_eq!(back[0].rss_per_key, None);
+        let table = render(&back, "a");
+        assert!(table.contains("\n") && table.contains("  lookup"), "{table}");
+    }
+
+    #[test]
+    fn the_spread_is_of_the_rounds() {
+        let spread = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((spread.median, spread.min, spread.max), (2.0, 1.0, 3.0));
+        assert_eq!(Spread::of(&[]), None);
+    }
+
+    #[test]
+    fn ratios_are_against_the_baseline_of_the_group() {
+        let cell = |index: &str, mops: Option<f64>| Cell {
+            mops: mops.and_then(|mops| Spread::of(&[mops])),
+            note: Some("n/a: no order".to_owned()).filter(|_| mops.is_none()),
+            ..sample(index)
+        };
+        let text = render(&[cell("a", Some(2.0)), cell("b", Some(3.0)), cell("c", None)], "a");
+        assert!(text.contains("1.50x") && text.contains("n/a: no order"), "{text}");
+    }
+}

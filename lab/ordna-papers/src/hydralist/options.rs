@@ -1,0 +1,58 @@
+//! Switches for the parts of the index.
+
+use super::node::NodeSearch;
+use crate::topology::Topology;
+use ordna_base::simd::InstructionSet;
+
+/// When search layers follow splits and merges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// Soon, by threads of the index.
+    Background,
+    /// Before the write that split or merged returns, by the writer.
+    Synchronous,
+    /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait when the lag is
+    /// above its limit.
+    OnDemand,
+}
+
+/// Switches for the parts of the index: all are on but in the paper's factor analysis (figure 9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Entries stand in order and are searched by bisection, not by fingerprint.
+    pub sorted: bool,
+    /// Fingerprints are compared by vector instructions.
+    pub simd: bool,
+    /// When search layers follow.
+    pub update: Update,
+    /// One search layer for each of its nodes.
+    pub topology: Topology,
+    /// A reader that meets a writer waits before it restarts.
+    pub backoff: bool,
+    /// Splits and merges that may be waiting for a search layer before writers wait too.
+    pub lag_limit: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            sorted: false,
+            simd: true,
+            update: Update::Background,
+            topology: Topology::system(),
+            backoff: true,
+            lag_limit: 4096,
+        }
+    }
+}
+
+impl Options {
+    /// How a node is searched.
+    pub(super) fn leaf(&self) -> NodeSearch {
+        match (self.sorted, self.simd) {
+            (true, _) => NodeSearch::Sorted,
+            (false, true) => NodeSearch::Fingerprints(InstructionSet::widest()),
+            (false, false) => NodeSearch::Fingerprints(InstructionSet::SCALAR),
+        }
+    }
+}

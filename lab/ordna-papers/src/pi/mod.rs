@@ -1,0 +1,371 @@
+//! PI: batches over a SIMD index layer, without latches.
+//!
+//! A sorted list of data nodes under packed levels of keys. A batch of queries is sorted, cut so
+//! that every node is touched by one thread, and answered in groups whose memory accesses overlap.
+//! The levels are never changed: they are built anew in the background and swapped in between
+//! batches.
+//!
+//! | part | holds |
+//! |---|---|
+//! | `node` | data nodes: up to 32 entries behind a version |
+//! | `storage`, `storage_walk` | the list: how readers go along it, how owners change it |
+//! | `layer` | the index layer: one cache line of keys compared at once, level by level |
+//! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups |
+//! | `ranges` | range queries of a batch: split between pieces, joined |
+//! | `crew` | turns among writers; the worker pool |
+//! | `gather` | single queries of concurrent callers, in batches |
+//! | `rebuild` | the layer's rebuilding in the background |
+//!
+//! # Concurrency
+//! Batches with writes, and single writes, which are batches of one, are admitted one after the
+//! other; callers that wait work for the batch in front. Reads never wait for a turn: single
+//! lookups, walks and `get_many` are optimistic, and validate the version of the one node that they
+//! read. No query ever takes the rebuild's lock.
+//!
+//! Source: Xie, Cai, Jagadish, Ooi, Wong: "PI: a Parallel in-memory skip list based Index" (2016).
+
+mod batch;
+mod bytes;
+mod crew;
+mod execute;
+mod gather;
+mod layer;
+mod node;
+mod query;
+mod ranges;
+mod rebuild;
+mod sort;
+mod storage;
+mod storage_walk;
+
+use std::borrow::Borrow;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::crew::Crew;
+use self::execute::{GROUP, PIECE, Traversal};
+use self::gather::{Gatherer, Single};
+use self::node::{CAPACITY, Entry, Node};
+use self::rebuild::{Plan, Rebuilder, Shared};
+use self::storage::{Contended, Owner, Storage};
+use crate::topology::Topology;
+use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex, check_pairs};
+use ordna_base::reclaim::Guard;
+use ordna_base::simd::InstructionSet;
+use ordna_base::{Error, Key, Value, Violation};
+
+pub use query::{Answer, Query};
+
+/// How an index works, and its switches.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Threads of the pool that share the work of batches with the caller; 0: the callers only.
+    pub workers: usize,
+    /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It
+    /// is due as well when what writes have walked because the layer is stale is all nodes' worth.
+    pub rebuild_threshold: usize,
+    /// Threads that share a rebuild.
+    pub rebuild_threads: usize,
+    /// Whether a thread of its own rebuilds, or the caller whose write made it due.
+    pub rebuild_in_background: bool,
+    /// The instructions that compare keys.
+    pub instructions: InstructionSet,
+    /// Queries that go down the layer together, at most 32; 1: one after the other.
+    pub group: usize,
+    /// Whether what a group needs next is fetched ahead.
+    pub prefetch: bool,
+    /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done
+    /// by threads of their own node first. Threads are not pinned and memory is not moved.
+    pub topology: Topology,
+    /// Whether single gets, inserts and removes of concurrent callers are gathered into batches,
+    /// and how long the first waits for others: a call then takes up to the delay, the batch in
+    /// front and its own batch, and a lone caller's takes the delay in full. With a delay of zero
+    /// no thread waits for company; what queues up behind a batch is the next one. `None`: each
+    /// write is a batch of its own, and gets are optimistic reads that wait for no thread.
+    pub gather: Option<Duration>,
+    /// Fewest queries of a batch that are worth a thread of their own.
+    pub piece: usize,
+    /// Entries at which a data node is split, 2 to 32. Fewer only for tests.
+    pub node_entries: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            workers: 0,
+            rebuild_threshold: 15,
+            rebuild_threads: 1,
+            rebuild_in_background: true,
+            instructions: InstructionSet::widest(),
+            group: GROUP,
+            prefetch: true,
+            topology: Topology::system(),
+            gather: None,
+            piece: PIECE,
+            node_entries: CAPACITY,
+        }
+    }
+}
+
+/// An ordered map for batches; see the [module](self).
+pub struct Pi<K: Key + ?Sized, V: Value + ?Sized> {
+    shared: Arc<Shared<K, V>>,
+    crew: Crew,
+    how: Traversal,
+    gatherer: Option<Gatherer<K, V>>,
+}
+
+crate::shell!("Pi" [K: Key + ?Sized, V: Value + ?Sized] Pi<K, V>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Pi<K, V> {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
+    /// An empty index with the default options.
+    pub fn new() -> Self {
+        Self::with(&Options::default())
+    }
+
+    /// An empty index. Options beyond their bounds are taken to the nearest that is within.
+    pub fn with(options: &Options) -> Self {
+        let limit = options.node_entries.clamp(2, CAPACITY);
+        // The default key, 0 or the empty one, is the smallest of its kind.
+        let storage = Storage::new(K::Owned::default(), options.instructions, limit);
+        let rebuilder = Rebuilder::new(Plan {
+            threshold: options.rebuild_threshold,
+            threads: options.rebuild_threads,
+            in_background: options.rebuild_in_background,
+        });
+        let (group, piece) = (options.group.clamp(1, GROUP), options.piece);
+        let how = Traversal { group, prefetch: options.prefetch, piece };
+        let crew = Crew::new(options.workers, options.topology.clone());
+        let gatherer = options.gather.map(Gatherer::new);
+        Self { shared: Arc::new(Shared { storage, rebuilder }), crew, how, gatherer }
+    }
+
+    /// Rebuilds the index layer now, on the calling thread and those of
+    /// [`Options::rebuild_threads`]. Queries go on meanwhile.
+    pub fn rebuild(&self) {
+        self.shared.rebuild();
+    }
+
+    /// Data nodes that the index layer names. Those split off since it was built are not among
+    /// them.
+    pub fn places(&self) -> usize {
+        let guard = self.storage().collector.pin();
+        self.storage().layer(&guard).len()
+    }
+
+    /// Runs `body` while holding the lock that rebuilds take. For tests: queries must not need it.
+    #[doc(hidden)]
+    pub fn while_rebuild_is_locked<R>(&self, body: impl FnOnce() -> R) -> R {
+        let _lock = self.shared.rebuilder.lock();
+        body()
+    }
+
+    /// Pieces of batches done by threads of their own NUMA node, and by those of others.
+    pub fn pieces_done(&self) -> (usize, usize) {
+        self.crew.done()
+    }
+
+    fn storage(&self) -> &Storage<K, V> {
+        &self.shared.storage
+    }
+
+    /// Answers a single query in a batch with those of other callers.
+    fn gathered(&self, gatherer: &Gatherer<K, V>, query: Single<K, V>) -> Option<V::Owned> {
+        // All have passed their checks: there is nothing to refuse.
+        gatherer.answer(query, |queries| self.execute(queries).unwrap_or_default())
+    }
+
+    /// The entry of a key.
+    #[inline]
+    fn find(&self, key: &K, guard: &Guard<'_>) -> Option<Entry<K, V>> {
+        let storage = self.storage();
+        let layer = storage.layer(guard);
+        self.find_at(key, layer, layer.route(key, storage.set))
+    }
+
+    #[inline]
+    fn find_at(&self, key: &K, layer: &layer::Layer<K, V>, place: usize) -> Option<Entry<K, V>> {
+        let storage = self.storage();
+        match storage.get(key, layer, place) {
+            Ok(found) => found,
+            Err(Contended) => self.find_in_turn(key, layer, place),
+        }
+    }
+
+    /// With no thread writing.
+    #[cold]
+    fn find_in_turn(
+        &self,
+        key: &K,
+        layer: &layer::Layer<K, V>,
+        place: usize,
+    ) -> Option<Entry<K, V>> {
+        let _turn = self.crew.enter();
+        loop {
+            // No thread writes, so the first try validates.
+            if let Ok(found) = self.storage().get(key, layer, place) {
+                return found;
+            }
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "entries of validated nodes, and the owner of the whole list")]
+impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
+    type Key = K;
+    type Value = V;
+
+    fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
+        let guard = self.storage().collector.pin();
+        let entry = self.find(key, &guard)?;
+        // SAFETY: validated under the guard.
+        Some(unsafe { entry.with_value(read) })
+    }
+
+    fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        key.check()?;
+        let storage = self.storage();
+        let turn = self.crew.enter();
+        let done = {
+            let guard = storage.collector.pin();
+            let layer = storage.layer(&guard);
+            // SAFETY: the turn is ours, so there is no other owner.
+            let mut owner = unsafe { Owner::new(storage, layer, &guard, (None, None)) };
+            owner.modify(key, layer.route(key, storage.set), change)
+        };
+        drop(turn);
+        self.shared.rebuild_if_due();
+        done
+    }
+
+    fn walk(
+        &self,
+        (lower, upper): Bounds<'_, K>,
+        direction: Direction,
+        _limit: usize,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        let guard = self.storage().collector.pin();
+        match direction {
+            Direction::Ascending => self.storage().ascend(lower, upper, &guard, visit),
+            Direction::Descending => self.storage().descend(lower, upper, &guard, visit),
+        }
+    }
+
+    fn pin(&self) -> Option<Guard<'_>> {
+        Some(self.storage().collector.pin())
+    }
+
+    fn approximate_len(&self) -> usize {
+        self.storage().len.sum()
+    }
+
+    fn memory_usage(&self) -> MemoryUsage {
+        let storage = self.storage();
+        let guard = storage.collector.pin();
+        let (mut nodes, mut anchors, mut records) = (0, 0, 0);
+        let mut at = Some(storage.first());
+        while let Some(node) = at {
+            nodes += size_of::<Node<K, V>>();
+            anchors += node.anchor().tail().len();
+            // SAFETY: no thread writes meanwhile, as the contract of this function says, and under
+            // the guard no record is freed even if a thread does.
+            node.records(|record| records += unsafe { record.size() });
+            at = node.next();
+        }
+        let layer = storage.layer(&guard).size();
+        let parts =
+            vec![("nodes", nodes), ("anchors", anchors), ("records", records), ("layer", layer)];
+        MemoryUsage { parts }
+    }
+
+    fn validate(&self) -> Result<Audit, Violation> {
+        let _lock = self.shared.rebuilder.lock();
+        self.storage().validate()
+    }
+
+    fn get(&self, key: &K) -> Option<V::Owned> {
+        match &self.gatherer {
+            Some(gatherer) => self.gathered(gatherer, Single::Get(key.to_owned())),
+            None => self.get_with(key, ToOwned::to_owned),
+        }
+    }
+
+    fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
+        if let Some(gatherer) = &self.gatherer {
+            key.check()?;
+            value.check()?;
+            let query = Single::Insert(key.to_owned(), value.to_owned());
+            return Ok(self.gathered(gatherer, query));
+        }
+        let mut old = None;
+        self.modify(key, |current| {
+            old = current.map(ToOwned::to_owned);
+            Change::Put(value)
+        })?;
+        Ok(old)
+    }
+
+    fn remove(&self, key: &K) -> Option<V::Owned> {
+        if let Some(gatherer) = &self.gatherer {
+            key.check().ok()?;
+            return self.gathered(gatherer, Single::Remove(key.to_owned()));
+        }
+        let mut old = None;
+        let done = self.modify::<&V, _>(key, |current| {
+            old = current.map(ToOwned::to_owned);
+            Change::Remove
+        });
+        done.ok().and(old)
+    }
+
+    fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
+        let storage = self.storage();
+        let guard = storage.collector.pin();
+        let layer = storage.layer(&guard);
+        let mut places = [0; GROUP];
+        let mut first = 0;
+        for group in keys.chunks(self.how.group) {
+            let places = &mut places[..group.len()];
+            storage.route_group(layer, self.how, places, |at| group[at].borrow());
+            for (at, (key, place)) in group.iter().zip(places).enumerate() {
+                match self.find_at(key.borrow(), layer, *place) {
+                    // SAFETY: validated under the guard.
+                    Some(entry) => unsafe { entry.with_value(|v| each(first + at, Some(v))) },
+                    None => each(first + at, None),
+                }
+            }
+            first += group.len();
+        }
+    }
+
+    fn insert_many<Q, W>(&self, pairs: &[(Q, W)]) -> Result<usize, Error>
+    where
+        Q: Borrow<K>,
+        W: Borrow<V>,
+    {
+        // References can be shared among threads whatever the pairs are, and what is checked is
+        // what is written.
+        let pairs: Vec<(&K, &V)> = pairs.iter().map(|(k, v)| (k.borrow(), v.borrow())).collect();
+        check_pairs::<K, V, _, _>(&pairs)?;
+        let key = |at: u32| pairs[at as usize].0;
+        Ok(self.change_many(pairs.len(), key, |at| Some(pairs[at as usize].1), |present| !present))
+    }
+
+    fn remove_many<Q: Borrow<K>>(&self, keys: &[Q]) -> usize {
+        let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
+        let key = |at: u32| keys[at as usize];
+        self.change_many(keys.len(), key, |_| None, |present| present)
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory that threads in the background allocate and free: counted for the whole process, so this
+//! file has one test.
+
+use std::time::{Duration, Instant};
+
+use ordna_base::OrderedIndex;
+use ordna_papers::HydraList;
+use ordna_papers::hydralist::Options;
+use ordna_papers::hydralist::layer::ArtLayer;
+use ordna_papers::search_layer::SearchLayer;
+use ordna_papers::topology::Topology;
+use ordna_papers::wormhole::layer::TableLayer;
+use ordna_testkit::memory::live_everywhere;
+use ordna_testkit::shorthand::Shorthand as _;
+
+ordna_testkit::count_memory!();
+
+/// What threads may hold back for a batch of frees: data nodes have 1,280 bytes.
+const SLACK: i64 = 1 << 20;
+
+/// What is left once a thread in the background has gone on that was stopped while it read: it
+/// frees then what was retired meanwhile. Ends soon in any case.
+fn settled(left: impl Fn() -> i64) -> i64 {
+    let until = Instant::now() + Duration::from_secs(10);
+    while left().abs() >= SLACK && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    left()
+}
+
+fn check<L: SearchLayer<[u8]>>() {
+    const KEYS: u64 = 30_000;
+    let cycle = |index: &HydraList<[u8], [u8], L>| {
+        for n in 0..KEYS {
+            index.insert(&n.to_be_bytes(), &[7; 50]).unwrap();
+        }
+        let full = live_everywhere();
+        for n in 0..KEYS {
+            assert!(index.remove(&n.to_be_bytes()).is_some());
+        }
+        index.validate().unwrap();
+        full
+    };
+    let options = Options { topology: Topology::declared(2), ..Options::default() };
+    // What the first index leaves behind for the threads is not its own.
+    cycle(&HydraList::with(&options));
+    let before = live_everywhere();
+    let index = HydraList::with(&options);
+    let full: Vec<i64> = (0..5).map(|_| cycle(&index) - before).collect();
+    let empty = settled(|| live_everywhere() - before);
+    assert!(full.iter().all(|bytes| *bytes < full[0] + full[0] / 5 + SLACK), "{full:?}");
+    assert!(empty < SLACK, "{empty} bytes of {full:?} stay");
+    let statistics = index.statistics();
+    assert!(statistics.merges > 1000, "{statistics:?}");
+    drop((index, full));
+    let left = live_everywhere() - before;
+    assert!(left.abs() < 4096, "{left} bytes are left after the drop");
+}
+
+/// As many keys as have nodes in slabs: freed nodes are used again, and slabs come back.
+fn check_slabs() {
+    const KEYS: u64 = 600_000;
+    let before = live_everywhere();
+    let cycle = |index: &HydraList<u64, u64>| {
+        let key = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        index.put_all((0..KEYS).map(|n| (key(n), n)));
+        let full = live_everywhere();
+        let told = index.memory_usage().total() as i64;
+        assert!((full - before - told).abs() < SLACK, "{} bytes, and {told} told", full - before);
+        assert!((0..KEYS).all(|n| index.get(&key(n)) == Some(n)));
+        for n in 0..KEYS {
+            assert_eq!(index.remove(&key(n)), Some(n));
+        }
+        index.validate().unwrap();
+        full
+    };
+    let index = HydraList::new();
+    let full: Vec<i64> = (0..3).map(|_| cycle(&index) - before).collect();
+    // Dead nodes that are not freed yet keep slabs: then the index has to say so.
+    let told = || index.memory_usage().total() as i64;
+    let more = settled(|| live_everywhere() - before - told());
+    assert!(more.abs() < SLACK, "{more} bytes more than the {} told", told());
+    assert!(full.iter().all(|bytes| *bytes < full[0] + full[0] / 5 + SLACK), "{full:?}");
+    drop((index, full));
+    let left = live_everywhere() - before;
+    assert!(left.abs() < 4096, "{left} bytes are left after the drop");
+}
+
+#[test]
+fn nodes_and_records_come_back_in_the_background_and_on_drop() {
+    check::<ArtLayer<[u8]>>();
+    check::<TableLayer<[u8]>>();
+    check_slabs();
+}

@@ -1,0 +1,365 @@
+//! PI's rare interleavings, forced: readers, owners and rebuilds held where it matters.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ordna_base::sync::schedule::{PATIENCE, Schedule, held};
+use ordna_base::{Direction, OrderedIndex};
+use ordna_papers::Pi;
+use ordna_papers::pi::{Options, Query};
+use ordna_papers::topology::Topology;
+use ordna_testkit::shorthand::Shorthand as _;
+
+type Words = Pi<u64, u64>;
+
+/// Nodes of four entries; the layer stays as it is until a thread says `rebuild`.
+fn index(keys: impl IntoIterator<Item = u64>) -> Words {
+    let index = Words::with(&Options {
+        node_entries: 4,
+        piece: 2,
+        rebuild_threshold: usize::MAX,
+        rebuild_in_background: false,
+        ..Options::default()
+    });
+    index.put_all(keys.into_iter().map(|key| (key, key * 10)));
+    index.rebuild();
+    index
+}
+
+/// Entries shift under a lookup between its search and its read.
+#[test]
+fn a_lookup_does_not_take_its_neighbours_value() {
+    let index = index([10, 20, 30]);
+    let found =
+        held("pi.get.before_entry", || index.get(&20)).meanwhile(|| index.insert(&5, &50).unwrap());
+    assert_eq!(found, Some(200));
+}
+
+/// The node is split between finding it and searching it.
+#[test]
+fn a_lookup_follows_its_key_into_the_new_half() {
+    let index = index([10, 20, 30, 40]);
+    let found = held("pi.get.before_find", || index.get(&40))
+        .meanwhile(|| index.insert(&35, &350).unwrap());
+    assert_eq!(found, Some(400));
+    assert_eq!(index.validate().unwrap().nodes, 2);
+}
+
+/// The node is split while a lookup decides whether to walk on: link of before, border of after.
+#[test]
+fn a_lookup_does_not_walk_past_a_node_that_appears() {
+    let index = index((1..=16).map(|n| n * 10));
+    let nodes = index.validate().unwrap().nodes;
+    // Full nodes: each but the last holds four, as ascending inserts leave them.
+    let found = held("pi.beyond.after_next", || index.get(&40))
+        .meanwhile(|| index.insert(&35, &350).unwrap());
+    assert_eq!(found, Some(400));
+    assert_eq!(index.validate().unwrap().nodes, nodes + 1);
+}
+
+/// The layer names a node that was absorbed: its keys are found where they went, not where they
+/// were.
+#[test]
+fn an_absorbed_node_is_not_read() {
+    let index = index((0..40).map(|n| n * 10));
+    let before = index.validate().unwrap().nodes;
+    // Leaves one entry in each node.
+    index.remove_all((0..40).filter(|n| n % 4 != 1).map(|n| n * 10));
+    assert!(index.validate().unwrap().nodes < before, "nothing was absorbed");
+    for n in (0..40).filter(|n| n % 4 == 1) {
+        assert_eq!(index.insert(&(n * 10), &n), Ok(Some(n * 100)));
+        assert_eq!(index.get(&(n * 10)), Some(n));
+        assert_eq!(index.get(&(n * 10 + 10)), None);
+        assert_eq!(index.floor(&(n * 10 + 9)), Some((n * 10, n)));
+    }
+    index.rebuild();
+    assert_eq!(index.validate().unwrap().nodes, index.places());
+}
+
+/// Absorbed after the scan of a rebuild that named it: the node must outlive that layer.
+#[test]
+fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
+    let index = index((0..64).map(|n| n * 10));
+    held("pi.rebuild.after_scan", || index.rebuild()).meanwhile(|| {
+        // Merges and splits, singly and in a batch, while the layer is being built. One by one: the
+        // pieces of a batch this small own a node each, which has no neighbour to merge with.
+        for n in (0..64).filter(|n| n % 4 != 0) {
+            assert_eq!(index.remove(&(n * 10)), Some(n * 100));
+        }
+        let new: Vec<(u64, u64)> = (0..64).map(|n| (n * 10 + 5, n)).collect();
+        assert_eq!(index.insert_many(&new), Ok(64));
+    });
+    // Says that a place of the layer must be a live node or one that is kept.
+    index.validate().unwrap();
+    for n in 0..64 {
+        assert_eq!(index.get(&(n * 10)), (n % 4 == 0).then_some(n * 100));
+        assert_eq!(index.get(&(n * 10 + 5)), Some(n));
+    }
+    index.rebuild();
+    assert_eq!(index.validate().unwrap().nodes, index.places());
+}
+
+/// A batch that began on the old layer goes on with it when another is swapped in.
+#[test]
+fn a_batch_outlives_the_layer_that_it_began_with() {
+    let index = index((0..64).map(|n| n * 10));
+    let schedule = Schedule::new();
+    schedule.hold("batch", "pi.modify.before_insert");
+    std::thread::scope(|scope| {
+        let batch = scope.spawn(|| {
+            let new: Vec<(u64, u64)> = (0..64).map(|n| (n * 10 + 5, n)).collect();
+            schedule.enroll("batch", || index.insert_many(&new))
+        });
+        schedule.wait_held("batch", "pi.modify.before_insert");
+        // Readers are not held up by the batch, and rebuilds neither.
+        index.rebuild();
+        assert_eq!(index.get(&630), Some(6300));
+        index.rebuild();
+        schedule.release("batch", "pi.modify.before_insert");
+        assert_eq!(batch.join().unwrap(), Ok(64));
+    });
+    assert_eq!(index.validate().unwrap().entries, 128);
+}
+
+/// Writes go on while the layer is rebuilt, and end before it is: they have a rebuild of their own.
+#[test]
+fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
+    let index = Words::with(&Options { node_entries: 4, ..Options::default() });
+    let schedule = Schedule::new();
+    // The thread that rebuilds in the background has the role of the one that started it.
+    schedule.hold("writer", "pi.rebuild.after_scan");
+    let insert = |key| assert_eq!(index.insert(&key, &key), Ok(None));
+    schedule.enroll("writer", || (0..40).for_each(insert));
+    schedule.wait_held("writer", "pi.rebuild.after_scan");
+    (40..1000).for_each(insert);
+    assert_eq!(index.places(), 1);
+    schedule.release("writer", "pi.rebuild.after_scan");
+    let rebuilt = |places| {
+        let give_up = Instant::now() + PATIENCE;
+        while index.places() < places {
+            assert!(Instant::now() < give_up, "{} of {places} places", index.places());
+            std::thread::yield_now();
+        }
+    };
+    rebuilt(250);
+    assert_eq!(index.validate().unwrap().nodes, 250);
+    // Nothing is due: the thread sleeps, until something is.
+    let sleeps = (0..40).any(|_| {
+        schedule.hold("writer", "pi.rebuild.after_scan");
+        std::thread::sleep(Duration::from_millis(20));
+        let sleeps = !schedule.is_held("writer", "pi.rebuild.after_scan");
+        schedule.release("writer", "pi.rebuild.after_scan");
+        sleeps
+    });
+    assert!(sleeps, "it rebuilds all the time");
+    (1000..2000).for_each(insert);
+    rebuilt(400);
+}
+
+/// The end of an index waits for the thread that rebuilds.
+#[test]
+fn an_index_is_dropped_while_it_is_rebuilt() {
+    let index = Words::with(&Options { node_entries: 4, ..Options::default() });
+    let (schedule, released) = (Schedule::new(), AtomicBool::new(false));
+    schedule.hold("writer", "pi.rebuild.after_scan");
+    schedule.enroll("writer", || index.put_all((0..100).map(|key| (key, key))));
+    schedule.wait_held("writer", "pi.rebuild.after_scan");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50));
+            released.store(true, Ordering::Relaxed);
+            schedule.release("writer", "pi.rebuild.after_scan");
+        });
+        drop(index);
+        assert!(released.load(Ordering::Relaxed), "it is rebuilt");
+    });
+}
+
+/// A walk between two nodes, of which the second goes into the first.
+#[test]
+fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
+    let index = index((0..12).map(|n| n * 10));
+    let walked =
+        held("pi.walk.before_next", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
+            .meanwhile(|| {
+                index.remove_all([0, 10, 20, 50, 60]);
+                assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
+            });
+    let staying = [40, 70, 80, 90, 100, 110];
+    assert!(walked.windows(2).all(|pair| pair[0] < pair[1]), "{walked:?}");
+    assert!(staying.iter().all(|key| walked.contains(key)), "{walked:?}");
+}
+
+/// The node that a walk would go on with is absorbed; the node that took it in splits before the
+/// walk copies it. What splits off begins with keys that the walk has passed.
+#[test]
+fn an_ascending_walk_does_not_go_back_to_what_was_split_off() {
+    let index = index((0..12).map(|n| n * 10));
+    let schedule = Schedule::new();
+    schedule.hold("walk", "pi.walk.before_next");
+    schedule.hold("walk", "pi.walk.found_again");
+    let all = || index.range(..).map(|(key, _)| key).collect::<Vec<_>>();
+    let walked = std::thread::scope(|scope| {
+        let walk = scope.spawn(|| schedule.enroll("walk", all));
+        schedule.wait_held("walk", "pi.walk.before_next");
+        index.remove_all([0, 10, 20, 50, 60]);
+        assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
+        schedule.release("walk", "pi.walk.before_next");
+        schedule.wait_held("walk", "pi.walk.found_again");
+        (21..27).for_each(|key| _ = index.insert(&key, &key).unwrap());
+        schedule.release("walk", "pi.walk.found_again");
+        walk.join().unwrap()
+    });
+    assert_eq!(walked, [0, 10, 20, 30, 40, 70, 80, 90, 100, 110]);
+}
+
+/// A node is split between the copy of its entries and of its link.
+#[test]
+fn a_walk_does_not_see_the_upper_half_twice() {
+    let index = index([10, 20, 30, 40]);
+    let walked =
+        held("pi.walk.before_link", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
+            .meanwhile(|| index.insert(&35, &350).unwrap());
+    assert_eq!(walked, [10, 20, 30, 35, 40]);
+}
+
+/// The node in front of a descending walk is split before the walk comes to it.
+#[test]
+fn a_descending_walk_does_not_skip_what_was_split_off() {
+    let index = index((0..12).map(|n| n * 10));
+    let walked = held("pi.walk.before_next", || index.walked_keys(Direction::Descending))
+        .meanwhile(|| {
+            index.insert(&45, &1).unwrap();
+            index.insert(&5, &1).unwrap();
+        });
+    let staying: Vec<u64> = (0..12).rev().map(|n| n * 10).collect();
+    let staying_walked: Vec<u64> = walked.iter().copied().filter(|key| key % 10 == 0).collect();
+    assert_eq!(staying_walked, staying);
+    assert!(walked.windows(2).all(|pair| pair[0] > pair[1]), "{walked:?}");
+}
+
+/// A cut in the middle of a node's queries would give the node two owners. One of them is held
+/// between its search of the node and its insert; all other threads have done their work by then.
+#[test]
+fn no_node_is_written_by_two_threads() {
+    let index = index((0..8).map(|n| n * 10));
+    let keys = [41, 42, 43, 44];
+    let batch = keys.each_ref().map(|key| Query::<u64, u64>::Insert(key, key));
+    let schedule = Schedule::new();
+    schedule.hold("leader", "pi.modify.before_insert");
+    schedule.hold("helper", "pi.enter.before_park");
+    std::thread::scope(|scope| {
+        let leader = scope.spawn(|| schedule.enroll("leader", || index.execute(&batch).map(drop)));
+        schedule.wait_held("leader", "pi.modify.before_insert");
+        // Waits for its turn, and works for the batch in front meanwhile.
+        let helper = scope.spawn(|| schedule.enroll("helper", || index.insert(&1000, &1)));
+        schedule.wait_held("helper", "pi.enter.before_park");
+        schedule.release("helper", "pi.enter.before_park");
+        schedule.release("leader", "pi.modify.before_insert");
+        assert_eq!(leader.join().unwrap(), Ok(()));
+        assert_eq!(helper.join().unwrap(), Ok(None));
+    });
+    index.validate().unwrap();
+    assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
+}
+
+/// An owner whose last node becomes empty leaves the next owner's first node alone, which is being
+/// written.
+#[test]
+fn an_owner_does_not_absorb_the_next_ones_node() {
+    let index = index((0..16).map(|n| n * 10));
+    let (gone, new) = ([0, 10, 20, 30], [41, 42, 43, 44]);
+    let deletes = gone.iter().map(Query::<u64, u64>::Delete);
+    let batch: Vec<_> = deletes.chain(new.iter().map(|key| Query::Insert(key, key))).collect();
+    let schedule = Schedule::new();
+    schedule.hold("leader", "pi.modify.before_remove");
+    schedule.hold("leader", "pi.run.before_wait");
+    schedule.hold("helper", "pi.modify.before_insert");
+    std::thread::scope(|scope| {
+        let leader = scope.spawn(|| schedule.enroll("leader", || index.execute(&batch).map(drop)));
+        schedule.wait_held("leader", "pi.modify.before_remove");
+        let helper = scope.spawn(|| schedule.enroll("helper", || index.insert(&1000, &1)));
+        schedule.wait_held("helper", "pi.modify.before_insert");
+        schedule.release("leader", "pi.modify.before_remove");
+        schedule.wait_held("leader", "pi.run.before_wait");
+        schedule.release("helper", "pi.modify.before_insert");
+        schedule.release("leader", "pi.run.before_wait");
+        assert_eq!(leader.join().unwrap(), Ok(()));
+        assert_eq!(helper.join().unwrap(), Ok(None));
+    });
+    index.validate().unwrap();
+    assert!(new.iter().all(|key| index.get(key) == Some(*key)));
+    assert!(gone.iter().all(|key| index.get(key).is_none()));
+}
+
+/// Runs `body` on a thread of a NUMA node, as declared: threads belong to nodes in turn.
+fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R + Send) -> R {
+    let mut body = Some(body);
+    loop {
+        let done = std::thread::scope(|scope| {
+            let run = || {
+                let is_there = topology.node_of_this_thread() == node;
+                is_there.then(|| body.take().map(|body| body())).flatten()
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        if let Some(done) = done {
+            return done;
+        }
+    }
+}
+
+/// Has a batch of inserts done by a leader of node 0, held in its first piece, and a helper of node
+/// 1, which does all the rest; returns the pieces done by threads of their node, and by others.
+fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
+    let topology = Topology::declared(2);
+    let index = Words::with(&Options {
+        node_entries: 4,
+        piece: 2,
+        rebuild_threshold: usize::MAX,
+        rebuild_in_background: false,
+        topology: topology.clone(),
+        ..Options::default()
+    });
+    // 32 full data nodes: the first 16 are of NUMA node 0.
+    (0..128).for_each(|n| assert_eq!(index.insert(&(n * 10), &n), Ok(None)));
+    index.rebuild();
+    assert_eq!((index.places(), index.pieces_done()), (32, (0, 0)));
+    let keys: Vec<u64> = nodes.into_iter().map(|node| node * 40 + 1).collect();
+    let batch: Vec<_> = keys.iter().map(|key| Query::<u64, u64>::Insert(key, key)).collect();
+    let schedule = Schedule::new();
+    schedule.hold("leader", "pi.modify.before_insert");
+    schedule.hold("helper", "pi.enter.before_park");
+    std::thread::scope(|scope| {
+        let (schedule, index, topology) = (&schedule, &index, &topology);
+        let leader = scope.spawn(|| {
+            on_node(topology, 0, || schedule.enroll("leader", || index.execute(&batch).map(drop)))
+        });
+        schedule.wait_held("leader", "pi.modify.before_insert");
+        let helper = scope.spawn(move || {
+            on_node(topology, 1, || schedule.enroll("helper", || index.insert(&100_000, &1)))
+        });
+        schedule.wait_held("helper", "pi.enter.before_park");
+        schedule.release("helper", "pi.enter.before_park");
+        schedule.release("leader", "pi.modify.before_insert");
+        assert_eq!((leader.join().unwrap(), helper.join().unwrap()), (Ok(()), Ok(None)));
+        assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
+        assert_eq!(index.validate().unwrap().entries, 129 + keys.len());
+        // The leader found no other piece left.
+        index.pieces_done()
+    })
+}
+
+/// Each piece is done by a thread of the NUMA node that holds its part of the keys, as long as that
+/// node's threads have not run out of work.
+#[test]
+fn pieces_are_done_by_threads_of_their_numa_node() {
+    assert_eq!(pieces_of([0, 1].into_iter().chain(16..24)), (1 + 4, 0));
+}
+
+/// A node whose threads are used up has its work done by those of others, after their own.
+#[test]
+fn work_of_a_numa_node_whose_threads_are_used_up_is_offloaded() {
+    assert_eq!(pieces_of(0..10), (1, 4));
+    assert_eq!(pieces_of((0..4).chain(20..24)), (1 + 2, 1));
+}

@@ -1,0 +1,10 @@
+//! The index for one thread keeps the same contract, put behind a lock.
+
+use crate::alone::Alone;
+use ordna_papers::WormholeUnsafe;
+
+ordna_testkit::conformance! {
+    mod u64_words: Alone<WormholeUnsafe<u64, u64>> = Alone::new(WormholeUnsafe::new());
+    mod small_bytes_bytes: Alone<WormholeUnsafe<[u8], [u8], 4>> = Alone::new(WormholeUnsafe::new());
+    mod small_bytes_words: Alone<WormholeUnsafe<[u8], u64, 4>> = Alone::new(WormholeUnsafe::new());
+}
