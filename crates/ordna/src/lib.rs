@@ -31,7 +31,7 @@
 
 #![cfg_attr(loom, allow(missing_docs, reason = "models see parts that have no users"))]
 
-pub mod backup;
+pub mod durability;
 pub mod store;
 mod tree;
 pub mod typed;

@@ -10,12 +10,12 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Weak;
 
 use super::budget::Budget;
-use super::collectors::Collection;
+use super::collection::state::Collection;
 use super::entry::{Found, Put};
+use super::epochs::Terms;
+use super::expiry::{Deadlines, Timekeeper};
+use super::long_scans::Walks;
 use super::options::Options;
-use super::terms::Terms;
-use super::ttl::{Deadlines, Timekeeper};
-use super::walks::Walks;
 use crate::tree::{
     FOREVER, GROUP, Gone, LeafAddress, LiveTerms, Outcome, Probe, Span, Step, Tree, Turn,
 };

@@ -48,32 +48,30 @@ mod batch;
 #[doc(hidden)]
 pub mod budget;
 mod build;
-mod collect;
-mod collectors;
+mod collection;
 mod engine;
 mod entry;
+#[doc(hidden)]
+pub mod epochs;
+#[doc(hidden)]
+pub mod expiry;
 mod handle;
 mod index;
 pub(crate) mod journal;
 mod logged;
+#[doc(hidden)]
+pub mod long_scans;
 mod options;
 mod owned;
-mod pool;
 mod snapshot;
 mod splice;
-#[doc(hidden)]
-pub mod terms;
-#[doc(hidden)]
-pub mod ttl;
-#[doc(hidden)]
-pub mod walks;
 
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
+pub use collection::pool::Collectors;
 pub use entry::{Found, Put};
+pub use expiry::Clock;
 pub use handle::{LiveSnapshot, Statistics, Store};
 pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner, Wanted};
-pub use pool::Collectors;
 pub use snapshot::Snapshot;
-pub use ttl::Clock;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::budget::{Budget, MemoryBudget};
-use super::pool::Collectors;
-use super::ttl::{Clock, system_clock};
+use super::collection::pool::Collectors;
+use super::expiry::{Clock, system_clock};
 use crate::tree::{FANOUT, SLOTS, Sizes};
 
 /// The settings of a store.

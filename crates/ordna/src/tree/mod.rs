@@ -3,7 +3,7 @@
 //! # Contract
 //! Any number of threads read and write at once, each under a guard of one collector. A write is
 //! one step: the store of its slot, or the release of its leaf's lock. Every write lies in a term
-//! of the caller's, who announces it (see [`crate::store::terms`]). A read at a snapshot's term
+//! of the caller's, who announces it (see [`crate::store::epochs`]). A read at a snapshot's term
 //! needs the snapshot to live and its term to be settled.
 //!
 //! # Protocol
@@ -45,20 +45,16 @@
 //! | `build` | a tree from sorted entries |
 //! | `audit` | what must hold at rest |
 
-mod audit;
 mod build;
-mod chunks;
 mod compact;
-mod count;
-mod images;
+mod invariants;
 mod leaf;
 mod many;
 mod reshape;
+mod scan;
 mod search;
 mod splice;
-mod states;
 mod undo;
-mod walk;
 
 use std::borrow::Borrow;
 
@@ -75,12 +71,12 @@ pub use build::Run;
 pub use leaf::{FOREVER, Probe, SLOTS};
 use leaf::{Header, Leaf, is_inline};
 pub use reshape::Gone;
+pub use scan::Span;
 use search::Search;
 pub use search::{FANOUT, GROUP, LeafAddress};
 pub use splice::{Splice, Spliced};
 pub use undo::LiveTerms;
 use undo::{Log, Lookup, Reading, State};
-pub use walk::Span;
 
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]

@@ -15,9 +15,9 @@ use std::thread;
 
 use ordna_base::sync::{fault, joined};
 
-use super::super::codec::{Record, StoredKey, StoredValue};
 use super::hash;
 use super::replay::repeat;
+use crate::durability::files::codec::{Record, StoredKey, StoredValue};
 use crate::{Error, Store};
 
 /// Blocks that may wait for a worker.
@@ -120,7 +120,7 @@ where
 }
 
 /// The one key that a record changes.
-pub(crate) fn key_of(record: &Record) -> Option<super::super::codec::Span> {
+pub(crate) fn key_of(record: &Record) -> Option<crate::durability::files::codec::Span> {
     match record {
         Record::Put { key, .. }
         | Record::Splice { key, .. }

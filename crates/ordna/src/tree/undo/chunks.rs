@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
-use super::leaf::{Leaf, SLOTS, is_inline};
+use crate::tree::leaf::{Leaf, SLOTS, is_inline};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};

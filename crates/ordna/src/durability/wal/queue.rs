@@ -28,10 +28,10 @@ use std::time::{Duration, Instant};
 
 use ordna_base::sync::{fault, notice, point};
 
-use super::super::error::BackupError;
-use super::super::format::{BlockKind, BlockWriter, Frame};
-use super::super::storage::OutFile;
 use crate::Error;
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::{BlockKind, BlockWriter, Frame};
+use crate::durability::files::storage::OutFile;
 
 /// While the frames hold more than this many bytes, those that append write them: the log's thread
 /// is too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.

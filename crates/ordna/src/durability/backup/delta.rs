@@ -32,11 +32,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordna_base::sync::{fault, notice};
 
-use super::codec::{Stored, StoredKey};
-use super::error::BackupError;
-use super::format::{BlockKind, BlockWriter, Frame};
 use super::manifest::FileEntry;
 use crate::Key;
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::{BlockKind, BlockWriter, Frame};
+use crate::durability::files::codec::{Stored, StoredKey};
 
 /// Bytes of records per block of a delta file.
 const BLOCK: usize = 256 << 10;

@@ -3,14 +3,14 @@
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 
-use super::codec::{Stored, StoredKey, StoredValue};
-use super::directory::Listing;
+use super::backup::manifest::{FILE, Manifest};
+use super::backup::restore::each_entry;
 use super::error::BackupError;
-use super::log::replay::{LogRead, Reading};
-use super::manifest::{FILE, Manifest};
-use super::restore::each_entry;
-use super::storage::Storage;
-use super::write::Progress;
+use super::files::codec::{Stored, StoredKey, StoredValue};
+use super::files::directory::Listing;
+use super::files::storage::Storage;
+use super::progress::Progress;
+use super::wal::replay::{LogRead, Reading};
 
 /// The contents of a verified backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,14 +154,14 @@ pub fn install(
 ) -> Result<BackupReport, BackupError> {
     let (backup, dir) = (backup.as_ref(), dir.as_ref());
     storage.create_dir(dir).map_err(BackupError::io(dir, "create"))?;
-    let _lock = super::directory::lock(storage, dir)?;
+    let _lock = super::files::directory::lock(storage, dir)?;
     let listing = Listing::read(storage, dir)?;
     if let Some(path) = listing.backups.values().chain(listing.segments.values()).next() {
         return Err(BackupError::Exists { path: path.clone() });
     }
     let manifest = Manifest::read(storage, backup)?;
-    let target = super::directory::backup_path(dir, manifest.log_segment.unwrap_or(1));
-    let partial = super::write::unfinished(&target);
+    let target = super::files::directory::backup_path(dir, manifest.log_segment.unwrap_or(1));
+    let partial = super::backup::write::unfinished(&target);
     if listing.unfinished.contains(&partial) {
         storage.remove(&partial).map_err(BackupError::io(&partial, "remove"))?;
     }
@@ -198,7 +198,7 @@ fn copy(
         if read.map_err(BackupError::io(from, "read"))? == 0 {
             break;
         }
-        super::storage::write_all(&*output, &piece).map_err(BackupError::io(to, "write"))?;
+        super::files::storage::write_all(&*output, &piece).map_err(BackupError::io(to, "write"))?;
     }
     output.sync().map_err(BackupError::io(to, "sync"))
 }

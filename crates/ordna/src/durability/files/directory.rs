@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::error::BackupError;
 use super::storage::Storage;
+use crate::durability::error::BackupError;
 
 /// The file whose lock makes a directory one store's.
 const LOCK: &str = "LOCK";

@@ -11,14 +11,17 @@
 //! and removes expired keys. Without one, the thread that ends a snapshot frees, or, if writers are
 //! under way, the next thread that writes.
 
+pub mod pool;
+pub mod state;
+
 use std::borrow::Borrow;
 use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::pool::Tended;
-use super::ttl::Deadlines;
+use super::expiry::Deadlines;
+use crate::store::collection::pool::Tended;
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::{fault, notice, point};
 use ordna_base::{Key, Value};

@@ -25,9 +25,9 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{Obsolete, notice, point};
 use ordna_base::{Key, Value};
 
-use super::Tree;
-use super::leaf::Leaf;
-use super::walk::{Part, Stretch};
+use super::{Part, Stretch};
+use crate::tree::Tree;
+use crate::tree::leaf::Leaf;
 
 /// Leaves that a count reads in one reading section.
 const SECTION: usize = 1024;

@@ -14,8 +14,8 @@ use ordna_base::checksum::crc32c_append;
 use ordna_base::sync::notice;
 
 use super::codec::Stored;
-use super::error::BackupError;
 use super::storage::{OutFile, Storage, write_all};
+use crate::durability::error::BackupError;
 
 /// The format version that this program writes, and the latest that it reads.
 pub const VERSION: u32 = 2;

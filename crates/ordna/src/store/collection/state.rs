@@ -1,4 +1,4 @@
-//! The state of a store's collection. [`super::collect`] has the protocol.
+//! The state of a store's collection. `collection` has the protocol.
 
 use std::sync::{Mutex, Weak};
 

@@ -23,11 +23,13 @@ use std::path::{Path, PathBuf};
 
 use ordna_base::sync::{fault, notice};
 
-use super::super::codec::{Record, Span, Stored, StoredKey, StoredValue};
-use super::super::error::BackupError;
-use super::super::format::{Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced};
-use super::super::storage::Storage;
-use super::super::write::Progress;
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::{
+    Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
+};
+use crate::durability::files::codec::{Record, Span, Stored, StoredKey, StoredValue};
+use crate::durability::files::storage::Storage;
+use crate::durability::progress::Progress;
 use crate::{Change, Error, Put, Store};
 
 /// A place where the log was cut or mended.
@@ -161,7 +163,7 @@ impl Reading<'_> {
     }
 
     fn path_of(&self, number: u64) -> PathBuf {
-        super::super::directory::segment_path(self.dir, number)
+        crate::durability::files::directory::segment_path(self.dir, number)
     }
 
     /// Opens a segment; `None`: its header was never written whole, nor was a later one, or it is

@@ -36,12 +36,16 @@
 
 #![expect(unsafe_code, reason = "records are followed by address")]
 
+pub mod chunks;
+pub mod range_versions;
+pub mod states;
+
 use std::ptr::{self, NonNull};
 
-use super::chunks::{CHUNK, Gone, Stripe, Undo, stripe_of};
 use super::leaf::{ADDRESS, Entry, FOREVER, Leaf, Probe, is_inline};
-use super::states::OldImage;
-pub use super::states::State;
+use crate::tree::undo::chunks::{CHUNK, Gone, Stripe, Undo, stripe_of};
+use crate::tree::undo::states::OldImage;
+pub use crate::tree::undo::states::State;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -24,9 +24,9 @@
 //! chunks, by their guards.
 
 use super::chunks::{Undo, stripe_of};
-use super::leaf::{ADDRESS, FOREVER, Leaf, SLOTS, is_inline};
 use super::states::{OldImage, State};
-use super::undo::{IMAGE, Linked, Log, Reading, WHOLE, Walk};
+use super::{IMAGE, Linked, Log, Reading, WHOLE, Walk};
+use crate::tree::leaf::{ADDRESS, FOREVER, Leaf, SLOTS, is_inline};
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{check, fault, notice, point};

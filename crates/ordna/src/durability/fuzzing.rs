@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use super::delta::close;
-use super::directory::segment_path;
+use super::backup::delta::close;
+use super::backup::manifest::Manifest;
 use super::error::BackupError;
-use super::format::{BlockKind, BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION};
-use super::manifest::Manifest;
-use super::storage::Storage;
+use super::files::blocks::{
+    BlockKind, BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION,
+};
+use super::files::directory::segment_path;
+use super::files::storage::Storage;
 
 fn file(
     storage: &dyn Storage,

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use ordna_base::checksum;
 use ordna_base::sync::{fault, notice};
 
-use super::codec::Stored;
-use super::error::BackupError;
-use super::format::VERSION;
-use super::storage::{Storage, write_all};
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::VERSION;
+use crate::durability::files::codec::Stored;
+use crate::durability::files::storage::{Storage, write_all};
 
 /// Name of the manifest in a backup's directory.
 pub const FILE: &str = "MANIFEST";

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::backup::write::{BackupOptions, Summary};
 use super::error::BackupError;
 use super::open::OpenOptions;
-use super::write::{BackupOptions, Summary};
 use crate::store::{EntryHash, OwnedStore, Owner};
 use crate::{Snapshot, Store};
 

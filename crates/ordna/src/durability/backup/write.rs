@@ -9,20 +9,23 @@ use std::borrow::Borrow;
 use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ordna_base::sync::{fault, handed_on, joined, point};
 
-use super::codec::{StoredKey, StoredValue, encode_put};
 use super::delta::{Delta, close};
-use super::error::BackupError;
-use super::format::{BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION};
 use super::manifest::{FileEntry, Manifest, to_hex};
 use super::os::{lower_priority, thread_time};
-use super::storage::{Disk, Storage, parent};
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::{
+    BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION,
+};
+use crate::durability::files::codec::{StoredKey, StoredValue, encode_put};
+use crate::durability::files::storage::{Disk, Storage, parent};
+use crate::durability::progress::Progress;
 use crate::store::journal::Entries;
 
 /// Bytes of records per block: writes are this large, and a reader holds this much per shard.
@@ -38,60 +41,6 @@ const NICE: i32 = 10;
 const REST: u32 = 7;
 /// Longest rest: a block that took long was not all the worker's own time.
 const LONGEST_REST: Duration = Duration::from_millis(50);
-
-/// How far a backup, a restore or a verification has come. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Progress(Arc<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    entries: AtomicU64,
-    bytes: AtomicU64,
-    expected_bytes: AtomicU64,
-    expected_entries: AtomicU64,
-    cancelled: AtomicBool,
-}
-
-impl Progress {
-    /// Entries done.
-    pub fn entries(&self) -> u64 {
-        self.0.entries.load(Ordering::Relaxed)
-    }
-
-    /// Entries in all, or 0 while unknown.
-    pub fn expected_entries(&self) -> u64 {
-        self.0.expected_entries.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of files done.
-    pub fn bytes(&self) -> u64 {
-        self.0.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Bytes in all, or 0 while unknown.
-    pub fn expected_bytes(&self) -> u64 {
-        self.0.expected_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Has the work end with [`BackupError::Cancelled`] soon.
-    pub fn cancel(&self) {
-        self.0.cancelled.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn check(&self) -> Result<(), BackupError> {
-        if self.0.cancelled.load(Ordering::Relaxed) { Err(BackupError::Cancelled) } else { Ok(()) }
-    }
-
-    pub(crate) fn add(&self, entries: u64, bytes: u64) {
-        self.0.entries.fetch_add(entries, Ordering::Relaxed);
-        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    pub(crate) fn expect(&self, entries: u64, bytes: u64) {
-        self.0.expected_entries.fetch_add(entries, Ordering::Relaxed);
-        self.0.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
 
 /// How a backup of an opened store reads the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -44,30 +44,25 @@
 //! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the
 //! paper's.
 
-mod codec;
-mod delta;
-mod directory;
+mod backup;
 mod error;
-mod format;
+mod files;
 #[doc(hidden)]
 pub mod fuzzing;
-mod log;
-mod manifest;
 mod open;
-mod os;
 mod owned;
-mod restore;
-mod storage;
+mod progress;
 mod verify;
-mod write;
+mod wal;
 
-pub use codec::{Stored, StoredKey, StoredValue};
+pub use backup::manifest::{FileEntry, Manifest};
+pub use backup::write::{BackupOptions, Mode, Summary};
 pub use error::BackupError;
-pub use format::Compression;
-pub use log::queue::Sync;
-pub use log::replay::{LogCut, LogRead};
-pub use manifest::{FileEntry, Manifest};
+pub use files::blocks::Compression;
+pub use files::codec::{Stored, StoredKey, StoredValue};
+pub use files::storage::{Disk, OutFile, Storage};
 pub use open::{Durability, OpenOptions, Recovery};
-pub use storage::{Disk, OutFile, Storage};
+pub use progress::Progress;
 pub use verify::{BackupReport, Report, install, verify};
-pub use write::{BackupOptions, Mode, Progress, Summary};
+pub use wal::queue::Sync;
+pub use wal::replay::{LogCut, LogRead};

@@ -23,18 +23,19 @@ use std::time::{Duration, Instant};
 
 use ordna_base::sync::fault;
 
-use super::codec::{Record, StoredKey, StoredValue};
-use super::delta::Delta;
-use super::directory::{Listing, backup_path, lock as lock_directory, segment_path};
+use super::backup::delta::Delta;
+use super::backup::restore::read_store;
+use super::backup::write::{BackupOptions, Cut, Mode, Summary, Writing, unix_ms};
 use super::error::BackupError;
-use super::format::{BlockWriter, Compression, FileHeader, FileKind};
-use super::log::Log;
-use super::log::apply::{apply_with, key_of};
-use super::log::queue::{Queue, Successors, Sync};
-use super::log::replay::{LogRead, Reading};
-use super::restore::read_store;
-use super::storage::{Disk, Storage};
-use super::write::{BackupOptions, Cut, Mode, Progress, Summary, Writing, unix_ms};
+use super::files::blocks::{BlockWriter, Compression, FileHeader, FileKind};
+use super::files::codec::{Record, StoredKey, StoredValue};
+use super::files::directory::{Listing, backup_path, lock as lock_directory, segment_path};
+use super::files::storage::{Disk, Storage};
+use super::progress::Progress;
+use super::wal::Log;
+use super::wal::apply::{apply_with, key_of};
+use super::wal::queue::{Queue, Successors, Sync};
+use super::wal::replay::{LogRead, Reading};
 use crate::store::journal::{Entries, Journal, Run, Scope};
 use crate::{Error, Options, Snapshot, Store};
 

@@ -9,6 +9,8 @@
 //! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the
 //! anchor that it read together with the leaf.
 
+mod count;
+
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow, Range};

@@ -34,11 +34,11 @@ use std::thread::{self, JoinHandle};
 use self::queue::{Queue, Sync};
 use ordna_base::sync::{fault, handed_on, notice, point, stripe_of_this_thread};
 
-use super::codec::{
+use super::backup::delta::Delta;
+use super::files::codec::{
     StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
     encode_remove_range, encode_splice, encode_was,
 };
-use super::delta::Delta;
 use crate::store::journal::{Entries, Journal, Notes, Run, Scope};
 use crate::{Error, Put};
 

@@ -3,7 +3,7 @@
 //! # Contract
 //! Nothing here changes once it is written.
 
-use super::leaf::{Entry, FOREVER, Image};
+use crate::tree::leaf::{Entry, FOREVER, Image};
 use ordna_base::sync::notice;
 use ordna_base::{Key, Value};
 

@@ -14,12 +14,12 @@ use std::sync::{Mutex, PoisonError};
 
 use ordna_base::sync::{fault, notice};
 
-use super::codec::{Record, Span, Stored, StoredKey, StoredValue};
-use super::error::BackupError;
-use super::format::{Block, BlockKind, BlockReader, FileKind};
 use super::manifest::{FileEntry, Manifest};
-use super::storage::Storage;
-use super::write::Progress;
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::{Block, BlockKind, BlockReader, FileKind};
+use crate::durability::files::codec::{Record, Span, Stored, StoredKey, StoredValue};
+use crate::durability::files::storage::Storage;
+use crate::durability::progress::Progress;
 use crate::{Error, Options, Put, Store};
 
 /// Reads the blocks of one of a backup's files, and compares the whole with the manifest.

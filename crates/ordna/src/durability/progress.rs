@@ -1,0 +1,63 @@
+//! Counters by which a caller follows, and cancels, long work on files.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::error::BackupError;
+
+/// Progress of a backup, a restore or a verification. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Progress(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    expected_bytes: AtomicU64,
+    expected_entries: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Entries done.
+    pub fn entries(&self) -> u64 {
+        self.0.entries.load(Ordering::Relaxed)
+    }
+
+    /// Entries in all, or 0 while unknown.
+    pub fn expected_entries(&self) -> u64 {
+        self.0.expected_entries.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of files done.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in all, or 0 while unknown.
+    pub fn expected_bytes(&self) -> u64 {
+        self.0.expected_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Cancels the work, which then fails with [`BackupError::Cancelled`].
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns [`BackupError::Cancelled`] after [`cancel`](Self::cancel).
+    pub(crate) fn check(&self) -> Result<(), BackupError> {
+        if self.0.cancelled.load(Ordering::Relaxed) { Err(BackupError::Cancelled) } else { Ok(()) }
+    }
+
+    /// Counts entries and bytes that are done.
+    pub(crate) fn add(&self, entries: u64, bytes: u64) {
+        self.0.entries.fetch_add(entries, Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Adds to the entries and bytes that are expected in all.
+    pub(crate) fn expect(&self, entries: u64, bytes: u64) {
+        self.0.expected_entries.fetch_add(entries, Ordering::Relaxed);
+        self.0.expected_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
