@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use ordna::backup::{OpenOptions, Progress, Storage, fuzzing, verify};
+use ordna::durability::{OpenOptions, Progress, Storage, fuzzing, verify};
 use ordna::{OrderedIndex, Store};
 
 fuzz_target!(|input: (u8, u16, &[u8], &[u8])| {
@@ -35,6 +35,6 @@ fuzz_target!(|input: (u8, u16, &[u8], &[u8])| {
     let verified = verify(&model, dir, &Progress::default());
     assert_eq!(restored.is_ok(), verified.is_ok());
     if let Ok(store) = restored {
-        store.validate().unwrap();
+        store.check_invariants().unwrap();
     }
 });

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use ordna::backup::{OpenOptions, Storage, fuzzing};
+use ordna::durability::{OpenOptions, Storage, fuzzing};
 use ordna::{OrderedIndex, Options, Store};
 
 fuzz_target!(|input: (u8, u8, &[u8])| {
@@ -32,7 +32,7 @@ fuzz_target!(|input: (u8, u8, &[u8])| {
         Store::<[u8], [u8]>::open(dir, options)
     };
     let Ok(store) = open() else { return };
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
     let all: Vec<_> = store.prefix(b"").collect();
     drop(store);
     assert!(open().unwrap().prefix(b"").eq(all));

@@ -1,4 +1,4 @@
-//! The direction of a walk, and keys compared with its bounds.
+//! The direction of a scan, and keys compared with its bounds.
 
 use std::ops::Bound;
 
@@ -11,7 +11,7 @@ pub enum Direction {
     Descending,
 }
 
-/// Where a walk begins and ends, in the order of keys.
+/// Where a scan begins and ends, in the order of keys.
 pub type Bounds<'a, K> = (Bound<&'a K>, Bound<&'a K>);
 
 /// Whether no key can lie within the bounds because they cross.

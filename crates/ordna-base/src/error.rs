@@ -67,7 +67,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The first invariant that an audit ([`crate::OrderedIndex::validate`]) found broken.
+/// The first invariant that an audit ([`crate::OrderedIndex::check_invariants`]) found broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 

@@ -37,7 +37,7 @@ pub mod value;
 
 pub use entries::Entries;
 pub use error::{Error, Violation};
-pub use index::{Audit, Change, Direction, MemoryUsage, OrderedIndex};
+pub use index::{Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 pub use key::Key;
 pub use locked::Locked;
 pub use value::Value;

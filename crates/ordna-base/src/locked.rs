@@ -1,7 +1,7 @@
 //! One reader-writer lock over the standard library's B-tree.
 //!
 //! The oracle that every other index is compared with, and the baseline that it has to beat. Every
-//! operation is linearizable, walks included: a walk holds the read lock, so its closure must not
+//! operation is linearizable, scans included: a scan holds the read lock, so its closure must not
 //! write to the index (it would wait for itself). O(log n) for point operations.
 
 use std::borrow::Borrow;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
+use crate::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 use crate::reclaim::Guard;
 use crate::{Error, Key, Value, Violation};
 
@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
         Ok(())
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -128,8 +128,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
         }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        Ok(Audit { entries: self.read().len(), nodes: 0 })
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        Ok(InvariantReport { entries: self.read().len(), nodes: 0 })
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_contract_in_one_walk() {
+    fn the_contract_in_one_scan() {
         let index = Locked::<[u8], u64>::new();
         assert_eq!(index.insert(b"b", &2), Ok(None));
         assert_eq!(index.insert(b"b", &3), Ok(Some(2)));

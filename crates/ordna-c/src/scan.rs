@@ -73,13 +73,13 @@ impl OrdnaRange {
 }
 
 /// The range of a scan, its direction and limit.
-pub(crate) struct Walk {
+pub(crate) struct Scan {
     pub span: Span,
     pub reverse: bool,
     pub limit: usize,
 }
 
-impl Walk {
+impl Scan {
     /// # Safety
     /// `range` is null (all keys) or readable, as are its slices.
     pub unsafe fn of(range: *const OrdnaRange) -> Result<Self, Failure> {

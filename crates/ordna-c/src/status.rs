@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use ordna::Error;
-use ordna::backup::BackupError;
+use ordna::durability::BackupError;
 
 /// The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
 #[repr(C)]

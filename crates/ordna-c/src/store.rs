@@ -7,11 +7,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use ordna::backup::{BackupOptions, OpenOptions, Sync};
+use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, Error, Options, OrderedIndex, Store};
 
 use crate::batch::OrdnaBatch;
-use crate::scan::{OrdnaRange, OrdnaVisit, Walk};
+use crate::scan::{OrdnaRange, OrdnaVisit, Scan};
 use crate::snapshot::OrdnaSnapshot;
 use crate::status::{
     Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded, making, path_of,
@@ -88,9 +88,9 @@ pub unsafe extern "C" fn ordna_open(
 ) -> c_int {
     let open = || {
         let sync = match sync {
-            0 => Sync::Always,
-            1 => Sync::EverySecond,
-            2 => Sync::Never,
+            0 => SyncPolicy::Always,
+            1 => SyncPolicy::EverySecond,
+            2 => SyncPolicy::Never,
             _ => return Err(Failure::invalid("sync is 0, 1 or 2")),
         };
         let options = OpenOptions::new().store(options(memory_limit)).sync(sync);
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn ordna_scan(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: handed on from the caller.
-    unsafe { on(store, |store| Walk::of(range)?.run(store, visit, context)) }
+    unsafe { on(store, |store| Scan::of(range)?.run(store, visit, context)) }
 }
 
 /// The same for the keys that begin with `prefix`; at most `limit` entries, 0: all.
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn ordna_prefix(
 ) -> c_int {
     // SAFETY: handed on from the caller.
     unsafe {
-        on(store, |store| Walk::prefix(prefix.bytes()?, reverse, limit).run(store, visit, context))
+        on(store, |store| Scan::prefix(prefix.bytes()?, reverse, limit).run(store, visit, context))
     }
 }
 
@@ -277,8 +277,8 @@ pub unsafe extern "C" fn ordna_remove_range(
     // SAFETY: handed on from the caller.
     unsafe {
         on(store, |store| {
-            let walk = Walk::of(range)?;
-            let (lower, upper) = walk.bounds();
+            let scan = Scan::of(range)?;
+            let (lower, upper) = scan.bounds();
             let count = store.try_remove_range(lower, upper)?;
             if !removed.is_null() {
                 removed.write(count);

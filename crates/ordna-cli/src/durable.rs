@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
-use ordna::backup::{BackupReport, Disk, LogRead, Progress, install, verify};
+use ordna::durability::{BackupReport, Disk, LogRead, Progress, install, verify};
 
 use crate::client::{Client, Target, bytes_of};
 

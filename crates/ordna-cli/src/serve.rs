@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
-use ordna::backup::Compression;
+use ordna::durability::Compression;
 use ordna_server::{Config, Data, Extension, LogSync, Server, Tls, parse_bytes};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};

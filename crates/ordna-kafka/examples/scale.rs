@@ -179,7 +179,7 @@ fn measure(documents: i64) -> Measured {
         let info = service.info("by_size").unwrap();
         assert_eq!(info.entries as i64, documents);
         let entry = (info.bytes + info.reverse_bytes) as f64 / info.entries as f64;
-        let backup = service.back_up(1, &ordna::backup::BackupOptions::new()).unwrap();
+        let backup = service.back_up(1, &ordna::durability::BackupOptions::new()).unwrap();
         let size: u64 = sizes(&backup.path);
         drop(service);
         let begin = Instant::now();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::backup::BackupOptions;
+use ordna::durability::BackupOptions;
 use ordna_secondary::{Error, Options, Service};
 use ordna_secondary::{IndexDefinition, Position, Read, SourceError, Vector};
 

@@ -14,7 +14,7 @@ use crate::shapes::Shape;
 use crate::source::{Slot, Span};
 use crate::value::{self, Codec};
 
-/// The first chunk of a walk without bounds, of one with two bounds, and the longest one.
+/// The first chunk of a scan without bounds, of one with two bounds, and the longest one.
 const FIRST_CHUNK: usize = 32;
 const FIRST_BOUNDED: usize = 128;
 const LAST_CHUNK: usize = 1024;

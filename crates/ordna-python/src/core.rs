@@ -3,14 +3,14 @@
 //! # Contract
 //! No call of Python runs while the store is inside a reading section or a critical section: keys
 //! and values are encoded before a call of the store and decoded after it. So a codec, a hash or a
-//! collection of garbage may use the same store. The GIL is released for bulk calls, for walks
+//! collection of garbage may use the same store. The GIL is released for bulk calls, for scans
 //! without end, and for waiting.
 
 use std::ops::Bound as Limit;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ordna::backup::{BackupError, BackupOptions, OpenOptions, Sync};
+use ordna::durability::{BackupError, BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, Direction, Error, MemoryUsage, Options, OrderedIndex, Store, Write};
 use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyKeyError, PyMemoryError,
@@ -250,9 +250,9 @@ impl Core {
             None => Options::new(),
         };
         let sync = match sync {
-            "always" => Sync::Always,
-            "second" => Sync::EverySecond,
-            "never" => Sync::Never,
+            "always" => SyncPolicy::Always,
+            "second" => SyncPolicy::EverySecond,
+            "never" => SyncPolicy::Never,
             other => {
                 let message = format!("sync is 'always', 'second' or 'never', not {other:?}");
                 return Err(PyValueError::new_err(message));
@@ -659,7 +659,7 @@ impl Core {
     /// Checks the structure of the store. O(n); for tests, while no thread writes.
     fn _check(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.store()?;
-        let done = py.detach(|| store.validate());
+        let done = py.detach(|| store.check_invariants());
         done.map(drop).map_err(|violation| PyValueError::new_err(violation.to_string()))
     }
 

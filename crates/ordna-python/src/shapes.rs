@@ -73,7 +73,7 @@ fn agree(a: &[u8], b: &[u8]) -> bool {
             return false;
         }
         if *a == END || *b == END {
-            // One tuple ends here. If both do, the walk goes on.
+            // One tuple ends here. If both do, the scan goes on.
             if a != b {
                 return true;
             }

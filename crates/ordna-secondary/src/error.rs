@@ -107,7 +107,7 @@ pub enum Error {
     Source(#[from] SourceError),
     /// A backup or its recovery failed.
     #[error(transparent)]
-    Backup(Arc<ordna::backup::BackupError>),
+    Backup(Arc<ordna::durability::BackupError>),
     /// A file operation failed.
     #[error("{path}: {source}")]
     Io {
@@ -121,8 +121,8 @@ pub enum Error {
     Stopped,
 }
 
-impl From<ordna::backup::BackupError> for Error {
-    fn from(error: ordna::backup::BackupError) -> Self {
+impl From<ordna::durability::BackupError> for Error {
+    fn from(error: ordna::durability::BackupError) -> Self {
         Self::Backup(Arc::new(error))
     }
 }

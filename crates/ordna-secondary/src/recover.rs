@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use ordna::backup::{BackupOptions, Disk, Manifest, OpenOptions};
+use ordna::durability::{BackupOptions, Disk, Manifest, OpenOptions};
 use ordna::store::{OwnedStore, Wanted};
 use ordna::{Direction, OrderedIndex, Store};
 use serde::{Deserialize, Serialize};

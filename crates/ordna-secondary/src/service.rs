@@ -19,7 +19,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ordna::backup::BackupOptions;
+use ordna::durability::BackupOptions;
 use ordna::sync::fault;
 use ordna::tuple::Value;
 
@@ -726,7 +726,7 @@ impl Service {
     /// There is no directory, or it cannot be written.
     pub fn back_up(&self, keep: usize, options: &BackupOptions) -> Result<Backup, Error> {
         let dir = self.shared.options.backups.as_deref();
-        let dir = dir.ok_or(ordna::backup::BackupError::NoDirectory)?;
+        let dir = dir.ok_or(ordna::durability::BackupError::NoDirectory)?;
         let next_uid = lock(&self.shared.registry).next_uid;
         let cut = Arc::clone(&lock(&self.shared.published));
         back_up(dir, &cut, next_uid, keep, options)

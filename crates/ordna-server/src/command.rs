@@ -13,7 +13,7 @@ use ordna::{Found, OrderedIndex, Put};
 use crate::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::logs::{Slow, SlowLog, unix_millis};
-use crate::long_walk::Walk;
+use crate::long_scan::Scan;
 use crate::lookup::Lookup;
 use crate::reply::Replies;
 pub use crate::reply::{TOO_LONG, refused};
@@ -37,8 +37,8 @@ pub enum Outcome {
     Done,
     /// Close the connection behind the reply.
     Close,
-    /// A walk; its reply is written at its end.
-    Walk(Box<Walk>),
+    /// A scan; its reply is written at its end.
+    Scan(Box<Scan>),
     /// Keys to look up in a snapshot.
     Lookup(Box<Lookup>),
     /// The reply is written; it is sent once memory is freed that counts against the limit.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordna::backup::{Compression, Sync};
+use ordna::durability::{Compression, SyncPolicy};
 
 use crate::extension::Extension;
 
@@ -23,7 +23,7 @@ pub struct Config {
     pub acl_file: Option<PathBuf>,
     /// Connections at once; more are refused as Redis refuses them.
     pub max_clients: usize,
-    /// Bytes of one reply that is built in memory, such as that of `MGET`. Walks send their replies
+    /// Bytes of one reply that is built in memory, such as that of `MGET`. Scans send their replies
     /// in pieces and have no limit.
     pub max_reply: usize,
     /// Bytes of keys, values, their index, and undo records that snapshots need; the server refuses
@@ -56,7 +56,7 @@ pub struct Data {
     /// The directory; it is created if it is not there.
     pub dir: PathBuf,
     /// When the log is made durable.
-    pub log: Sync,
+    pub log: SyncPolicy,
     /// Time between two backups.
     pub backup_every: Option<Duration>,
     /// Bytes of the log at which a backup begins a new one; 0: never for that reason.
@@ -75,7 +75,7 @@ impl Data {
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,
-            log: Sync::EverySecond,
+            log: SyncPolicy::EverySecond,
             backup_every: None,
             backup_log: 1 << 30,
             keep: 1,

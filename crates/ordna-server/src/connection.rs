@@ -2,7 +2,7 @@
 //! batches.
 //!
 //! The task of a connection looks whether it was told to end at each read, at each write that waits
-//! and between the stretches of a walk.
+//! and between the stretches of a scan.
 
 use std::io::{Error, ErrorKind, Result};
 use std::pin::{Pin, pin};
@@ -19,7 +19,7 @@ use crate::clients::Client;
 use crate::command::{Outcome, Table, refused};
 use crate::dispatch;
 use crate::durable;
-use crate::long_walk::Walk;
+use crate::long_scan::Scan;
 use crate::lookup::Lookup;
 use crate::reply::Replies;
 use crate::request::{Arguments, Requests};
@@ -33,7 +33,7 @@ const SEND: usize = 256 << 10;
 const AHEAD: usize = 16;
 /// Commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
-/// A walk goes on for this long after its client has closed its side of the connection: the client
+/// A scan goes on for this long after its client has closed its side of the connection: the client
 /// may still read, as `printf 'KEYS *\r\n' | nc -N` does.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -167,7 +167,7 @@ impl Connection<'_> {
             if !matches!(outcome, Outcome::Done) {
                 session.now = None;
             }
-            if matches!(outcome, Outcome::Walk(_) | Outcome::Lookup(_)) {
+            if matches!(outcome, Outcome::Scan(_) | Outcome::Lookup(_)) {
                 self.settle(session).await;
                 before = self.replies.bytes.len();
             }
@@ -178,10 +178,10 @@ impl Connection<'_> {
                     self.unsent += replies;
                     return Ok(false);
                 }
-                Outcome::Walk(walk) => {
+                Outcome::Scan(scan) => {
                     // The writes of its stretches are settled before its reply is sent.
-                    session.wrote = walk.writes() && self.state.persistence.is_some();
-                    self.walk(*walk, silent).await?;
+                    session.wrote = scan.writes() && self.state.persistence.is_some();
+                    self.scan_with(*scan, silent).await?;
                     if !session.wrote {
                         // A part of the reply may have been sent.
                         self.settled = self.replies.bytes.len();
@@ -254,12 +254,12 @@ impl Connection<'_> {
         if self.client.is_ended() { Err(ended()) } else { Ok(()) }
     }
 
-    async fn walk(&mut self, mut walk: Walk, silent: bool) -> Result<()> {
+    async fn scan_with(&mut self, mut scan: Scan, silent: bool) -> Result<()> {
         let mut noted = None;
         let mut closed: Option<Instant> = None;
         loop {
             let before = self.replies.bytes.len();
-            let over = match walk.step(self.state, None, &mut self.replies) {
+            let over = match scan.step(self.state, None, &mut self.replies) {
                 Ok(over) => over,
                 Err(error) => {
                     tracing::error!(%error, "a walk is given up, and its connection closed");
@@ -272,7 +272,7 @@ impl Connection<'_> {
             if over {
                 return Ok(());
             }
-            noted.get_or_insert_with(|| self.state.walks.note());
+            noted.get_or_insert_with(|| self.state.scans.note());
             if self.replies.bytes.len() > SEND {
                 self.send().await?;
             }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ordna::backup::{BackupError, BackupOptions, Durability, OpenOptions, Summary, Sync};
+use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary, SyncPolicy};
 
 use crate::command::{Context, Outcome, refused};
 use crate::indexes::Indexes;
@@ -88,7 +88,7 @@ pub fn call(
 pub async fn settle(state: &State) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.persistence else { return Ok(()) };
     let keys = Keyspace::clone(&state.keys());
-    let (position, always) = (keys.log_position(), persistence.data.log == Sync::Always);
+    let (position, always) = (keys.log_position(), persistence.data.log == SyncPolicy::Always);
     if !always {
         // Connections that are ready run and append first: one write of the log serves them all.
         tokio::task::yield_now().await;

@@ -239,7 +239,7 @@ fn overview(state: &State) -> Value {
             json!({"at": slow.at, "micros": slow.took.as_micros() as u64, "words": words.join(" ")})
         })
         .collect();
-    let (walks, walk_age) = state.walks.count();
+    let (scans, scan_age) = state.scans.count();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "address": state.address.to_string(),
@@ -253,8 +253,8 @@ fn overview(state: &State) -> Value {
         "samples": samples,
         "memory": parts,
         "snapshots": snapshots,
-        "walks": walks,
-        "walk_age": walk_age.as_secs_f64(),
+        "walks": scans,
+        "walk_age": scan_age.as_secs_f64(),
         "clients": clients,
         "slow": slow,
         "nodes": state.config.extension.as_ref().map(|extension| extension.console()),

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::ShardedLock;
-use ordna::backup::BackupOptions;
+use ordna::durability::BackupOptions;
 use ordna::{Direction, MemoryBudget};
 use ordna_secondary::{
     Changed, Document, DocumentStore, Embedded, Error, IndexDefinition, Named, Options, Read,

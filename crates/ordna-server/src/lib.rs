@@ -2,12 +2,12 @@
 //!
 //! One task per connection; a batch of pipelined commands is executed as it was read and answered
 //! with one write. A client that does not read its replies is not read from, and is closed after a
-//! while. Walks over many keys run in stretches and let other connections in between.
+//! while. Scans over many keys run in stretches and let other connections in between.
 //!
 //! # Atomicity
 //! Every command on one key. `MSET`, `MSETNX`, `EXEC`, `FLUSHDB`, `FLUSHALL`, `RENAME`, `COPY`, and
 //! `DEL`, `UNLINK`, `EXISTS`, `TOUCH`, `MGET` and `BITOP` of several keys, as a whole.
-//! `ORDNA.FIRST` and its kin read one state. Walks (`KEYS`, `ORDNA.RANGE`, `ORDNA.PREFIX`,
+//! `ORDNA.FIRST` and its kin read one state. Scans (`KEYS`, `ORDNA.RANGE`, `ORDNA.PREFIX`,
 //! `ORDNA.COUNT`, and a whole `SCAN` as long as its lease lasts) read a snapshot: the state of one
 //! moment, however long they take, with no command half done in it. `ORDNA.DELRANGE` is live: it
 //! removes every key that is there throughout.
@@ -35,7 +35,7 @@ mod indexes;
 mod keyspace;
 mod listpack;
 mod logs;
-mod long_walk;
+mod long_scan;
 mod lookup;
 mod metrics;
 mod persistence;
@@ -45,6 +45,7 @@ mod reply;
 pub mod request;
 mod resume;
 mod samples;
+mod scans;
 mod search;
 mod server;
 mod session;
@@ -57,13 +58,12 @@ mod stats;
 mod stored;
 mod stream;
 mod tls;
-mod walks;
 mod watches;
 mod words;
 
 pub use commands::{parse_definition, parse_query};
 pub use config::{Config, Data, Tls};
 pub use extension::{Answer, Extension};
-pub use ordna::backup::Sync as LogSync;
+pub use ordna::durability::SyncPolicy as LogSync;
 pub use server::{ServeError, Server};
 pub use settings::parse_bytes;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ordna::backup::Progress;
+use ordna::durability::Progress;
 
 use crate::config::Data;
 use crate::logs::unix_millis;

@@ -63,7 +63,7 @@ pub enum ServeError {
     Users(String),
     /// The data directory could not be read.
     #[error("cannot load the data directory: {0}")]
-    Data(#[from] ordna::backup::BackupError),
+    Data(#[from] ordna::durability::BackupError),
 }
 
 /// A bound server that does not yet answer.

@@ -70,7 +70,7 @@ pub struct Settings {
     pub timeout: Setting,
     /// Bytes of all clients' requests, replies and transactions; 0: no limit.
     pub clients_memory: Setting,
-    /// Bytes of one reply that is kept in memory; walks send theirs in pieces.
+    /// Bytes of one reply that is kept in memory; scans send theirs in pieces.
     pub output_limit: Setting,
     /// Bytes of one request.
     pub query_limit: Setting,

@@ -155,7 +155,7 @@ mod tests {
         });
     }
 
-    /// The last holder may be a walk, a scan's lease or the count for INFO.
+    /// The last holder may be a scan, a scan's lease or the count for INFO.
     #[test]
     fn the_last_holder_of_a_keyspace_does_not_free_it() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -21,12 +21,12 @@ use crate::keyspace::{Entries, Keyspace};
 use crate::logs::{Latencies, SlowLog};
 use crate::persistence::Persistence;
 use crate::samples::Samples;
+use crate::scans::LongScans;
 use crate::search::results::Results;
 use crate::settings::Settings;
 use crate::snapshots::Snapshots;
 use crate::spec::Catalog;
 use crate::stats::Stats;
-use crate::walks::LongWalks;
 use crate::watches::Watches;
 
 /// Lines that a monitor may lag behind before it loses some.
@@ -68,7 +68,7 @@ pub struct State {
     pub results: Results,
     pub snapshots: Arc<Snapshots>,
     pub watches: Arc<Watches>,
-    pub walks: LongWalks,
+    pub scans: LongScans,
     pub stats: Stats,
     pub slow_log: SlowLog,
     pub latencies: Latencies,
@@ -124,7 +124,7 @@ impl State {
             clients: Clients::default(),
             snapshots: Arc::default(),
             watches: Arc::default(),
-            walks: LongWalks::default(),
+            scans: LongScans::default(),
             slow_log: SlowLog::default(),
             latencies: Latencies::default(),
             started: Instant::now(),
@@ -202,7 +202,7 @@ impl State {
             counts.bytes += flushed.bytes;
             counts.versions += flushed.versions;
             counts.dead += flushed.dead;
-            counts.walks += flushed.walks;
+            counts.scans += flushed.scans;
             counts.snapshots.extend(flushed.snapshots);
         }
         counts

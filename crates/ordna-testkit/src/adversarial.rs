@@ -10,7 +10,7 @@ use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue};
 use crate::random::Random;
 
-/// Inserts, finds, walks and removes the kind's adversarial keys: ascending, descending, shuffled.
+/// Inserts, finds, scans and removes the kind's adversarial keys: ascending, descending, shuffled.
 pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run(&|| new().erase());
 }
@@ -57,18 +57,18 @@ where
         assert_eq!(index.insert(key.borrow(), value.borrow()), Ok(None), "{order}: {key:?}");
         assert_eq!(index.approximate_len(), at + 1);
     }
-    index.validate().unwrap_or_else(|broken| panic!("{order}: {broken}"));
+    index.check_invariants().unwrap_or_else(|broken| panic!("{order}: {broken}"));
     for direction in [Direction::Ascending, Direction::Descending] {
-        let mut walked = Vec::new();
+        let mut scanned = Vec::new();
         index.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
-            walked.push((key.to_owned(), value.word()));
+            scanned.push((key.to_owned(), value.word()));
             ControlFlow::Continue(())
         });
         if direction == Direction::Descending {
-            walked.reverse();
+            scanned.reverse();
         }
         let expected: Vec<_> = sorted.iter().cloned().zip(0..).collect();
-        assert!(walked == expected, "{order}: a {direction:?} walk differs from the sorted keys");
+        assert!(scanned == expected, "{order}: a {direction:?} walk differs from the sorted keys");
     }
     for (at, key) in sorted.iter().enumerate() {
         let found = index.get(key.borrow()).map(|value| value.borrow().word());
@@ -86,15 +86,15 @@ where
         assert_eq!(removed, Some(word[key]), "{order}: {key:?}");
         assert_eq!(index.remove(key.borrow()), None, "{order}: removed twice: {key:?}");
     }
-    index.validate().unwrap_or_else(|broken| panic!("{order}: {broken}"));
+    index.check_invariants().unwrap_or_else(|broken| panic!("{order}: {broken}"));
     for (at, key) in keys.iter().enumerate() {
         assert_eq!(index.contains(key.borrow()), at % 2 == 1, "{order}: {key:?}");
     }
     for key in keys.iter().skip(1).step_by(2) {
         assert!(index.remove(key.borrow()).is_some(), "{order}: {key:?}");
     }
-    let audit = index.validate().unwrap_or_else(|broken| panic!("{order}: {broken}"));
-    assert_eq!((audit.entries, index.first()), (0, None), "{order}: empty at the end");
+    let report = index.check_invariants().unwrap_or_else(|broken| panic!("{order}: {broken}"));
+    assert_eq!((report.entries, index.first()), (0, None), "{order}: empty at the end");
 }
 
 /// `count` different byte strings whose `hash` agrees in its low `bits`.

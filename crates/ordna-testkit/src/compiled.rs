@@ -11,7 +11,7 @@ macro_rules! compiled {
                 crate::model::run,
                 crate::adversarial::run,
                 crate::concurrent::run_owners,
-                crate::concurrent::run_walks,
+                crate::concurrent::run_scans,
                 crate::history::run,
                 crate::memory::run,
             ]

@@ -15,7 +15,7 @@ use crate::random::Random;
 const WRITERS: u64 = 3;
 const READERS: u64 = 1;
 
-/// The least number of rounds of a reader or walker, each beside at least as many of a writer: a
+/// The least number of rounds of a reader or scanner, each beside at least as many of a writer: a
 /// loaded machine may give a thread no time before the test's is up.
 const ROUNDS: u64 = 16;
 
@@ -68,7 +68,7 @@ where
     });
     let reads = reads.into_inner();
     assert!(reads >= ROUNDS, "only {reads} rounds of reads beside the writers");
-    let audit = index.validate().unwrap_or_else(|broken| panic!("{broken}"));
+    let report = index.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
     let expected: HashMap<u64, u64> = contents.into_iter().flatten().collect();
     let mut found = HashMap::new();
     index.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
@@ -76,7 +76,7 @@ where
         ControlFlow::Continue(())
     });
     assert_eq!(found, expected, "final content, {keys} keys");
-    assert_eq!(audit.entries, expected.len());
+    assert_eq!(report.entries, expected.len());
     assert_eq!(index.approximate_len(), expected.len());
 }
 
@@ -180,26 +180,26 @@ fn read_all<K, V>(
     }
 }
 
-/// Every third key stays; writers insert and remove the others. Every walk, in both directions and
+/// Every third key stays; writers insert and remove the others. Every scan, in both directions and
 /// within bounds, must return each staying key once, in order.
 ///
 /// # Panics
-/// If a walk loses, repeats or invents a key.
-pub fn check_walks<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
-    run_walks(&|| new().erase());
+/// If a scan loses, repeats or invents a key.
+pub fn check_scans<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
+    run_scans(&|| new().erase());
 }
 
-pub(crate) fn run_walks<K, V>(new: &dyn Fn() -> Erased<K, V>)
+pub(crate) fn run_scans<K, V>(new: &dyn Fn() -> Erased<K, V>)
 where
     K: TestKey + ?Sized,
     V: TestValue + ?Sized,
 {
     for keys in [24, 900] {
-        walks(&new(), keys);
+        scans(&new(), keys);
     }
 }
 
-fn walks<K, V>(index: &Erased<K, V>, keys: u64)
+fn scans<K, V>(index: &Erased<K, V>, keys: u64)
 where
     K: TestKey + ?Sized,
     V: TestValue + ?Sized,
@@ -211,34 +211,34 @@ where
         let value = V::dress(stamp(*n, 0, 0));
         index.insert(key.borrow(), value.borrow()).expect("within the limits");
     }
-    let (walking, churned) = (AtomicU64::new(2), AtomicU64::new(0));
+    let (scanning, churned) = (AtomicU64::new(2), AtomicU64::new(0));
     let fewest = std::thread::scope(|scope| {
-        let (staying, walking, churned) = (&staying, &walking, &churned);
+        let (staying, scanning, churned) = (&staying, &scanning, &churned);
         for writer in 0..2_u64 {
             scope.spawn(move || {
-                crate::shaken(writer + 1, || churn(index, keys, writer, walking, churned))
+                crate::shaken(writer + 1, || churn(index, keys, writer, scanning, churned))
             });
         }
-        let walkers = [0, 1_u64].map(|walker| {
+        let scanners = [0, 1_u64].map(|scanner| {
             scope.spawn(move || {
-                let _leaves = Leaves(walking);
-                let (mut random, mut rounds) = (Random::new(77 + walker), 0);
+                let _leaves = Leaves(scanning);
+                let (mut random, mut rounds) = (Random::new(77 + scanner), 0);
                 let enough = |rounds: u64| rounds.min(churned.load(Ordering::Relaxed)) >= ROUNDS;
                 while crate::goes_on(end, enough(rounds)) {
-                    crate::shaken(random.next_u64(), || walk(index, keys, staying, &mut random));
+                    crate::shaken(random.next_u64(), || scan(index, keys, staying, &mut random));
                     rounds += 1;
                 }
                 rounds
             })
         });
-        walkers.map(|walker| walker.join().expect("a walker failed")).into_iter().min()
+        scanners.map(|scanner| scanner.join().expect("a walker failed")).into_iter().min()
     });
     let beside = fewest.min(Some(churned.into_inner()));
     assert!(beside >= Some(ROUNDS), "only {beside:?} walks beside the writers");
-    index.validate().unwrap_or_else(|broken| panic!("{broken}"));
+    index.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// Counts a walker out when it ends, with a panic too.
+/// Counts a scanner out when it ends, with a panic too.
 struct Leaves<'a>(&'a AtomicU64);
 
 impl Drop for Leaves<'_> {
@@ -247,19 +247,19 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// Inserts and removes the keys that do not stay, and overwrites those that do, while walkers walk.
+/// Inserts and removes the keys that do not stay, and overwrites those that do, while scanners scan.
 fn churn<K, V>(
     index: &Erased<K, V>,
     keys: u64,
     writer: u64,
-    walking: &AtomicU64,
+    scanning: &AtomicU64,
     rounds: &AtomicU64,
 ) where
     K: TestKey + ?Sized,
     V: TestValue + ?Sized,
 {
     let mut random = Random::new(writer);
-    while walking.load(Ordering::Relaxed) > 0 {
+    while scanning.load(Ordering::Relaxed) > 0 {
         rounds.fetch_add(1, Ordering::Relaxed);
         for _ in 0..64 {
             let n = random.below(keys);
@@ -274,7 +274,7 @@ fn churn<K, V>(
     }
 }
 
-fn walk<K, V>(index: &Erased<K, V>, keys: u64, staying: &[(K::Owned, u64)], random: &mut Random)
+fn scan<K, V>(index: &Erased<K, V>, keys: u64, staying: &[(K::Owned, u64)], random: &mut Random)
 where
     K: TestKey + ?Sized,
     V: TestValue + ?Sized,
@@ -285,30 +285,30 @@ where
     let (low, high): (&K, &K) = (low.borrow(), high.borrow());
     let bounds = (Bound::Included(low), Bound::Excluded(high));
     let way = random.below(4);
-    let mut walked = Vec::new();
+    let mut scanned = Vec::new();
     match way {
         0 | 1 => {
             let direction = if way == 0 { Direction::Ascending } else { Direction::Descending };
             index.visit(bounds.0, bounds.1, direction, |key, value| {
-                walked.push((key.to_owned(), value.word()));
+                scanned.push((key.to_owned(), value.word()));
                 ControlFlow::Continue(())
             });
         }
-        2 => walked.extend(index.range(bounds).map(|(k, v)| (k, v.borrow().word()))),
-        _ => walked.extend(index.range(bounds).rev().map(|(k, v)| (k, v.borrow().word()))),
+        2 => scanned.extend(index.range(bounds).map(|(k, v)| (k, v.borrow().word()))),
+        _ => scanned.extend(index.range(bounds).rev().map(|(k, v)| (k, v.borrow().word()))),
     }
     if way % 2 == 1 {
-        walked.reverse();
+        scanned.reverse();
     }
-    let in_order = walked.windows(2).all(|pair| pair[0].0 < pair[1].0);
-    assert!(in_order, "way {way}: out of order or repeated: {walked:?}");
-    let within = walked.iter().all(|(key, _)| (low..high).contains(&key.borrow()));
-    assert!(within, "way {way}: outside [{low:?}, {high:?}): {walked:?}");
+    let in_order = scanned.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    assert!(in_order, "way {way}: out of order or repeated: {scanned:?}");
+    let within = scanned.iter().all(|(key, _)| (low..high).contains(&key.borrow()));
+    assert!(within, "way {way}: outside [{low:?}, {high:?}): {scanned:?}");
     for (key, n) in staying.iter().filter(|(key, _)| (low..high).contains(&key.borrow())) {
-        let Ok(at) = walked.binary_search_by(|(walked, _)| walked.cmp(key)) else {
-            panic!("way {way}: {key:?} was there all the time, and is missing in {walked:?}")
+        let Ok(at) = scanned.binary_search_by(|(scanned, _)| scanned.cmp(key)) else {
+            panic!("way {way}: {key:?} was there all the time, and is missing in {scanned:?}")
         };
-        let word = walked[at].1;
+        let word = scanned[at].1;
         assert!(is_stamped_for(word, *n), "way {way}: {key:?} holds {word:#x}");
     }
 }

@@ -1,8 +1,8 @@
 //! An index behind a vtable: the suite is compiled once for each kind of keys and values.
 //!
 //! A check that is generic over the index is compiled again for each index, and so is each
-//! operation that the contract derives from `modify` and `walk`. Behind the vtable an index
-//! contributes one `get_with`, one `modify`, one `walk` and one `get_many_with`.
+//! operation that the contract derives from `modify` and `scan`. Behind the vtable an index
+//! contributes one `get_with`, one `modify`, one `scan` and one `get_many_with`.
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ordna_base::index::Bounds;
 use ordna_base::reclaim::Guard;
 use ordna_base::{
-    Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
+    Change, Direction, Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
 
 type KeyOf<K> = <K as ToOwned>::Owned;
@@ -71,7 +71,7 @@ mod object {
             change: &mut dyn FnMut(Option<&V>) -> Change<V::Owned>,
         ) -> Result<(), Error>;
 
-        fn walk(
+        fn scan_with(
             &self,
             bounds: Bounds<'_, K>,
             direction: Direction,
@@ -84,7 +84,7 @@ mod object {
         fn pin(&self) -> Option<Guard<'_>>;
         fn approximate_len(&self) -> usize;
         fn memory_usage(&self) -> MemoryUsage;
-        fn validate(&self) -> Result<Audit, Violation>;
+        fn check_invariants(&self) -> Result<InvariantReport, Violation>;
     }
 
     impl<I: OrderedIndex> Object<I::Key, I::Value> for I {
@@ -100,14 +100,14 @@ mod object {
             OrderedIndex::modify(self, key, change)
         }
 
-        fn walk(
+        fn scan_with(
             &self,
             bounds: Bounds<'_, I::Key>,
             direction: Direction,
             limit: usize,
             visit: &mut dyn FnMut(&I::Key, &I::Value) -> ControlFlow<()>,
         ) {
-            OrderedIndex::walk(self, bounds, direction, limit, visit);
+            OrderedIndex::scan_with(self, bounds, direction, limit, visit);
         }
 
         fn get_many_with(&self, keys: &[&I::Key], each: &mut dyn FnMut(usize, Option<&I::Value>)) {
@@ -126,8 +126,8 @@ mod object {
             OrderedIndex::memory_usage(self)
         }
 
-        fn validate(&self) -> Result<Audit, Violation> {
-            OrderedIndex::validate(self)
+        fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+            OrderedIndex::check_invariants(self)
         }
     }
 
@@ -191,14 +191,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Derived<'_, K, V> {
         })
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         bounds: Bounds<'_, K>,
         direction: Direction,
         limit: usize,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.0.walk(bounds, direction, limit, &mut visit);
+        self.0.scan_with(bounds, direction, limit, &mut visit);
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
@@ -206,7 +206,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Derived<'_, K, V> {
         self.0.get_many_with(&keys, &mut each);
     }
 
-    crate::forward!(self, self.0; pin, approximate_len, memory_usage, validate);
+    crate::forward!(self, self.0; pin, approximate_len, memory_usage, check_invariants);
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Erased<K, V> {
@@ -219,8 +219,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Erased<K, V> {
     type Key = K;
     type Value = V;
 
-    crate::forward!(self, self.derived(); get_with, modify, walk, get_many_with);
-    crate::forward!(self, self.required; pin, approximate_len, memory_usage, validate);
+    crate::forward!(self, self.derived(); get_with, modify, scan_with, get_many_with);
+    crate::forward!(self, self.required; pin, approximate_len, memory_usage, check_invariants);
 
     fn get(&self, key: &K) -> Option<V::Owned> {
         match &self.overrides {

@@ -21,15 +21,15 @@ macro_rules! forward {
             $inner.modify(key, change)
         }
     };
-    (@walk $self:ident $inner:expr) => {
-        fn walk(
+    (@scan_with $self:ident $inner:expr) => {
+        fn scan_with(
             &$self,
             bounds: ordna_base::index::Bounds<'_, Self::Key>,
             direction: ordna_base::Direction,
             limit: usize,
             visit: impl FnMut(&Self::Key, &Self::Value) -> std::ops::ControlFlow<()>,
         ) {
-            $inner.walk(bounds, direction, limit, visit);
+            $inner.scan_with(bounds, direction, limit, visit);
         }
     };
     (@get_many_with $self:ident $inner:expr) => {
@@ -56,9 +56,9 @@ macro_rules! forward {
             $inner.memory_usage()
         }
     };
-    (@validate $self:ident $inner:expr) => {
-        fn validate(&$self) -> Result<ordna_base::Audit, ordna_base::Violation> {
-            $inner.validate()
+    (@check_invariants $self:ident $inner:expr) => {
+        fn check_invariants(&$self) -> Result<ordna_base::InvariantReport, ordna_base::Violation> {
+            $inner.check_invariants()
         }
     };
 }

@@ -156,7 +156,7 @@ where
             }
         }
         _ => {
-            // A walk over the one key sees its state too, at some moment of the call.
+            // A scan over the one key sees its state too, at some moment of the call.
             let found = index.ceiling(key).filter(|(found, _)| *found == K::number(number));
             let saw = found.map(|(_, value)| plain(value));
             (saw, saw)
@@ -197,7 +197,7 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
             "no order explains this history (seed {seed}): {}",
             to_json(&history)
         );
-        index.validate().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        index.check_invariants().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
         overlapping += u64::from(has_overlap(&history));
         seed += 1;
     }

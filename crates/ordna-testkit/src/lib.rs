@@ -16,7 +16,7 @@
 //! | `state_machine` | every operation answers as the oracle does, on random sequences | [`model`] |
 //! | `adversarial_keys` | keys built to break trees, hashes and tags, in several orders | [`adversarial`] |
 //! | `concurrent_owners` | with writers on disjoint keys, the final content is exact | [`concurrent`] |
-//! | `concurrent_walks` | keys present throughout are returned once, in order, in bounds | [`concurrent`] |
+//! | `concurrent_scans` | keys present throughout are returned once, in order, in bounds | [`concurrent`] |
 //! | `linearizable` | recorded histories on hot keys, checked per key | [`history`] |
 //! | `memory_returns` | insert/remove cycles stay at the first cycle's memory; a drop frees all | [`memory`] |
 //!
@@ -117,7 +117,7 @@ macro_rules! contract {
             state_machine: model::check,
             adversarial_keys: adversarial::check,
             concurrent_owners: concurrent::check_owners,
-            concurrent_walks: concurrent::check_walks,
+            concurrent_scans: concurrent::check_scans,
             linearizable: history::check
         );
     };

@@ -94,7 +94,7 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
     );
     let said = index.memory_usage().total() as i64;
     assert!(said >= 0, "memory_usage of an empty index: {said}");
-    index.validate().unwrap_or_else(|broken| panic!("{broken}"));
+    index.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
     drop((index, after, full));
     assert_eq!(live_here() - before, 0, "bytes alive after the drop");
 }

@@ -106,9 +106,10 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
                 let (got, expected) = (apply(&index, op), apply(&oracle, op));
                 prop_assert_eq!(got, expected, "step {}: {:?}", step, op);
             }
-            let audit =
-                index.validate().map_err(|broken| TestCaseError::fail(broken.to_string()))?;
-            prop_assert_eq!(audit.entries, oracle.approximate_len());
+            let report = index
+                .check_invariants()
+                .map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+            prop_assert_eq!(report.entries, oracle.approximate_len());
             prop_assert_eq!(index.approximate_len(), oracle.approximate_len());
             Ok(())
         })

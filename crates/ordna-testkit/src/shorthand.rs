@@ -32,19 +32,19 @@ pub trait Shorthand: OrderedIndex {
         values
     }
 
-    /// The entries that one walk of the whole index returns.
-    fn walked(&self, direction: Direction) -> Vec<(KeyOf<Self>, ValueOf<Self>)> {
-        let mut walked = Vec::new();
+    /// The entries that one scan of the whole index returns.
+    fn scanned(&self, direction: Direction) -> Vec<(KeyOf<Self>, ValueOf<Self>)> {
+        let mut scanned = Vec::new();
         self.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
-            walked.push((key.to_owned(), value.to_owned()));
+            scanned.push((key.to_owned(), value.to_owned()));
             ControlFlow::Continue(())
         });
-        walked
+        scanned
     }
 
-    /// The keys that one walk of the whole index returns.
-    fn walked_keys(&self, direction: Direction) -> Vec<KeyOf<Self>> {
-        self.walked(direction).into_iter().map(|(key, _)| key).collect()
+    /// The keys that one scan of the whole index returns.
+    fn scanned_keys(&self, direction: Direction) -> Vec<KeyOf<Self>> {
+        self.scanned(direction).into_iter().map(|(key, _)| key).collect()
     }
 }
 

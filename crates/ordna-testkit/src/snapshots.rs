@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ordna_base::index::{Range, Source};
 use ordna_base::index::{ReadSnapshot, Versioned};
-use ordna_base::{Audit, Change, Direction, Error, OrderedIndex, Violation};
+use ordna_base::{Change, Direction, Error, InvariantReport, OrderedIndex, Violation};
 use proptest::prelude::{TestCaseError, prop_assert_eq};
 
 use crate::memory::live_everywhere;
@@ -60,26 +60,26 @@ impl<I: Versioned> OrderedIndex for Snapped<I> {
         Ok(())
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        self.index.validate()?;
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        self.index.check_invariants()?;
         self.live.lock().unwrap().clear();
         check_settled(&self.index)
     }
 
-    crate::forward!(self, &self.index; get_with, walk, get_many_with, pin);
+    crate::forward!(self, &self.index; get_with, scan_with, get_many_with, pin);
     crate::forward!(self, &self.index; approximate_len, memory_usage);
 }
 
 /// Collects and audits an index of which no snapshot lives: nothing but its entries is left.
-fn check_settled<I: Versioned>(index: &I) -> Result<Audit, Violation> {
+fn check_settled<I: Versioned>(index: &I) -> Result<InvariantReport, Violation> {
     index.collect_garbage();
-    let audit = index.validate()?;
+    let report = index.check_invariants()?;
     let (dead, entries) = (index.garbage().0, index.approximate_len());
-    if dead > 0 || audit.entries != entries {
-        let text = format!("no snapshot lives, {dead} dead versions do: {audit:?} of {entries}");
+    if dead > 0 || report.entries != entries {
+        let text = format!("no snapshot lives, {dead} dead versions do: {report:?} of {entries}");
         return Err(Violation(text));
     }
-    Ok(audit)
+    Ok(report)
 }
 
 /// Ends the other threads when this one ends, by a panic too.
@@ -210,12 +210,12 @@ pub fn check_reads<S>(
 where
     S: ReadSnapshot<Key: ToOwned<Owned: Debug>, Value: ToOwned<Owned: Debug>>,
 {
-    let mut walked = Vec::new();
+    let mut scanned = Vec::new();
     snapshot.visit_all(Direction::Ascending, |key, value| {
-        walked.push((key.to_owned(), value.to_owned()));
+        scanned.push((key.to_owned(), value.to_owned()));
         ControlFlow::Continue(())
     });
-    prop_assert_eq!(&walked, &entries, "ascending");
+    prop_assert_eq!(&scanned, &entries, "ascending");
     let mut back: Vec<_> = Range::new(snapshot, Bound::Unbounded, Bound::Unbounded).rev().collect();
     back.reverse();
     prop_assert_eq!(&back, &entries, "descending");

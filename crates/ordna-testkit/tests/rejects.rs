@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ordna_base::Locked;
 use ordna_base::reclaim::Guard;
-use ordna_base::{Audit, Change, Direction, Error, OrderedIndex, Violation};
+use ordna_base::{Change, Direction, Error, InvariantReport, OrderedIndex, Violation};
 use ordna_testkit::{adversarial, concurrent, history, memory, model};
 
 #[global_allocator]
@@ -18,11 +18,11 @@ enum Wrong {
     Nowhere,
     /// Drops the insert of some keys.
     LosesInserts,
-    /// Returns each tenth entry of a walk twice.
-    RepeatsInWalks,
-    /// Leaves out each tenth entry of a walk.
-    SkipsInWalks,
-    /// Walks include an excluded upper bound.
+    /// Returns each tenth entry of a scan twice.
+    RepeatsInScans,
+    /// Leaves out each tenth entry of a scan.
+    SkipsInScans,
+    /// Scans include an excluded upper bound.
     IgnoresBounds,
     /// Reads, decides and writes in separate steps.
     NotAtomic,
@@ -74,7 +74,7 @@ impl OrderedIndex for Broken {
         }
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): ordna_base::index::Bounds<'_, u64>,
         direction: Direction,
@@ -89,8 +89,8 @@ impl OrderedIndex for Broken {
         self.inner.visit(lower, upper, direction, |key, value| {
             count += 1;
             match self.wrong {
-                Wrong::SkipsInWalks if count % 10 == 0 => return ControlFlow::Continue(()),
-                Wrong::RepeatsInWalks if count % 10 == 0 => visit(key, value)?,
+                Wrong::SkipsInScans if count % 10 == 0 => return ControlFlow::Continue(()),
+                Wrong::RepeatsInScans if count % 10 == 0 => visit(key, value)?,
                 _ => {}
             }
             visit(key, value)
@@ -101,11 +101,11 @@ impl OrderedIndex for Broken {
         None
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         if self.wrong == Wrong::Invalid {
             return Err(Violation("a link is out of order".to_owned()));
         }
-        self.inner.validate()
+        self.inner.check_invariants()
     }
 }
 
@@ -118,7 +118,7 @@ fn new(wrong: Wrong) -> Broken {
 const MODEL: Check = |wrong| model::check(|| new(wrong));
 const KEYS: Check = |wrong| adversarial::check(|| new(wrong));
 const OWNERS: Check = |wrong| concurrent::check_owners(|| new(wrong));
-const WALKS: Check = |wrong| concurrent::check_walks(|| new(wrong));
+const WALKS: Check = |wrong| concurrent::check_scans(|| new(wrong));
 const HISTORY: Check = |wrong| history::check(|| new(wrong));
 const MEMORY: Check = |wrong| memory::check(|| new(wrong));
 
@@ -138,8 +138,8 @@ fn the_control_passes_every_check() {
 fn each_fault_fails_the_checks_that_are_there_for_it() {
     for (wrong, checks) in [
         (Wrong::LosesInserts, &[MODEL, KEYS, OWNERS][..]),
-        (Wrong::RepeatsInWalks, &[MODEL, KEYS, WALKS]),
-        (Wrong::SkipsInWalks, &[MODEL, KEYS, WALKS]),
+        (Wrong::RepeatsInScans, &[MODEL, KEYS, WALKS]),
+        (Wrong::SkipsInScans, &[MODEL, KEYS, WALKS]),
         (Wrong::IgnoresBounds, &[MODEL, KEYS, WALKS]),
         (Wrong::NotAtomic, &[HISTORY]),
         (Wrong::Leaks, &[MEMORY]),

@@ -1,7 +1,7 @@
 //! An ordered, in-memory key-value store for many cores, to embed.
 //!
 //! [`Store`] implements the contract [`OrderedIndex`]: point operations that are linearizable,
-//! ordered walks in both directions, batches, and an audit of its own structure. It is generic over
+//! ordered scans in both directions, batches, and an audit of its own structure. It is generic over
 //! the kind of its keys and values: native `u64`, or byte strings of any content. A [`Snapshot`] is
 //! the state of one moment, at no cost for its size.
 //!
@@ -39,8 +39,8 @@ pub mod typed;
 #[doc(hidden)]
 pub use ordna_base::checksum;
 pub use ordna_base::{
-    Audit, Change, Direction, Entries, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
-    entries, index, key, reclaim, sync, tuple, value,
+    Change, Direction, Entries, Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value,
+    Violation, entries, index, key, reclaim, sync, tuple, value,
 };
 /// Derives tuple keys: a struct whose fields are ordered one after the other.
 ///

@@ -6,7 +6,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use loom::thread;
-use ordna::store::terms::Terms;
+use ordna::store::epochs::Terms;
 use ordna_base::sync::explore;
 
 /// What a write leaves: the term it was written in, in two places.

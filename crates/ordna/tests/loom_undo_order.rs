@@ -78,20 +78,20 @@ impl Shared {
         drop(lock);
     }
 
-    /// One try of a read at a snapshot, of the key or by a walk; `None` if it has to be repeated.
-    fn read(&self, snapshot: u64, walks: bool) -> Option<u64> {
+    /// One try of a read at a snapshot, of the key or by a scan; `None` if it has to be repeated.
+    fn read(&self, snapshot: u64, scans: bool) -> Option<u64> {
         let lock = &self.leaf.header().lock;
         let version = lock.try_read().unwrap()?;
         let reading = Reading(Some((lock, version)));
         let mut found = Lookup::Slot;
-        let at_image = walks
+        let at_image = scans
             && self.log.whole_at(self.leaf, snapshot, reading, |image| {
                 found = Lookup::Old(image.state_of(KEY));
             });
         let word = self.leaf.word(self.slot);
         let found = if at_image {
             found
-        } else if walks {
+        } else if scans {
             let mut old = Vec::new();
             let slots = [KEY, OTHER];
             let whole = self.log.append_above(self.leaf, snapshot, reading, &slots, &mut old);
@@ -114,12 +114,12 @@ impl Shared {
 /// Reads at each of the snapshots beside `write`, and once more behind it.
 fn model(terms: u64, snapshots: &[u64], write: fn(&Shared)) {
     let reads = snapshots.iter().flat_map(|snapshot| [(*snapshot, false), (*snapshot, true)]);
-    for (snapshot, walks) in reads {
+    for (snapshot, scans) in reads {
         explore(Some(3), move || {
             let shared = Shared::new(terms);
             let reader = {
                 let shared = shared.clone();
-                thread::spawn(move || shared.read(snapshot, walks))
+                thread::spawn(move || shared.read(snapshot, scans))
             };
             // In this order: loom tries a store before a load that it has seen behind it, and not
             // the other way round if the writer loads the word first.
@@ -127,7 +127,7 @@ fn model(terms: u64, snapshots: &[u64], write: fn(&Shared)) {
             if let Some(word) = reader.join().unwrap() {
                 assert_eq!(word, 10 * snapshot, "beside the writer");
             }
-            assert_eq!(shared.read(snapshot, walks), Some(10 * snapshot), "behind the writer");
+            assert_eq!(shared.read(snapshot, scans), Some(10 * snapshot), "behind the writer");
         });
     }
 }

@@ -159,8 +159,8 @@ fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
     println!("{taken} snapshots, read again {read_again} times, up to round {:?}", look(&ended));
     alive.lock().unwrap_or_else(PoisonError::into_inner).clear();
     store.collect_garbage();
-    let audit = store.validate().unwrap();
-    assert_eq!((audit.entries, store.statistics().dead), (store.statistics().items, 0));
+    let report = store.check_invariants().unwrap();
+    assert_eq!((report.entries, store.statistics().dead), (store.statistics().items, 0));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub fn measure(bytes: usize) -> Dram {
     for at in 0..lines {
         table[order[at] as usize] = Line(order[(at + 1) % lines]);
     }
-    // The dependent walk takes the first `steps` lines of the cycle, the 16 chains share others:
+    // The dependent scan takes the first `steps` lines of the cycle, the 16 chains share others:
     // none finds what another brought to the caches.
     let steps = (lines / 2).min(2_000_000);
     let first = order[0];

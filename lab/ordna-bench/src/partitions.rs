@@ -42,7 +42,7 @@ impl<I: OrderedIndex<Value = u64>> Session<I::Key> for &Partitions<I> {
         let bounds = (Bound::Included(from), Bound::Unbounded);
         let mut entries = Vec::new();
         for index in &self.0 {
-            index.walk(bounds, Direction::Ascending, limit, |key, value| {
+            index.scan_with(bounds, Direction::Ascending, limit, |key, value| {
                 entries.push((key.to_owned(), *value));
                 ControlFlow::Continue(())
             });

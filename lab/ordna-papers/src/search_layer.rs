@@ -7,7 +7,7 @@
 //! storing a copy. Any number of threads call [`SearchLayer::jump`] at any time. One thread at a
 //! time calls [`SearchLayer::apply`] and [`SearchLayer::publish`], which ends a run of steps. A
 //! jump returns any address that the layer holds at some moment of the call, or none; the operation
-//! then walks the list from that node. The distance decides the operation's cost, never its result.
+//! then scans the list from that node. The distance decides the operation's cost, never its result.
 //!
 //! Layers: [`ArtLayer`](crate::hydralist::layer::ArtLayer), the default,
 //! [`LockedLayer`](crate::hydralist::layer::LockedLayer), and Wormhole's table,
@@ -77,7 +77,7 @@ pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
     ///
     /// # Errors
     /// The first invariant that is broken.
-    fn audit(&self) -> Result<(), String> {
+    fn check_invariants(&self) -> Result<(), String> {
         Ok(())
     }
 }

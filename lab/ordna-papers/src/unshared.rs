@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage};
+use ordna_base::index::{Change, Direction, InvariantReport, MemoryUsage};
 use ordna_base::{Error, Key, Value, Violation};
 
 /// An ordered map for one thread: changes take `&mut self`, and its types are not `Sync`.
@@ -41,7 +41,7 @@ pub trait Unshared {
 
     fn memory_usage(&self) -> MemoryUsage;
 
-    fn validate(&self) -> Result<Audit, Violation>;
+    fn check_invariants(&self) -> Result<InvariantReport, Violation>;
 
     fn is_empty(&self) -> bool {
         self.len() == 0

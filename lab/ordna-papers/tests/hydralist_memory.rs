@@ -38,7 +38,7 @@ fn check<L: SearchLayer<[u8]>>() {
         for n in 0..KEYS {
             assert!(index.remove(&n.to_be_bytes()).is_some());
         }
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         full
     };
     let options = Options { topology: Topology::declared(2), ..Options::default() };
@@ -71,7 +71,7 @@ fn check_slabs() {
         for n in 0..KEYS {
             assert_eq!(index.remove(&key(n)), Some(n));
         }
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         full
     };
     let index = HydraList::new();

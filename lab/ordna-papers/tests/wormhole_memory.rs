@@ -28,7 +28,7 @@ fn check<K: Key + ?Sized>(keys: u64, key: impl Fn(u64) -> K::Owned) {
         for n in 0..keys {
             assert_eq!(index.remove(key(n).borrow()), Some(n));
         }
-        assert_eq!(index.validate().unwrap().nodes, 1);
+        assert_eq!(index.check_invariants().unwrap().nodes, 1);
     }
     // Leaves that are merged and not freed yet keep slabs: then the index has to say so.
     let empty = live_everywhere() - before;

@@ -40,7 +40,7 @@ impl MemoryUsage {
 
 /// The counts of an audit that found nothing broken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Audit {
+pub struct InvariantReport {
     /// Live entries.
     pub entries: usize,
     /// Nodes of all sorts, live and awaiting unlinking.
@@ -51,10 +51,10 @@ pub struct Audit {
 ///
 /// # Consistency
 /// Point operations ([`get`](Self::get), [`insert`](Self::insert), [`remove`](Self::remove), …) are
-/// linearizable. Walks ([`visit`](Self::visit), [`range`](Self::range), [`floor`](Self::floor), …)
+/// linearizable. Scans ([`visit`](Self::visit), [`range`](Self::range), [`floor`](Self::floor), …)
 /// are *live*: they return, in order and at most once, every key that is present for the whole
-/// walk, and nothing outside the bounds; a key that comes or goes meanwhile may or may not appear,
-/// and each value returned was the key's value at some moment of the walk. Batches
+/// scan, and nothing outside the bounds; a key that comes or goes meanwhile may or may not appear,
+/// and each value returned was the key's value at some moment of the scan. Batches
 /// ([`get_many`](Self::get_many), …) are as many single operations, each linearizable by itself.
 ///
 /// # Limits
@@ -62,7 +62,7 @@ pub struct Audit {
 /// typed error and changes nothing; a read finds nothing.
 ///
 /// # Implementing
-/// Required are one read, one read-modify-write and one walk; the rest follows from them, and an
+/// Required are one read, one read-modify-write and one scan; the rest follows from them, and an
 /// index overrides what it can do faster.
 pub trait OrderedIndex: Send + Sync {
     /// `u64` or `[u8]`.
@@ -89,13 +89,13 @@ pub trait OrderedIndex: Send + Sync {
         T: Borrow<Self::Value>,
         F: FnMut(Option<&Self::Value>) -> Change<T>;
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks: what all walks
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks: what all scans
     /// of the contract stand on. Callers use [`visit`](Self::visit), [`collect`](Self::collect) or
     /// [`range`](Self::range).
     ///
     /// The bounds do not cross, and `limit` is not zero. `visit` breaks after `limit` entries at
     /// the latest: the index need not fetch more than that ahead.
-    fn walk(
+    fn scan_with(
         &self,
         bounds: Bounds<'_, Self::Key>,
         direction: Direction,
@@ -119,7 +119,7 @@ pub trait OrderedIndex: Send + Sync {
     ///
     /// # Errors
     /// The first invariant found broken.
-    fn validate(&self) -> Result<Audit, Violation>;
+    fn check_invariants(&self) -> Result<InvariantReport, Violation>;
 
     /// The value of `key`, copied.
     fn get(&self, key: &Self::Key) -> Option<<Self::Value as ToOwned>::Owned> {
@@ -294,7 +294,7 @@ pub trait OrderedIndex: Send + Sync {
         for (at, ((lower, upper), limit)) in ranges.iter().enumerate() {
             let mut left = *limit;
             if left > 0 && !bounds_cross(*lower, *upper) {
-                self.walk((*lower, *upper), Direction::Ascending, *limit, |key, value| {
+                self.scan_with((*lower, *upper), Direction::Ascending, *limit, |key, value| {
                     each(at, key, value);
                     left -= 1;
                     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -335,7 +335,7 @@ pub trait OrderedIndex: Send + Sync {
         visit: impl FnMut(&Self::Key, &Self::Value) -> ControlFlow<()>,
     ) {
         if !bounds_cross(lower, upper) {
-            self.walk((lower, upper), direction, usize::MAX, visit);
+            self.scan_with((lower, upper), direction, usize::MAX, visit);
         }
     }
 
@@ -348,7 +348,7 @@ pub trait OrderedIndex: Send + Sync {
     ) -> Option<Owned<Self>> {
         let mut found = None;
         if !bounds_cross(lower, upper) {
-            self.walk((lower, upper), direction, 1, |key, value| {
+            self.scan_with((lower, upper), direction, 1, |key, value| {
                 found = Some((key.to_owned(), value.to_owned()));
                 ControlFlow::Break(())
             });
@@ -379,7 +379,7 @@ pub trait OrderedIndex: Send + Sync {
     ) -> usize {
         let mut left = limit;
         if left > 0 && !bounds_cross(lower, upper) {
-            self.walk((lower, upper), direction, limit, |key, value| {
+            self.scan_with((lower, upper), direction, limit, |key, value| {
                 out.push(key, value);
                 left -= 1;
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

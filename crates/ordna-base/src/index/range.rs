@@ -1,7 +1,7 @@
 //! The double-ended iterator over any index.
 //!
 //! Reads ahead in chunks that double from 16 to 1,024 entries, and resumes each side by the last
-//! key it returned. So it holds nothing of the index between calls; each chunk is one live walk,
+//! key it returned. So it holds nothing of the index between calls; each chunk is one live scan,
 //! and the whole is one too: every chunk covers exactly the keys beyond the last one returned.
 
 use std::borrow::Borrow;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordna::backup::BackupOptions;
+use ordna::durability::BackupOptions;
 use ordna::tuple::Value;
 use ordna_secondary::*;
 

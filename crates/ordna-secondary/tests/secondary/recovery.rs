@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordna::backup::BackupOptions;
+use ordna::durability::BackupOptions;
 use ordna_secondary::*;
 
 use crate::common::{Documents, World, directory, entries, int};

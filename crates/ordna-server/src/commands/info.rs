@@ -197,7 +197,7 @@ fn stats(facts: &Facts<'_>) -> String {
 fn snapshots(facts: &Facts<'_>) -> String {
     let (state, counts) = (facts.state, &facts.counts);
     let (scans, leases_ended) = state.cursors.leases();
-    let (walks, walk_age) = state.walks.count();
+    let (long_scans, scan_age) = state.scans.count();
     let ages = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs());
     lines(&[
         ("snapshots_held", &state.snapshots.list().len()),
@@ -205,9 +205,9 @@ fn snapshots(facts: &Facts<'_>) -> String {
         ("scan_leases_ended", &leases_ended),
         ("snapshots_alive", &counts.snapshots.len()),
         ("oldest_snapshot_seconds", &ages.max().unwrap_or(0)),
-        ("walks_under_way", &walks),
-        ("oldest_walk_seconds", &walk_age.as_secs()),
-        ("walks_reading", &counts.walks),
+        ("walks_under_way", &long_scans),
+        ("oldest_walk_seconds", &scan_age.as_secs()),
+        ("walks_reading", &counts.scans),
         ("versions", &counts.versions),
         ("dead_versions", &counts.dead),
         ("collected_versions", &counts.collected),

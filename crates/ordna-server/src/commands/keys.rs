@@ -14,7 +14,7 @@ use crate::command::{
 };
 use crate::cursors::Recalled;
 use crate::glob::{self, Pattern};
-use crate::long_walk::{Form, Purpose, Walk};
+use crate::long_scan::{Form, Purpose, Scan};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
@@ -120,7 +120,7 @@ fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = span_of(arguments.get(1));
     let pattern = Arc::new(Pattern::new(arguments.get(1)));
-    Ok(Outcome::Walk(Box::new(Walk::new(
+    Ok(Outcome::Scan(Box::new(Scan::new(
         lower,
         upper,
         Purpose::Matching { pattern: Some(pattern), kind: None },
@@ -174,9 +174,9 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     // Of an unknown type there are no keys.
     let pattern = (kind != Some(None)).then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
     let purpose = Purpose::Matching { pattern, kind: kind.flatten() };
-    let mut walk = Walk::new(lower, upper, purpose);
-    walk.limit = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    walk.form = Form::Scan(None);
+    let mut scan = Scan::new(lower, upper, purpose);
+    scan.limit = usize::try_from(count).unwrap_or(MOST).min(MOST);
+    scan.form = Form::Scan(None);
     if cursor != 0 {
         match context.state.cursors.recall(cursor) {
             Recalled::Position(_, None) if stable => {
@@ -185,9 +185,9 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 ));
             }
             Recalled::Position(position, snapshot) => {
-                walk.lower = Bound::Excluded(position.key.clone());
-                walk.snapshot = snapshot;
-                walk.form = Form::Scan(Some(position));
+                scan.lower = Bound::Excluded(position.key.clone());
+                scan.snapshot = snapshot;
+                scan.form = Form::Scan(Some(position));
             }
             Recalled::Flushed => {
                 out.array(2);
@@ -202,7 +202,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             }
         }
     }
-    Ok(Outcome::Walk(Box::new(walk)))
+    Ok(Outcome::Scan(Box::new(scan)))
 }
 
 /// A random number, good enough to choose a key.

@@ -6,7 +6,7 @@ use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
 use crate::command::{Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX};
-use crate::long_walk::{Form, Purpose, Walk, key_of_token};
+use crate::long_scan::{Form, Purpose, Scan, key_of_token};
 use crate::reply::Replies;
 use crate::request::{Arguments, number};
 use crate::spec::NO_KEY;
@@ -199,13 +199,13 @@ impl Options {
         Ok(options)
     }
 
-    fn walk(self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Walk {
-        let mut walk = Walk::new(lower, upper, Purpose::Return { values: !self.only_keys });
+    fn scan_with(self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Scan {
+        let mut scan = Scan::new(lower, upper, Purpose::Return { values: !self.only_keys });
         if self.reverse {
-            walk.direction = Direction::Descending;
+            scan.direction = Direction::Descending;
         }
-        (walk.skip, walk.limit) = self.limit.unwrap_or((0, usize::MAX));
-        walk
+        (scan.skip, scan.limit) = self.limit.unwrap_or((0, usize::MAX));
+        scan
     }
 }
 
@@ -233,23 +233,23 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
     })
 }
 
-/// The walk that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from`
+/// The scan that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from`
 /// on, asks for.
-pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<Walk> {
+pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<Scan> {
     let options = Options::read(arguments, from + 2)?;
     let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1), options.reverse)?;
-    Ok(options.walk(lower, upper))
+    Ok(options.scan_with(lower, upper))
 }
 
 fn range(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    Ok(Outcome::Walk(Box::new(range_of(arguments, 1)?)))
+    Ok(Outcome::Scan(Box::new(range_of(arguments, 1)?)))
 }
 
 fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let prefix = arguments.get(1);
     let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
     let options = Options::read(arguments, 2)?;
-    Ok(Outcome::Walk(Box::new(options.walk(Bound::Included(prefix.to_vec()), upper))))
+    Ok(Outcome::Scan(Box::new(options.scan_with(Bound::Included(prefix.to_vec()), upper))))
 }
 
 /// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for
@@ -286,14 +286,14 @@ fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
         }
     }
     options.limit = Some((0, count));
-    let mut walk = options.walk(lower, upper);
-    walk.form = Form::Token;
-    Ok(Outcome::Walk(Box::new(walk)))
+    let mut scan = options.scan_with(lower, upper);
+    scan.form = Form::Token;
+    Ok(Outcome::Scan(Box::new(scan)))
 }
 
 fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
-    Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Count))))
+    Ok(Outcome::Scan(Box::new(Scan::new(lower, upper, Purpose::Count))))
 }
 
 /// `ORDNA.RANK key`, in the state of one moment.
@@ -317,5 +317,5 @@ fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) ->
 
 fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
-    Ok(Outcome::Walk(Box::new(Walk::new(lower, upper, Purpose::Delete))))
+    Ok(Outcome::Scan(Box::new(Scan::new(lower, upper, Purpose::Delete))))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ordna::backup::Sync;
+use ordna::durability::SyncPolicy;
 
 use crate::command::{ADMIN, Command, Context, Outcome, Result, SYNTAX, TELL, ok};
 use crate::durable::{NO_DIRECTORY, save, save_in_background};
@@ -128,8 +128,8 @@ pub fn section(state: &State, keys: &Keyspace) -> String {
     line("aof_current_size", told.since_backup.to_string());
     line("aof_buffer_length", (told.appended - told.synced.min(told.appended)).to_string());
     let policy = match told.sync {
-        Sync::Always => "always",
-        Sync::Never => "no",
+        SyncPolicy::Always => "always",
+        SyncPolicy::Never => "no",
         _ => "everysec",
     };
     line("ordna_log", policy.to_owned());

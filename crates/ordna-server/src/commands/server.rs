@@ -1,7 +1,7 @@
 //! Commands on the server: CONFIG, MEMORY, SHUTDOWN, TIME, …
 
 use ordna::OrderedIndex;
-use ordna::backup::Sync;
+use ordna::durability::SyncPolicy;
 
 use super::info::human;
 use crate::command::{
@@ -47,8 +47,8 @@ fn settings(state: &State) -> Vec<(&'static str, String)> {
     let config = &state.config;
     let data = state.persistence.as_ref().map(|persistence| &persistence.data);
     let policy = match data.map(|data| data.log) {
-        Some(Sync::Always) => "always",
-        Some(Sync::Never) => "no",
+        Some(SyncPolicy::Always) => "always",
+        Some(SyncPolicy::Never) => "no",
         _ => "everysec",
     };
     let mut all = vec![

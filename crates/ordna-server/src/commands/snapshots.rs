@@ -36,9 +36,9 @@ fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         }),
         ("range", -5, |context, arguments, _| {
             let snapshot = held(context, arguments)?;
-            let mut walk = range_of(arguments, 3)?;
-            walk.snapshot = Some(snapshot);
-            Ok(Outcome::Walk(Box::new(walk)))
+            let mut scan = range_of(arguments, 3)?;
+            scan.snapshot = Some(snapshot);
+            Ok(Outcome::Scan(Box::new(scan)))
         }),
         ("drop", 3, |context, arguments, out| {
             let ended = context.state.snapshots.end(id(arguments)?);

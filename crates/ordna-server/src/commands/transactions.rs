@@ -166,8 +166,8 @@ fn execute_queued<'a>(
     }
     let too_large = || "ERR the reply would exceed the limit of replies; ask for less".to_owned();
     match context.call(number, arguments, out) {
-        Outcome::Walk(mut walk) => {
-            while !walk.step(context.state, Some(&context.keys), out)? {
+        Outcome::Scan(mut scan) => {
+            while !scan.step(context.state, Some(&context.keys), out)? {
                 if out.bytes.len() > end {
                     return Err(too_large());
                 }

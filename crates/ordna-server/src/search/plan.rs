@@ -1,4 +1,4 @@
-//! How a query is answered: which index is walked, and which documents pass.
+//! How a query is answered: which index is scanned, and which documents pass.
 //!
 //! # Consistency
 //! The candidates come from a cut of the indexes that holds everything written before the query

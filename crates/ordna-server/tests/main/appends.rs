@@ -1,4 +1,4 @@
-//! Strings that grow, and the end of a server with walks under way.
+//! Strings that grow, and the end of a server with scans under way.
 
 use std::time::{Duration, Instant};
 
@@ -61,9 +61,9 @@ fn writes_at_the_end_of_a_long_value_cost_what_they_write() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// The server ends soon though clients walk over everything, match patterns, and do not read.
+/// The server ends soon though clients scan over everything, match patterns, and do not read.
 #[test]
-fn the_end_does_not_wait_for_walks() {
+fn the_end_does_not_wait_for_scans() {
     let mut server = start(Config::default());
     let mut client = Client::new(server.address);
     for from in (0..200_000).step_by(1000) {
@@ -73,14 +73,14 @@ fn the_end_does_not_wait_for_walks() {
     }
     let pattern = format!("KEYS *[{}", "x".repeat(100_000));
     let lines = [pattern.as_str(), "ORDNA.RANGE - +", "ORDNA.COUNT - +", "KEYS *9*9*9*9*x"];
-    let walkers: Vec<Client> = (0..12)
+    let scanners: Vec<Client> = (0..12)
         .map(|at| {
-            let mut walker = Client::new(server.address);
-            // Over and over: some walk is under way at any time.
+            let mut scanner = Client::new(server.address);
+            // Over and over: some scan is under way at any time.
             let one = request(&lines[at % 4].split(' ').map(str::as_bytes).collect::<Vec<_>>());
             let times = if at % 4 == 0 { 4 } else { 200 };
-            walker.send(&one.repeat(times));
-            walker
+            scanner.send(&one.repeat(times));
+            scanner
         })
         .collect();
     std::thread::sleep(Duration::from_millis(200));
@@ -88,5 +88,5 @@ fn the_end_does_not_wait_for_walks() {
     server.stop();
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
-    drop(walkers);
+    drop(scanners);
 }

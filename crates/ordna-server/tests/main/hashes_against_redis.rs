@@ -201,7 +201,7 @@ fn a_hash_has_a_limit_and_a_refused_write_leaves_it() {
 }
 
 #[test]
-fn walks_show_hashes_without_a_value_and_scans_find_them_by_type() {
+fn scans_show_hashes_without_a_value_and_scans_find_them_by_type() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
     client.say("HSET a f v");

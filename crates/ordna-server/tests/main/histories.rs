@@ -1,5 +1,5 @@
 //! Histories of several clients over the wire, checked for linearizability as a whole: single keys,
-//! MGET, MULTI, neighbours, DEL of several keys, walks and scans.
+//! MGET, MULTI, neighbours, DEL of several keys, scans and scans.
 //!
 //! A state is the values of three keys. Each round begins with an empty keyspace and is short, so
 //! the search of Wing, Gong and Lowe ends soon. `cargo xtask wire` runs more of it.

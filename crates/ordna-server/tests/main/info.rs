@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crate::common::{Client, start};
 use ordna_server::Config;
 
-/// Walks that let others in between are told of, until they end.
+/// Scans that let others in between are told of, until they end.
 #[test]
-fn info_tells_of_long_walks() {
+fn info_tells_of_long_scans() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
     let words: Vec<Vec<u8>> = (0..20_000).map(|n| format!("key{n}").into_bytes()).collect();
@@ -26,10 +26,10 @@ fn info_tells_of_long_walks() {
     let seen = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut walker = Client::new(server.address);
+            let mut scanner = Client::new(server.address);
             let give_up = Instant::now() + Duration::from_secs(20);
             while !seen.load(Ordering::Relaxed) && Instant::now() < give_up {
-                assert_eq!(walker.say("ORDNA.COUNT - +"), r":20000\r\n");
+                assert_eq!(scanner.say("ORDNA.COUNT - +"), r":20000\r\n");
             }
         });
         let give_up = Instant::now() + Duration::from_secs(20);

@@ -16,8 +16,8 @@ mod operation;
 mod persistence;
 mod promises;
 #[cfg(target_os = "linux")]
-mod walk_memory;
-mod walks;
+mod scan_memory;
+mod scans;
 
 // As in the program.
 #[global_allocator]

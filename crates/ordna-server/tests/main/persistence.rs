@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ordna::backup::Compression;
+use ordna::durability::Compression;
 use ordna_server::{Config, Data, LogSync};
 
 use crate::common::{Client, Running, request, show, spawn, start};

@@ -79,8 +79,8 @@ fn a_hostile_pattern_holds_up_nobody_and_ends_with_its_client() {
     let slow = [&b"*"[..], &long[..30_000], b"b*"].concat();
     assert_eq!(client.ask(&[b"KEYS", &class]), r"*0\r\n");
     for _ in 0..2 {
-        let mut walker = Client::new(server.address);
-        walker.send(&request(&[b"KEYS", &slow]));
+        let mut scanner = Client::new(server.address);
+        scanner.send(&request(&[b"KEYS", &slow]));
         until("the walk begins", || info(&mut client, "walks_under_way") == 1);
         for _ in 0..20 {
             let begin = Instant::now();
@@ -88,7 +88,7 @@ fn a_hostile_pattern_holds_up_nobody_and_ends_with_its_client() {
             // One key of the slow pattern takes some tens of milliseconds in a build for tests.
             assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
         }
-        drop(walker);
+        drop(scanner);
         until("the walk ends", || info(&mut client, "walks_under_way") == 0);
     }
 }
@@ -118,7 +118,7 @@ fn flushed_keyspaces_do_not_gather_threads() {
 /// Two clients: one runs its commands over and over, the other checks, for a number of rounds.
 fn beside(commands: &[&str], rounds: usize, mut check: impl FnMut(&mut Client)) {
     let server = start(Config::default());
-    // Removed keys that a snapshot keeps lie between others: a walk past them takes a while.
+    // Removed keys that a snapshot keeps lie between others: a scan past them takes a while.
     let mut keeper = Client::new(server.address);
     let keys: String = (0..3000).map(|n| format!(" b{n:04}")).collect();
     keeper.say(&format!(

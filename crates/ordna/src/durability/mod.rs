@@ -1,11 +1,11 @@
 //! Durability: backups of a store, restore, and a log of all writes.
 //!
 //! ```
-//! use ordna::backup::{BackupOptions, OpenOptions, Sync};
+//! use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
 //! use ordna::{OrderedIndex, Store};
 //!
 //! # let dir = std::env::temp_dir().join(format!("ordna-doc-mod-{}", std::process::id()));
-//! let options = OpenOptions::new().sync(Sync::Always);
+//! let options = OpenOptions::new().sync(SyncPolicy::Always);
 //! let towns: Store<[u8], u64> = Store::open(&dir, options.clone())?;
 //! towns.insert(b"Lund", &94_393)?; // durable when it returns
 //! towns.backup(&BackupOptions::new())?; // the log starts anew
@@ -23,7 +23,7 @@
 //! - A backup holds the state of one moment, whole, or it is not there.
 //! - After a crash, [`Store::open`](crate::Store::open) finds the newest backup and every write logged
 //!   behind it, in the order of the writes of each key. Batches and groups are whole or absent.
-//! - Under [`Sync::Always`] nothing acknowledged is lost. A read may see a write before it is durable.
+//! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is durable.
 //! - A log that fails refuses all further writes, until a backup succeeds. The write that learned of
 //!   the failure answers an error; it stays in memory, and may be there after a crash or not.
 //! - Every changed byte is found, and named by file and offset.
@@ -64,5 +64,5 @@ pub use files::storage::{Disk, OutFile, Storage};
 pub use open::{Durability, OpenOptions, Recovery};
 pub use progress::Progress;
 pub use verify::{BackupReport, Report, install, verify};
-pub use wal::queue::Sync;
+pub use wal::queue::SyncPolicy;
 pub use wal::replay::{LogCut, LogRead};

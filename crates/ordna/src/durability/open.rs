@@ -34,7 +34,7 @@ use super::files::storage::{Disk, Storage};
 use super::progress::Progress;
 use super::wal::Log;
 use super::wal::apply::{apply_with, key_of};
-use super::wal::queue::{Queue, Successors, Sync};
+use super::wal::queue::{Queue, Successors, SyncPolicy};
 use super::wal::replay::{LogRead, Reading};
 use crate::store::journal::{Entries, Journal, Run, Scope};
 use crate::{Error, Options, Snapshot, Store};
@@ -43,7 +43,7 @@ use crate::{Error, Options, Snapshot, Store};
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
     store: Options,
-    sync: Sync,
+    sync: SyncPolicy,
     waits: bool,
     repair: bool,
     segment_bytes: u64,
@@ -52,7 +52,7 @@ pub struct OpenOptions {
     storage: Arc<dyn Storage>,
 }
 
-type TakeKey = dyn Fn(Option<&[u8]>) + Send + std::marker::Sync;
+type TakeKey = dyn Fn(Option<&[u8]>) + Send + Sync;
 
 /// The callback that takes the keys of repeated records.
 #[derive(Clone)]
@@ -71,7 +71,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             store: Options::new(),
-            sync: Sync::default(),
+            sync: SyncPolicy::default(),
             waits: true,
             repair: false,
             segment_bytes: SEGMENT_BYTES,
@@ -99,11 +99,11 @@ impl OpenOptions {
     }
 
     /// When the log is made durable.
-    pub fn sync(self, sync: Sync) -> Self {
+    pub fn sync(self, sync: SyncPolicy) -> Self {
         Self { sync, ..self }
     }
 
-    /// Under [`Sync::Always`], has writes return before they are durable. The caller acknowledges
+    /// Under [`SyncPolicy::Always`], has writes return before they are durable. The caller acknowledges
     /// them once [`Store::poll_durable`] is ready for [`Store::log_position`] as of after the
     /// write.
     pub fn acknowledge_later(self) -> Self {
@@ -128,10 +128,7 @@ impl OpenOptions {
 
     /// Has `take` called with each key that the log behind the backup changes, in its stored form;
     /// with `None` for a record that may change any key.
-    pub fn on_logged_key(
-        self,
-        take: impl Fn(Option<&[u8]>) + Send + std::marker::Sync + 'static,
-    ) -> Self {
+    pub fn on_logged_key(self, take: impl Fn(Option<&[u8]>) + Send + Sync + 'static) -> Self {
         Self { logged: Some(LoggedKeys(Arc::new(take))), ..self }
     }
 
@@ -166,7 +163,7 @@ pub struct Durability {
     /// The directory.
     pub dir: PathBuf,
     /// When the log is made durable.
-    pub sync: Sync,
+    pub sync: SyncPolicy,
     /// Bytes of records appended to the log since it began.
     pub appended: u64,
     /// Of these, those known to be durable.
@@ -210,7 +207,7 @@ struct Opened<K: StoredKey + ?Sized> {
     busy: AtomicBool,
     status: Mutex<Status>,
     recovery: Recovery,
-    _lock: Box<dyn Send + std::marker::Sync>,
+    _lock: Box<dyn Send + Sync>,
 }
 
 impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Opened<K> {
@@ -434,7 +431,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     /// [`BackupError`]: what is in the directory stays as it was. Source: Nitro, §5.
     ///
     /// ```
-    /// use ordna::backup::OpenOptions;
+    /// use ordna::durability::OpenOptions;
     /// use ordna::{OrderedIndex, Store};
     ///
     /// # let dir = std::env::temp_dir().join(format!("ordna-doc-{}", std::process::id()));
@@ -708,7 +705,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
     }
 
     /// Ready once the log is durable up to a [`log_position`](Self::log_position). Under
-    /// [`Sync::Always`] that is soon; otherwise it may take as long as the next sync.
+    /// [`SyncPolicy::Always`] that is soon; otherwise it may take as long as the next sync.
     pub fn poll_durable(
         &self,
         position: u64,

@@ -14,7 +14,7 @@ use super::collection::state::Collection;
 use super::entry::{Found, Put};
 use super::epochs::Terms;
 use super::expiry::{Deadlines, Timekeeper};
-use super::long_scans::Walks;
+use super::long_scans::Scans;
 use super::options::Options;
 use crate::tree::{
     FOREVER, GROUP, Gone, LeafAddress, LiveTerms, Outcome, Probe, Span, Step, Tree, Turn,
@@ -28,10 +28,10 @@ use ordna_base::{Error, Key, Value};
 const WRITER_STRIPES: usize = 32;
 /// Entries that a thread retires before it passes them to the collector.
 const RETIRED: usize = 256;
-/// A walk that enters this many reading sections is a long one: some 1,000 entries.
+/// A scan that enters this many reading sections is a long one: some 1,000 entries.
 const LONG_WALK: usize = 3;
 
-/// Entries that a group of walks returns at most while it holds one guard.
+/// Entries that a group of scans returns at most while it holds one guard.
 const AT_ONCE: usize = 4096;
 
 /// How far a group of writes has come.
@@ -79,7 +79,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub budget: Budget,
     pub time: Timekeeper,
     pub deadlines: Deadlines<K>,
-    pub walks: Walks,
+    pub scans: Scans,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
@@ -93,7 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             budget,
             time: Timekeeper::new(options.clock),
             deadlines: Deadlines::new(),
-            walks: Walks::default(),
+            scans: Scans::default(),
         }
     }
 
@@ -146,7 +146,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let empty = K::Owned::default();
         for (group, ranges) in ranges.chunks(GROUP).enumerate() {
             let entries = ranges.iter().fold(0_usize, |sum, (_, limit)| sum.saturating_add(*limit));
-            // The places hold while the guard does: not for long walks.
+            // The places hold while the guard does: not for long scans.
             let guard = (entries <= AT_ONCE).then(|| self.collector.pin());
             let places = guard.as_ref().map(|guard| {
                 let mut keys = [empty.borrow(); GROUP];
@@ -155,7 +155,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                         *key = lower;
                     }
                 }
-                self.tree.approach_walks(&keys[..ranges.len()], guard)
+                self.tree.approach_scans(&keys[..ranges.len()], guard)
             });
             for (at, (bounds, limit)) in ranges.iter().enumerate() {
                 let mut left = *limit;
@@ -163,11 +163,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                     continue;
                 }
                 let from = places.map(|places| places[at]);
-                self.walk(view, *bounds, Direction::Ascending, (*limit, from), |key, found| {
-                    each(group * GROUP + at, key, found.value);
-                    left -= 1;
-                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                });
+                self.scan_with(
+                    view,
+                    *bounds,
+                    Direction::Ascending,
+                    (*limit, from),
+                    |key, found| {
+                        each(group * GROUP + at, key, found.value);
+                        left -= 1;
+                        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    },
+                );
             }
         }
     }
@@ -177,7 +183,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if bounds_cross(lower, upper) {
             return 0;
         }
-        let _walk = self.walks.begin();
+        let _scan = self.scans.begin();
         let shows = |deadline| self.shows(view, deadline);
         self.tree.count(view.snapshot(), (lower, upper), &self.collector, shows)
     }
@@ -189,7 +195,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         position: usize,
         read: impl FnOnce(&K, &V) -> R,
     ) -> Option<R> {
-        let _walk = self.walks.begin();
+        let _scan = self.scans.begin();
         let shows = |deadline| self.shows(view, deadline);
         self.tree.select(view.snapshot(), position, &self.collector, shows, |key, value, _| {
             read(key, value)
@@ -206,11 +212,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         limit: usize,
         visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
     ) {
-        self.walk(view, bounds, direction, (limit, None), visit);
+        self.scan_with(view, bounds, direction, (limit, None), visit);
     }
 
     /// [`Engine::visit`] from a place that the tree told of, if one is given.
-    fn walk(
+    fn scan_with(
         &self,
         view: View,
         (lower, upper): Bounds<'_, K>,
@@ -218,12 +224,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         (limit, from): (usize, Option<LeafAddress>),
         mut visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
     ) {
-        let mut walk = self.walks.begin();
+        let mut scan = self.scans.begin();
         let mut sections = 0;
         let section = || {
             sections += 1;
             if sections == LONG_WALK {
-                walk.note_as_long();
+                scan.note_as_long();
             }
         };
         let span = Span { lower, upper, direction, limit, from };

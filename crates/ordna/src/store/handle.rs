@@ -47,21 +47,21 @@ pub struct Statistics {
     pub expiring: (usize, usize),
     /// The live snapshots, oldest first.
     pub snapshots: Vec<LiveSnapshot>,
-    /// Walks under way: calls of `visit` of the store and its snapshots, and reads ahead of their
+    /// Scans under way: calls of `visit` of the store and its snapshots, and reads ahead of their
     /// ranges. Each delays the freeing of memory for a short stretch only, unless its caller stands
     /// still in it. (The Nitro paper counts sessions of its access barrier, which
     /// the store does not run on.) Reads of single keys and of groups of keys are not counted.
-    pub walks: usize,
+    pub scans: usize,
     /// Of these the long ones, which have passed some 1,000 entries: for how long each has been
     /// one, longest first.
-    pub long_walks: Vec<Duration>,
+    pub long_scans: Vec<Duration>,
     /// Times a write or a read waited for the writers of an ended term.
     pub waits: usize,
 }
 
 /// An ordered store with snapshots; see the [module](super).
 ///
-/// Point operations, walks and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
+/// Point operations, scans and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
 /// store may be dropped while snapshots live. Dropping a store that was opened in a directory ends
 /// its log, durably, and releases the directory before the drop returns.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
@@ -238,7 +238,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// How many keys lie within the bounds: 40 entries at a time, O(log n + l) with l leaves within
-    /// them. Beside writers it counts as a walk does: every key that is there throughout counts
+    /// them. Beside writers it counts as a scan does: every key that is there throughout counts
     /// once. At a [`Snapshot`] it is exact.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
@@ -315,7 +315,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         points
     }
 
-    /// Counts. O(live snapshots and long walks).
+    /// Counts. O(live snapshots and long scans).
     pub fn statistics(&self) -> Statistics {
         Statistics::of(self.engine())
     }
@@ -338,8 +338,8 @@ impl Statistics {
             memory_limit: engine.budget.limit(),
             expiring: engine.deadlines.size(),
             snapshots,
-            walks: engine.walks.under_way(),
-            long_walks: engine.walks.long(),
+            scans: engine.scans.under_way(),
+            long_scans: engine.scans.long(),
             waits: engine.terms.waits.load(Ordering::Relaxed),
         }
     }

@@ -9,7 +9,7 @@ use super::entry::Put;
 use super::handle::Store;
 use ordna_base::index::{Bounds, Change, Direction, check_pairs};
 use ordna_base::reclaim::Guard;
-use ordna_base::{Audit, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
+use ordna_base::{Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     type Key = K;
@@ -32,7 +32,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         })
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         bounds: Bounds<'_, K>,
         direction: Direction,
@@ -68,11 +68,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         MemoryUsage { parts }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        let audit = self.engine().tree.validate();
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        let report = self.engine().tree.check_invariants();
         // A compaction that was turned away meanwhile.
         self.engine().help();
-        audit
+        report
     }
 
     fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {

@@ -31,7 +31,7 @@ pub(crate) trait Entries<K: ?Sized, V: ?Sized>: Sync {
     fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>));
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks.
-    fn walk(
+    fn scan_with(
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,

@@ -192,7 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Store<K, V> {
         }
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,
@@ -217,7 +217,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Snapshot<K, V> {
         }
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,

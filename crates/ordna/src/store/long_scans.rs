@@ -1,10 +1,10 @@
-//! Walks that are under way, and the long ones among them.
+//! Scans that are under way, and the long ones among them.
 //!
 //! # Contract
-//! A walk is one call that visits entries. It is counted from its beginning to its end, however it
+//! A scan is one call that visits entries. It is counted from its beginning to its end, however it
 //! ends, on its thread's stripe: two changes of a word that other threads do not touch. One that
 //! has come far is noted, once, with the time, under a lock of the stripe. Reads of single keys are
-//! no walks.
+//! no scans.
 //!
 //! Statistics only: no protocol rests on it.
 
@@ -15,20 +15,20 @@ use ordna_base::sync::{StripedCounter, stripe_of_this_thread};
 
 const STRIPES: usize = 16;
 
-/// The walks of one store.
+/// The scans of one store.
 #[derive(Debug, Default)]
-pub struct Walks {
+pub struct Scans {
     under_way: StripedCounter,
     /// Since when long ones are.
     long: [Mutex<Vec<Instant>>; STRIPES],
 }
 
-impl Walks {
-    /// A walk begins on this thread.
+impl Scans {
+    /// A scan begins on this thread.
     #[inline]
-    pub fn begin(&self) -> Walk<'_> {
+    pub fn begin(&self) -> Scan<'_> {
         self.under_way.add(1);
-        Walk { walks: self, long_since: None }
+        Scan { scans: self, long_since: None }
     }
 
     /// How many there are.
@@ -47,15 +47,15 @@ impl Walks {
     }
 }
 
-/// A walk under way, until it is dropped. Stays on its thread.
-pub struct Walk<'a> {
-    walks: &'a Walks,
+/// A scan under way, until it is dropped. Stays on its thread.
+pub struct Scan<'a> {
+    scans: &'a Scans,
     long_since: Option<Instant>,
 }
 
-impl Walk<'_> {
+impl Scan<'_> {
     fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
-        lock(&self.walks.long[stripe_of_this_thread() % STRIPES])
+        lock(&self.scans.long[stripe_of_this_thread() % STRIPES])
     }
 
     /// It has come far.
@@ -68,7 +68,7 @@ impl Walk<'_> {
     }
 }
 
-impl Drop for Walk<'_> {
+impl Drop for Scan<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(since) = self.long_since {
@@ -78,7 +78,7 @@ impl Drop for Walk<'_> {
                 list.swap_remove(at);
             }
         }
-        self.walks.under_way.add(-1);
+        self.scans.under_way.add(-1);
     }
 }
 

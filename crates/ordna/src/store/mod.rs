@@ -17,7 +17,7 @@
 //!
 //! # Consistency
 //! Writes of single keys and reads of the latest state are linearizable: a [`Store`] is an
-//! [`OrderedIndex`](crate::OrderedIndex), with its live walks. A [`Snapshot`] is a *cut*: it holds
+//! [`OrderedIndex`](crate::OrderedIndex), with its live scans. A [`Snapshot`] is a *cut*: it holds
 //! every write that ended before it was taken and none that began after. It holds all of a batch or
 //! nothing of it. If it holds a write, it holds all writes before that one. It never changes. A
 //! write that was under way when the snapshot was taken may be in it and yet be done a moment
@@ -38,7 +38,7 @@
 //! | `budget` | the memory limit |
 //! | `ttl` | the clock, and when keys expire |
 //! | `owned` | a store written by owners, each with pointers to its entries |
-//! | `walks` | walks under way, for the statistics |
+//! | `scans` | scans under way, for the statistics |
 //! | `splice` | writes at a position of a byte string |
 //! | `journal`, `logged` | the seam to a log of all writes |
 //!

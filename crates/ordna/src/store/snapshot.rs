@@ -166,7 +166,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. O(log n), and
     /// O(1) amortized for each version passed. Memory freed by others is held back for short
-    /// stretches only, however long the walk.
+    /// stretches only, however long the scan.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -174,7 +174,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         direction: Direction,
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.walk((lower, upper), direction, usize::MAX, |key, found| visit(key, found.value));
+        self.scan_with((lower, upper), direction, usize::MAX, |key, found| visit(key, found.value));
     }
 
     /// As [`visit`](Self::visit), with the deadlines.
@@ -185,13 +185,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         direction: Direction,
         mut visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
     ) {
-        self.walk((lower, upper), direction, usize::MAX, |key, found| {
+        self.scan_with((lower, upper), direction, usize::MAX, |key, found| {
             visit(key, Put { value: found.value, expires_at: found.expires_at })
         });
     }
 
     /// Calls `visit` with at most `limit` entries: no more is fetched ahead.
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -245,7 +245,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Snapshot<K, V> {
         out: &mut Entries<K, V>,
     ) {
         let mut left = limit;
-        self.walk((lower, upper), direction, limit, |key, found| {
+        self.scan_with((lower, upper), direction, limit, |key, found| {
             out.push(key, found.value);
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 
 use ordna_base::arena::Arena;
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::{Audit, Key, Value, Violation};
+use ordna_base::{InvariantReport, Key, Value, Violation};
 
 use super::Tree;
 use super::leaf::{Image, Leaf, Probe, is_inline};
@@ -14,11 +14,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ///
     /// # Errors
     /// The first invariant found broken.
-    pub fn validate(&self) -> Result<Audit, Violation> {
+    pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         self.without_compaction(|| self.validate_at_rest())
     }
 
-    fn validate_at_rest(&self) -> Result<Audit, Violation> {
+    fn validate_at_rest(&self) -> Result<InvariantReport, Violation> {
         let broken = |what: &str| Err(Violation(what.to_owned()));
         let mut listed = Vec::new();
         let mut entries = 0;
@@ -72,7 +72,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         let mut known = listed.iter();
         let mut agrees = true;
-        let nodes = self.search.audit(|anchor, place| {
+        let nodes = self.search.check_invariants(|anchor, place| {
             let listed = known.next();
             agrees &= listed.is_some_and(|(own, at)| {
                 // The first leaf has no separator.
@@ -84,7 +84,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Ok(_) if !agrees || known.next().is_some() => {
                 broken("the search layer does not lead to the leaves")
             }
-            Ok(nodes) => Ok(Audit { entries, nodes: nodes + listed.len() }),
+            Ok(nodes) => Ok(InvariantReport { entries, nodes: nodes + listed.len() }),
         }
     }
 

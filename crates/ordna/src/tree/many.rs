@@ -37,8 +37,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         places
     }
 
-    /// The places where walks from up to [`GROUP`] keys upwards begin; asks for the whole leaves.
-    pub fn approach_walks(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
+    /// The places where scans from up to [`GROUP`] keys upwards begin; asks for the whole leaves.
+    pub fn approach_scans(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
         let mut places = [0; GROUP];
         let keys = &keys[..keys.len().min(GROUP)];
         self.search.find_many(keys, &mut places, guard);

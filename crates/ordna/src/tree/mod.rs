@@ -38,7 +38,7 @@
 //! | `chunks` | the memory of undo records |
 //! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
-//! | `walk` | ordered walks |
+//! | `scan` | ordered scans |
 //! | `many` | groups of keys |
 //! | `count` | positions from the front |
 //! | `compact` | merges sparse leaves, empties sparse slabs |

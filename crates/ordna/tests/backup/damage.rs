@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ordna::backup::{BackupError, BackupOptions, Compression, Progress, Sync, install, verify};
+use ordna::durability::{
+    BackupError, BackupOptions, Compression, Progress, SyncPolicy, install, verify,
+};
 use ordna::{OrderedIndex, Put};
 
 use super::disk::Model;
@@ -30,7 +32,7 @@ fn small_backup(compression: Compression) -> (Model, State) {
 }
 
 /// A life whose log has several segments and an end; and the state after it.
-fn small_log(sync: Sync) -> (Model, State) {
+fn small_log(sync: SyncPolicy) -> (Model, State) {
     let disk = Model::new();
     let store = Bytes::open(DIR, options(&disk, sync)).unwrap();
     script().iter().for_each(|step| step.run(&store).unwrap());
@@ -71,7 +73,7 @@ fn each_changed_byte_of_a_backup_is_found_and_located() {
         let (disk, _) = small_backup(compression);
         let changes = with_each_byte_changed(&disk, |copy, path, at, mask| {
             let context = format!("byte {at} of {} ^ {mask:#x}", path.display());
-            let error = Bytes::restore("/b", options(copy, Sync::Never)).expect_err(&context);
+            let error = Bytes::restore("/b", options(copy, SyncPolicy::Never)).expect_err(&context);
             assert!(matches!(error, BackupError::Damaged { .. }), "{context}: {error}");
             verify(copy, "/b", &Progress::default()).expect_err(&context);
         });
@@ -81,11 +83,11 @@ fn each_changed_byte_of_a_backup_is_found_and_located() {
 
 #[test]
 fn each_changed_byte_of_a_log_is_found_and_never_gives_another_state_in_silence() {
-    let (disk, state) = small_log(Sync::Always);
+    let (disk, state) = small_log(SyncPolicy::Always);
     let (mut refused, mut cut) = (0, 0);
     with_each_byte_changed(&disk, |copy, path, at, mask| {
         let context = format!("byte {at} of {} ^ {mask:#x}", path.display());
-        match Bytes::open(DIR, options(copy, Sync::Always)) {
+        match Bytes::open(DIR, options(copy, SyncPolicy::Always)) {
             Err(BackupError::Damaged { path: named, .. }) => {
                 assert!(named.starts_with(path.parent().unwrap()), "{context}");
                 refused += 1;
@@ -114,7 +116,7 @@ pub fn last_segment(disk: &Model) -> (PathBuf, Vec<u8>) {
 #[test]
 fn a_log_is_cut_at_any_length_and_told() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     let mut states = vec![State::new()];
     for step in &script()[..4] {
         step.run(&store).unwrap();
@@ -125,7 +127,7 @@ fn a_log_is_cut_at_any_length_and_told() {
     for len in 0..content.len() {
         let copy = disk.after_exit();
         copy.replace(&path, content[..len].to_vec());
-        let store = Bytes::open(DIR, options(&copy, Sync::Always)).unwrap();
+        let store = Bytes::open(DIR, options(&copy, SyncPolicy::Always)).unwrap();
         let state = state_of(&store);
         let log = store.durability().unwrap().recovery.log;
         let whole = states.iter().position(|known| *known == state);
@@ -143,7 +145,7 @@ fn a_log_is_cut_at_any_length_and_told() {
 #[test]
 fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     let mut states = Vec::new();
     for step in &script()[..4] {
         step.run(&store).unwrap();
@@ -154,10 +156,10 @@ fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() 
     // In the second of four blocks.
     content[48 + (56 + 5) + 56 + 2] ^= 1;
     disk.replace(&path, content);
-    let error = Bytes::open(DIR, options(&disk.after_exit(), Sync::Always)).unwrap_err();
+    let error = Bytes::open(DIR, options(&disk.after_exit(), SyncPolicy::Always)).unwrap_err();
     let BackupError::Damaged { path: named, offset, .. } = &error else { panic!("{error}") };
     assert_eq!(*named, path);
-    let repair = options(&disk, Sync::Always).repair(true);
+    let repair = options(&disk, SyncPolicy::Always).repair(true);
     let store = Bytes::open(DIR, repair).unwrap();
     let log = store.durability().unwrap().recovery.log;
     assert_eq!((log.cuts.len(), log.cuts[0].offset), (1, *offset));
@@ -165,15 +167,15 @@ fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() 
     assert_eq!(state_of(&store), states[0]);
     drop(store);
     // The second opening finds nothing to repair.
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     assert!(store.durability().unwrap().recovery.log.cuts.is_empty());
     assert_eq!(state_of(&store), states[0]);
 }
 
 #[test]
 fn missing_files_are_named() {
-    use ordna::backup::Storage;
-    let (disk, _) = small_log(Sync::Always);
+    use ordna::durability::Storage;
+    let (disk, _) = small_log(SyncPolicy::Always);
     for path in disk.files() {
         let name = path.to_str().unwrap();
         if name.contains("LOCK") {
@@ -181,7 +183,7 @@ fn missing_files_are_named() {
         }
         let copy = disk.after_exit();
         copy.remove(&path).unwrap();
-        let opened = Bytes::open(DIR, options(&copy, Sync::Always));
+        let opened = Bytes::open(DIR, options(&copy, SyncPolicy::Always));
         let (last, _) = last_segment(&disk);
         if path == last {
             // Nothing tells that a later one was there: its predecessor ended in order.
@@ -195,7 +197,7 @@ fn missing_files_are_named() {
     // A log without the backup before it.
     let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
     disk.remove(backup.parent().unwrap()).unwrap();
-    let error = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap_err();
+    let error = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap_err();
     assert!(matches!(error, BackupError::Missing { .. }), "{error}");
     let error = verify(&Model::new(), "/", &Progress::default()).unwrap_err();
     assert!(matches!(error, BackupError::Missing { .. }), "{error}");
@@ -205,7 +207,7 @@ fn missing_files_are_named() {
 #[test]
 fn a_segment_that_the_manifest_names_is_there_with_its_header() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     store.insert(b"backed", b"up").unwrap();
     store.backup(&BackupOptions::new()).unwrap();
     let saved = state_of(&store);
@@ -215,10 +217,10 @@ fn a_segment_that_the_manifest_names_is_there_with_its_header() {
     for len in [None, Some(0), Some(20), Some(47)] {
         let copy = crashed.after_exit();
         match len {
-            None => ordna::backup::Storage::remove(&copy, &path).unwrap(),
+            None => ordna::durability::Storage::remove(&copy, &path).unwrap(),
             Some(len) => copy.replace(&path, content[..len].to_vec()),
         }
-        let opened = Bytes::open(DIR, options(&copy.after_exit(), Sync::Always)).map(|_| ());
+        let opened = Bytes::open(DIR, options(&copy.after_exit(), SyncPolicy::Always)).map(|_| ());
         for refused in [opened, verify(&copy, DIR, &Progress::default()).map(|_| ())] {
             match (len, refused) {
                 (None, Err(BackupError::Missing { path: named, needed_by })) => {
@@ -231,13 +233,13 @@ fn a_segment_that_the_manifest_names_is_there_with_its_header() {
                 (_, other) => panic!("{len:?}: {other:?}"),
             }
         }
-        let store = Bytes::open(DIR, options(&copy, Sync::Always).repair(true)).unwrap();
+        let store = Bytes::open(DIR, options(&copy, SyncPolicy::Always).repair(true)).unwrap();
         let cuts = store.durability().unwrap().recovery.log.cuts;
         assert!(cuts.len() == 1 && cuts[0].was_durable, "{len:?}: {cuts:?}");
         assert_eq!(state_of(&store), saved);
         drop(store);
         // The second opening finds nothing to repair.
-        let store = Bytes::open(DIR, options(&copy, Sync::Always)).unwrap();
+        let store = Bytes::open(DIR, options(&copy, SyncPolicy::Always)).unwrap();
         assert_eq!(store.durability().unwrap().recovery.log.cuts, []);
     }
 }
@@ -246,14 +248,14 @@ fn a_segment_that_the_manifest_names_is_there_with_its_header() {
 #[test]
 fn a_backup_of_a_directory_is_installed_without_its_log() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     store.insert(b"key", b"value").unwrap();
     let summary = store.backup(&BackupOptions::new()).unwrap();
     let state = state_of(&store);
     drop(store);
     install(&disk, &summary.path, "/copy", &Progress::default()).unwrap();
     verify(&disk, "/copy", &Progress::default()).unwrap();
-    let store = Bytes::open("/copy", options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open("/copy", options(&disk, SyncPolicy::Always)).unwrap();
     assert_eq!(state_of(&store), state);
 }
 
@@ -267,7 +269,7 @@ fn a_newer_format_is_refused_as_such() {
     let sum = crc(&content[..44]).to_le_bytes();
     content[44..48].copy_from_slice(&sum);
     disk.replace(path, content);
-    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
     assert!(matches!(error, BackupError::NewerFormat { found: 3, known: 2, .. }), "{error}");
     let (disk, _) = small_backup(Compression::None);
     let path = Path::new("/b/MANIFEST");
@@ -275,7 +277,7 @@ fn a_newer_format_is_refused_as_such() {
     let (_, json) = text.split_once('\n').unwrap();
     let sum = crc(format!("ORDNA-MANIFEST 3 {json}").as_bytes());
     disk.replace(path, format!("ORDNA-MANIFEST 3 {sum:08x}\n{json}").into_bytes());
-    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
     assert!(matches!(error, BackupError::NewerFormat { found: 3, known: 2, .. }), "{error}");
 }
 
@@ -286,13 +288,13 @@ fn bytes_behind_the_end_and_swapped_files_are_found() {
     let whole = disk.read(path);
     for longer in [[whole.clone(), vec![0]].concat(), [whole.clone(), whole.clone()].concat()] {
         disk.replace(path, longer);
-        let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+        let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
         assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
     }
     // The same shard of another backup: its checksums are right, but not those of the manifest.
     let (other, _) = small_backup(Compression::None);
     disk.replace(path, other.read(path));
-    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
     assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
 }
 
@@ -310,25 +312,25 @@ fn a_shard_without_its_end_is_found() {
     let sum = ordna::checksum::crc32c(format!("ORDNA-MANIFEST 2 {json}").as_bytes());
     disk.replace(manifest, format!("ORDNA-MANIFEST 2 {sum:08x}\n{json}").into_bytes());
     disk.replace(path, content[..shorter].to_vec());
-    let error = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap_err();
+    let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
     assert!(error.to_string().contains("its last block is missing"), "{error}");
 }
 
 /// Segments of one block each, as a crash leaves them.
 fn rotated_log() -> Model {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Always).segment_bytes(1)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always).segment_bytes(1)).unwrap();
     script()[..4].iter().for_each(|step| step.run(&store).unwrap());
     disk.after_exit()
 }
 
 #[test]
 fn a_segment_that_is_continued_misses_the_next() {
-    use ordna::backup::Storage;
+    use ordna::durability::Storage;
     let disk = rotated_log();
     let (last, _) = last_segment(&disk);
     disk.remove(&last).unwrap();
-    match Bytes::open(DIR, options(&disk, Sync::Always)) {
+    match Bytes::open(DIR, options(&disk, SyncPolicy::Always)) {
         Err(BackupError::Missing { path, .. }) => assert_eq!(path, last),
         other => panic!("{other:?}"),
     }
@@ -341,7 +343,7 @@ fn a_segment_under_the_name_of_another_is_found() {
     let first = last.with_file_name("log-0000000001");
     assert_ne!(first, last);
     disk.replace(&last, disk.read(&first));
-    let error = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap_err();
+    let error = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap_err();
     assert!(error.to_string().contains("is segment 1, not"), "{error}");
 }
 
@@ -349,7 +351,7 @@ fn a_segment_under_the_name_of_another_is_found() {
 /// checksums.
 #[test]
 fn arbitrary_records_with_right_checksums_never_panic() {
-    use ordna::backup::{Storage, fuzzing};
+    use ordna::durability::{Storage, fuzzing};
     use ordna_testkit::random::Random;
     let mut random = Random::new(7);
     let (mut restored, mut opened) = (0, 0);
@@ -374,16 +376,16 @@ fn arbitrary_records_with_right_checksums_never_panic() {
         disk.create_dir(Path::new("/b")).unwrap();
         let dir = Path::new("/b");
         fuzzing::write_backup(&disk, dir, (&shard.0, shard.1), (&delta.0, delta.1)).unwrap();
-        let store = Bytes::restore("/b", options(&disk, Sync::Never));
+        let store = Bytes::restore("/b", options(&disk, SyncPolicy::Never));
         assert_eq!(store.is_ok(), verify(&disk, "/b", &Progress::default()).is_ok());
         if let Ok(store) = store {
-            store.validate().unwrap();
+            store.check_invariants().unwrap();
             restored += 1;
         }
         disk.create_dir(Path::new(DIR)).unwrap();
         fuzzing::write_segment(&disk, Path::new(DIR), &log.0, log.1).unwrap();
-        if let Ok(store) = Bytes::open(DIR, options(&disk, Sync::Never)) {
-            store.validate().unwrap();
+        if let Ok(store) = Bytes::open(DIR, options(&disk, SyncPolicy::Never)) {
+            store.check_invariants().unwrap();
             opened += 1;
         }
     }

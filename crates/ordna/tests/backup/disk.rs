@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ordna::backup::{OutFile, Storage};
+use ordna::durability::{OutFile, Storage};
 use ordna_testkit::random::Random;
 
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ordna::OrderedIndex;
-use ordna::backup::{BackupOptions, Sync};
+use ordna::durability::{BackupOptions, SyncPolicy};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;
 use ordna_testkit::random::Random;
@@ -12,7 +12,7 @@ use super::disk::{Fault, Model};
 use super::steps::{Bytes, DIR, check, live, live_with, options, script, state_of};
 
 /// Operations of a life without a fault.
-fn operations(sync: Sync) -> u64 {
+fn operations(sync: SyncPolicy) -> u64 {
     let disk = Model::new();
     let left = live(&disk, sync, &script()).unwrap();
     assert!(left.errors.is_empty(), "{:?}", left.errors);
@@ -27,9 +27,9 @@ fn operations(sync: Sync) -> u64 {
 fn each_operation_fails_once_and_nothing_acknowledged_is_lost() {
     let mut hits = 0;
     let mut healed = 0;
-    for number in 1..=operations(Sync::Always) {
+    for number in 1..=operations(SyncPolicy::Always) {
         let disk = Model::new().fault(number, Fault::Fails);
-        let Ok(left) = live(&disk, Sync::Always, &script()) else {
+        let Ok(left) = live(&disk, SyncPolicy::Always, &script()) else {
             // The opening failed, and told so; nothing was acknowledged.
             assert!(disk.hit().is_some());
             hits += 1;
@@ -56,8 +56,8 @@ fn each_operation_fails_once_while_segments_rotate() {
         // Other numbers hit the same places: threads never take turns in the same way twice.
         for number in (1..).step_by(5) {
             let disk = Model::new().fault(number, fault);
-            let opened = options(&disk, Sync::Always).segment_bytes(1);
-            let left = live_with(opened, Sync::Always, &script());
+            let opened = options(&disk, SyncPolicy::Always).segment_bytes(1);
+            let left = live_with(opened, SyncPolicy::Always, &script());
             let Some(hit) = disk.hit() else {
                 if disk.operations() < number {
                     break;
@@ -84,7 +84,7 @@ fn each_operation_fails_once_while_segments_rotate() {
 fn a_sync_covers_the_segments_before_the_current_one() {
     for round in 0..120 {
         let disk = Model::new();
-        let store = Bytes::open(DIR, options(&disk, Sync::Never).segment_bytes(1)).unwrap();
+        let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never).segment_bytes(1)).unwrap();
         for key in [b"a", b"b", b"c"] {
             store.insert(key, b"1").unwrap();
             if round % 2 == 0 {
@@ -98,7 +98,7 @@ fn a_sync_covers_the_segments_before_the_current_one() {
         store.sync_log().unwrap();
         for seed in 0..4 {
             let after = disk.after_power_cut(&mut Random::new(round << 8 | seed));
-            let after = Bytes::open(DIR, options(&after, Sync::Never)).unwrap();
+            let after = Bytes::open(DIR, options(&after, SyncPolicy::Never)).unwrap();
             assert_eq!(state_of(&after), state_of(&store), "round {round}, power cut {seed}");
         }
     }
@@ -111,7 +111,7 @@ fn a_sync_covers_the_segments_before_the_current_one() {
 fn a_sync_does_not_cover_a_segment_that_began_after_it() {
     let disk = Model::new();
     let schedule = Schedule::new();
-    let opened = options(&disk, Sync::Always);
+    let opened = options(&disk, SyncPolicy::Always);
     // The log's thread has the role of the one that starts it.
     let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
     schedule.hold("log", "log.run.before_drain");
@@ -119,7 +119,7 @@ fn a_sync_does_not_cover_a_segment_that_began_after_it() {
     let is_kept = || {
         (0..16).all(|seed| {
             let after = disk.after_power_cut(&mut Random::new(seed));
-            let after = Bytes::open(DIR, options(&after, Sync::Never)).unwrap();
+            let after = Bytes::open(DIR, options(&after, SyncPolicy::Never)).unwrap();
             after.get(b"key".as_slice()).is_some()
         })
     };
@@ -150,7 +150,8 @@ fn a_sync_does_not_cover_a_segment_that_began_after_it() {
 fn a_record_that_a_sync_has_written_is_synced_too() {
     let disk = Model::new();
     let schedule = Schedule::new();
-    let store = schedule.enroll("log", || Bytes::open(DIR, options(&disk, Sync::Always))).unwrap();
+    let store =
+        schedule.enroll("log", || Bytes::open(DIR, options(&disk, SyncPolicy::Always))).unwrap();
     schedule.hold("log", "log.sync.targeted");
     let is_synced = std::thread::scope(|scope| {
         scope.spawn(|| store.insert(b"a", b"1").unwrap());
@@ -176,7 +177,7 @@ fn a_record_that_a_sync_has_written_is_synced_too() {
 
 #[test]
 fn the_power_is_cut_at_each_operation() {
-    for sync in [Sync::Always, Sync::EverySecond, Sync::Never] {
+    for sync in [SyncPolicy::Always, SyncPolicy::EverySecond, SyncPolicy::Never] {
         for number in 1..=operations(sync) {
             let disk = Model::new().fault(number, Fault::PowerCut);
             let left = live(&disk, sync, &script());
@@ -203,7 +204,7 @@ fn the_power_is_cut_at_each_operation() {
 fn writes_may_be_short() {
     for most in [1, 7, 60] {
         let disk = Model::new().short_writes(most);
-        let left = live(&disk, Sync::Always, &script()).unwrap();
+        let left = live(&disk, SyncPolicy::Always, &script()).unwrap();
         assert!(left.errors.is_empty(), "{:?}", left.errors);
         check(&disk.after_exit(), &left, "short writes");
     }
@@ -211,9 +212,9 @@ fn writes_may_be_short() {
 
 #[test]
 fn a_sync_that_lies_once_never_gives_another_state_in_silence() {
-    for number in 1..=operations(Sync::Always) {
+    for number in 1..=operations(SyncPolicy::Always) {
         let disk = Model::new().fault(number, Fault::Lies);
-        let left = live(&disk, Sync::Always, &script()).unwrap();
+        let left = live(&disk, SyncPolicy::Always, &script()).unwrap();
         let Some(hit) = disk.hit() else { continue };
         // The next sync of the same file makes up for it; without a power cut nothing is lost at
         // all.

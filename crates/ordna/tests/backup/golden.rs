@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ordna::backup::{
-    BackupOptions, Compression, Disk, OpenOptions, OutFile, Progress, Storage, Sync, verify,
+use ordna::durability::{
+    BackupOptions, Compression, Disk, OpenOptions, OutFile, Progress, Storage, SyncPolicy, verify,
 };
 use ordna::{Options, OrderedIndex, Put, Write};
 
@@ -66,7 +66,7 @@ impl Storage for Hooked {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.storage.sync_dir(dir)
     }
-    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + std::marker::Sync>>> {
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         self.storage.lock(path)
     }
 }
@@ -89,7 +89,7 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32, compression: Compre
     let hooked = Hooked::new(storage);
     let open = OpenOptions::new()
         .storage(hooked.clone())
-        .sync(Sync::Always)
+        .sync(SyncPolicy::Always)
         .store(Options::new().clock(|| 1000).collectors(0));
     let store = Arc::new(Bytes::open(dir, open).unwrap());
     let until = |expires_at| Put { value: b"until".as_slice(), expires_at };
@@ -165,7 +165,7 @@ fn files_of_each_format_version_are_readable() {
         load(&disk, &dir, Path::new(DIR));
         let report = verify(&disk, DIR, &Progress::default()).unwrap();
         assert_eq!((report.backups.len(), report.backups[0].entries), (1, 8));
-        let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+        let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
         assert_eq!(state_of(&store), expected(version), "{name}");
         let recovery = store.durability().unwrap().recovery;
         assert_eq!(recovery.metadata, b"stream 7");
@@ -178,7 +178,8 @@ fn a_backup_holds_the_state_of_its_cut_though_writes_come_before_its_workers() {
     let disk = Model::new();
     life(Path::new(DIR), Arc::new(disk.clone()), LATEST, Compression::Lz4);
     let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
-    let store = Bytes::restore(backup.parent().unwrap(), options(&disk, Sync::Never)).unwrap();
+    let store =
+        Bytes::restore(backup.parent().unwrap(), options(&disk, SyncPolicy::Never)).unwrap();
     assert_eq!(store.get(b"a".as_slice()), Some(vec![b'a'; 40]));
     assert_eq!(store.expiry(b"e"), Some(Some(LATE)));
     assert_eq!(store.get(b"f".as_slice()), None);

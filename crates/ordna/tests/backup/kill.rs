@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use ordna::backup::{BackupOptions, Mode, OpenOptions, Sync};
+use ordna::durability::{BackupOptions, Mode, OpenOptions, SyncPolicy};
 use ordna::{OrderedIndex, Write};
 use ordna_testkit::random::Random;
 
@@ -123,7 +123,7 @@ fn tell(kind: u8, number: u64) {
 }
 
 fn options(seed: u64) -> OpenOptions {
-    let sync = if seed.is_multiple_of(3) { Sync::EverySecond } else { Sync::Always };
+    let sync = if seed.is_multiple_of(3) { SyncPolicy::EverySecond } else { SyncPolicy::Always };
     // Half of them rotate all the time.
     OpenOptions::new().sync(sync).segment_bytes(if seed.is_multiple_of(2) {
         64 << 10

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use ordna::backup::{BackupOptions, Mode, OpenOptions, Progress, Sync};
+use ordna::durability::{BackupOptions, Mode, OpenOptions, Progress, SyncPolicy};
 use ordna::{Options, OrderedIndex, Store, Write};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::held;
@@ -21,7 +21,8 @@ use super::steps::{Bytes, DIR, options, state_of};
 fn under_writers(mode: Mode, seed: u64) -> u64 {
     const KEYS: u64 = 20_000;
     let disk = Model::new();
-    let opened = options(&disk, Sync::Never).store(Options::new().clock(|| 1000).collectors(1));
+    let opened =
+        options(&disk, SyncPolicy::Never).store(Options::new().clock(|| 1000).collectors(1));
     let store = Arc::new(Bytes::open(DIR, opened).unwrap());
     let key = |number: u64| format!("k{number:06}").into_bytes();
     for number in 0..KEYS {
@@ -85,7 +86,8 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
             });
             let summary = store.backup(&backup).unwrap();
             spilled += summary.spilled;
-            let restored = Bytes::restore(&summary.path, options(&disk, Sync::Never)).unwrap();
+            let restored =
+                Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
             let restored = state_of(&restored);
             let expected = at_cut.lock().unwrap();
             assert_eq!(restored.len(), expected.len(), "seed {seed}");
@@ -97,7 +99,7 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
     let last = state_of(&store);
     drop(store);
     // And the log behind the last backup leads to the last state.
-    let again = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    let again = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
     assert!(state_of(&again) == last, "seed {seed}: the log leads elsewhere");
     spilled
 }
@@ -114,7 +116,7 @@ fn a_backup_without_a_snapshot_is_the_state_of_its_cut() {
 fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
     const KEYS: u64 = 4000;
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
     let fill = |byte| {
         for number in 0..KEYS {
             let key = format!("one head of all keys {number:06}");
@@ -127,7 +129,7 @@ fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
     let summary = held("backup.shard.passed", backup).meanwhile(|| fill(2));
     // The first block holds half a mebibyte.
     assert!((KEYS / 2..KEYS - 400).contains(&summary.spilled), "{summary:?}");
-    let restored = Bytes::restore(&summary.path, options(&disk, Sync::Never)).unwrap();
+    let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
     assert!(state_of(&restored) == expected, "the state is not that of the cut");
 }
 
@@ -139,7 +141,7 @@ fn a_backup_of_a_held_snapshot_is_the_state_of_its_cut() {
 #[test]
 fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
     store.insert(b"k", b"v").unwrap();
     store.backup(&BackupOptions::new()).unwrap();
     let files = disk.files();
@@ -168,7 +170,7 @@ fn memory_does_not_grow_while_everything_is_overwritten() {
     // Versions in the store once all keys are overwritten behind the cut.
     let versions = |mode| {
         let hooked = Hooked::new(Arc::new(Model::new()));
-        let options = OpenOptions::new().storage(hooked.clone()).sync(Sync::Never);
+        let options = OpenOptions::new().storage(hooked.clone()).sync(SyncPolicy::Never);
         let store: Store<u64, [u8]> = Store::open(DIR, options).unwrap();
         let fill = |store: &Store<u64, [u8]>, byte| {
             (0..4000).for_each(|key| drop(store.insert(&key, &[byte; 100]).unwrap()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use ordna::backup::{OpenOptions, Sync};
+use ordna::durability::{OpenOptions, SyncPolicy};
 use ordna::{Change, OrderedIndex, Put, Store, Write};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;
@@ -15,7 +15,7 @@ use super::damage::last_segment;
 use super::disk::Model;
 use super::steps::DIR;
 
-fn open(disk: &Model, sync: Sync) -> Store<u64, u64> {
+fn open(disk: &Model, sync: SyncPolicy) -> Store<u64, u64> {
     Store::open(DIR, OpenOptions::new().storage(Arc::new(disk.clone())).sync(sync)).unwrap()
 }
 
@@ -23,7 +23,7 @@ fn open(disk: &Model, sync: Sync) -> Store<u64, u64> {
 fn writes_and_appends_of_one_key_do_not_cross() {
     for round in 0..20 {
         let disk = Model::new();
-        let store = open(&disk, Sync::Never);
+        let store = open(&disk, SyncPolicy::Never);
         thread::scope(|scope| {
             for writer in 0..4_u64 {
                 let store = &store;
@@ -56,7 +56,7 @@ fn writes_and_appends_of_one_key_do_not_cross() {
         let last: Vec<_> = store.range(..).collect();
         assert_eq!(store.get(&3), Some(4 * 60));
         drop(store);
-        let again = open(&disk, Sync::Never);
+        let again = open(&disk, SyncPolicy::Never);
         assert!(again.range(..).eq(last.iter().copied()), "round {round}: {last:?}");
     }
 }
@@ -64,7 +64,7 @@ fn writes_and_appends_of_one_key_do_not_cross() {
 #[test]
 fn a_group_is_logged_wholly_or_not_at_all() {
     let disk = Model::new();
-    let store = open(&disk, Sync::Always);
+    let store = open(&disk, SyncPolicy::Always);
     let insert = |key| _ = store.insert(&key, &key).unwrap();
     insert(0);
     store.log_group(|| (1..4).for_each(insert)).unwrap();
@@ -73,7 +73,7 @@ fn a_group_is_logged_wholly_or_not_at_all() {
     for len in 0..=content.len() {
         let copy = disk.after_exit();
         copy.replace(&path, content[..len].to_vec());
-        lens.insert(open(&copy, Sync::Always).range(..).count());
+        lens.insert(open(&copy, SyncPolicy::Always).range(..).count());
     }
     assert_eq!(lens, BTreeSet::from([0, 1, 4]));
 }
@@ -82,7 +82,7 @@ fn a_group_is_logged_wholly_or_not_at_all() {
 #[test]
 fn a_removed_range_is_repeated_between_the_writes_around_it() {
     let disk = Model::new();
-    let store = open(&disk, Sync::Never);
+    let store = open(&disk, SyncPolicy::Never);
     // One block has all of it.
     let group = || {
         (0..20_000).for_each(|key| _ = store.insert(&key, &key).unwrap());
@@ -91,7 +91,7 @@ fn a_removed_range_is_repeated_between_the_writes_around_it() {
     };
     assert_eq!(store.log_group(group), Ok(None));
     drop(store);
-    assert!(open(&disk, Sync::Never).range(..).eq([(1, 2)]));
+    assert!(open(&disk, SyncPolicy::Never).range(..).eq([(1, 2)]));
 }
 
 /// A writer that comes between another one's write and its append waits.
@@ -101,7 +101,7 @@ fn a_write_of_a_key_waits_until_the_one_before_is_appended() {
     const DONE: &str = "log.write.done";
     const BEGINS: &str = "log.write.begins";
     let disk = Model::new();
-    let store = open(&disk, Sync::Never);
+    let store = open(&disk, SyncPolicy::Never);
     let schedule = &Schedule::new();
     schedule.hold("first", DONE);
     schedule.hold("second", BEGINS);
@@ -117,13 +117,13 @@ fn a_write_of_a_key_waits_until_the_one_before_is_appended() {
     });
     assert_eq!(store.get(&1), Some(2));
     drop(store);
-    assert!(open(&disk, Sync::Never).range(..).eq([(1, 2)]));
+    assert!(open(&disk, SyncPolicy::Never).range(..).eq([(1, 2)]));
 }
 
 #[test]
 fn a_group_that_panics_is_logged_as_far_as_it_went() {
     let disk = Model::new();
-    let store = open(&disk, Sync::Always);
+    let store = open(&disk, SyncPolicy::Always);
     let group = std::panic::AssertUnwindSafe(|| {
         store.log_group(|| {
             store.insert(&1, &1).unwrap();
@@ -134,13 +134,13 @@ fn a_group_that_panics_is_logged_as_far_as_it_went() {
     assert!(std::panic::catch_unwind(group).is_err());
     store.insert(&3, &3).unwrap();
     drop(store);
-    assert!(open(&disk, Sync::Always).range(..).eq([(1, 1), (2, 2), (3, 3)]));
+    assert!(open(&disk, SyncPolicy::Always).range(..).eq([(1, 1), (2, 2), (3, 3)]));
 }
 
 #[test]
 fn many_writers_share_an_fsync() {
     let disk = Model::new();
-    let store = open(&disk, Sync::Always);
+    let store = open(&disk, SyncPolicy::Always);
     thread::scope(|scope| {
         for writer in 0..16_u64 {
             let store = &store;

@@ -3,8 +3,8 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ordna::backup::{
-    BackupError, BackupOptions, Disk, Mode, OpenOptions, Progress, Sync, install, verify,
+use ordna::durability::{
+    BackupError, BackupOptions, Disk, Mode, OpenOptions, Progress, SyncPolicy, install, verify,
 };
 use ordna::{Options, OrderedIndex, Put, Store, Write};
 use ordna_testkit::random::Random;
@@ -38,9 +38,9 @@ fn a_backup_restores_to_the_same_entries_and_deadlines() {
                 .storage(Arc::new(disk.clone()));
             let summary = store.backup_to("/b", &backup).unwrap();
             assert_eq!(summary.entries, store.approximate_len() as u64);
-            let restored = Bytes::restore("/b", options(&disk, Sync::Never)).unwrap();
+            let restored = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap();
             assert_eq!(state_of(&restored), state_of(&store));
-            restored.validate().unwrap();
+            restored.check_invariants().unwrap();
             let report = verify(&disk, "/b", &Progress::default()).unwrap();
             assert_eq!(report.backups[0].entries, summary.entries);
             assert_eq!(
@@ -61,7 +61,7 @@ fn words_restore_too_and_other_kinds_are_refused() {
     }
     let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
     store.backup_to("/b", &backup).unwrap();
-    let open = || options(&disk, Sync::Never);
+    let open = || options(&disk, SyncPolicy::Never);
     let restored: Store<u64, u64> = Store::restore("/b", open()).unwrap();
     assert!(restored.range(..).eq(store.range(..)));
     let error = Store::<[u8], u64>::restore("/b", open()).unwrap_err();
@@ -75,7 +75,7 @@ fn a_memory_limit_below_the_backup_is_told() {
     let disk = Model::new();
     let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
     filled(5000).backup_to("/b", &backup).unwrap();
-    let limited = options(&disk, Sync::Never).store(Options::new().memory_limit(10_000));
+    let limited = options(&disk, SyncPolicy::Never).store(Options::new().memory_limit(10_000));
     let error = Bytes::restore("/b", limited).unwrap_err();
     assert!(matches!(error, BackupError::Store(ordna::Error::MemoryLimit { .. })), "{error}");
 }
@@ -87,11 +87,11 @@ fn a_backup_becomes_the_directory_of_a_store() {
     let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
     store.backup_to("/b", &backup).unwrap();
     install(&disk, "/b", DIR, &Progress::default()).unwrap();
-    let opened = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let opened = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     assert_eq!(state_of(&opened), state_of(&store));
     opened.insert(b"new", b"1").unwrap();
     drop(opened);
-    let again = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let again = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     assert_eq!(again.get(b"new".as_slice()), Some(b"1".to_vec()));
     drop(again);
     let error = install(&disk, "/b", DIR, &Progress::default()).unwrap_err();
@@ -101,7 +101,7 @@ fn a_backup_becomes_the_directory_of_a_store() {
 #[test]
 fn older_backups_are_kept_as_asked_and_needless_segments_go() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
     for round in 0_u64..5 {
         store.insert(b"round", &round.to_be_bytes()).unwrap();
         store.backup(&BackupOptions::new().workers(1).keep(2)).unwrap();
@@ -172,7 +172,7 @@ fn a_lifted_deadline_outlives_a_restart_after_it() {
 #[test]
 fn a_successor_begins_empty_and_the_log_says_so() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     store.write_batch(&[Write::put(b"a", b"1"), Write::put(b"b", b"2")]).unwrap();
     let next = store.successor(Options::new()).unwrap();
     next.insert(b"c", b"3").unwrap();
@@ -180,7 +180,7 @@ fn a_successor_begins_empty_and_the_log_says_so() {
     next.backup(&BackupOptions::new().mode(Mode::Snapshot)).unwrap();
     next.insert(b"d", b"4").unwrap();
     drop(next);
-    let store = Bytes::open(DIR, options(&disk, Sync::Always)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     let keys: Vec<_> = store
         .range::<(Bound<&[u8]>, Bound<&[u8]>)>((Bound::Unbounded, Bound::Unbounded))
         .map(|(key, _)| key)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ordna::OrderedIndex;
-use ordna::backup::{BackupOptions, Sync};
+use ordna::durability::{BackupOptions, SyncPolicy};
 
 use super::disk::Model;
 use super::steps::{Bytes, DIR, options, state_of};
@@ -11,7 +11,7 @@ use super::steps::{Bytes, DIR, options, state_of};
 #[test]
 fn the_log_has_the_bytes_that_were_appended_and_repeats_them() {
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, Sync::Never)).unwrap();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
     store.insert(b"large", &vec![1; 1 << 20]).unwrap();
     let before = store.durability().unwrap().appended;
     for round in 0..1000_usize {
@@ -35,7 +35,7 @@ fn the_log_has_the_bytes_that_were_appended_and_repeats_them() {
     let (state, path) = (state_of(&store), Path::new(DIR));
     drop(store);
     for _ in 0..2 {
-        let store = Bytes::open(path, options(&disk, Sync::Never)).unwrap();
+        let store = Bytes::open(path, options(&disk, SyncPolicy::Never)).unwrap();
         assert!(state_of(&store) == state, "not what it was");
     }
 }

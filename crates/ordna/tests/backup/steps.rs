@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ordna::backup::{BackupError, BackupOptions, Compression, Mode, OpenOptions, Recovery, Sync};
+use ordna::durability::{
+    BackupError, BackupOptions, Compression, Mode, OpenOptions, Recovery, SyncPolicy,
+};
 use ordna::{Error, Options, OrderedIndex, Put, Store, Write};
 
 use super::disk::Model;
@@ -22,7 +24,7 @@ pub fn compressions() -> Vec<Compression> {
     all
 }
 
-pub fn options(disk: &Model, sync: Sync) -> OpenOptions {
+pub fn options(disk: &Model, sync: SyncPolicy) -> OpenOptions {
     // Time stands still, so that no deadline passes.
     let store = Options::new().clock(|| 1000).collectors(0);
     OpenOptions::new().storage(Arc::new(disk.clone())).sync(sync).store(store)
@@ -161,12 +163,16 @@ pub struct Left {
 }
 
 /// Opens a store and runs the steps; errors are answers, not the end.
-pub fn live(disk: &Model, sync: Sync, steps: &[Step]) -> Result<Left, BackupError> {
+pub fn live(disk: &Model, sync: SyncPolicy, steps: &[Step]) -> Result<Left, BackupError> {
     live_with(options(disk, sync), sync, steps)
 }
 
 /// As [`live`], with a store opened in this way.
-pub fn live_with(options: OpenOptions, sync: Sync, steps: &[Step]) -> Result<Left, BackupError> {
+pub fn live_with(
+    options: OpenOptions,
+    sync: SyncPolicy,
+    steps: &[Step],
+) -> Result<Left, BackupError> {
     let store = Bytes::open(DIR, options)?;
     let mut left = Left { allowed: vec![state_of(&store)], errors: Vec::new() };
     for step in steps {
@@ -176,7 +182,7 @@ pub fn live_with(options: OpenOptions, sync: Sync, steps: &[Step]) -> Result<Lef
         let mut now = before.clone();
         step.apply(&mut now);
         match done {
-            Ok(()) if sync == Sync::Always || matches!(step, Step::Backup(_)) => {
+            Ok(()) if sync == SyncPolicy::Always || matches!(step, Step::Backup(_)) => {
                 let memory = state_of(&store);
                 assert_eq!(memory, now, "memory after {step:?}");
                 // A backup holds what is in memory, though it was never acknowledged.
@@ -212,7 +218,7 @@ pub fn live_with(options: OpenOptions, sync: Sync, steps: &[Step]) -> Result<Lef
 
 /// Opens the disk after a life, and checks that it holds one of the allowed states.
 pub fn check(disk: &Model, left: &Left, context: &str) -> Recovery {
-    let store = match Bytes::open(DIR, options(disk, Sync::Always)) {
+    let store = match Bytes::open(DIR, options(disk, SyncPolicy::Always)) {
         Ok(store) => store,
         Err(error) => panic!("{context}: {error}; errors before: {:?}", left.errors),
     };
@@ -223,12 +229,12 @@ pub fn check(disk: &Model, left: &Left, context: &str) -> Recovery {
         left.allowed,
         left.errors
     );
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
     // It goes on from there.
     store.insert(b"after", b"x").unwrap();
     let recovery = store.durability().unwrap().recovery;
     drop(store);
-    let again = Bytes::open(DIR, options(disk, Sync::Always)).unwrap();
+    let again = Bytes::open(DIR, options(disk, SyncPolicy::Always)).unwrap();
     assert_eq!(again.get(b"after".as_slice()), Some(b"x".to_vec()), "{context}");
     recovery
 }

@@ -9,7 +9,7 @@ mod store_index;
 mod store_interleavings;
 mod store_limit;
 mod store_memory;
+mod store_scans;
 mod store_splice;
 mod store_states;
 mod store_undo;
-mod store_walks;

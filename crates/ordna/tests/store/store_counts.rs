@@ -59,9 +59,9 @@ fn check<K: TestKey + ?Sized, V: Value + ?Sized>(
     }
 }
 
-fn counts_are_those_of_a_walk<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots: usize, keys: u64) {
+fn counts_are_those_of_a_scan<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots: usize, keys: u64) {
     let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(slots, 4));
-    let walked = || store.iter_keys();
+    let scanned = || store.iter_keys();
     let mut snapshots = Vec::new();
     let others: Vec<K::Owned> = (keys..keys + 20).map(K::number).collect();
     for round in 0..4_u64 {
@@ -71,7 +71,7 @@ fn counts_are_those_of_a_walk<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots:
         for n in (0..keys).filter(|n| (n * 7 + round).is_multiple_of(4)) {
             store.remove(K::number(n).borrow());
         }
-        let now = walked();
+        let now = scanned();
         check::<K, V>(&now, &others, |l, u| store.count(l, u), |at| store.select(at));
         assert_eq!(now.iter().position(|key| store.rank(key.borrow()) > 0), Some(1));
         snapshots.push((store.snapshot(), now));
@@ -95,14 +95,14 @@ impl<K: TestKey + ?Sized, V: Value + ?Sized> IterKeys<K> for Store<K, V> {
 
 #[test]
 fn counts_of_integers() {
-    counts_are_those_of_a_walk::<u64, u64>(4, 160);
-    counts_are_those_of_a_walk::<u64, [u8]>(56, 700);
+    counts_are_those_of_a_scan::<u64, u64>(4, 160);
+    counts_are_those_of_a_scan::<u64, [u8]>(56, 700);
 }
 
 #[test]
 fn counts_of_byte_strings() {
-    counts_are_those_of_a_walk::<[u8], [u8]>(4, 160);
-    counts_are_those_of_a_walk::<[u8], u64>(56, 700);
+    counts_are_those_of_a_scan::<[u8], [u8]>(4, 160);
+    counts_are_those_of_a_scan::<[u8], u64>(56, 700);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn no_snapshot_holds_a_part_of_a_batch() {
             assert!(snapshot.len().is_multiple_of(BATCH as usize));
         }
     });
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// Removals of ranges are all or nothing too, and the sums of transfers stay.
@@ -104,7 +104,7 @@ fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
             assert!(within == 0 || within == 30, "{within} of 30");
         }
     });
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// Partition points divide evenly, more or less, and in order.
@@ -137,16 +137,16 @@ fn partition_points_divide_the_store() {
     }
 }
 
-/// Walks are counted while they last, however they end; the long ones with their age. Reads of keys
+/// Scans are counted while they last, however they end; the long ones with their age. Reads of keys
 /// are not.
 #[test]
-fn walks_under_way_are_counted() {
+fn scans_under_way_are_counted() {
     let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
     (0..5000).for_each(|key| drop(store.insert(&key, &key)));
     let snapshot = store.snapshot();
     let counts = || {
         let told = store.statistics();
-        (told.walks, told.long_walks)
+        (told.scans, told.long_scans)
     };
     assert_eq!(counts(), (0, vec![]));
     store.get_with(&7, |_| assert_eq!(counts().0, 0)).unwrap();
@@ -157,8 +157,8 @@ fn walks_under_way_are_counted() {
         let mut oldest = Duration::ZERO;
         snapshot.visit(all.0, all.1, direction, |key, _| {
             passed += 1;
-            let (walks, long) = counts();
-            assert_eq!(walks, 1);
+            let (scans, long) = counts();
+            assert_eq!(scans, 1);
             match passed {
                 1..=50 => assert!(long.is_empty(), "after {passed}"),
                 2500.. => {
@@ -207,8 +207,8 @@ fn walks_under_way_are_counted() {
             });
         });
         inside.wait();
-        let (walks, long) = counts();
-        assert_eq!((walks, long.len()), (1, 1));
+        let (scans, long) = counts();
+        assert_eq!((scans, long.len()), (1, 1));
         assert!(counts().1[0] >= long[0]);
         told.wait();
     });

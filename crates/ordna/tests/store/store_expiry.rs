@@ -31,7 +31,7 @@ fn expired_keys_are_collected_in_the_background() {
     assert_eq!(store.get(&0_u32.to_be_bytes()), Some(3));
     assert_eq!(store.get(&1_u32.to_be_bytes()), Some(1));
     assert_eq!(store.statistics().expiring.0, 1);
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for
@@ -62,7 +62,7 @@ fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
     assert!(looks < 20, "{looks} looks at the clock in 300 ms");
     time.store(1_000_001, Ordering::SeqCst);
     store.collect_garbage();
-    assert_eq!(store.validate().unwrap().entries, 0);
+    assert_eq!(store.check_invariants().unwrap().entries, 0);
 }
 
 /// A clock that panics in the collector ends that thread. Callers take its place.
@@ -95,7 +95,7 @@ fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
         std::thread::sleep(Duration::from_millis(1));
     }
     store.collect_garbage();
-    assert_eq!(store.validate().unwrap().entries, 1);
+    assert_eq!(store.check_invariants().unwrap().entries, 1);
 }
 
 /// One collector watches the next deadline, the others sleep until they are woken; and if there is
@@ -171,7 +171,7 @@ fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     left.store(u64::MAX, Ordering::SeqCst);
     store.collect_garbage();
     assert_eq!(store.statistics().items, 0);
-    assert_eq!(store.validate().unwrap().entries, 0);
+    assert_eq!(store.check_invariants().unwrap().entries, 0);
 }
 
 /// A clock that a test sets, and the looks of collectors at it.

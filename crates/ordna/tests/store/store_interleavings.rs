@@ -97,7 +97,7 @@ fn readers_stand_while_leaves_change<K: TestKey + ?Sized>() {
                 })
                 .meanwhile(|| change.run(&store, &keys, own, at_snapshot));
                 assert_eq!(found, Some(own), "{change:?} at {point}, snapshot {at_snapshot}");
-                store.validate().unwrap();
+                store.check_invariants().unwrap();
             }
         }
     }
@@ -113,16 +113,16 @@ fn readers_of_bytes_stand_while_leaves_change() {
     readers_stand_while_leaves_change::<[u8]>();
 }
 
-/// A walk at a snapshot that stands in a leaf, or between two, returns what the snapshot holds.
+/// A scan at a snapshot that stands in a leaf, or between two, returns what the snapshot holds.
 #[test]
-fn walks_at_a_snapshot_stand_while_leaves_change() {
+fn scans_at_a_snapshot_stand_while_leaves_change() {
     let keys: Vec<u64> = (10..40).collect();
-    let places = ["tree.walk.before_validate", "tree.walk.read"];
+    let places = ["tree.scan.before_validate", "tree.scan.read"];
     for (change, point) in CHANGES.iter().flat_map(|change| places.map(|point| (change, point))) {
         for upwards in [true, false] {
             let store = filled(3, 10, 40, |n| n);
             let snapshot = store.snapshot();
-            let walk = || match upwards {
+            let scan = || match upwards {
                 true => snapshot.iter().map(|(key, _)| key).collect::<Vec<u64>>(),
                 false => {
                     let mut down: Vec<u64> = snapshot.iter().rev().map(|(key, _)| key).collect();
@@ -130,8 +130,8 @@ fn walks_at_a_snapshot_stand_while_leaves_change() {
                     down
                 }
             };
-            let walked = held(point, walk).meanwhile(|| change.run::<u64>(&store, &keys, 0, true));
-            assert_eq!(walked, keys, "{change:?} at {point}, upwards {upwards}");
+            let scanned = held(point, scan).meanwhile(|| change.run::<u64>(&store, &keys, 0, true));
+            assert_eq!(scanned, keys, "{change:?} at {point}, upwards {upwards}");
         }
     }
 }
@@ -157,7 +157,7 @@ fn readers_stand_while_two_leaves_become_three() {
                 assert_eq!(snapshot.get(key.as_ref()), Some(n), "key {n} afterwards");
                 assert_eq!(store.get(key.as_ref()), Some(n + 500));
             }
-            assert_eq!(store.validate().unwrap().entries, 120);
+            assert_eq!(store.check_invariants().unwrap().entries, 120);
         }
     }
     check::<u64>();
@@ -216,9 +216,9 @@ fn an_overwrite_under_a_reader_at_a_snapshot() {
 #[test]
 fn images_come_under_a_reader_at_a_snapshot() {
     let of_gets = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
-    let of_walks = ["tree.walk.begun", "tree.walk.image_sought", "tree.walk.before_validate"];
-    let of_both = ["undo.walk.death_read", "undo.walk.follows"];
-    let stops = of_gets.iter().chain(&of_walks).chain(&of_both);
+    let of_scans = ["tree.scan.begun", "tree.scan.image_sought", "tree.scan.before_validate"];
+    let of_both = ["undo.scan.death_read", "undo.scan.follows"];
+    let stops = of_gets.iter().chain(&of_scans).chain(&of_both);
     // Keys written before the reader begins, and while it stands.
     let writes: [(&[u64], &[u64]); 5] = [
         (&[1, 3], &[2]),
@@ -229,7 +229,7 @@ fn images_come_under_a_reader_at_a_snapshot() {
     ];
     for stop in stops {
         for (before, meanwhile) in writes {
-            if before.is_empty() && *stop == "undo.walk.follows" {
+            if before.is_empty() && *stop == "undo.scan.follows" {
                 continue;
             }
             for key in 1..4 {
@@ -249,7 +249,7 @@ fn images_come_under_a_reader_at_a_snapshot() {
                 let latest = if before.contains(&key) { 99 } else { key * 10 };
                 let right = (Some(key * 10), vec![(1, 10), (2, 20), (3, 30)], Some(latest));
                 assert_eq!(read, right, "at {stop}, {before:?}, then {meanwhile:?}");
-                store.validate().unwrap();
+                store.check_invariants().unwrap();
             }
         }
     }
@@ -261,8 +261,8 @@ fn an_image_is_written_under_a_reader_at_a_snapshot() {
     let stops =
         ["undo.image.stored", "undo.push.before_dead", "undo.image.linked", "tree.write.pushed"];
     let gets = ("tree.seek.begun", "tree.read.before_validate");
-    let walks = ("tree.walk.begun", "tree.walk.before_validate");
-    for (stop, (begin, end)) in stops.iter().flat_map(|stop| [(stop, gets), (stop, walks)]) {
+    let scans = ("tree.scan.begun", "tree.scan.before_validate");
+    for (stop, (begin, end)) in stops.iter().flat_map(|stop| [(stop, gets), (stop, scans)]) {
         let store = filled(4, 1, 4, |n| n * 10);
         let snapshot = store.snapshot();
         [1, 3].iter().for_each(|n| _ = store.insert(n, &99).unwrap());
@@ -301,7 +301,7 @@ fn a_writer_finds_its_leaf_merged_away() {
             .meanwhile(|| (0..24).filter(|n| n % 7 != 3).for_each(|n| _ = store.remove(&n)));
         done.unwrap();
         assert_eq!(store.get(&own), Some(777), "key {own}");
-        store.validate().unwrap();
+        store.check_invariants().unwrap();
     }
 }
 
@@ -322,7 +322,7 @@ fn a_writer_finds_its_fence_sunk() {
                 done.unwrap();
                 let case = format!("key {own} at {stop}, {below} below and {above} above");
                 assert_eq!(store.get(key(own).as_ref()), Some(777), "{case}");
-                store.validate().unwrap_or_else(|broken| panic!("{case}: {broken:?}"));
+                store.check_invariants().unwrap_or_else(|broken| panic!("{case}: {broken:?}"));
             }
         }
     }
@@ -371,7 +371,7 @@ fn a_search_goes_on_while_search_nodes_merge() {
                 writer.join().unwrap();
                 assert_eq!(reader.join().unwrap(), Some(own), "at {stop}");
             });
-            store.validate().unwrap();
+            store.check_invariants().unwrap();
         }
     }
 }
@@ -407,7 +407,7 @@ fn a_batch_is_whole_while_its_leaves_split() {
     let values: Vec<_> = keys.iter().map(|key| during.get(key)).collect();
     assert!(values.iter().all(|value| *value == Some(7)), "{values:?}");
     assert!(content(&before).into_iter().eq((0..30).map(|n| (n, n * 10))));
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// A write beside a batch that is under way, in the same term, splits the leaves of both.
@@ -422,7 +422,7 @@ fn a_batch_and_a_split_of_one_term() {
         (0..30).for_each(|n| _ = store.insert(&n, &8).unwrap());
     });
     assert!(content(&before).into_iter().eq((0..30).map(|n| (n, n * 10))));
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// The removal of a range stands between two leaves while a snapshot is taken: all of it or
@@ -446,7 +446,7 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     drop((before, during));
     store.collect_garbage();
     assert_eq!(store.statistics().dead, 0);
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// A writer that read the term before a snapshot and announced itself after it.
@@ -590,7 +590,7 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
         store.collect_garbage();
         let told = store.statistics();
         assert_eq!((told.dead, told.items), (0, 4), "{stop}");
-        store.validate().unwrap();
+        store.check_invariants().unwrap();
         (0..4).for_each(|n| _ = store.remove(&key(n)));
         assert_eq!(store.statistics().bytes, 0, "{stop}: bytes are given back once");
     }
@@ -628,7 +628,7 @@ fn a_group_of_writes_stands_while_its_leaves_change() {
                     false => _ = store.insert_many(&pairs).unwrap(),
                 })
                 .meanwhile(|| change.run(&store, &keys, 10, true));
-                store.validate().unwrap();
+                store.check_invariants().unwrap();
                 // The first write came before the change, all others after it.
                 let expected = (!removes).then_some(7);
                 for key in &group[1..] {
@@ -642,7 +642,7 @@ fn a_group_of_writes_stands_while_its_leaves_change() {
     check::<[u8]>();
 }
 
-/// Whole leaves are dropped under readers, walks and writers that stand in them.
+/// Whole leaves are dropped under readers, scans and writers that stand in them.
 #[test]
 fn a_range_is_dropped_under_readers_and_writers() {
     fn check<K: TestKey + ?Sized>() {
@@ -673,17 +673,17 @@ fn a_range_is_dropped_under_readers_and_writers() {
             held("tree.lock.searched", write).meanwhile(|| drop_range(&store));
             assert_eq!(store.get(key.as_ref()), Some(2), "key {own}");
             assert_eq!(store.approximate_len(), 20 + usize::from(gone));
-            store.validate().unwrap();
+            store.check_invariants().unwrap();
         }
-        for stop in ["tree.walk.before_validate", "tree.walk.read"] {
+        for stop in ["tree.scan.before_validate", "tree.scan.read"] {
             let store = filled();
             let all =
                 || store.range::<(Bound<&K>, Bound<&K>)>((Bound::Unbounded, Bound::Unbounded));
-            let walked: Vec<K::Owned> =
+            let scanned: Vec<K::Owned> =
                 held(stop, || all().map(|(key, _)| key).collect()).meanwhile(|| drop_range(&store));
-            assert!(walked.is_sorted(), "at {stop}");
+            assert!(scanned.is_sorted(), "at {stop}");
             let stays = |key: &&K::Owned| !sorted[10..50].contains(key);
-            assert!(walked.iter().filter(stays).eq(sorted.iter().filter(stays)), "at {stop}");
+            assert!(scanned.iter().filter(stays).eq(sorted.iter().filter(stays)), "at {stop}");
         }
     }
     fn as_owned<K: TestKey + ?Sized>(key: K::Owned) -> Owned<K> {
@@ -693,9 +693,9 @@ fn a_range_is_dropped_under_readers_and_writers() {
     check::<[u8]>();
 }
 
-/// A walk that stands in or between leaves returns each key that stays once, in order.
+/// A scan that stands in or between leaves returns each key that stays once, in order.
 #[test]
-fn walks_stand_while_entries_move() {
+fn scans_stand_while_entries_move() {
     type Change = (&'static str, fn(&Words));
     let changes: [Change; 4] = [
         ("shift", |store| _ = store.insert(&1, &1).unwrap()),
@@ -705,7 +705,7 @@ fn walks_stand_while_entries_move() {
             (0..100).filter(|key| key % 8 != 4).for_each(|key| _ = store.remove(&key));
         }),
     ];
-    let stops = ["tree.leaf.entries_copied", "tree.walk.before_validate", "tree.walk.read"];
+    let stops = ["tree.leaf.entries_copied", "tree.scan.before_validate", "tree.scan.read"];
     for ((name, change), stop) in changes.iter().flat_map(|c| stops.map(move |stop| (c, stop))) {
         for upwards in [true, false] {
             for skipped in 0..4 {
@@ -714,22 +714,22 @@ fn walks_stand_while_entries_move() {
                 // The second leaf and that behind the sixteenth key from the end get room.
                 [18, 22, 26, 50, 54, 58].iter().for_each(|key| _ = store.remove(key));
                 let stays = (0..100).filter(|key| key % 8 == 4);
-                // The walk begins `skipped` leaves behind the first or last one. A walk downwards
+                // The scan begins `skipped` leaves behind the first or last one. A scan downwards
                 // that skips three begins in a leaf with room: a shift fills it meanwhile.
                 let skipped = skipped * 16;
                 let (low, high) = if upwards { (skipped, 100) } else { (0, 100 - skipped) };
-                let walk = || -> Vec<u64> {
+                let scan = || -> Vec<u64> {
                     let range = store.range(low..high).map(|(key, _)| key);
                     if upwards { range.collect() } else { range.rev().collect() }
                 };
-                let mut walked = held(stop, walk).meanwhile(|| change(&store));
+                let mut scanned = held(stop, scan).meanwhile(|| change(&store));
                 if !upwards {
-                    walked.reverse();
+                    scanned.reverse();
                 }
-                let told = format!("{name} at {stop}, upwards {upwards}, from {low}: {walked:?}");
-                assert!(walked.is_sorted_by(|one, other| one < other), "{told}");
+                let told = format!("{name} at {stop}, upwards {upwards}, from {low}: {scanned:?}");
+                assert!(scanned.is_sorted_by(|one, other| one < other), "{told}");
                 for key in stays.filter(|key| (low..high).contains(key)) {
-                    assert!(walked.contains(&key), "{key} is missing; {told}");
+                    assert!(scanned.contains(&key), "{key} is missing; {told}");
                 }
             }
         }
@@ -759,7 +759,7 @@ fn a_split_beside_the_end_of_undo_records() {
     });
     let again = store.snapshot();
     (0..4).for_each(|key| _ = store.insert(&(key * 10), &0).unwrap());
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
     assert!(content(&again).into_iter().eq([(0, 7), (10, 8), (15, 1), (20, 9), (30, 10)]));
 }
 
@@ -773,7 +773,7 @@ fn a_reader_between_a_death_and_its_link_meets_a_split() {
     let second = store.snapshot();
     // The record of 30 stands in front of that of 0, which the second snapshot does not need.
     store.insert(&30, &9).unwrap();
-    let read = held("undo.walk.death_read", || second.get(&0))
+    let read = held("undo.scan.death_read", || second.get(&0))
         .meanwhile(|| assert_eq!(store.insert(&25, &1), Ok(None)));
     assert_eq!(read, Some(7));
     assert!(content(&first).into_iter().eq([(0, 0), (10, 1), (20, 2), (30, 3)]));

@@ -37,7 +37,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     assert_eq!(snapshot.len(), filled as usize);
     drop(snapshot);
     store.insert(&key(0), &value).unwrap();
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
     // Another thread frees and keeps the credit: it is not lost to this one.
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -51,7 +51,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
         (0..filled).filter(|n| store.insert(&key(*n), &value).is_ok()).count(),
         filled as usize
     );
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// A store that shares a limit leaves its bytes to the others when it is dropped.
@@ -90,7 +90,7 @@ fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
     assert_eq!(store.insert(&key(0), &longer), Err(Error::MemoryLimit { limit }));
     store.insert(&key(0), b"short").unwrap();
     store.insert(&key(0), &value).unwrap();
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
     let snapshot = store.snapshot();
     for n in 0..filled {
         assert_eq!(store.set_expiry(&key(n), Some(10 + u64::from(n))), Ok(true));
@@ -103,11 +103,11 @@ fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
         scope.spawn(|| (0..9).for_each(|n| drop(store.remove(&key(n)))));
     });
     assert_eq!(store.insert(b"more", b""), Err(Error::MemoryLimit { limit }));
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
     drop(snapshot);
     while store.insert(&store.statistics().bytes.to_be_bytes(), &value).is_ok() {}
     assert!(store.statistics().bytes <= limit);
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// Values that wait for a collection do not make the limit refuse what will fit after it.
@@ -127,7 +127,7 @@ fn the_limit_collects_before_it_refuses() {
         store.insert(&(1000 + n).to_be_bytes(), &value).unwrap();
     }
     assert_eq!(store.statistics().expiring.0, 0);
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// A record of a short key is as large as its fixed part: that much is taken, and given back.

@@ -43,7 +43,7 @@ fn random_removals_give_memory_back() {
         assert!(waited < Duration::from_secs(20), "{full} bytes fell to {left:?}, {live} are live");
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(store.validate().unwrap().entries, rest.len());
+    assert_eq!(store.check_invariants().unwrap().entries, rest.len());
     assert!(rest.iter().all(|key| store.get(key) == Some(*key)));
 }
 
@@ -79,7 +79,7 @@ fn removals_of_byte_strings_give_memory_back() {
             assert!(waited < Duration::from_secs(20), "{full} fell to {left:?}, {live} are live");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(store.validate().unwrap().entries, rest.len());
+        assert_eq!(store.check_invariants().unwrap().entries, rest.len());
         assert!(rest.iter().all(|key| store.get(text(key).as_slice()) == Some(value(*key))));
     }
     give_back::<u64>(|key| key);
@@ -155,5 +155,5 @@ fn removals_beside_a_compaction_call_for_the_next_one() {
     let live = filled(&mut (0..KEYS).filter(stays)).memory_usage().total();
     let left = store.memory_usage();
     assert!(left.total() <= 2 * live, "{left:?} for {live} bytes that are live");
-    assert_eq!(store.validate().unwrap().entries as u64, KEYS / 10);
+    assert_eq!(store.check_invariants().unwrap().entries as u64, KEYS / 10);
 }

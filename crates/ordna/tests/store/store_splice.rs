@@ -62,7 +62,7 @@ fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
         }
         check(&store.snapshot(), &model);
         snapshots.iter().for_each(|(snapshot, model)| check(snapshot, model));
-        store.validate().unwrap();
+        store.check_invariants().unwrap();
         snapshots.clear();
         store.collect_garbage();
         store.remove_range(Bound::Unbounded, Bound::Unbounded);
@@ -200,5 +200,5 @@ fn readers_and_snapshots_see_whole_appends() {
     store.remove_range(Bound::Unbounded, Bound::Unbounded);
     store.collect_garbage();
     assert_eq!(store.statistics().bytes, 0);
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }

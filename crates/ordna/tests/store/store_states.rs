@@ -302,7 +302,7 @@ fn run_keys<K: TestKey + ?Sized, V: TestValue + ?Sized>(
             }
             machine.store.collect_garbage();
             let broken = |broken: ordna_base::Violation| TestCaseError::fail(broken.to_string());
-            machine.store.validate().map_err(broken)?;
+            machine.store.check_invariants().map_err(broken)?;
             let kept = machine.store.statistics().dead;
             prop_assert!(!machine.snapshots.is_empty() || kept == 0, "{} undo records", kept);
             // The store goes first; then what the snapshots keep is freed with the last of them.
@@ -373,7 +373,7 @@ fn one_old_snapshot_keeps_what_it_sees_and_little_else() {
     drop(old);
     store.collect_garbage();
     assert_eq!(store.statistics().dead, 0);
-    store.validate().unwrap();
+    store.check_invariants().unwrap();
 }
 
 /// A record that says "absent" stays while the younger one above it goes.
@@ -420,7 +420,7 @@ fn a_store_from_sorted_parts() {
     }
     let parts = vec![part(0, 1000), Vec::new(), part(1000, 1001), part(1001, 5000)];
     let store = Store::<[u8], [u8]>::from_sorted(Options::new(), parts).unwrap();
-    assert_eq!(store.validate().unwrap().entries, 5000);
+    assert_eq!(store.check_invariants().unwrap().entries, 5000);
     let snapshot = store.snapshot();
     assert_eq!(snapshot.len(), 5000);
     for n in 0..5000 {
@@ -431,7 +431,7 @@ fn a_store_from_sorted_parts() {
     assert!(snapshot.iter().eq((0..5000).map(|n| (key(n), value_of(n)))));
     drop(snapshot);
     store.collect_garbage();
-    assert_eq!((store.validate().unwrap().entries, store.statistics().dead), (5000, 0));
+    assert_eq!((store.check_invariants().unwrap().entries, store.statistics().dead), (5000, 0));
     // What is not sorted, or too much, is refused and freed.
     let refused = |parts| Store::<[u8], [u8]>::from_sorted(Options::new(), parts).err();
     let twice = vec![(key(1), value_of(1)), (key(1), value_of(1))];
@@ -442,7 +442,7 @@ fn a_store_from_sorted_parts() {
     let exceeded = Store::<[u8], [u8]>::from_sorted(limit, vec![part(0, 100)]).err();
     assert_eq!(exceeded, Some(ordna_base::Error::MemoryLimit { limit: 1000 }));
     let empty = Store::<u64, u64>::from_sorted(Options::new(), Vec::<Vec<(u64, u64)>>::new());
-    assert_eq!(empty.unwrap().validate().unwrap().entries, 0);
+    assert_eq!(empty.unwrap().check_invariants().unwrap().entries, 0);
 }
 
 /// Parts that hold more than the limit are not read to their ends.
@@ -475,7 +475,7 @@ fn a_store_from_many_sorted_parts_starts_few_threads() {
     };
     let parts = (0..1000_u64).map(|part| (part * 10..(part + 1) * 10).map(note)).collect();
     let store = Store::<u64, u64>::from_sorted(Options::new(), parts).unwrap();
-    assert_eq!(store.validate().unwrap().entries, 10_000);
+    assert_eq!(store.check_invariants().unwrap().entries, 10_000);
     assert!(store.range(..).map(|(key, _)| key).eq(0..10_000));
     let most = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = threads.into_inner().unwrap().len();

@@ -100,7 +100,7 @@ fn a_pruned_record_gives_its_bytes_back_once() {
 fn a_leaf_that_is_more_than_a_quarter_full_does_not_merge() {
     let store = store(8, 4);
     (0..16).for_each(|key| _ = store.insert(&key, &key).unwrap());
-    let leaves = || store.validate().unwrap().nodes;
+    let leaves = || store.check_invariants().unwrap().nodes;
     let full = leaves();
     (0..5).chain(8..13).for_each(|key| _ = store.remove(&key));
     assert_eq!((leaves(), store.statistics().items), (full, 6));
@@ -120,7 +120,7 @@ fn a_new_anchor_may_be_that_of_the_right_neighbour() {
     let store = store(2, 3);
     for key in [10, 20, 30, 40, 15] {
         store.insert(&key, &key).unwrap();
-        store.validate().unwrap();
+        store.check_invariants().unwrap();
     }
     assert!(store.snapshot().iter().eq([10, 15, 20, 30, 40].map(|key| (key, key))));
     (0..50).for_each(|key| {
@@ -284,7 +284,7 @@ fn images_follow_their_keys_through_splits_and_merges() {
             for key in base + 100..base + 300 {
                 put(&mut state, key, None);
             }
-            store.validate().unwrap();
+            store.check_invariants().unwrap();
             for (snapshot, state) in &live {
                 let pairs = || state.iter().map(|(key, value)| (*key, *value));
                 assert!(snapshot.iter().eq(pairs()), "round {round}, slots {slots}");

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use ordna::backup::{
+use ordna::durability::{
     BackupError, BackupOptions, Compression, Disk, Mode, OpenOptions, OutFile, Storage,
-    StoredValue, Sync,
+    StoredValue, SyncPolicy,
 };
 use ordna::{OrderedIndex, Store};
 
@@ -46,7 +46,7 @@ pub struct Backup {
 
 /// A key set whose entries are computed from their number.
 trait Entries: 'static {
-    type Key: ordna::backup::StoredKey + ?Sized;
+    type Key: ordna::durability::StoredKey + ?Sized;
     type Value: StoredValue + ?Sized;
     fn put(store: &Store<Self::Key, Self::Value>, number: u64, round: u64) -> Result<(), String>;
     fn has(store: &Store<Self::Key, Self::Value>, number: u64, round: u64) -> bool;
@@ -134,7 +134,7 @@ impl Storage for Nowhere {
     fn sync_dir(&self, _: &Path) -> io::Result<()> {
         Ok(())
     }
-    fn lock(&self, _: &Path) -> io::Result<Option<Box<dyn Send + std::marker::Sync>>> {
+    fn lock(&self, _: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         Ok(Some(Box::new(())))
     }
 }
@@ -150,7 +150,7 @@ fn said(text: impl Into<String>) -> BenchError {
 /// Runs `work` on as many threads, each with its number.
 fn on_threads(
     threads: u64,
-    work: impl Fn(u64) -> Result<(), String> + std::marker::Sync,
+    work: impl Fn(u64) -> Result<(), String> + Sync,
 ) -> Result<Duration, BenchError> {
     let began = Instant::now();
     let results: Vec<_> = thread::scope(|scope| {
@@ -254,7 +254,7 @@ impl Backup {
         let say = |name: &str, value: String| println!("| {name} | {value} |");
 
         // The log's thread and files are there, and a backup without a snapshot, but no fsyncs.
-        let open = OpenOptions::new().sync(Sync::Never);
+        let open = OpenOptions::new().sync(SyncPolicy::Never);
         let plain = Store::<E::Key, E::Value>::new();
         let fill = |store: &Store<E::Key, E::Value>| {
             on_threads(threads, |thread| {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use ordna::backup::BackupOptions;
+use ordna::durability::BackupOptions;
 use ordna::tuple::{Encode, Value};
 use ordna::{OrderedIndex, Store};
 use ordna_secondary::{

@@ -131,7 +131,7 @@ impl Snapshots {
         store.collect_garbage();
         let after = store.memory_usage().total() as f64 / held as f64;
         row("memory after all snapshots have ended", "≤ 1.02", &format!("{after:.3}"));
-        store.validate().map_err(failed)?;
+        store.check_invariants().map_err(failed)?;
         // Giving back every node one by one is no part of any figure.
         std::mem::forget(store);
         Ok(())
@@ -223,7 +223,7 @@ impl Snapshots {
 
     fn scan<S: Words>(&self, store: &S) -> Result<(), BenchError> {
         let all = self.n * (self.n - 1) / 2;
-        let walk = |snapshot: &S::Snapshot, expected: u64| {
+        let scan = |snapshot: &S::Snapshot, expected: u64| {
             let (start, mut count, mut sum) = (Instant::now(), 0_u64, 0_u64);
             snapshot.visit_all(Direction::Ascending, |_, value| {
                 count += 1;
@@ -242,8 +242,8 @@ impl Snapshots {
         let young = store.snapshot();
         let mut rates: [Vec<f64>; 2] = Default::default();
         for _ in 0..3 {
-            rates[0].push(walk(&old, all)?);
-            rates[1].push(walk(&young, all + self.n)?);
+            rates[0].push(scan(&old, all)?);
+            rates[1].push(scan(&young, all + self.n)?);
         }
         let [old_rate, young_rate] = rates.map(median);
         row(

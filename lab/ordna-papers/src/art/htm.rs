@@ -7,7 +7,7 @@
 //! One lock stands for the whole tree, whose nodes have none. An operation first runs as a
 //! transaction that reads the lock word and finds it free: the processor makes its reads and writes
 //! one step, or none. After [`TRANSACTIONS`] aborts, or on processors without RTM, it takes the
-//! lock, which aborts every transaction under way. So each operation is atomic, walks included, and
+//! lock, which aborts every transaction under way. So each operation is atomic, scans included, and
 //! memory that leaves the tree is freed at once: a transaction that still reads it conflicts, and
 //! is rolled back.
 //!
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::protocol::Unsynchronized;
 use super::tree::{Sole, Tree};
 use super::write::Effect;
-use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
+use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::{Backoff, StripedCounter};
 use ordna_base::{Error, Key, Value, Violation};
@@ -77,7 +77,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
         Ok(())
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let _section = self.lock.enter();
-        self.tree.walk(lower, upper, direction, limit, &Sole, visit);
+        self.tree.scan_with(lower, upper, direction, limit, &Sole, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
@@ -101,7 +101,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
         self.tree.memory_usage(&Sole)
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let _section = self.lock.enter();
         self.tree.validate(&Sole)
     }

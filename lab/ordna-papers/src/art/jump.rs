@@ -16,7 +16,7 @@ use super::node::{NodeRef, Position, TERMINAL, position};
 use super::probes::{restarts, steps};
 use super::protocol::{Free, Protocol};
 use super::tree::{Keep, Tree};
-use super::tree_walk::side_of_stored;
+use super::tree_scan::side_of_stored;
 use super::word::{Child, RecordRef, Word};
 use ordna_base::index::Direction;
 use ordna_base::simd::prefetch;

@@ -7,7 +7,7 @@
 //! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | 16 at most, then locks |
 //! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
 //!
-//! That is for a lookup, or for each run of records that a walk gathers. Writers among others
+//! That is for a lookup, or for each run of records that a scan gathers. Writers among others
 //! restart when what they decided upon has changed, and after 16 times lock their way too. There
 //! they restart in one case only, as often as it comes: where a prefix is longer than nodes store,
 //! a writer goes down twice, and another has changed that way in between.
@@ -19,7 +19,7 @@
 //! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
 //! child are compressed into the prefix of the node below; a subtree of one key is the key's
 //! record. Point operations are O(length of the key), whatever the number of entries, and
-//! linearizable: a change at its store under the node's lock, a lookup as its protocol says. Walks
+//! linearizable: a change at its store under the node's lock, a lookup as its protocol says. Scans
 //! are live, as [`OrderedIndex`] defines, and start at O(length of the key). About 46 bytes per
 //! `u64` pair among ten million random ones.
 //!
@@ -28,9 +28,9 @@
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
 
-mod audit;
 #[cfg(feature = "htm")]
 mod htm;
+mod invariants;
 mod jump;
 mod leaf;
 mod node;
@@ -41,7 +41,7 @@ mod probes;
 mod protocol;
 mod search;
 mod tree;
-mod tree_walk;
+mod tree_scan;
 mod word;
 mod write;
 
@@ -61,7 +61,7 @@ pub(crate) use self::protocol::Lent;
 pub use self::protocol::{Concurrent, Coupling, Minimal, Olc, Protocol, Rowex, Unsynchronized};
 use self::tree::Tree;
 use self::write::Effect;
-use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
+use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::StripedCounter;
 use ordna_base::{Error, Key, Value, Violation};
@@ -157,7 +157,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, 
         Ok(())
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -165,7 +165,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, 
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let guard = self.collector.pin();
-        self.tree.walk(lower, upper, direction, limit, &guard, visit);
+        self.tree.scan_with(lower, upper, direction, limit, &guard, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
@@ -180,13 +180,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> OrderedIndex for Art<K, 
         self.tree.memory_usage(&self.collector.pin())
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        let audit = self.tree.validate(&self.collector.pin())?;
-        let (entries, counted) = (audit.entries, self.approximate_len());
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        let report = self.tree.check_invariants(&self.collector.pin())?;
+        let (entries, counted) = (report.entries, self.approximate_len());
         if entries != counted {
             return Err(Violation(format!("{}: {entries} entries, {counted} counted", P::NAME)));
         }
-        Ok(audit)
+        Ok(report)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {

@@ -1,7 +1,7 @@
 //! The tree for one thread.
 //!
 //! # Contract
-//! Changes take `&mut self`, lookups and walks `&self`, and the type is not `Sync`: so no thread
+//! Changes take `&mut self`, lookups and scans `&self`, and the type is not `Sync`: so no thread
 //! reads while a thread writes, nodes have no locks, and what leaves the tree is freed at once.
 
 use std::borrow::Borrow;
@@ -11,7 +11,7 @@ use super::protocol::{Minimal, Protocol, Unsynchronized};
 use super::tree::{Sole, Tree};
 use super::write::Effect;
 use crate::Unshared;
-use ordna_base::index::{Audit, Change, Direction, MemoryUsage, bounds_cross};
+use ordna_base::index::{Change, Direction, InvariantReport, MemoryUsage, bounds_cross};
 use ordna_base::{Error, Key, Value, Violation};
 
 /// An adaptive radix tree without synchronization.
@@ -100,7 +100,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Unshared for ArtNone<K, V,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         if !bounds_cross(lower, upper) {
-            self.tree.walk(lower, upper, direction, usize::MAX, &Sole, visit);
+            self.tree.scan_with(lower, upper, direction, usize::MAX, &Sole, visit);
         }
     }
 
@@ -108,11 +108,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Unshared for ArtNone<K, V,
         self.tree.memory_usage(&Sole)
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        let audit = self.tree.validate(&Sole)?;
-        if audit.entries != self.len {
-            return Err(Violation(format!("art: {} entries, {} counted", audit.entries, self.len)));
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        let report = self.tree.check_invariants(&Sole)?;
+        if report.entries != self.len {
+            return Err(Violation(format!(
+                "art: {} entries, {} counted",
+                report.entries, self.len
+            )));
         }
-        Ok(audit)
+        Ok(report)
     }
 }

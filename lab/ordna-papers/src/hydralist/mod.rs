@@ -4,19 +4,19 @@
 //! smallest possible key of each node, its *anchor*, to the node. A split or merge is done when the
 //! list is changed; it is written to a log, from which threads in the background bring the search
 //! layer, or one per NUMA node, up to date. An operation that comes to a node too far to the left
-//! or right, or to an obsolete node, walks on in the list.
+//! or right, or to an obsolete node, scans on in the list.
 //!
 //! Point operations are linearizable: O(length of the key) in the search layer, then one node and
-//! normally no walk. Walks are live, as [`OrderedIndex`] defines, and copy a few entries at a time.
-//! Readers write nothing shared, except that the first walk through a node after a write leaves the
+//! normally no scan. Scans are live, as [`OrderedIndex`] defines, and copy a few entries at a time.
+//! Readers write nothing shared, except that the first scan through a node after a write leaves the
 //! sorted order of its slots there.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `entry` | what a slot holds, for all kinds of keys and values |
-//! | `node`, `node::run` | a data node: layout, search, sorted order, references; how a walk copies it |
+//! | `node`, `node::run` | a data node: layout, search, sorted order, references; how a scan copies it |
 //! | `order` | how the sorted order of a node is worked out |
-//! | `list`, `list::node_walk` | lookups, changes, splits and merges; walks |
+//! | `list`, `list::node_scan` | lookups, changes, splits and merges; scans |
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
 //!
@@ -24,8 +24,8 @@
 //! Replication" (Mathew and Min, VLDB 2020), §3 to §5 and §10. What departs from it is told at the
 //! top of each file.
 
-mod audit;
 mod entry;
+mod invariants;
 pub mod layer;
 mod list;
 mod node;
@@ -45,7 +45,7 @@ use self::node::{MOST, Node};
 pub use self::options::{Options, Update};
 pub use self::stats::Statistics;
 use crate::search_layer::SearchLayer;
-use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
+use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
 use ordna_base::{Error, Key, Value, Violation};
 
@@ -178,7 +178,7 @@ where
         self.list.modify(key, change)
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -217,8 +217,8 @@ where
         }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        audit::audit(&self.list)
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        invariants::check_invariants(&self.list)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {

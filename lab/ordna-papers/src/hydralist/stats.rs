@@ -16,7 +16,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Notes how many nodes a writer walked from its jump node to the node of its key.
+    /// Notes how many nodes a writer scanned from its jump node to the node of its key.
     #[inline]
     pub fn jumped(&self, distance: usize) {
         let bucket = DISTANCES.iter().take_while(|end| distance > **end).count();

@@ -11,14 +11,14 @@
 //!    only after a claim. A reader that observes a version first as linked and then as live has
 //!    observed the key's latest state, at whatever level of the list it met the version.
 //! 3. Younger versions are inserted behind older ones, and an older one is unlinked only after
-//!    that. A reader that walks on from a version that is no longer current comes to the current
+//!    that. A reader that scans on from a version that is no longer current comes to the current
 //!    one.
 //!
 //! # Reading the latest state
 //! A search returns any version of the key. A live one is the answer (invariant 2). Otherwise the
-//! reader looks for the last one and walks from there to the end of the key's versions (invariant
+//! reader looks for the last one and scans from there to the end of the key's versions (invariant
 //! 3). A claimed version is the latest state if no version of the key stands behind it and it is
-//! still claimed afterwards: the remover of a successor ends it first. At the end of the walk the
+//! still claimed afterwards: the remover of a successor ends it first. At the end of the scan the
 //! last version passed was dead or unlinked and had no successor: at that moment the key was
 //! absent.
 //!
@@ -34,15 +34,15 @@ use super::garbage::{Garbage, Order};
 use super::version::{ANY, BEHIND, CLAIMED, LIVE, Node, Rank, Version};
 use crate::skiplist::item::Item;
 use crate::skiplist::raw::{LANES, List, Place};
-use ordna::store::terms::Terms;
+use ordna::store::epochs::Terms;
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::{check, fault, notice, point};
 use ordna_base::{Key, Value, Violation};
 
-/// A walk leaves and enters its reading section again after this many versions.
+/// A scan leaves and enters its reading section again after this many versions.
 const REFRESH: usize = 512;
-/// Versions in the first section of a walk: many walks end in it.
+/// Versions in the first section of a scan: many scans end in it.
 const FIRST_SECTION: usize = 64;
 /// A thread passes its retired versions to the collector once it has this many.
 const RETIRED: usize = 256;
@@ -98,8 +98,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    fn walk_shows(&self, view: View, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        check!("nitro.walk.filters", self.shows(view, node, guard))
+    fn scan_shows(&self, view: View, node: Node<K, V>, guard: &Guard<'_>) -> bool {
+        check!("nitro.scan.filters", self.shows(view, node, guard))
     }
 
     /// Whether the key had no later version yet at some moment of this call. The version was
@@ -151,7 +151,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             if self.shows(view, node, guard) {
                 return Some(node);
             }
-            if !walks_on(view) {
+            if !scans_on(view) {
                 return None;
             }
             at = self.versions.next(node, guard);
@@ -238,7 +238,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             let born = next.born() + behind;
             resume = Some(Resume { key: key.to_owned(), born, visited: visited == Some(key) });
             drop(guard);
-            point("nitro.walk.refreshes");
+            point("nitro.scan.refreshes");
         }
     }
 
@@ -254,7 +254,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     ) -> Option<(Node<K, V>, u64)> {
         let mut node = first;
         for left in (0..length).rev() {
-            let shown = self.walk_shows(view, node, guard);
+            let shown = self.scan_shows(view, node, guard);
             if pass(node, shown).is_break() {
                 return None;
             }
@@ -285,14 +285,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             return self.pass_section(view, first, REFRESH, guard, pass);
         };
         row.insert(0, first);
-        let shows = |node| self.walk_shows(view, node, guard);
+        let shows = |node| self.scan_shows(view, node, guard);
         let beyond = |node: Node<K, V>| Version::<K, V>::compare(node.rank(), last.rank()).is_ge();
-        self.versions.walk_lanes(&row, beyond, lanes, guard, shows);
+        self.versions.scan_lanes(&row, beyond, lanes, guard, shows);
         let ended = lanes.iter().flatten().any(|node| pass(*node, true).is_break());
         (!ended).then_some((last, 0))
     }
 
-    /// Goes back by sections, and walks each forwards in lanes. A section begins behind the
+    /// Goes back by sections, and scans each forwards in lanes. A section begins behind the
     /// versions of a key; they are the last ones of the next section.
     fn descend(
         &self,
@@ -322,8 +322,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             }
             let begins_behind = start.map(|start| start.key(&guard));
             let beyond = |node: Node<K, V>| is_above(node.key(&guard), upper);
-            let shows = |node| self.walk_shows(view, node, &guard);
-            self.versions.walk_lanes(&row, beyond, &mut lanes, &guard, shows);
+            let shows = |node| self.scan_shows(view, node, &guard);
+            self.versions.scan_lanes(&row, beyond, &mut lanes, &guard, shows);
             let mut last: Option<&K> = None;
             for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
                 let key = node.key(&guard);
@@ -341,7 +341,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 _ => return,
             }
             drop(guard);
-            point("nitro.walk.refreshes");
+            point("nitro.scan.refreshes");
         }
     }
 
@@ -360,10 +360,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Audits list and counts; returns live versions and all. No other thread may use the index.
     /// Its collectors wait.
-    pub fn validate(&self) -> Result<(usize, usize), Violation> {
+    pub fn check_invariants(&self) -> Result<(usize, usize), Violation> {
         let _queue = self.garbage.at_rest();
         let broken = |what: String| Err(Violation(format!("nitro: {what}")));
-        let (all, _) = self.versions.validate()?;
+        let (all, _) = self.versions.check_invariants()?;
         let guard = self.collector.pin();
         let mut live = 0;
         let mut last: Option<Node<K, V>> = None;
@@ -405,15 +405,15 @@ fn is_still_claimed<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>) -> boo
 }
 
 /// Whether a version that the view does not show leads to one that it may show (invariant 3).
-fn walks_on(view: View) -> bool {
-    notice!("nitro.get.walks_on", matches!(view, View::Latest))
+fn scans_on(view: View) -> bool {
+    notice!("nitro.get.scans_on", matches!(view, View::Latest))
 }
 
-/// Where a walk enters its next section.
+/// Where a scan enters its next section.
 struct Resume<K: Key + ?Sized> {
     key: K::Owned,
     born: u64,
-    /// The walk has returned this key.
+    /// The scan has returned this key.
     visited: bool,
 }
 

@@ -10,7 +10,7 @@ use super::snapshot::{Owner, Snapshot};
 use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::stripe_of_this_thread;
-use ordna_base::{Audit, Error, Key, MemoryUsage, OrderedIndex, Value, Violation};
+use ordna_base::{Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
 /// Counts of an index. Exact while no thread writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Nitro<K, V> {
         done
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -132,9 +132,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Nitro<K, V> {
         MemoryUsage { parts: parts.into() }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        let (entries, nodes) = self.engine().validate()?;
-        Ok(Audit { entries, nodes })
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        let (entries, nodes) = self.engine().check_invariants()?;
+        Ok(InvariantReport { entries, nodes })
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {

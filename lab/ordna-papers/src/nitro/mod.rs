@@ -17,7 +17,7 @@
 //!
 //! # Consistency
 //! Writes and reads of the latest state are linearizable: [`Nitro`] is an
-//! [`OrderedIndex`](ordna_base::OrderedIndex), with live walks. A [`Snapshot`] is a *cut*: it holds
+//! [`OrderedIndex`](ordna_base::OrderedIndex), with live scans. A [`Snapshot`] is a *cut*: it holds
 //! every write that ended before it was taken and no write that began after. If it holds a write,
 //! it holds all writes before that one. It never changes.
 //!
@@ -29,13 +29,13 @@
 //! | module | holds |
 //! |---|---|
 //! | `version` | the layout of a version |
-//! | `engine` | the invariants of versions; searches and walks |
+//! | `engine` | the invariants of versions; searches and scans |
 //! | `write` | how a key is changed |
 //! | `garbage`, `collect` | dead versions, and their collection |
 //! | [`barrier`] | the access barrier (§6), for comparison: the index runs on the collector of `ordna-base` |
 //!
-//! The terms are those of the store ([`ordna::store::terms`]). Backup and recovery (§5) are in
-//! [`ordna::backup`].
+//! The terms are those of the store ([`ordna::store::epochs`]). Backup and recovery (§5) are in
+//! [`ordna::durability`].
 //!
 //! Source: the Nitro paper (VLDB 2016), §3, §4, §6. The modules state the departures.
 

@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. O(log n), and
-    /// O(1) amortized for each version passed. However long the walk, it delays the freeing of
+    /// O(1) amortized for each version passed. However long the scan, it delays the freeing of
     /// memory for short stretches only.
     pub fn visit(
         &self,

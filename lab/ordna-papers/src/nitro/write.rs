@@ -5,7 +5,7 @@
 //! the term of its announcement. It holds an announcement and a guard throughout.
 //!
 //! # Protocol
-//! All writers at one time write in one term *t* (see [`ordna::store::terms`]). A write of a key
+//! All writers at one time write in one term *t* (see [`ordna::store::epochs`]). A write of a key
 //! finds one of three:
 //!
 //! 1. *A version born in t.* No snapshot sees it. It is replaced or unlinked, in one step.

@@ -3,7 +3,7 @@
 //! # Contract
 //! A layer is immutable once built, and shared by any number of threads. It is exact for the list
 //! of nodes that it was built from: [`Layer::route`] gives the last of *those* nodes whose anchor
-//! is not above the key. Nodes split off since are found by walking on; a node that has become
+//! is not above the key. Nodes split off since are found by scanning on; a node that has become
 //! obsolete is gone into the live one before it ([`super::storage`]). Nodes are not freed while a
 //! layer that names them is in use ([`super::rebuild`]).
 //!
@@ -13,7 +13,7 @@
 //! to entry e, so the routing table is arithmetic. The lowest level routes to the data nodes. The
 //! paper draws heights at random with p = 1/4, so that nodes can be linked into upper levels one by
 //! one; but its layer is only ever built whole. So here every node is in the lowest level, and
-//! every ninth entry of a level in the one above: the same search with fewer levels and no walking
+//! every ninth entry of a level in the one above: the same search with fewer levels and no scanning
 //! along them.
 //!
 //! Byte-string keys: an entry holds eight-byte heads behind the bytes that all keys of its range

@@ -8,7 +8,7 @@
 //! | part | holds |
 //! |---|---|
 //! | `node` | data nodes: up to 32 entries behind a version |
-//! | `storage`, `storage_walk` | the list: how readers go along it, how owners change it |
+//! | `storage`, `storage_scan` | the list: how readers go along it, how owners change it |
 //! | `layer` | the index layer: one cache line of keys compared at once, level by level |
 //! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups |
 //! | `ranges` | range queries of a batch: split between pieces, joined |
@@ -19,7 +19,7 @@
 //! # Concurrency
 //! Batches with writes, and single writes, which are batches of one, are admitted one after the
 //! other; callers that wait work for the batch in front. Reads never wait for a turn: single
-//! lookups, walks and `get_many` are optimistic, and validate the version of the one node that they
+//! lookups, scans and `get_many` are optimistic, and validate the version of the one node that they
 //! read. No query ever takes the rebuild's lock.
 //!
 //! Source: Xie, Cai, Jagadish, Ooi, Wong: "PI: a Parallel in-memory skip list based Index" (2016).
@@ -36,7 +36,7 @@ mod ranges;
 mod rebuild;
 mod sort;
 mod storage;
-mod storage_walk;
+mod storage_scan;
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
@@ -50,7 +50,9 @@ use self::node::{CAPACITY, Entry, Node};
 use self::rebuild::{Plan, Rebuilder, Shared};
 use self::storage::{Contended, Owner, Storage};
 use crate::topology::Topology;
-use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex, check_pairs};
+use ordna_base::index::{
+    Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex, check_pairs,
+};
 use ordna_base::reclaim::Guard;
 use ordna_base::simd::InstructionSet;
 use ordna_base::{Error, Key, Value, Violation};
@@ -63,7 +65,7 @@ pub struct Options {
     /// Threads of the pool that share the work of batches with the caller; 0: the callers only.
     pub workers: usize,
     /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It
-    /// is due as well when what writes have walked because the layer is stale is all nodes' worth.
+    /// is due as well when what writes have scanned because the layer is stale is all nodes' worth.
     pub rebuild_threshold: usize,
     /// Threads that share a rebuild.
     pub rebuild_threads: usize,
@@ -249,7 +251,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         done
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -290,9 +292,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         MemoryUsage { parts }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let _lock = self.shared.rebuilder.lock();
-        self.storage().validate()
+        self.storage().check_invariants()
     }
 
     fn get(&self, key: &K) -> Option<V::Owned> {

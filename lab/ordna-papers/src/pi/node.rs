@@ -12,7 +12,7 @@
 //! 2. `heads[i]` is the head of entry i's key beyond `skip`, and heads ascend. Equal heads are
 //!    ordered by their records' whole keys. For `u64` keys the head is the key.
 //! 3. `slots[i]` is entry i's value if both kinds are words, or else the address of its record.
-//! 4. `upper` is the head, beyond `skip`, of the next node's anchor: whether to walk on is known
+//! 4. `upper` is the head, beyond `skip`, of the next node's anchor: whether to scan on is known
 //!    without touching the next node. `splits[i]` is the head of entry 8(i + 1), or the maximum:
 //!    which eight entries to look at is known from the first line.
 //! 5. A node that was absorbed by its predecessor is obsolete for ever. Its `next` stays.
@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
-    /// Fetches the lines that a walk over about this many entries reads.
+    /// Fetches the lines that a scan over about this many entries reads.
     #[inline]
     pub fn prefetch_all(self, entries: usize) {
         self.prefetch();
@@ -417,7 +417,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
     }
 
     /// Owner: what is wrong with the node, if anything.
-    pub fn audit(&self) -> Result<(), String> {
+    pub fn check_invariants(&self) -> Result<(), String> {
         let (len, next) = (self.len(), self.next());
         let mut last: Option<K::Owned> = None;
         for at in 0..len {

@@ -5,7 +5,7 @@
 //!
 //! 1. takes the list of dead nodes: unlinked by now, so the scan below cannot meet them;
 //! 2. scans the list of data nodes, in parts if it has several threads, and builds a layer. Owners
-//!    go on writing: a node split off behind the scan is found by walking. A node absorbed behind
+//!    go on writing: a node split off behind the scan is found by scanning. A node absorbed behind
 //!    it stays in the new layer as a dead one, and in the next list of dead nodes;
 //! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes the
 //!    new. The old layer and the dead nodes of step 1, which only it may name, are retired
@@ -13,8 +13,8 @@
 //!    A writer among them leaves the nodes to the daemon: freeing many nodes would delay it.
 //!
 //! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
-//! (15 % by default, §4.3.5). It is due too when writes had to walk as many steps as the layer has
-//! nodes because it is stale, on over split nodes and back over dead ones: walking has then cost
+//! (15 % by default, §4.3.5). It is due too when writes had to scan as many steps as the layer has
+//! nodes because it is stale, on over split nodes and back over dead ones: scanning has then cost
 //! what rebuilding costs.
 //!
 //! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends
@@ -175,13 +175,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
     fn is_due(&self) -> bool {
         let storage = &self.storage;
         let changed = storage.changed.load(Ordering::Relaxed);
-        let walked = storage.walked.load(Ordering::Relaxed);
+        let scanned = storage.scanned.load(Ordering::Relaxed);
         if changed < FEWEST {
             return false;
         }
         let nodes = storage.layer(&storage.collector.pin()).len();
         let threshold = nodes.saturating_mul(self.rebuilder.plan.threshold);
-        changed * 100 >= threshold || walked >= nodes
+        changed * 100 >= threshold || scanned >= nodes
     }
 
     /// Has the layer rebuilt if that is due. Called after writes, without the turn.
@@ -262,7 +262,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         let early = !fault!("pi.rebuild.dead_after_scan");
         let mut dead = if early { self.take_dead() } else { Vec::new() };
         self.changed.store(0, Ordering::Relaxed);
-        self.walked.store(0, Ordering::Relaxed);
+        self.scanned.store(0, Ordering::Relaxed);
         let guard = self.collector.pin();
         let old = self.layer(&guard);
         let parts = (old.len() / PART).clamp(1, threads.max(1));

@@ -1,7 +1,7 @@
 //! The storage layer: the list of data nodes, how readers go along it and how owners change it.
 //!
 //! # Contract
-//! Any number of readers, at any time, without locks: they route a key through the layer, walk on
+//! Any number of readers, at any time, without locks: they route a key through the layer, scan on
 //! to the node whose range holds it, and validate what they read. Writers are [`Owner`]s: each owns
 //! a stretch of the list, and no two stretches overlap. [`super::execute`] hands out the
 //! stretches; that makes every node's writer the only one, without a latch on any node.
@@ -9,11 +9,11 @@
 //! # Protocol
 //! - An owner's stretch begins at a node that is alive when it is handed out, and ends before the
 //!   next owner's. It never absorbs a node outside: the first node of a stretch outlives the
-//!   stretch, so an owner's walk from the layer's node before a key stays within.
+//!   stretch, so an owner's scan from the layer's node before a key stays within.
 //! - A split links the new node behind the old one; readers of the old one find the key beyond
-//!   `upper` and walk on. The layer does not know the new node until it is rebuilt.
+//!   `upper` and scan on. The layer does not know the new node until it is rebuilt.
 //! - A merge moves the entries of a node to the one in front, and makes it obsolete. Layers that
-//!   name it send readers there; they go back to the layer's node before, from which the walk leads
+//!   name it send readers there; they go back to the layer's node before, from which the scan leads
 //!   to the live one. The first node of the list is never absorbed.
 //! - Absorbed nodes are *dead*: not freed before a layer has taken over whose building began after
 //!   they were unlinked ([`super::rebuild`]).
@@ -33,7 +33,7 @@ use std::sync::PoisonError;
 
 use super::layer::Layer;
 use super::node::{CAPACITY, Entry, NodeRef};
-use ordna_base::index::{Audit, Change};
+use ordna_base::index::{Change, InvariantReport};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::simd::InstructionSet;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -59,8 +59,8 @@ pub struct Storage<K: Key + ?Sized, V: Value + ?Sized> {
     dead: Mutex<Vec<NodeRef<K, V>>>,
     /// Nodes split off and absorbed since the last rebuild began.
     pub changed: AtomicUsize,
-    /// Nodes walked over and dead places gone back over since then: what a stale layer costs.
-    pub walked: AtomicUsize,
+    /// Nodes scanned over and dead places gone back over since then: what a stale layer costs.
+    pub scanned: AtomicUsize,
     pub len: StripedCounter,
     pub set: InstructionSet,
     /// Entries at which a node is split.
@@ -79,7 +79,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             first,
             dead: Mutex::new(Vec::new()),
             changed: AtomicUsize::new(0),
-            walked: AtomicUsize::new(0),
+            scanned: AtomicUsize::new(0),
             len: StripedCounter::new(),
             set,
             limit,
@@ -149,11 +149,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 continue;
             };
             let mut at = (node, version);
-            // Walking on is no retry.
+            // Scanning on is no retry.
             let version = loop {
                 let (here, version) = at;
                 let Some(next) = here.beyond(key, shared) else { break Some(version) };
-                if !check!("pi.walk_on.unvalidated", here.lock.validate(version)) {
+                if !check!("pi.scan_on.unvalidated", here.lock.validate(version)) {
                     break None;
                 }
                 (node, shared) = (next, 0);
@@ -217,7 +217,7 @@ pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
     /// The node of the last key, and the place of the layer behind which it is.
     finger: Option<(usize, NodeRef<K, V>)>,
     changed: usize,
-    walked: usize,
+    scanned: usize,
     grown: i64,
     dead: Vec<NodeRef<K, V>>,
 }
@@ -235,8 +235,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         (begin, end): (Option<&'a K>, Option<&'a K>),
     ) -> Self {
         let (finger, dead) = (None, Vec::new());
-        let (changed, walked, grown) = (0, 0, 0);
-        Self { storage, layer, guard, begin, end, finger, changed, walked, grown, dead }
+        let (changed, scanned, grown) = (0, 0, 0);
+        Self { storage, layer, guard, begin, end, finger, changed, scanned, grown, dead }
     }
 
     /// The node whose range holds the key. `place`: where the layer routes the key.
@@ -253,13 +253,13 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
                 break;
             }
             start = start.saturating_sub(1);
-            self.walked += 1;
+            self.scanned += 1;
             (node, shared) = (self.layer.node(start), 0);
         }
         let behind = self.finger.map_or(start, |(behind, _)| behind.max(start));
         while let Some(next) = node.beyond(key, shared) {
             (node, shared) = (next, 0);
-            self.walked += 1;
+            self.scanned += 1;
         }
         debug_assert!(
             self.begin.is_none_or(|begin| begin <= node.anchor())
@@ -297,7 +297,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         };
         let mut node = self.locate(key, place);
         let mut at = node.find(key, self.storage.set).map_or_else(|at| at, |at| at + past);
-        // The layer knows most of the nodes that come: fetched before the walk comes to them.
+        // The layer knows most of the nodes that come: fetched before the scan comes to them.
         let places = hint.saturating_sub(1) / (self.storage.limit / 2) + 1;
         let mut ahead = self.layer.nodes()[place + 1..].iter().take(places.min(self.layer.len()));
         ahead.by_ref().take(AHEAD).for_each(|node| node.prefetch_all(CAPACITY));
@@ -460,8 +460,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<'_, K, V> {
         if self.changed > 0 {
             storage.changed.fetch_add(self.changed, Ordering::Relaxed);
         }
-        if self.walked > 0 {
-            storage.walked.fetch_add(self.walked, Ordering::Relaxed);
+        if self.scanned > 0 {
+            storage.scanned.fetch_add(self.scanned, Ordering::Relaxed);
         }
         if !self.dead.is_empty() {
             let mut dead = storage.dead.lock().unwrap_or_else(PoisonError::into_inner);
@@ -472,21 +472,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<'_, K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
     /// Audits the list and the layer, while no thread writes or rebuilds.
-    pub fn validate(&self) -> Result<Audit, Violation> {
+    pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let broken = |what: String| Err(Violation(format!("pi: {what}")));
         let guard = self.collector.pin();
-        let mut audit = Audit::default();
+        let mut report = InvariantReport::default();
         let mut at = Some(self.first);
         while let Some(node) = at {
-            if let Err(what) = node.audit() {
-                return broken(format!("node {} at {:?}: {what}", audit.nodes, node.anchor()));
+            if let Err(what) = node.check_invariants() {
+                return broken(format!("node {} at {:?}: {what}", report.nodes, node.anchor()));
             }
-            audit.nodes += 1;
-            audit.entries += node.len();
+            report.nodes += 1;
+            report.entries += node.len();
             at = node.next();
         }
-        if audit.entries != self.len.sum() {
-            return broken(format!("{} entries, {} counted", audit.entries, self.len.sum()));
+        if report.entries != self.len.sum() {
+            return broken(format!("{} entries, {} counted", report.entries, self.len.sum()));
         }
         let layer = self.layer(&guard);
         let dead = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
@@ -501,6 +501,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 return broken(format!("place {place} of the layer is neither live nor dead"));
             }
         }
-        Ok(audit)
+        Ok(report)
     }
 }

@@ -1,8 +1,8 @@
 //! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
 //!
-//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Walks
+//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Scans
 //! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
-//! some five hundred nodes and walk each forwards. Nodes are immutable: a new value comes with a
+//! some five hundred nodes and scan each forwards. Nodes are immutable: a new value comes with a
 //! new node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
 //! allocator's rounding, and one for the table at which searches begin (`raw::shortcuts`).
 //!
@@ -21,13 +21,13 @@ use std::ops::{Bound, ControlFlow};
 use self::item::Pair;
 use self::raw::{LANES, List, MAX_HEIGHT, NodeRef};
 use ordna_base::index::{
-    Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex, is_above, is_below,
+    Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex, is_above, is_below,
 };
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::StripedCounter;
 use ordna_base::{Error, Key, Value, Violation};
 
-/// The first section of an ascending walk: many end in it.
+/// The first section of an ascending scan: many end in it.
 const SECTION: usize = 64;
 
 /// A lock-free ordered map; see the [module](self).
@@ -65,7 +65,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
                 return ControlFlow::Break(());
             }
             // A removed node leads to its successor, which has the same key after a replacement. If
-            // the walk has visited the old node, it has returned the key.
+            // the scan has visited the old node, it has returned the key.
             let repeated = last.is_some_and(|last| last.key() == node.key());
             if is_live && !repeated && !is_below(node.key(), lower) {
                 last = Some(node);
@@ -89,7 +89,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
                 let Some(end) = row.pop() else { break };
                 row.insert(0, at);
                 let beyond = |node: NodeRef<Pair<K, V>>| node.key() >= end.key();
-                self.list.walk_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
+                self.list.scan_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
                 if lanes.iter().flatten().any(|node| pass(*node, true).is_break()) {
                     return;
                 }
@@ -122,7 +122,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
                 row.extend(self.list.locate(None, guard));
             }
             let beyond = |node: NodeRef<Pair<K, V>>| is_above(node.key(), upper);
-            self.list.walk_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
+            self.list.scan_lanes(&row, beyond, &mut lanes, guard, |node| node.is_live());
             let begins_behind = start.map(|start| start.rank_under(guard));
             let mut last: Option<NodeRef<Pair<K, V>>> = None;
             for node in lanes.iter().rev().flat_map(|lane| lane.iter().rev()) {
@@ -192,7 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
         }
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
         direction: Direction,
@@ -229,13 +229,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for SkipList<K, V> {
         MemoryUsage { parts: parts.into() }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        let (entries, nodes) = self.list.validate()?;
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        let (entries, nodes) = self.list.check_invariants()?;
         if entries != self.approximate_len() {
             let counted = self.approximate_len();
             return Err(Violation(format!("skip list: {entries} entries, {counted} counted")));
         }
-        Ok(Audit { entries, nodes })
+        Ok(InvariantReport { entries, nodes })
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {

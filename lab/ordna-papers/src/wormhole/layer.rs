@@ -442,7 +442,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
     }
 
     /// Compares both tables with the signposts, each as far as it has followed.
-    fn audit(&self) -> Result<(), String> {
+    fn check_invariants(&self) -> Result<(), String> {
         let state = self.state();
         let posts: Vec<_> = std::iter::successors(Some(state.first), |post| post.next()).collect();
         for pair in posts.windows(2) {
@@ -465,7 +465,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
             for (step, number) in lacks.iter().zip(version + 1..) {
                 table.apply(step, number);
             }
-            table.audit(&posts)?;
+            table.check_invariants(&posts)?;
         }
         Ok(())
     }

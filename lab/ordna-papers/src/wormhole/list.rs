@@ -163,7 +163,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         target.leaf.heads_cover(key) || (current() && agrees())
     }
 
-    /// Where to start walking if the target is not right.
+    /// Where to start scanning if the target is not right.
     #[cold]
     fn near(
         &self,
@@ -195,7 +195,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         self.settle(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
-    /// Walks along the list, from a leaf anywhere, to the one that covers the point.
+    /// Scans along the list, from a leaf anywhere, to the one that covers the point.
     #[cold]
     pub fn settle<'s>(
         &self,
@@ -543,12 +543,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     }
 
     /// Audits leaves, links and tables; returns the numbers of entries and of leaves.
-    pub fn audit(&self) -> Result<(usize, usize), Violation> {
+    pub fn check_invariants(&self) -> Result<(usize, usize), Violation> {
         let leaves: Vec<_> = self.leaves().collect();
         let mut entries = 0;
         for (at, leaf) in leaves.iter().enumerate() {
             let broken = |why: &str| Err(Violation(format!("wormhole: leaf {at}: {why}")));
-            if let Err(why) = leaf.audit() {
+            if let Err(why) = leaf.check_invariants() {
                 return broken(&why);
             }
             let next = leaves.get(at + 1).map(|next| next.anchor_bytes());
@@ -571,7 +571,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             }
             entries += leaf.len();
         }
-        self.tables.audit(&leaves).map_err(|why| Violation(format!("wormhole: table: {why}")))?;
+        self.tables
+            .check_invariants(&leaves)
+            .map_err(|why| Violation(format!("wormhole: table: {why}")))?;
         Ok((entries, leaves.len()))
     }
 }

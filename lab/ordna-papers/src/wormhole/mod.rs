@@ -12,8 +12,8 @@
 //! | [`WormholeUnsafe`] | one thread only | what synchronization costs |
 //!
 //! Point operations O(log L) and linearizable: a read where its leaf was last found valid, a write
-//! where it unlocks the leaf. Walks are live; they copy what they want of a leaf, and go on by
-//! anchors. Readers write nothing shared, except that a walk sorts the leaf it comes to, if that is
+//! where it unlocks the leaf. Scans are live; they copy what they want of a leaf, and go on by
+//! anchors. Readers write nothing shared, except that a scan sorts the leaf it comes to, if that is
 //! not sorted and no thread holds its lock. Splits and merges wait for no reader, and neither for
 //! each other.
 //!
@@ -33,7 +33,7 @@ mod batch;
 mod hash;
 pub mod layer;
 mod leaf;
-mod leaf_walk;
+mod leaf_scan;
 mod list;
 mod mode;
 mod section;
@@ -52,7 +52,7 @@ use self::list::LeafList;
 pub use self::mode::{Faithful, Mode, Optimistic, Single};
 pub use self::single::WormholeUnsafe;
 pub use self::switches::Switches;
-use ordna_base::index::{Audit, Bounds, Change, Direction, MemoryUsage, OrderedIndex};
+use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::StripedCounter;
 use ordna_base::{Error, Key, Value, Violation};
@@ -176,14 +176,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         Ok(())
     }
 
-    fn walk(
+    fn scan_with(
         &self,
         bounds: Bounds<'_, K>,
         direction: Direction,
         limit: usize,
         visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
-        self.list.walk(bounds, direction, limit, visit);
+        self.list.scan_with(bounds, direction, limit, visit);
     }
 
     fn pin(&self) -> Option<Guard<'_>> {
@@ -201,13 +201,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> OrderedInde
         MemoryUsage { parts: parts.to_vec() }
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        let (entries, nodes) = self.list.audit()?;
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        let (entries, nodes) = self.list.check_invariants()?;
         if entries != self.approximate_len() {
             let counted = self.approximate_len();
             return Err(Violation(format!("wormhole: {entries} entries, {counted} counted")));
         }
-        Ok(Audit { entries, nodes })
+        Ok(InvariantReport { entries, nodes })
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {

@@ -1,8 +1,8 @@
 //! The index for one thread: without locks, without a collector, with one table.
 //!
 //! Reads take `&self` and the type is not `Sync`; writes take `&mut self`. So nothing is removed
-//! while a reader looks, and what is removed is freed at once. Walks sort leaves, through `&self`:
-//! the order is in atomics, and a walk goes by its own copy.
+//! while a reader looks, and what is removed is freed at once. Scans sort leaves, through `&self`:
+//! the order is in atomics, and a scan goes by its own copy.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use super::switches::Switches;
 use super::{Index, Single};
 use crate::Unshared;
 use ordna_base::{
-    Audit, Change, Direction, Error, Key, MemoryUsage, OrderedIndex, Value, Violation,
+    Change, Direction, Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
 
 /// Wormhole for one thread: what synchronization costs, and the paper's Wormhole-unsafe.
@@ -91,7 +91,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Unshared
         self.index.memory_usage()
     }
 
-    fn validate(&self) -> Result<Audit, Violation> {
-        self.index.validate()
+    fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        self.index.check_invariants()
     }
 }

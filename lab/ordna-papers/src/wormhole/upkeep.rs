@@ -10,7 +10,7 @@
 //!
 //! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
 //! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the
-//! keeper, or the standby is busy, it goes on: its steps wait. Readers meanwhile walk along the
+//! keeper, or the standby is busy, it goes on: its steps wait. Readers meanwhile scan along the
 //! list.
 //!
 //! A leaf that was merged away is retired once its step is in both tables, in the order of the
@@ -202,7 +202,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
     ///
     /// # Errors
     /// The first difference.
-    pub fn audit(&self, leaves: &[P]) -> Result<(), String> {
+    pub fn check_invariants(&self, leaves: &[P]) -> Result<(), String> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         #[expect(unsafe_code, reason = "the keeper reads the published table")]
@@ -215,7 +215,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
                 table.apply(step, version);
             }
         }
-        table.audit(leaves)
+        table.check_invariants(leaves)
     }
 
     /// Frees the tables; calls `free` with the leaves that are out of the list but not retired yet.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::art_trees::{Bytes, FORK, keys, under, walk, with};
+use crate::art_trees::{Bytes, FORK, keys, scan, under, with};
 use ordna_base::sync::schedule::{Schedule, held};
 use ordna_base::{Change, Direction, OrderedIndex};
 use ordna_papers::art::{Art, Concurrent, Coupling, Olc, Rowex};
@@ -20,9 +20,9 @@ mod pitfall_1_a_level_is_skipped {
         let removed = held("art.modify.decided", || index.remove(b"abc1"))
             .meanwhile(|| assert_eq!(index.insert(b"ax", &9), Ok(None)));
         assert_eq!(removed, Some(0));
-        let all = walk(&index, b"", Direction::Ascending);
+        let all = scan(&index, b"", Direction::Ascending);
         assert_eq!(keys(&all), [b"abc2".as_slice(), b"ax"], "an acknowledged insert is gone");
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 
     /// The same for an inserter that replaces a full node, and one that splits a prefix.
@@ -35,7 +35,7 @@ mod pitfall_1_a_level_is_skipped {
             for key in full.into_iter().chain([new.as_slice(), b"ax"]) {
                 assert!(index.contains(key), "{key:?} is gone");
             }
-            index.validate().unwrap();
+            index.check_invariants().unwrap();
         }
     }
 
@@ -75,9 +75,9 @@ mod pitfall_1_a_level_is_skipped {
             let index = with::<P>(&FORK);
             index.insert(b"ab", &5).unwrap();
             held("art.modify.decided", || first(&index)).meanwhile(|| second(&index));
-            let all = walk(&index, b"", Direction::Ascending);
+            let all = scan(&index, b"", Direction::Ascending);
             assert_eq!(keys(&all), expected, "{what}");
-            index.validate().unwrap_or_else(|broken| panic!("{what}: {broken}"));
+            index.check_invariants().unwrap_or_else(|broken| panic!("{what}: {broken}"));
         }
     }
 
@@ -97,7 +97,7 @@ mod pitfall_1_a_level_is_skipped {
                 });
             }
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 
     /// Two that add one to the same word: no update is lost.
@@ -115,7 +115,7 @@ mod pitfall_1_a_level_is_skipped {
         let removed = held("art.modify.decided", || index.remove(b"abd"))
             .meanwhile(|| assert_eq!(index.insert(b"abd", &9), Ok(Some(2))));
         assert_eq!(removed, Some(9));
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 
     /// A merge waits for the writer that is inside the node whose prefix it makes longer.
@@ -132,9 +132,9 @@ mod pitfall_1_a_level_is_skipped {
             assert_eq!(writer.join().unwrap(), Ok(None));
             assert_eq!(merger.join().unwrap(), Some(2));
         });
-        let all = walk(&index, b"", Direction::Ascending);
+        let all = scan(&index, b"", Direction::Ascending);
         assert_eq!(keys(&all), [b"abc1".as_slice(), b"abc1z", b"abc2"]);
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 
     /// A writer learns where its key leaves a prefix, and finds another prefix there.
@@ -148,9 +148,9 @@ mod pitfall_1_a_level_is_skipped {
                 old.iter().for_each(|key| assert!(index.remove(key).is_some()));
                 new.iter().for_each(|key| assert_eq!(index.insert(key, &8), Ok(None)));
             });
-        let all = walk(&index, b"", Direction::Ascending);
+        let all = scan(&index, b"", Direction::Ascending);
         assert_eq!(keys(&all), [b"abcdefgx1".as_slice(), new[0], new[1]]);
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 
     /// A change that keeps the value is as of one moment too.
@@ -206,13 +206,13 @@ mod pitfall_2_second_validation_of_the_parent {
     }
 
     #[test]
-    fn a_walk_starts_at_its_bound() {
-        // More entries than a walk takes from a node at once.
+    fn a_scan_starts_at_its_bound() {
+        // More entries than a scan takes from a node at once.
         let all: Vec<[u8; 4]> = (0..40).map(|last| [b'a', b'b', b'c', last]).collect();
         let index = with::<Olc>(&all.iter().map(<[u8; 4]>::as_slice).collect::<Vec<_>>());
         let from = all[3].as_slice();
-        let walked = || walk(&index, from, Direction::Ascending);
-        let found = held("art.walk.before_child", walked).meanwhile(|| split(&index));
+        let scanned = || scan(&index, from, Direction::Ascending);
+        let found = held("art.scan.before_child", scanned).meanwhile(|| split(&index));
         assert!(keys(&found).starts_with(&[from]), "{found:?}");
     }
 
@@ -247,7 +247,7 @@ mod pitfall_2_second_validation_of_the_parent {
             writer.join().unwrap();
             assert!(reader.join().unwrap(), "read a node in the middle of a change: {point}");
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 
     #[test]
@@ -259,14 +259,14 @@ mod pitfall_2_second_validation_of_the_parent {
             (|index| index.remove(b"ac") == Some(1), "art.locate.entered_child"),
             (
                 |index| {
-                    let all = walk(index, b"", Direction::Ascending);
+                    let all = scan_with(index, b"", Direction::Ascending);
                     all.windows(2).all(|pair| pair[0].0 < pair[1].0) && all.len() >= 2
                 },
-                "art.walk.before_inner_chunk",
+                "art.scan.before_inner_chunk",
             ),
             (
-                |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac"],
-                "art.walk.entered_child",
+                |index| keys(&scan_with(index, b"ac", Direction::Ascending)) == [b"ac"],
+                "art.scan.entered_child",
             ),
         ];
         for read in reads {
@@ -281,8 +281,8 @@ mod pitfall_2_second_validation_of_the_parent {
         let reads: [Read; 2] = [
             (|index| index.get(b"ac") == Some(1), "art.descend.entered_child"),
             (
-                |index| keys(&walk(index, b"ac", Direction::Ascending)) == [b"ac", b"ad"],
-                "art.walk.entered_child",
+                |index| keys(&scan_with(index, b"ac", Direction::Ascending)) == [b"ac", b"ad"],
+                "art.scan.entered_child",
             ),
         ];
         for read in reads {
@@ -291,13 +291,14 @@ mod pitfall_2_second_validation_of_the_parent {
         }
     }
 
-    /// The record in the slot of the bound stands before the bound; while the walk goes on, others
+    /// The record in the slot of the bound stands before the bound; while the scan goes on, others
     /// come in between.
     #[test]
-    fn a_walk_that_restarts_stays_behind_its_bound() {
+    fn a_scan_that_restarts_stays_behind_its_bound() {
         let index = with::<Olc>(&[b"ab1", b"ac"]);
-        let found = held("art.collect.before_slots", || walk(&index, b"ab5", Direction::Ascending))
-            .meanwhile(|| assert_eq!(index.insert(b"ab3", &9), Ok(None)));
+        let found =
+            held("art.collect.before_slots", || scan(&index, b"ab5", Direction::Ascending))
+                .meanwhile(|| assert_eq!(index.insert(b"ab3", &9), Ok(None)));
         assert_eq!(keys(&found), [b"ac"]);
     }
 
@@ -308,8 +309,8 @@ mod pitfall_2_second_validation_of_the_parent {
         let cases: [([&[u8]; 2], &[u8]); 2] = [(FORK, b"abc"), ([b"aca1", b"aca2"], b"aca")];
         for (fork, from) in cases {
             let index = with::<Olc>(&fork);
-            let walked = || walk(&index, from, Direction::Ascending);
-            let found = held("art.walk.entered_child", walked).meanwhile(|| split(&index));
+            let scanned = || scan(&index, from, Direction::Ascending);
+            let found = held("art.scan.entered_child", scanned).meanwhile(|| split(&index));
             assert!(keys(&found).starts_with(&fork), "{found:?}");
         }
     }
@@ -362,16 +363,19 @@ mod pitfall_6_epochs {
         const LONG: [&[u8]; 2] = [b"abcdefghijklm1", b"abcdefghijklm2"];
         let index = with::<P>(&LONG);
         let from = b"abcdefghijklm2".as_slice();
-        let found = held("art.walk.before_record", || walk(&index, from, Direction::Ascending))
-            .meanwhile(|| {
-                // Both are replaced by others of the same size, in the memory of the old ones if
-                // that were free.
-                LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
-                for n in 0..64_u8 {
-                    index.insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7).unwrap();
-                }
-                index.insert(from, &1).unwrap();
-            });
+        let found =
+            held("art.scan.before_record", || scan(&index, from, Direction::Ascending))
+                .meanwhile(|| {
+                    // Both are replaced by others of the same size, in the memory of the old ones if
+                    // that were free.
+                    LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
+                    for n in 0..64_u8 {
+                        index
+                            .insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7)
+                            .unwrap();
+                    }
+                    index.insert(from, &1).unwrap();
+                });
         assert_eq!(keys(&found).first(), Some(&from), "{found:?}");
     }
 

@@ -105,7 +105,7 @@ fn readers_beside_a_writer<P: Concurrent>(
         }
         done.store(true, Ordering::Relaxed);
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 #[test]

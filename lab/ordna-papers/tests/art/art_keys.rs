@@ -1,6 +1,6 @@
 //! Keys and bounds that break published radix trees, and what long prefixes cost.
 
-use crate::art_trees::{Bytes, keys, under, walk, with};
+use crate::art_trees::{Bytes, keys, scan, under, with};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::art::{Art, Concurrent, Coupling, Minimal, Olc, Rowex, steps};
 
@@ -50,10 +50,10 @@ mod pitfall_4_prefixes_longer_than_stored {
             let ceiling = all.iter().find(|key| **key > other);
             assert_eq!(index.ceiling(other).map(|(key, _)| key), ceiling.map(|key| key.to_vec()));
             assert_eq!(index.insert(other, &9), Ok(None), "{other:?}");
-            assert_eq!(keys(&walk(&index, b"", Direction::Ascending)), all);
-            index.validate().unwrap();
+            assert_eq!(keys(&scan(&index, b"", Direction::Ascending)), all);
+            index.check_invariants().unwrap();
             assert_eq!(index.remove(other), Some(9));
-            index.validate().unwrap();
+            index.check_invariants().unwrap();
         }
     }
 
@@ -105,7 +105,7 @@ mod pitfall_4_prefixes_longer_than_stored {
                 is_linear("update", 0, &|| assert_eq!(index.insert(&key, &8), Ok(Some(7))));
                 is_linear("removal", 0, &|| assert_eq!(index.remove(&key), Some(8)));
             }
-            index.validate().unwrap();
+            index.check_invariants().unwrap();
         }
     }
 
@@ -138,14 +138,14 @@ mod pitfall_5_keys_that_are_prefixes {
             order.rotate_left(rotation);
             let index = with::<P>(&order);
             assert_eq!(index.insert(order[0], &77), Ok(Some(0)), "a duplicate");
-            assert_eq!(super::keys(&walk(&index, b"", Direction::Ascending)), keys);
-            let mut back = walk(&index, &[0xFF; 3], Direction::Descending);
+            assert_eq!(super::keys(&scan(&index, b"", Direction::Ascending)), keys);
+            let mut back = scan(&index, &[0xFF; 3], Direction::Descending);
             back.reverse();
             assert_eq!(super::keys(&back), keys);
-            index.validate().unwrap();
+            index.check_invariants().unwrap();
             for (at, key) in order.iter().enumerate() {
                 assert!(index.remove(key).is_some());
-                assert_eq!(index.validate().unwrap().entries, keys.len() - at - 1);
+                assert_eq!(index.check_invariants().unwrap().entries, keys.len() - at - 1);
             }
         }
     }

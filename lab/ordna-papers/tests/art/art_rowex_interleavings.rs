@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use crate::art_trees::{Bytes, FORK, keys, walk, with};
+use crate::art_trees::{Bytes, FORK, keys, scan, with};
 use ordna_base::sync::schedule::{PATIENCE, Schedule, held};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::art::{Concurrent, Olc, Rowex, restarts, steps};
@@ -19,9 +19,9 @@ fn check_all(index: &ArtRowex<[u8], u64>, expected: &[&[u8]]) {
         assert!(index.contains(key), "{key:?}");
     }
     for (at, key) in expected.iter().enumerate() {
-        let up = walk(index, key, Direction::Ascending);
+        let up = scan_with(index, key, Direction::Ascending);
         assert_eq!(keys(&up), expected[at..], "up from {key:?}");
-        let mut down = walk(index, key, Direction::Descending);
+        let mut down = scan_with(index, key, Direction::Descending);
         down.reverse();
         assert_eq!(keys(&down), expected[..=at], "down from {key:?}");
     }
@@ -34,14 +34,14 @@ fn readers_pass_a_prefix_that_is_being_split() {
     held("art.split.before_prefix", || index.insert(b"ax", &9).unwrap()).meanwhile(|| {
         check_all(&index, &[b"abc1", b"abc2", b"ax"]);
         // Bounds beside the prefix.
-        let up = walk(&index, b"abb", Direction::Ascending);
+        let up = scan(&index, b"abb", Direction::Ascending);
         assert_eq!(keys(&up), [b"abc1".as_slice(), b"abc2", b"ax"]);
-        let up = walk(&index, b"ac", Direction::Ascending);
+        let up = scan(&index, b"ac", Direction::Ascending);
         assert_eq!(keys(&up), [b"ax"]);
         assert_eq!(index.get(b"abc"), None);
     });
     check_all(&index, &[b"abc1", b"abc2", b"ax"]);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// The other way round: the prefix is joined, the node above still there.
@@ -51,24 +51,24 @@ fn readers_pass_a_prefix_that_is_being_merged() {
     held("art.merge.before_link", || assert_eq!(index.remove(b"ax"), Some(2)))
         .meanwhile(|| check_all(&index, &[b"abc1", b"abc2", b"ax"]));
     check_all(&index, &FORK);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// A reader has found an unused slot for byte 0, which a writer then fills for another byte.
 #[test]
 fn a_slot_filled_meanwhile_is_not_taken_for_byte_0() {
     let index = with::<Rowex>(&[b"ab", b"ac"]);
-    let found = held("art.child.before_slot", || walk(&index, b"a\0", Direction::Ascending))
+    let found = held("art.child.before_slot", || scan(&index, b"a\0", Direction::Ascending))
         .meanwhile(|| index.insert(b"ad", &2).unwrap());
     assert_eq!(keys(&found)[..2], [b"ab", b"ac"], "{found:?}");
     assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "{found:?}");
 }
 
-/// A walk collects a node while a writer appends to it.
+/// A scan collects a node while a writer appends to it.
 #[test]
 fn a_slot_filled_meanwhile_has_its_byte() {
     let index = with::<Rowex>(&[b"ab", b"ac"]);
-    let found = held("art.collect.before_slots", || walk(&index, b"", Direction::Ascending))
+    let found = held("art.collect.before_slots", || scan(&index, b"", Direction::Ascending))
         .meanwhile(|| index.insert(b"ad", &2).unwrap());
     assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "{found:?}");
     assert!(keys(&found).starts_with(&[b"ab", b"ac"]), "{found:?}");
@@ -103,7 +103,7 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
             .meanwhile(|| looks_again(&index));
         assert_eq!(looks, 1, "{at}");
         assert!(found.is_some_and(|key| key.starts_with(b"abcdefghijk")), "{at}");
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }
 
@@ -146,7 +146,7 @@ fn a_jump_that_was_misled_ends_beside_the_gap() {
     let gone: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
     let index = with::<Rowex>(&[b"A", gone[0], gone[1], b"b", b"z"]);
     let found =
-        held("art.walk.before_record", || index.jump(b"abcdefghzjkb", |key, _| key.to_vec()))
+        held("art.scan.before_record", || index.jump(b"abcdefghzjkb", |key, _| key.to_vec()))
             .meanwhile(|| gone.iter().for_each(|key| assert!(index.remove(key).is_some())));
     assert_eq!(found, Some(b"A".to_vec()));
 }
@@ -158,16 +158,16 @@ fn a_jump_ends_in_a_tree_that_was_emptied() {
     let all: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
     let index = with::<Rowex>(&all);
     let schedule = Schedule::new();
-    schedule.hold("jump", "art.walk.before_record");
+    schedule.hold("jump", "art.scan.before_record");
     let (tell, told) = mpsc::channel();
     let found = std::thread::scope(|scope| {
         scope.spawn(|| {
             let found = schedule.enroll("jump", || index.jump(b"abcdefghXjkb", |_, _| ()));
             tell.send(found).unwrap();
         });
-        schedule.wait_held("jump", "art.walk.before_record");
+        schedule.wait_held("jump", "art.scan.before_record");
         all.iter().for_each(|key| assert!(index.remove(key).is_some()));
-        schedule.release("jump", "art.walk.before_record");
+        schedule.release("jump", "art.scan.before_record");
         let found = told.recv_timeout(PATIENCE);
         // Lets it end if it waits.
         index.insert(b"z", &0).unwrap();
@@ -231,15 +231,15 @@ fn restarts_beside_writers<P: Concurrent>(
         done.store(true, Ordering::Relaxed);
         restarts.unwrap()
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
     restarts
 }
 
-/// Whatever writers do, neither lookups nor batches nor walks nor jumps restart, and where an entry
+/// Whatever writers do, neither lookups nor batches nor scans nor jumps restart, and where an entry
 /// of each node stays none looks at a node again; writers restart and finish.
 #[test]
 fn reads_never_restart() {
-    let (mut walks_looked, mut jumps_looked) = (0, 0);
+    let (mut scans_looked, mut jumps_looked) = (0, 0);
     let restarts = restarts_beside_writers::<Rowex>(
         |index, key| {
             index.get(key);
@@ -247,11 +247,11 @@ fn reads_never_restart() {
             index.get_many_with(&many, |_, _| {});
             let begin = steps::of_this_thread();
             assert!(index.floor(key).is_some() || index.ceiling(key).is_some());
-            walk(index, key, Direction::Ascending);
+            scan_with(index, key, Direction::Ascending);
             let between = steps::of_this_thread();
             assert!(index.jump(key, |_, _| ()).is_some());
             index.jump_many(&many, |_, found| assert!(found.is_some()));
-            walks_looked += u64::from(between > begin);
+            scans_looked += u64::from(between > begin);
             jumps_looked += u64::from(steps::of_this_thread() > between);
         },
         |round, _| round == 2000,
@@ -259,7 +259,7 @@ fn reads_never_restart() {
     assert_eq!(restarts, 0);
     // Each time the places were come to in which second looks are counted: no prefix gets so short
     // that nodes store all of it.
-    assert_eq!((walks_looked, jumps_looked), (8000, 8000));
+    assert_eq!((scans_looked, jumps_looked), (8000, 8000));
 }
 
 /// The same writers are in the way of a reader that validates.
@@ -267,7 +267,7 @@ fn reads_never_restart() {
 fn the_same_reads_restart_an_optimistic_reader() {
     let read = |index: &Bytes<Olc>, key: &[u8]| {
         index.get(key);
-        walk(index, key, Direction::Ascending);
+        scan_with(index, key, Direction::Ascending);
     };
     assert!(restarts_beside_writers(read, |_, restarts| restarts > 0) > 0);
 }

@@ -22,7 +22,7 @@ pub fn with<P: Concurrent>(keys: &[&[u8]]) -> Bytes<P> {
     index
 }
 
-pub fn walk<P: Concurrent>(index: &Bytes<P>, from: &[u8], direction: Direction) -> Pairs {
+pub fn scan<P: Concurrent>(index: &Bytes<P>, from: &[u8], direction: Direction) -> Pairs {
     let (lower, upper) = match direction {
         Direction::Ascending => (Bound::Included(from), Bound::Unbounded),
         Direction::Descending => (Bound::Unbounded, Bound::Included(from)),

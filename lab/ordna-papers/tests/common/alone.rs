@@ -26,9 +26,9 @@ impl<I: Unshared + Send> OrderedIndex for Alone<I> {
     type Key = I::Key;
     type Value = I::Value;
 
-    ordna_testkit::forward!(self, self.lock(); get_with, modify, get_many_with, memory_usage, validate);
+    ordna_testkit::forward!(self, self.lock(); get_with, modify, get_many_with, memory_usage, check_invariants);
 
-    fn walk(
+    fn scan_with(
         &self,
         (lower, upper): Bounds<'_, I::Key>,
         direction: Direction,

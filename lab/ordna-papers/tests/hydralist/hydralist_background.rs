@@ -91,8 +91,8 @@ fn all_replicas_are_read_and_converge() {
             });
         }
     });
-    let audit = index.validate().unwrap();
-    assert_eq!(audit.entries, 16 * 333);
+    let report = index.check_invariants().unwrap();
+    assert_eq!(report.entries, 16 * 333);
     let statistics = index.statistics();
     assert_eq!(statistics.reads.len(), 4);
     assert!(statistics.reads.iter().all(|reads| *reads > 0), "{:?}", statistics.reads);
@@ -113,7 +113,7 @@ fn an_idle_index_is_brought_up_to_date_by_itself() {
     });
 }
 
-/// The search layer has never heard of any node: everything is found by walking.
+/// The search layer has never heard of any node: everything is found by scanning.
 #[test]
 fn a_search_layer_that_never_follows_does_not_matter() {
     let options = Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
@@ -129,7 +129,7 @@ fn a_search_layer_that_never_follows_does_not_matter() {
         assert_eq!(index.remove(&(n * 7 % 300)), Some(n));
     }
     assert!(index.statistics().lag > 100);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// PITFALLS, HydraList 1: the search layer leads to nodes that were merged away.
@@ -156,7 +156,7 @@ fn a_stale_jump_node_hands_on() {
         let keys: Vec<u64> = (0..200).collect();
         assert_eq!(index.values(&keys), (2..202).map(Some).collect::<Vec<_>>());
         assert_eq!(index.range(..).rev().count(), 200);
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     });
 }
 
@@ -203,7 +203,7 @@ fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
             writers.into_iter().for_each(|writer| writer.join().unwrap());
         }
     });
-    assert_eq!(index.validate().unwrap().entries, 2000 * WRITERS as usize);
+    assert_eq!(index.check_invariants().unwrap().entries, 2000 * WRITERS as usize);
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
 fn threads_of_an_idle_index_sleep() {
     let index: Small<u64, u64> = HydraList::with(&nodes(3));
     index.put_all((0..1000).map(|n| (n, n)));
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
     // After the last round each goes back to sleep.
     let mut before = index.statistics().looks;
     let idle = (0..20).any(|_| {
@@ -363,5 +363,5 @@ fn threads_of_an_idle_index_sleep() {
 fn an_ascending_load_fills_its_nodes() {
     let index: HydraList<u64, u64> = HydraList::new();
     index.put_all((0..64 * 100).map(|n| (n, n)));
-    assert_eq!(index.validate().unwrap().nodes, 100);
+    assert_eq!(index.check_invariants().unwrap().nodes, 100);
 }

@@ -22,7 +22,7 @@ fn small<K: Key + ?Sized, V: Value + ?Sized>() -> Small<K, V> {
 fn two_nodes() -> Small<u64, u64> {
     let index = small();
     index.put_all([50, 10, 20, 30, 40].map(|key| (key, key + 1)));
-    assert_eq!(index.validate().unwrap().nodes, 2);
+    assert_eq!(index.check_invariants().unwrap().nodes, 2);
     index
 }
 
@@ -30,7 +30,7 @@ fn keys(index: &Small<u64, u64>) -> Vec<u64> {
     index.range(..).map(|(key, _)| key).collect()
 }
 
-/// The node is split between the walk to it and the lock: the key belongs to the new node.
+/// The node is split between the scan to it and the lock: the key belongs to the new node.
 #[test]
 fn a_writer_meets_a_split() {
     let index = two_nodes();
@@ -39,21 +39,21 @@ fn a_writer_meets_a_split() {
         index.insert(&60, &61).unwrap();
     });
     assert_eq!(keys(&index), [10, 20, 30, 40, 50, 55, 60, 70]);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
     assert_eq!(index.get(&55), Some(56));
 }
 
-/// The node is merged away between the walk to it and the lock.
+/// The node is merged away between the scan to it and the lock.
 #[test]
 fn a_writer_meets_a_merge() {
     let index = two_nodes();
     let old =
         held("hydralist.write.before_lock", || index.insert(&50, &51).unwrap()).meanwhile(|| {
             index.remove_all([40, 20, 30, 10]);
-            assert_eq!(index.validate().unwrap().nodes, 1);
+            assert_eq!(index.check_invariants().unwrap().nodes, 1);
         });
     assert_eq!((old, keys(&index)), (Some(51), vec![50]));
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_reader_meets_a_split() {
     let found = held("hydralist.read.before_version", || index.get(&50)).meanwhile(|| {
         index.insert(&70, &71).unwrap();
         index.insert(&60, &61).unwrap();
-        assert_eq!(index.validate().unwrap().nodes, 3);
+        assert_eq!(index.check_invariants().unwrap().nodes, 3);
     });
     assert_eq!(found, Some(51));
 }
@@ -72,7 +72,7 @@ fn a_reader_meets_a_merge() {
     let index = two_nodes();
     let found = held("hydralist.read.before_version", || index.get(&50)).meanwhile(|| {
         index.remove_all([40, 20, 30, 10]);
-        assert_eq!(index.validate().unwrap().nodes, 1);
+        assert_eq!(index.check_invariants().unwrap().nodes, 1);
     });
     assert_eq!(found, Some(51));
 }
@@ -108,17 +108,17 @@ fn a_record_outlives_its_readers() {
     }
 }
 
-/// PITFALLS, HydraList 2: behind the walker the nodes ahead are split, merged with the one it has
+/// PITFALLS, HydraList 2: behind the scanner the nodes ahead are split, merged with the one it has
 /// read, and emptied.
 #[test]
-fn a_walk_meets_splits_and_merges() {
+fn a_scan_meets_splits_and_merges() {
     for direction in [Direction::Ascending, Direction::Descending] {
         for upset in 0..3 {
             let index = small::<u64, u64>();
             // Behind the last key nodes are not halved.
             index.put_all(std::iter::once(39).chain(0..39).map(|n| (n * 10, n)));
-            let walked =
-                held("hydralist.visit.copied", || index.walked_keys(direction)).meanwhile(|| {
+            let scanned = held("hydralist.visit.copied", || index.scanned_keys(direction))
+                .meanwhile(|| {
                     match upset {
                         // The node just read is split, and those ahead.
                         0 => index.put_all((0..40).map(|n| (n * 10 + 5, n))),
@@ -130,14 +130,14 @@ fn a_walk_meets_splits_and_merges() {
                         ),
                     }
                 });
-            index.validate().unwrap();
+            index.check_invariants().unwrap();
             let in_order =
                 |a: &u64, b: &u64| (direction == Direction::Ascending) == (a < b) && a != b;
-            assert!(walked.is_sorted_by(in_order), "{direction:?}: {walked:?}");
+            assert!(scanned.is_sorted_by(in_order), "{direction:?}: {scanned:?}");
             let stayed = keys(&index).into_iter().filter(|key| key % 10 == 0);
             for key in stayed {
                 assert!(
-                    walked.contains(&key),
+                    scanned.contains(&key),
                     "{direction:?}, {upset}: {key} was there throughout"
                 );
             }
@@ -145,18 +145,18 @@ fn a_walk_meets_splits_and_merges() {
     }
 }
 
-/// A walk has handed out a part of a node when the rest is changed: slots are used for other keys,
+/// A scan has handed out a part of a node when the rest is changed: slots are used for other keys,
 /// or the node is split.
 #[test]
-fn a_walk_finds_the_rest_of_its_node_changed() {
+fn a_scan_finds_the_rest_of_its_node_changed() {
     for direction in [Direction::Ascending, Direction::Descending] {
         for split in [false, true] {
             let index: HydraList<u64, u64, LockedLayer<u64>, 64> =
                 HydraList::with(&Options { update: Update::Synchronous, ..Options::default() });
             index.put_all((0..50).map(|n| (100 + n * 7 % 50 * 10, n)));
-            assert_eq!(index.validate().unwrap().nodes, 1);
-            let walked =
-                held("hydralist.visit.copied", || index.walked_keys(direction)).meanwhile(|| {
+            assert_eq!(index.check_invariants().unwrap().nodes, 1);
+            let scanned = held("hydralist.visit.copied", || index.scanned_keys(direction))
+                .meanwhile(|| {
                     // The slots of keys in the middle go to keys at the ends.
                     for n in 20..30 {
                         index.remove(&(100 + n * 10));
@@ -167,14 +167,14 @@ fn a_walk_finds_the_rest_of_its_node_changed() {
                         index.put_all((0..50).map(|n| (105 + n * 10, n)));
                     }
                 });
-            assert_eq!(index.validate().unwrap().nodes > 1, split);
+            assert_eq!(index.check_invariants().unwrap().nodes > 1, split);
             let in_order =
                 |a: &u64, b: &u64| (direction == Direction::Ascending) == (a < b) && a != b;
-            assert!(walked.is_sorted_by(in_order), "{direction:?}: {walked:?}");
+            assert!(scanned.is_sorted_by(in_order), "{direction:?}: {scanned:?}");
             for n in (0..20).chain(30..50) {
                 let key = 100 + n * 10;
                 assert!(
-                    walked.contains(&key),
+                    scanned.contains(&key),
                     "{direction:?}, {split}: {key} was there throughout"
                 );
             }
@@ -195,7 +195,7 @@ fn a_merge_finds_its_neighbours_parted() {
         index.remove_all([22, 21]);
     });
     assert_eq!(keys(&index), [20, 23, 24, 30]);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// PITFALLS, HydraList 4: between the decision to merge and the locks, a neighbour fills up.
@@ -209,7 +209,7 @@ fn a_merge_finds_its_neighbour_full() {
         index.put_all((31..34).map(|key| (key, key)));
     });
     assert_eq!(keys(&index), [20, 30, 31, 32, 33]);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// Readers of the new node come to it from behind before it is linked in front.
@@ -223,7 +223,7 @@ fn a_half_linked_node_is_whole() {
     })
     .meanwhile(|| {
         assert_eq!(index.last(), Some((70, 71)));
-        // A walk from 50 on does not need the node that the split has locked.
+        // A scan from 50 on does not need the node that the split has locked.
         let above = (std::ops::Bound::Included(&50), std::ops::Bound::Unbounded);
         let mut seen = Vec::new();
         index.visit(above.0, above.1, Direction::Descending, |key, _| {
@@ -232,7 +232,7 @@ fn a_half_linked_node_is_whole() {
         });
         assert_eq!(seen, [70, 60, 50]);
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// A stand-in for a data node.

@@ -208,5 +208,5 @@ fn readers_jump_while_the_table_follows() {
             }
         }
     });
-    assert_eq!(index.validate().unwrap().entries, 1500);
+    assert_eq!(index.check_invariants().unwrap().entries, 1500);
 }

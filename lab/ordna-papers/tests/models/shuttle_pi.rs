@@ -72,9 +72,9 @@ fn race() {
     }));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     // No thread writes any more: every place of the layer is a live node or one that is kept.
-    assert_eq!(index.validate().unwrap().entries, 48);
+    assert_eq!(index.check_invariants().unwrap().entries, 48);
     index.rebuild();
-    assert_eq!(index.validate().unwrap().nodes, index.places());
+    assert_eq!(index.check_invariants().unwrap().nodes, index.places());
     for n in 0..24 {
         let (gone, kind) = (n * 10, n % 2);
         assert_eq!(index.get(&gone), None);

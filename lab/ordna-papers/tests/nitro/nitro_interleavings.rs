@@ -27,21 +27,21 @@ fn clear(index: &Words, keys: impl Iterator<Item = u64>) {
     index.remove_all(keys);
 }
 
-fn walked(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
-    walked_in(snapshot, Direction::Ascending)
+fn scanned(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
+    scanned_in(snapshot, Direction::Ascending)
 }
 
-/// In ascending order, whichever way it was walked.
-fn walked_in(snapshot: &Snapshot<u64, u64>, direction: Direction) -> Vec<(u64, u64)> {
-    let mut walked = Vec::new();
+/// In ascending order, whichever way it was scanned.
+fn scanned_in(snapshot: &Snapshot<u64, u64>, direction: Direction) -> Vec<(u64, u64)> {
+    let mut scanned = Vec::new();
     snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
-        walked.push((*key, *value));
+        scanned.push((*key, *value));
         ControlFlow::Continue(())
     });
     if matches!(direction, Direction::Descending) {
-        walked.reverse();
+        scanned.reverse();
     }
-    walked
+    scanned
 }
 
 /// Long enough for a thread that is not held back to do its part; a test that waits so long in vain
@@ -50,15 +50,15 @@ fn a_moment() {
     std::thread::sleep(Duration::from_millis(60));
 }
 
-/// 1: a walk that leaves and enters its reading section goes on behind the version it passed last,
+/// 1: a scan that leaves and enters its reading section goes on behind the version it passed last,
 /// whatever became of that meanwhile.
 #[test]
-fn n1_a_refreshed_walk_neither_repeats_nor_loses_nor_shows_what_is_dead() {
-    refreshed_walk(Direction::Ascending);
-    refreshed_walk(Direction::Descending);
+fn n1_a_refreshed_scan_neither_repeats_nor_loses_nor_shows_what_is_dead() {
+    refreshed_scan(Direction::Ascending);
+    refreshed_scan(Direction::Descending);
 }
 
-fn refreshed_walk(direction: Direction) {
+fn refreshed_scan(direction: Direction) {
     const KEYS: u64 = 1500;
     let index = words();
     fill(&index, 0..KEYS, 0);
@@ -73,7 +73,7 @@ fn refreshed_walk(direction: Direction) {
     let now = index.snapshot();
     let right: Vec<_> = index.range(..).collect();
     let [first, oldest, second] =
-        held("nitro.walk.refreshes", || [&now, &old, &now].map(|of| walked_in(of, direction)))
+        held("nitro.scan.refreshes", || [&now, &old, &now].map(|of| scanned_in(of, direction)))
             .meanwhile(|| {
                 // Everything around the place changes; all that no snapshot sees is collected.
                 for key in 0..KEYS {
@@ -85,12 +85,12 @@ fn refreshed_walk(direction: Direction) {
     assert!(first == right, "{} entries, not {}", first.len(), right.len());
     assert!(second == right);
     assert_eq!(oldest, (0..KEYS).map(|key| (key, 0)).collect::<Vec<_>>());
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// 1: the version passed last was just exchanged for one of the same rank, which stands behind it.
 #[test]
-fn n1_a_refreshed_walk_meets_what_was_exchanged_where_it_left() {
+fn n1_a_refreshed_scan_meets_what_was_exchanged_where_it_left() {
     const LAST_OF_SECTION: u64 = 63;
     let index = words();
     fill(&index, 0..1000, 0);
@@ -101,35 +101,35 @@ fn n1_a_refreshed_walk_meets_what_was_exchanged_where_it_left() {
         scope.spawn(|| schedule.enroll("writer", || index.insert(&LAST_OF_SECTION, &1).unwrap()));
         schedule.wait_held("writer", "skiplist.replace.after_swap");
         let keys: Vec<u64> =
-            index.walked(Direction::Ascending).into_iter().map(|(key, _)| key).collect();
+            index.scanned(Direction::Ascending).into_iter().map(|(key, _)| key).collect();
         schedule.release("writer", "skiplist.replace.after_swap");
         assert_eq!(keys, (0..1000).collect::<Vec<_>>());
     });
 }
 
-/// 1: keys are inserted behind the place that the walk has found to go on from, and in front of the
+/// 1: keys are inserted behind the place that the scan has found to go on from, and in front of the
 /// key that it goes on with.
 #[test]
-fn n1_a_refreshed_walk_does_not_go_back_to_what_was_inserted_before_its_place() {
+fn n1_a_refreshed_scan_does_not_go_back_to_what_was_inserted_before_its_place() {
     const SECTION: u64 = 64;
     let index = words();
     fill(&index, 0..1000, 0);
     // The last ones of the first section, but for the very last.
     let gap = SECTION - 4..SECTION - 1;
     let schedule = Schedule::new();
-    schedule.hold("walker", "nitro.walk.refreshes");
+    schedule.hold("walker", "nitro.scan.refreshes");
     std::thread::scope(|scope| {
-        let walker =
-            scope.spawn(|| schedule.enroll("walker", || index.walked(Direction::Ascending)));
-        schedule.wait_held("walker", "nitro.walk.refreshes");
+        let scanner =
+            scope.spawn(|| schedule.enroll("walker", || index.scanned(Direction::Ascending)));
+        schedule.wait_held("walker", "nitro.scan.refreshes");
         clear(&index, gap.start..SECTION);
         schedule.hold("walker", "skiplist.locate.found_before");
-        schedule.release("walker", "nitro.walk.refreshes");
+        schedule.release("walker", "nitro.scan.refreshes");
         schedule.wait_held("walker", "skiplist.locate.found_before");
         fill(&index, gap.clone(), 1);
         schedule.release("walker", "skiplist.locate.found_before");
-        let walked = walker.join().unwrap();
-        assert_eq!(walked, (0..1000).map(|key| (key, 0)).collect::<Vec<_>>());
+        let scanned = scanner.join().unwrap();
+        assert_eq!(scanned, (0..1000).map(|key| (key, 0)).collect::<Vec<_>>());
     });
 }
 
@@ -154,9 +154,9 @@ fn n2_a_version_is_removed_while_its_tower_is_being_linked() {
             inserter.join().unwrap();
             assert_eq!(index.get(&half_linked), Some(7));
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         clear(&index, (0..400).step_by(2));
-        assert_eq!(index.validate().unwrap().nodes, 0);
+        assert_eq!(index.check_invariants().unwrap().nodes, 0);
     }
 }
 
@@ -172,7 +172,7 @@ fn n3_of_two_racing_removers_exactly_one_wins() {
     assert_eq!((statistics.items, statistics.dead), (0, 1));
     assert_eq!(snapshot.get(&5), Some(50));
     drop(snapshot);
-    assert_eq!(index.validate().unwrap().nodes, 0);
+    assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
 /// 4: two snapshots of one term. The end of one is not the end of the other.
@@ -190,16 +190,16 @@ fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     let other = other.unwrap();
     clear(&index, 1..3);
     index.collect_garbage();
-    assert_eq!(walked(&other), [(1, 10), (2, 20)]);
+    assert_eq!(scanned(&other), [(1, 10), (2, 20)]);
     assert_eq!(other.len(), 2);
     // Clones share it too.
     let clone = other.clone();
     drop(other);
     index.collect_garbage();
-    assert_eq!(walked(&clone), [(1, 10), (2, 20)]);
+    assert_eq!(scanned(&clone), [(1, 10), (2, 20)]);
     drop((older, clone));
     index.collect_garbage();
-    assert_eq!(index.validate().unwrap().nodes, 0);
+    assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
 /// 5: a collector finishes while another snapshot ends.
@@ -223,7 +223,7 @@ fn n5_a_trigger_that_meets_a_finishing_collector_is_not_lost() {
         dropper.join().unwrap();
     });
     assert_eq!(index.statistics().dead, 0);
-    assert_eq!(index.validate().unwrap().nodes, 0);
+    assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
 /// 5: the same with the index's own threads: no other thread triggers a collection.
@@ -244,7 +244,7 @@ fn n5_background_collectors_lose_nothing() {
         std::thread::yield_now();
     }
     index.collect_garbage();
-    assert_eq!(index.validate().unwrap().nodes, 0);
+    assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
 /// 5: the last snapshot that sees a version ends between the remover's look and its list.
@@ -255,7 +255,7 @@ fn n5_a_snapshot_ends_while_a_version_it_sees_is_being_buried() {
     let snapshot = index.snapshot();
     held("nitro.dispose.seen", || index.remove(&1)).meanwhile(|| drop(snapshot));
     assert_eq!(index.statistics().dead, 0, "no thread is left to trigger a collection");
-    assert_eq!(index.validate().unwrap().nodes, 0);
+    assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
 /// A put and a removal of one version: one of them, not both, got its value.
@@ -270,13 +270,13 @@ fn a_removal_waits_for_a_put_that_has_claimed_its_version() {
         let putter = scope.spawn(|| schedule.enroll("putter", || index.insert(&1, &11).unwrap()));
         schedule.wait_held("putter", "nitro.put.claimed");
         assert_eq!(index.get(&1), Some(10), "claimed, not ended");
-        assert_eq!(index.walked(Direction::Ascending), [(1, 10)]);
+        assert_eq!(index.scanned(Direction::Ascending), [(1, 10)]);
         let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&1)));
         schedule.wait_waiting("remover");
         schedule.release("putter", "nitro.put.claimed");
         assert_eq!((putter.join().unwrap(), remover.join().unwrap()), (Some(10), Some(11)));
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// While both stand there, the claimed version is the latest no more.
@@ -289,20 +289,20 @@ fn a_claimed_version_with_one_behind_it_is_not_shown() {
         let _snapshot = index.snapshot();
         let putter = held("nitro.put.inserted", || index.insert(&1, &11)).meanwhile(|| {
             assert_eq!(index.get(&1), Some(11));
-            assert_eq!(index.walked(Direction::Ascending), [(1, 11)]);
+            assert_eq!(index.scanned(Direction::Ascending), [(1, 11)]);
             assert_eq!(index.last(), Some((1, 11)));
             // Removed in the same term: the claimed one must not rise again.
             assert_eq!(index.remove(&1), Some(11));
             assert_eq!(index.get(&1), None);
-            assert_eq!(index.walked(Direction::Ascending), []);
+            assert_eq!(index.scanned(Direction::Ascending), []);
         });
         assert_eq!(putter, Ok(Some(10)));
         assert_eq!(index.get(&1), None);
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }
 
-/// The version behind a claimed one comes before the walk, and goes before the walk looks there.
+/// The version behind a claimed one comes before the scan, and goes before the scan looks there.
 #[test]
 fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
     let index = words();
@@ -315,16 +315,16 @@ fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
         scope.spawn(|| schedule.enroll("writer", || index.insert(&5, &1).unwrap()));
         schedule.wait_held("writer", "nitro.put.inserted");
         assert_eq!(index.get(&5), Some(1), "the old value is gone before the walk begins");
-        let walker =
-            scope.spawn(|| schedule.enroll("walker", || index.walked(Direction::Ascending)));
+        let scanner =
+            scope.spawn(|| schedule.enroll("walker", || index.scanned(Direction::Ascending)));
         schedule.wait_held("walker", "nitro.read.claimed");
         assert_eq!(index.remove(&5), Some(1));
         schedule.release("walker", "nitro.read.claimed");
-        let walked = walker.join().unwrap();
+        let scanned = scanner.join().unwrap();
         schedule.release("writer", "nitro.put.inserted");
-        assert!(walked.is_empty() || walked == [(5, 1)], "{walked:?}");
+        assert!(scanned.is_empty() || scanned == [(5, 1)], "{scanned:?}");
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// A writer whose list of dead versions is long has them examined after its write, not within it.
@@ -349,7 +349,7 @@ fn nobody_waits_for_a_writer_that_collects() {
         schedule.release("writer", "nitro.collect.examined");
         assert_eq!(read, Ok(Some(1)), "it waited for the collection");
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// A key that is overwritten all the time is never absent: the version that a
@@ -398,7 +398,7 @@ fn a_write_that_does_nothing_saw_that_nothing_was_there() {
         .meanwhile(|| assert_eq!(index.insert(&1, &20), Ok(Some(10))));
     assert_eq!(updater, Ok(Some(21)));
     assert_eq!(index.get(&1), Some(21));
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// A writer is under way when the snapshot is taken: its reader waits for the write, and sees it.
@@ -413,7 +413,7 @@ fn a_write_under_way_is_in_the_snapshot() {
         let writer = scope.spawn(|| schedule.enroll("writer", || index.insert(&1, &11)));
         schedule.wait_held("writer", "nitro.put.before_claim");
         let snapshot = index.snapshot();
-        let read = move || (snapshot.get(&1), walked(&snapshot), snapshot.len());
+        let read = move || (snapshot.get(&1), scanned(&snapshot), snapshot.len());
         let reader = scope.spawn(|| schedule.enroll("reader", read));
         schedule.wait_waiting("reader");
         schedule.release("writer", "nitro.put.before_claim");
@@ -471,9 +471,9 @@ fn an_index_waits_for_its_collectors_when_it_is_dropped() {
 /// thread is done.
 #[test]
 fn audits_and_collections_wait_for_threads_that_collect() {
-    let audit: fn(&Words) = |index| assert_eq!(index.validate().unwrap().nodes, 0);
+    let report: fn(&Words) = |index| assert_eq!(index.check_invariants().unwrap().nodes, 0);
     let collection: fn(&Words) = |index| index.collect_garbage();
-    for wait in [audit, collection] {
+    for wait in [report, collection] {
         let (index, released) = (words(), AtomicBool::new(false));
         index.insert(&1, &0).unwrap();
         let snapshot = index.snapshot();

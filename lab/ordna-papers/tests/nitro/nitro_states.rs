@@ -174,7 +174,7 @@ fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(collectors: usize, order: Ord
             }
             machine.index.collect_garbage();
             let broken = |broken: ordna_base::Violation| TestCaseError::fail(broken.to_string());
-            machine.index.validate().map_err(broken)?;
+            machine.index.check_invariants().map_err(broken)?;
             // The index is dropped first; the last snapshot frees the versions that they keep.
             let Machine { index, snapshots, .. } = machine;
             drop(index);
@@ -233,7 +233,7 @@ fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
         assert_eq!(index.statistics().dead, 0, "kept by a snapshot that does not see it");
         assert_eq!(newer.get(&1), Some(3));
         drop(newer);
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }
 
@@ -253,6 +253,6 @@ fn one_old_snapshot_keeps_the_versions_it_sees_and_no_others() {
         drop(old);
         index.collect_garbage();
         assert_eq!(index.statistics().dead, 0, "{order:?}");
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }

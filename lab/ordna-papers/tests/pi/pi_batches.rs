@@ -144,7 +144,7 @@ fn machine<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: &Options, seed: 
             assert_eq!(differs, None, "seed {seed}, round {round}, step {step}");
             assert_eq!(found.lines().count(), ops.len(), "seed {seed}, round {round}, step {step}");
             index
-                .validate()
+                .check_invariants()
                 .unwrap_or_else(|broken| panic!("round {round}, step {step}: {broken}"));
         }
         let found: Vec<_> =
@@ -227,7 +227,7 @@ fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
         };
         assert_eq!(entries(300), (0..600).collect::<Vec<_>>());
         assert_eq!(entries(601), (50..57).map(|n| n * 2).collect::<Vec<_>>());
-        assert_eq!(index.validate().unwrap().entries, 300);
+        assert_eq!(index.check_invariants().unwrap().entries, 300);
     }
 }
 
@@ -237,13 +237,13 @@ fn threads_share_a_rebuild() {
     let index: Pi<u64, u64> = Pi::with(&Options { rebuild_threads: 2, ..small() });
     index.put_all((0..40_000).map(|key| (key, key)));
     index.rebuild();
-    assert_eq!(index.validate().unwrap().nodes, 10_000);
+    assert_eq!(index.check_invariants().unwrap().nodes, 10_000);
     // The first node of the second part is among those that die.
     for key in 19_960..20_040 {
         assert_eq!(index.remove(&key), Some(key));
     }
     index.rebuild();
-    assert_eq!(index.validate().unwrap().entries, 40_000 - 80);
+    assert_eq!(index.check_invariants().unwrap().entries, 40_000 - 80);
     assert_eq!(index.get(&20_040), Some(20_040));
 }
 
@@ -301,7 +301,7 @@ fn concurrent_batches_answer_their_own_callers() {
                 });
             }
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }
 
@@ -334,7 +334,7 @@ fn queries_run_while_the_rebuild_lock_is_held() {
                     .expect("a query waits for the rebuild lock");
             });
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }
 
@@ -350,7 +350,7 @@ fn the_layer_is_rebuilt_in_the_background() {
     }
     // The last rebuild that was due may be under way: only one more can follow it.
     index.rebuild();
-    let (nodes, places) = (index.validate().unwrap().nodes, index.places());
+    let (nodes, places) = (index.check_invariants().unwrap().nodes, index.places());
     assert_eq!(nodes, places, "a rebuild without writers names every node");
     drop(index);
 }
@@ -373,7 +373,7 @@ fn the_contract_holds_with_workers_and_the_daemon() {
     let options = Options { workers: 1, rebuild_in_background: true, ..small() };
     ordna_testkit::model::check(|| Pi::<u64, u64>::with(&options));
     ordna_testkit::concurrent::check_owners(|| Pi::<u64, u64>::with(&options));
-    ordna_testkit::concurrent::check_walks(|| Pi::<[u8], u64>::with(&options));
+    ordna_testkit::concurrent::check_scans(|| Pi::<[u8], u64>::with(&options));
     ordna_testkit::history::check(|| Pi::<u64, [u8]>::with(&options));
 }
 
@@ -394,7 +394,7 @@ fn pieces_go_to_their_numa_node_and_are_offloaded() {
     // At most 64 pieces a batch, and a cut at the border.
     let done = own + offloaded - before.0 - before.1;
     assert!((3 * 32..=3 * 65).contains(&done), "{done} pieces");
-    assert_eq!(index.validate().unwrap().entries, 4000);
+    assert_eq!(index.check_invariants().unwrap().entries, 4000);
 }
 
 /// 750 full nodes that the layer names; the keys are those below 3000.
@@ -402,7 +402,7 @@ fn full_nodes(options: &Options) -> Pi<u64, u64> {
     let index = Pi::with(options);
     (0..3000).for_each(|key| assert_eq!(index.insert(&key, &key), Ok(None)));
     index.rebuild();
-    assert_eq!((index.places(), index.validate().unwrap().nodes), (750, 750));
+    assert_eq!((index.places(), index.check_invariants().unwrap().nodes), (750, 750));
     index
 }
 
@@ -415,7 +415,7 @@ fn a_reader_goes_back_over_any_number_of_dead_places() {
     index.while_rebuild_is_locked(|| {
         (300..1900).for_each(|key| assert_eq!(index.remove(&key), Some(key)));
     });
-    assert_eq!((index.places(), index.validate().unwrap().nodes), (750, 350));
+    assert_eq!((index.places(), index.check_invariants().unwrap().nodes), (750, 350));
     let (done, ended) = mpsc::channel();
     let reader = index.clone();
     // Not joined if it hangs.
@@ -444,7 +444,7 @@ fn dead_places_side_by_side_make_a_rebuild_due() {
     let mut most = 0;
     for key in 300..1900 {
         assert_eq!(index.remove(&key), Some(key));
-        most = most.max(index.places() - index.validate().unwrap().nodes);
+        most = most.max(index.places() - index.check_invariants().unwrap().nodes);
     }
     assert!((8..100).contains(&most), "{most} dead places");
 }
@@ -459,5 +459,5 @@ fn gathering_may_wait_without_end() {
             scope.spawn(move || assert_eq!(index.insert(&key, &key), Ok(None)));
         }
     });
-    assert_eq!(index.validate().unwrap().entries, 64);
+    assert_eq!(index.check_invariants().unwrap().entries, 64);
 }

@@ -42,19 +42,19 @@ fn a_lookup_follows_its_key_into_the_new_half() {
     let found = held("pi.get.before_find", || index.get(&40))
         .meanwhile(|| index.insert(&35, &350).unwrap());
     assert_eq!(found, Some(400));
-    assert_eq!(index.validate().unwrap().nodes, 2);
+    assert_eq!(index.check_invariants().unwrap().nodes, 2);
 }
 
-/// The node is split while a lookup decides whether to walk on: link of before, border of after.
+/// The node is split while a lookup decides whether to scan on: link of before, border of after.
 #[test]
-fn a_lookup_does_not_walk_past_a_node_that_appears() {
+fn a_lookup_does_not_scan_past_a_node_that_appears() {
     let index = index((1..=16).map(|n| n * 10));
-    let nodes = index.validate().unwrap().nodes;
+    let nodes = index.check_invariants().unwrap().nodes;
     // Full nodes: each but the last holds four, as ascending inserts leave them.
     let found = held("pi.beyond.after_next", || index.get(&40))
         .meanwhile(|| index.insert(&35, &350).unwrap());
     assert_eq!(found, Some(400));
-    assert_eq!(index.validate().unwrap().nodes, nodes + 1);
+    assert_eq!(index.check_invariants().unwrap().nodes, nodes + 1);
 }
 
 /// The layer names a node that was absorbed: its keys are found where they went, not where they
@@ -62,10 +62,10 @@ fn a_lookup_does_not_walk_past_a_node_that_appears() {
 #[test]
 fn an_absorbed_node_is_not_read() {
     let index = index((0..40).map(|n| n * 10));
-    let before = index.validate().unwrap().nodes;
+    let before = index.check_invariants().unwrap().nodes;
     // Leaves one entry in each node.
     index.remove_all((0..40).filter(|n| n % 4 != 1).map(|n| n * 10));
-    assert!(index.validate().unwrap().nodes < before, "nothing was absorbed");
+    assert!(index.check_invariants().unwrap().nodes < before, "nothing was absorbed");
     for n in (0..40).filter(|n| n % 4 == 1) {
         assert_eq!(index.insert(&(n * 10), &n), Ok(Some(n * 100)));
         assert_eq!(index.get(&(n * 10)), Some(n));
@@ -73,7 +73,7 @@ fn an_absorbed_node_is_not_read() {
         assert_eq!(index.floor(&(n * 10 + 9)), Some((n * 10, n)));
     }
     index.rebuild();
-    assert_eq!(index.validate().unwrap().nodes, index.places());
+    assert_eq!(index.check_invariants().unwrap().nodes, index.places());
 }
 
 /// Absorbed after the scan of a rebuild that named it: the node must outlive that layer.
@@ -90,13 +90,13 @@ fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
         assert_eq!(index.insert_many(&new), Ok(64));
     });
     // Says that a place of the layer must be a live node or one that is kept.
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
     for n in 0..64 {
         assert_eq!(index.get(&(n * 10)), (n % 4 == 0).then_some(n * 100));
         assert_eq!(index.get(&(n * 10 + 5)), Some(n));
     }
     index.rebuild();
-    assert_eq!(index.validate().unwrap().nodes, index.places());
+    assert_eq!(index.check_invariants().unwrap().nodes, index.places());
 }
 
 /// A batch that began on the old layer goes on with it when another is swapped in.
@@ -118,7 +118,7 @@ fn a_batch_outlives_the_layer_that_it_began_with() {
         schedule.release("batch", "pi.modify.before_insert");
         assert_eq!(batch.join().unwrap(), Ok(64));
     });
-    assert_eq!(index.validate().unwrap().entries, 128);
+    assert_eq!(index.check_invariants().unwrap().entries, 128);
 }
 
 /// Writes go on while the layer is rebuilt, and end before it is: they have a rebuild of their own.
@@ -142,7 +142,7 @@ fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
         }
     };
     rebuilt(250);
-    assert_eq!(index.validate().unwrap().nodes, 250);
+    assert_eq!(index.check_invariants().unwrap().nodes, 250);
     // Nothing is due: the thread sleeps, until something is.
     let sleeps = (0..40).any(|_| {
         schedule.hold("writer", "pi.rebuild.after_scan");
@@ -175,67 +175,67 @@ fn an_index_is_dropped_while_it_is_rebuilt() {
     });
 }
 
-/// A walk between two nodes, of which the second goes into the first.
+/// A scan between two nodes, of which the second goes into the first.
 #[test]
-fn an_ascending_walk_does_not_repeat_what_was_absorbed_behind_it() {
+fn an_ascending_scan_does_not_repeat_what_was_absorbed_behind_it() {
     let index = index((0..12).map(|n| n * 10));
-    let walked =
-        held("pi.walk.before_next", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
+    let scanned =
+        held("pi.scan.before_next", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
             .meanwhile(|| {
                 index.remove_all([0, 10, 20, 50, 60]);
                 assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
             });
     let staying = [40, 70, 80, 90, 100, 110];
-    assert!(walked.windows(2).all(|pair| pair[0] < pair[1]), "{walked:?}");
-    assert!(staying.iter().all(|key| walked.contains(key)), "{walked:?}");
+    assert!(scanned.windows(2).all(|pair| pair[0] < pair[1]), "{scanned:?}");
+    assert!(staying.iter().all(|key| scanned.contains(key)), "{scanned:?}");
 }
 
-/// The node that a walk would go on with is absorbed; the node that took it in splits before the
-/// walk copies it. What splits off begins with keys that the walk has passed.
+/// The node that a scan would go on with is absorbed; the node that took it in splits before the
+/// scan copies it. What splits off begins with keys that the scan has passed.
 #[test]
-fn an_ascending_walk_does_not_go_back_to_what_was_split_off() {
+fn an_ascending_scan_does_not_go_back_to_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
     let schedule = Schedule::new();
-    schedule.hold("walk", "pi.walk.before_next");
-    schedule.hold("walk", "pi.walk.found_again");
+    schedule.hold("walk", "pi.scan.before_next");
+    schedule.hold("walk", "pi.scan.found_again");
     let all = || index.range(..).map(|(key, _)| key).collect::<Vec<_>>();
-    let walked = std::thread::scope(|scope| {
-        let walk = scope.spawn(|| schedule.enroll("walk", all));
-        schedule.wait_held("walk", "pi.walk.before_next");
+    let scanned = std::thread::scope(|scope| {
+        let scan = scope.spawn(|| schedule.enroll("walk", all));
+        schedule.wait_held("walk", "pi.scan.before_next");
         index.remove_all([0, 10, 20, 50, 60]);
         assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
-        schedule.release("walk", "pi.walk.before_next");
-        schedule.wait_held("walk", "pi.walk.found_again");
+        schedule.release("walk", "pi.scan.before_next");
+        schedule.wait_held("walk", "pi.scan.found_again");
         (21..27).for_each(|key| _ = index.insert(&key, &key).unwrap());
-        schedule.release("walk", "pi.walk.found_again");
-        walk.join().unwrap()
+        schedule.release("walk", "pi.scan.found_again");
+        scan.join().unwrap()
     });
-    assert_eq!(walked, [0, 10, 20, 30, 40, 70, 80, 90, 100, 110]);
+    assert_eq!(scanned, [0, 10, 20, 30, 40, 70, 80, 90, 100, 110]);
 }
 
 /// A node is split between the copy of its entries and of its link.
 #[test]
-fn a_walk_does_not_see_the_upper_half_twice() {
+fn a_scan_does_not_see_the_upper_half_twice() {
     let index = index([10, 20, 30, 40]);
-    let walked =
-        held("pi.walk.before_link", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
+    let scanned =
+        held("pi.scan.before_link", || index.range(..).map(|(key, _)| key).collect::<Vec<_>>())
             .meanwhile(|| index.insert(&35, &350).unwrap());
-    assert_eq!(walked, [10, 20, 30, 35, 40]);
+    assert_eq!(scanned, [10, 20, 30, 35, 40]);
 }
 
-/// The node in front of a descending walk is split before the walk comes to it.
+/// The node in front of a descending scan is split before the scan comes to it.
 #[test]
-fn a_descending_walk_does_not_skip_what_was_split_off() {
+fn a_descending_scan_does_not_skip_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
-    let walked = held("pi.walk.before_next", || index.walked_keys(Direction::Descending))
+    let scanned = held("pi.scan.before_next", || index.scanned_keys(Direction::Descending))
         .meanwhile(|| {
             index.insert(&45, &1).unwrap();
             index.insert(&5, &1).unwrap();
         });
     let staying: Vec<u64> = (0..12).rev().map(|n| n * 10).collect();
-    let staying_walked: Vec<u64> = walked.iter().copied().filter(|key| key % 10 == 0).collect();
-    assert_eq!(staying_walked, staying);
-    assert!(walked.windows(2).all(|pair| pair[0] > pair[1]), "{walked:?}");
+    let staying_scanned: Vec<u64> = scanned.iter().copied().filter(|key| key % 10 == 0).collect();
+    assert_eq!(staying_scanned, staying);
+    assert!(scanned.windows(2).all(|pair| pair[0] > pair[1]), "{scanned:?}");
 }
 
 /// A cut in the middle of a node's queries would give the node two owners. One of them is held
@@ -259,7 +259,7 @@ fn no_node_is_written_by_two_threads() {
         assert_eq!(leader.join().unwrap(), Ok(()));
         assert_eq!(helper.join().unwrap(), Ok(None));
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
     assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
 }
 
@@ -287,7 +287,7 @@ fn an_owner_does_not_absorb_the_next_ones_node() {
         assert_eq!(leader.join().unwrap(), Ok(()));
         assert_eq!(helper.join().unwrap(), Ok(None));
     });
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
     assert!(new.iter().all(|key| index.get(key) == Some(*key)));
     assert!(gone.iter().all(|key| index.get(key).is_none()));
 }
@@ -344,7 +344,7 @@ fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
         schedule.release("leader", "pi.modify.before_insert");
         assert_eq!((leader.join().unwrap(), helper.join().unwrap()), (Ok(()), Ok(None)));
         assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
-        assert_eq!(index.validate().unwrap().entries, 129 + keys.len());
+        assert_eq!(index.check_invariants().unwrap().entries, 129 + keys.len());
         // The leader found no other piece left.
         index.pieces_done()
     })

@@ -46,10 +46,10 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
             inserter.join().unwrap();
             assert_eq!(index.get(&half_linked), Some(7));
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         // Garbage is freed by now, or by the drop: a freed node that is still linked is met.
         index.remove_all((0..200).map(|n| n * 2));
-        assert_eq!(index.validate().unwrap().nodes, 0);
+        assert_eq!(index.check_invariants().unwrap().nodes, 0);
     }
 }
 
@@ -121,7 +121,7 @@ fn a_key_comes_in_front_of_a_node_that_is_being_removed_or_replaced() {
         index.insert(&5, &0).unwrap();
         assert_eq!(removed(role), Some(0));
         // The removed node is still allocated; no link leads to it.
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         index.remove(&4);
     }
     assert_eq!(keys(&index), [(5, 7)]);
@@ -154,7 +154,7 @@ fn a_key_comes_in_front_of_a_node_that_is_being_unlinked() {
             assert_eq!(remover.join().unwrap(), Some(0));
         });
         // The one removed is not freed yet, and is looked for.
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         assert_eq!(keys(&index), [(6, 0), (9, 0)]);
     }
 }
@@ -195,7 +195,7 @@ fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
             schedule.release("remover", "skiplist.remove.after_mark");
             assert_eq!(remover.join().unwrap(), Some(50));
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         assert_eq!(keys(&index), [(5, 51)]);
     }
 }
@@ -206,7 +206,7 @@ fn of_two_racing_removers_exactly_one_wins() {
     index.insert(&5, &50).unwrap();
     let wins = two_at("skiplist.remove.before_mark", || index.remove(&5));
     assert_eq!(wins.iter().flatten().count(), 1, "{wins:?}");
-    assert_eq!(index.validate().unwrap().entries, 0);
+    assert_eq!(index.check_invariants().unwrap().entries, 0);
 }
 
 /// A replacement prepared before a removal must see it, and insert anew.
@@ -221,7 +221,7 @@ fn replace_meets_a_removal() {
         });
     assert_eq!(replacer, None, "the key was absent by then");
     assert_eq!(keys(&index), [(5, 51)]);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }
 
 /// While the replaced node is still linked, every reader finds the new one, once.
@@ -246,7 +246,7 @@ fn a_replaced_node_that_is_still_linked_is_invisible() {
             });
         assert_eq!(replacer, Some(9));
         assert_eq!(index.get(&9), Some(99));
-        assert_eq!(index.validate().unwrap().entries, 28);
+        assert_eq!(index.check_invariants().unwrap().entries, 28);
     }
 }
 
@@ -259,5 +259,5 @@ fn replace_meets_an_insert_behind_the_old_node() {
         .meanwhile(|| assert_eq!(index.insert(&5, &51), Ok(Some(50))));
     assert_eq!(inserter, Ok(None));
     assert_eq!(keys(&index), [(5, 51), (6, 60)]);
-    index.validate().unwrap();
+    index.check_invariants().unwrap();
 }

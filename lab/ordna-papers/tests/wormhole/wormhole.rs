@@ -47,8 +47,8 @@ mod keys {
         let key = |n: u8| [[b'a' + n % 4; 65_534].as_slice(), &[n]].concat();
         (0..40).for_each(|n| assert_eq!(index.insert(&key(n), &u64::from(n)), Ok(None)));
         let began = std::time::Instant::now();
-        let audit = index.validate().unwrap();
-        assert!(audit.entries == 40 && audit.nodes >= 10, "{audit:?}");
+        let report = index.check_invariants().unwrap();
+        assert!(report.entries == 40 && report.nodes >= 10, "{report:?}");
         assert!(began.elapsed().as_secs() < 40, "{:?}", began.elapsed());
     }
 
@@ -63,18 +63,18 @@ mod keys {
                 for zeroes in (0..=300).rev().step_by(2).chain((0..=300).skip(1).step_by(2)) {
                     assert_eq!(index.insert(&key(zeroes), &(zeroes as u64)), Ok(None));
                 }
-                let audit = index.validate().unwrap();
-                assert_eq!(audit.entries, 301);
-                assert!(audit.nodes >= 301_usize.div_ceil(LEAF), "{} leaves", audit.nodes);
+                let report = index.check_invariants().unwrap();
+                assert_eq!(report.entries, 301);
+                assert!(report.nodes >= 301_usize.div_ceil(LEAF), "{} leaves", report.nodes);
                 for zeroes in 0..=300 {
                     assert_eq!(index.get(&key(zeroes)), Some(zeroes as u64));
                 }
-                let walked: Vec<u64> = index.prefix(prefix).map(|(_, value)| value).collect();
-                assert_eq!(walked, (0..=300).collect::<Vec<_>>());
+                let scanned: Vec<u64> = index.prefix(prefix).map(|(_, value)| value).collect();
+                assert_eq!(scanned, (0..=300).collect::<Vec<_>>());
                 for zeroes in 0..=300 {
                     assert_eq!(index.remove(&key(zeroes)), Some(zeroes as u64));
                 }
-                assert_eq!(index.validate().unwrap().nodes, 1);
+                assert_eq!(index.check_invariants().unwrap().nodes, 1);
             }
         }
         check::<4>();
@@ -115,7 +115,7 @@ mod keys {
         for key in &keys {
             index.insert(key, &7).unwrap();
         }
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         for key in &keys {
             assert_eq!(index.get(key), Some(7), "{key:?}");
         }
@@ -136,21 +136,21 @@ mod keys {
         for (n, key) in (0..).zip(keys) {
             assert_eq!(index.insert(key.borrow(), value(n).borrow()), Ok(None));
         }
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         for (n, key) in (0..).zip(keys) {
             assert_eq!(index.get_with(key.borrow(), &word), Some(n), "{switches:?}: {key:?}");
         }
-        let mut walked = 0;
+        let mut scanned = 0;
         index.visit(Bound::Unbounded, Bound::Unbounded, Direction::Descending, |_, _| {
-            walked += 1;
+            scanned += 1;
             ControlFlow::Continue(())
         });
-        assert_eq!(walked, keys.len());
+        assert_eq!(scanned, keys.len());
         index.get_many_with(keys, |at, value| assert_eq!(value.map(&word), Some(at as u64)));
         for key in keys.iter().step_by(2) {
             assert!(index.remove(key.borrow()).is_some());
         }
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         for (at, key) in keys.iter().enumerate() {
             assert_eq!(index.contains(key.borrow()), at % 2 == 1, "{switches:?}: {key:?}");
         }
@@ -210,7 +210,7 @@ mod interleavings {
     /// Holds a lookup at a point while `meanwhile` runs.
     fn lookup(index: &Words, key: u64, at: &'static str, meanwhile: impl FnOnce()) -> Option<u64> {
         let found = held(at, || index.get(&key)).meanwhile(meanwhile);
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         found
     }
 
@@ -220,7 +220,7 @@ mod interleavings {
         let index = with(&[10, 20, 30, 40]);
         let found = lookup(&index, 40, "wormhole.get.covered", || {
             index.insert(&50, &500).unwrap();
-            assert_eq!(index.validate().unwrap().nodes, 2);
+            assert_eq!(index.check_invariants().unwrap().nodes, 2);
         });
         assert_eq!(found, Some(400));
     }
@@ -232,7 +232,7 @@ mod interleavings {
             let index = with(&[10, 20, 30, 40]);
             let found = lookup(&index, 40, at, || {
                 index.insert(&50, &500).unwrap();
-                assert_eq!(index.validate().unwrap().nodes, 2);
+                assert_eq!(index.check_invariants().unwrap().nodes, 2);
             });
             assert_eq!(found, Some(400), "{at}");
         }
@@ -243,12 +243,12 @@ mod interleavings {
     fn a_merge_between_table_and_leaf() {
         for at in ["wormhole.search.table", "wormhole.search.done"] {
             let index = with(&[10, 20, 30, 40, 50, 60, 70, 80]);
-            assert!(index.validate().unwrap().nodes > 2);
+            assert!(index.check_invariants().unwrap().nodes > 2);
             let found = lookup(&index, 80, at, || {
                 for key in [70, 60, 50, 40, 30, 20] {
                     assert_eq!(index.remove(&key), Some(key * 10));
                 }
-                assert_eq!(index.validate().unwrap().nodes, 1);
+                assert_eq!(index.check_invariants().unwrap().nodes, 1);
             });
             assert_eq!(found, Some(800), "{at}");
         }
@@ -261,7 +261,7 @@ mod interleavings {
         let writer = held("wormhole.search.done", || index.insert(&45, &450))
             .meanwhile(|| index.insert(&50, &500).unwrap());
         assert_eq!(writer, Ok(None));
-        assert_eq!(index.validate().unwrap().entries, 6);
+        assert_eq!(index.check_invariants().unwrap().entries, 6);
         assert_eq!(index.get(&45), Some(450));
     }
 
@@ -274,7 +274,7 @@ mod interleavings {
             index.put_all([11, 12, 13].map(|key| (key, key * 10)));
         });
         assert_eq!(remover, Some(400));
-        assert_eq!(index.validate().unwrap().entries, 6);
+        assert_eq!(index.check_invariants().unwrap().entries, 6);
         let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
         assert_eq!(keys, [10, 11, 12, 13, 20, 30]);
     }
@@ -293,13 +293,13 @@ mod interleavings {
                 index.put_all(inserted.map(|key| (key, key * 10)));
             });
             assert_eq!(remover, Some(removed * 10));
-            index.validate().unwrap();
+            index.check_invariants().unwrap();
             let keys: Vec<u64> = index.range(..).map(|(key, _)| key).collect();
             assert_eq!(keys, left, "{at}");
         }
     }
 
-    /// A leaf is split between a writer's search and its lock, and once more between the walk along
+    /// A leaf is split between a writer's search and its lock, and once more between the scan along
     /// the list and the lock there.
     #[test]
     fn a_writer_meets_two_splits() {
@@ -316,37 +316,37 @@ mod interleavings {
             index.put_all([31, 32, 33, 34, 35, 36].map(|key| (key, key)));
             schedule.release("writer", stops[1]);
         });
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
         assert_eq!(index.get(&39), Some(1));
     }
 
-    /// A walk has the order of a leaf, and then other entries stand at those positions.
+    /// A scan has the order of a leaf, and then other entries stand at those positions.
     #[test]
-    fn a_walk_meets_a_leaf_that_is_refilled() {
+    fn a_scan_meets_a_leaf_that_is_refilled() {
         for round in 1..40_u64 {
             let key = |n: u64| round * 1000 + n;
             let index = with(&[key(1), key(2), key(3)]);
-            let walked: Vec<u64> =
-                held("wormhole.walk.ordered", || index.range(..).map(|(key, _)| key).collect())
+            let scanned: Vec<u64> =
+                held("wormhole.scan.ordered", || index.range(..).map(|(key, _)| key).collect())
                     .meanwhile(|| {
                         for n in [1, 3] {
                             assert!(index.remove(&key(n)).is_some());
                         }
                         index.put_all([5, 0].map(|n| (key(n), 7)));
                     });
-            assert!(walked.windows(2).all(|pair| pair[0] < pair[1]), "{walked:?}");
-            assert!(walked.contains(&key(2)), "{walked:?}");
-            index.validate().unwrap();
+            assert!(scanned.windows(2).all(|pair| pair[0] < pair[1]), "{scanned:?}");
+            assert!(scanned.contains(&key(2)), "{scanned:?}");
+            index.check_invariants().unwrap();
         }
     }
 
-    /// Splits and merges behind, under and before a walk repeat nothing and skip nothing.
+    /// Splits and merges behind, under and before a scan repeat nothing and skip nothing.
     #[test]
-    fn a_walk_meets_splits_and_merges() {
+    fn a_scan_meets_splits_and_merges() {
         for descending in [false, true] {
             let staying: Vec<u64> = (0..40).map(|n| n * 10).collect();
             let index = with(&staying);
-            let walked: Vec<u64> = held("wormhole.walk.ordered", || {
+            let scanned: Vec<u64> = held("wormhole.scan.ordered", || {
                 let range = index.range(..).map(|(key, _)| key);
                 if descending { range.rev().collect() } else { range.collect() }
             })
@@ -354,13 +354,13 @@ mod interleavings {
                 index.put_all((0..400).map(|n| (n, n * 10)));
                 index.remove_all((0..400).filter(|n| n % 10 != 0));
             });
-            let mut kept: Vec<u64> = walked.iter().copied().filter(|n| n % 10 == 0).collect();
+            let mut kept: Vec<u64> = scanned.iter().copied().filter(|n| n % 10 == 0).collect();
             kept.sort_unstable();
             assert_eq!(kept, staying);
-            let mut sorted = walked.clone();
+            let mut sorted = scanned.clone();
             sorted.sort_unstable();
             sorted.dedup();
-            assert_eq!(sorted.len(), walked.len(), "a key was returned twice: {walked:?}");
+            assert_eq!(sorted.len(), scanned.len(), "a key was returned twice: {scanned:?}");
         }
     }
 
@@ -391,7 +391,7 @@ mod interleavings {
                 assert_eq!(reader.join().unwrap(), [Some(30), Some(3990)]);
             }
         });
-        assert_eq!(index.validate().unwrap().entries, 400);
+        assert_eq!(index.check_invariants().unwrap().entries, 400);
     }
 
     /// A thread that sleeps stops no split: neither one that has used the index and is idle, nor
@@ -414,7 +414,7 @@ mod interleavings {
                 });
                 is_ready.recv().unwrap();
                 index.put_all((0..20_000).map(|key| (key, key)));
-                let leaves = index.validate().unwrap().nodes as u64;
+                let leaves = index.check_invariants().unwrap().nodes as u64;
                 assert!(leaves > 4000);
                 let most = if inside { leaves / 2 } else { 200 };
                 assert!(index.table_lag() < most, "{} of {leaves} steps wait", index.table_lag());
@@ -463,11 +463,11 @@ mod interleavings {
             for key in 0..2000_u64 {
                 assert_eq!(index.insert(&key.reverse_bits(), &key), Ok(None));
             }
-            assert_eq!(index.validate().unwrap().entries, 2000);
+            assert_eq!(index.check_invariants().unwrap().entries, 2000);
             for key in 0..2000_u64 {
                 assert_eq!(index.remove(&key.reverse_bits()), Some(key));
             }
-            assert_eq!(index.validate().unwrap().entries, 0);
+            assert_eq!(index.check_invariants().unwrap().entries, 0);
         }
         fill_and_empty::<4>();
         fill_and_empty::<7>();
@@ -487,6 +487,6 @@ mod interleavings {
         for key in 0..5000_u64 {
             assert_eq!(index.get(&key.reverse_bits()), Some(key));
         }
-        index.validate().unwrap();
+        index.check_invariants().unwrap();
     }
 }

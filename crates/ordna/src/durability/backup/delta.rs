@@ -12,7 +12,7 @@
 //!
 //! 1. INIT: the files are made; nothing is spilled.
 //! 2. ACTIVE, from the cut on: a write of key k spills unless the worker of k's range has passed k.
-//!    The worker walks the *latest* state. It publishes its position after it has read up to there.
+//!    The worker scans the *latest* state. It publishes its position after it has read up to there.
 //! 3. TERMINATING, once all workers are through: nothing is spilled any more, and the file is
 //!    closed.
 //!

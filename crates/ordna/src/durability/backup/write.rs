@@ -326,9 +326,9 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
                 (None, None) => Bound::Unbounded,
             };
             let mut full = None;
-            // The walk stops at each full block: writing under it would delay the freeing of
+            // The scan stops at each full block: writing under it would delay the freeing of
             // memory.
-            entries.walk(lower, upper, &mut |key, put| {
+            entries.scan_with(lower, upper, &mut |key, put| {
                 encode_put(key, put, frame.records());
                 frame.count += 1;
                 if frame.len() < BLOCK {

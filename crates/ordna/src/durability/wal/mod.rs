@@ -9,7 +9,7 @@
 //! memory, and appends its records to the queue, all in that critical section; so two writers of
 //! one key cannot append in the other order than they wrote. A batch takes its stripes in ascending
 //! order, a range, a group and a cut take all, so there is no circle of waiters. Under
-//! [`Sync::Always`] the write waits for the fsync after it has let go of the stripe.
+//! [`SyncPolicy::Always`] the write waits for the fsync after it has let go of the stripe.
 //!
 //! While a backup without a snapshot runs, the critical section also spills the old state of each
 //! key that the backup has not passed (see `delta`). A write of one key takes that state from its
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use self::queue::{Queue, Sync};
+use self::queue::{Queue, SyncPolicy};
 use ordna_base::sync::{fault, handed_on, notice, point, stripe_of_this_thread};
 
 use super::backup::delta::Delta;
@@ -99,7 +99,7 @@ pub(crate) struct Log<K: StoredKey + ?Sized> {
     /// The lane of the group.
     group: Mutex<Lane<K>>,
     pub queue: Arc<Queue>,
-    /// Whether writers wait for their fsync themselves under [`Sync::Always`].
+    /// Whether writers wait for their fsync themselves under [`SyncPolicy::Always`].
     waits: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -204,7 +204,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
             Scope::Keys(_) if fault!("live.batch.spills") => {}
             Scope::Keys(keys) => keys.iter().for_each(|key| self.spill_key(*key, store)),
             Scope::Range(..) if fault!("live.range.spills") => {}
-            Scope::Range(lower, upper) => store.walk(lower, upper, &mut |key, put| {
+            Scope::Range(lower, upper) => store.scan_with(lower, upper, &mut |key, put| {
                 if self.needs(key) {
                     self.state(key, Some(put));
                 }
@@ -303,7 +303,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
     /// Waits for the fsync if writers do.
     fn wait(&self, position: u64) -> Result<(), Error> {
         let waits = notice!("faults.commit.waits", self.waits);
-        if position > 0 && waits && self.queue.sync == Sync::Always {
+        if position > 0 && waits && self.queue.sync == SyncPolicy::Always {
             return self.queue.wait(position);
         }
         Ok(())

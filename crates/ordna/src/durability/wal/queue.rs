@@ -40,15 +40,15 @@ const MOST_WAITING: usize = 8 << 20;
 const FRAME: usize = 1 << 20;
 /// Frames that are kept for reuse.
 const SPARE: usize = 2;
-/// Without `Sync::Always`, the log's thread collects records for so long before it writes.
+/// Without `SyncPolicy::Always`, the log's thread collects records for so long before it writes.
 const GATHER: Duration = Duration::from_millis(1);
-/// Longest time that records wait for an fsync under [`Sync::EverySecond`].
+/// Longest time that records wait for an fsync under [`SyncPolicy::EverySecond`].
 const SECOND: Duration = Duration::from_secs(1);
 
 /// When the log is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Sync {
+pub enum SyncPolicy {
     /// Before a write is acknowledged; one fsync serves all writes that wait.
     Always,
     /// Once a second. A crash of the machine may lose the last second, a crash of the process the
@@ -87,14 +87,14 @@ struct Writer {
 }
 
 /// Where new segments come from.
-pub(crate) trait Successors: Send + std::marker::Sync {
+pub(crate) trait Successors: Send + Sync {
     /// Calls `take` with a new segment, or not at all if there can be none now.
     fn next(&self, take: &mut dyn FnMut(BlockWriter));
 }
 
 /// The log's buffer.
 pub(crate) struct Queue {
-    pub sync: Sync,
+    pub sync: SyncPolicy,
     /// Bytes at which a segment ends, and where the next one comes from.
     rotation: Option<(u64, Arc<dyn Successors>)>,
     state: Mutex<State>,
@@ -128,7 +128,7 @@ fn failed(reason: &Arc<str>) -> Error {
 
 impl Queue {
     /// A queue that goes on at `position` in a new segment.
-    pub fn new(mut blocks: BlockWriter, position: u64, sync: Sync) -> Self {
+    pub fn new(mut blocks: BlockWriter, position: u64, sync: SyncPolicy) -> Self {
         blocks.begin_at(position);
         Self {
             sync,
@@ -421,13 +421,13 @@ impl Queue {
         let mut last_sync = Instant::now();
         loop {
             let stopping = self.sleep(last_sync);
-            if !stopping && self.sync != Sync::Always {
+            if !stopping && self.sync != SyncPolicy::Always {
                 std::thread::sleep(GATHER);
             }
             let due = match self.sync {
-                Sync::Always => true,
-                Sync::EverySecond => last_sync.elapsed() >= SECOND,
-                Sync::Never => false,
+                SyncPolicy::Always => true,
+                SyncPolicy::EverySecond => last_sync.elapsed() >= SECOND,
+                SyncPolicy::Never => false,
             };
             point("log.run.before_drain");
             // Failures are kept for the writers.
@@ -463,12 +463,12 @@ impl Queue {
             // Other threads may have written these records, or a sync that does not cover them.
             let unsynced = self.appended() > self.synced() && state.failed.is_none();
             let waited_for =
-                notice!("faults.sleep.unsynced", unsynced) && self.sync == Sync::Always;
+                notice!("faults.sleep.unsynced", unsynced) && self.sync == SyncPolicy::Always;
             if waited_for || !state.chunks.is_empty() && state.failed.is_none() {
                 return false;
             }
             state.asleep = true;
-            if self.sync == Sync::EverySecond && unsynced {
+            if self.sync == SyncPolicy::EverySecond && unsynced {
                 let left = SECOND.saturating_sub(last_sync.elapsed());
                 if left.is_zero() {
                     state.asleep = false;

@@ -1,14 +1,14 @@
-//! The order of a leaf's slots, computed by the first walk of a version, used by the next ones.
+//! The order of a leaf's slots, computed by the first scan of a version, used by the next ones.
 //!
 //! # Contract
-//! Walks publish an order without the leaf's lock. Its number is that of the version that it was
+//! Scans publish an order without the leaf's lock. Its number is that of the version that it was
 //! computed of, plus one: a reader of that version finds the order right or does not find it.
-//! Racing walks of one version write the same.
+//! Racing scans of one version write the same.
 //!
 //! # Briefs
 //! An order of byte strings comes with a *brief* of each key: eight bits from the first bit on in
-//! which the leaf's keys differ. A bound's brief tells where the bound probably lies, so a walk fetches
-//! only the records from there on. The walk compares the bound with the records around that
+//! which the leaf's keys differ. A bound's brief tells where the bound probably lies, so a scan fetches
+//! only the records from there on. The scan compares the bound with the records around that
 //! position: the brief of a key with another prefix tells nothing.
 
 use std::ops::Bound;

@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! Counts add up leaves, each read at one moment, from left to right. Beside writers a count of the
-//! latest state is that of a walk: every key that is present throughout counts once, no absent key
+//! latest state is that of a scan: every key that is present throughout counts once, no absent key
 //! counts. At a snapshot it is exact.
 //!
 //! # How

@@ -1,10 +1,10 @@
-//! Ordered walks over the latest state or a snapshot's.
+//! Ordered scans over the latest state or a snapshot's.
 //!
 //! # Contract
-//! A walk reads whole leaves, each at one moment, and calls its visitor between the reads, outside
+//! A scan reads whole leaves, each at one moment, and calls its visitor between the reads, outside
 //! of them. It returns in order and once every key that is present throughout, and nothing outside
 //! its bounds. It resumes behind the last key that it has returned, wherever that key's leaf went.
-//! A walk leaves its reading section every [`SECTION`] leaves.
+//! A scan leaves its reading section every [`SECTION`] leaves.
 //!
 //! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the
 //! anchor that it read together with the leaf.
@@ -26,10 +26,10 @@ use super::search::LeafAddress;
 use super::undo::{Reading, State};
 use super::{RETRIES, Tree};
 
-/// Leaves that a walk reads in one reading section: some 500 entries.
+/// Leaves that a scan reads in one reading section: some 500 entries.
 pub const SECTION: usize = 12;
 
-/// Walks that want more entries than this fetch the next leaf ahead: they mostly reach it.
+/// Scans that want more entries than this fetch the next leaf ahead: they mostly reach it.
 const AHEAD: usize = 24;
 
 /// Records that are fetched ahead of the one that the visitor sees.
@@ -43,11 +43,11 @@ pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) at_snapshot: Option<Vec<Entry>>,
     /// Whether the image holds the entries in order, none with a deadline.
     plain: bool,
-    /// Bytes of the walk's bound: other keys are about as long.
+    /// Bytes of the scan's bound: other keys are about as long.
     key_len: usize,
-    /// Where the walk's lower bound lies, most probably.
+    /// Where the scan's lower bound lies, most probably.
     guess: (usize, usize),
-    /// The anchor, for walks downwards.
+    /// The anchor, for scans downwards.
     anchor: Option<K::Owned>,
 }
 
@@ -109,7 +109,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
         let (low, high) = (self.guess.0.min(self.len()), self.guess.1.min(self.len()));
         let right =
             (high == self.len() || is_within_at(high)) && (low == 0 || !is_within_at(low - 1));
-        let right = check!("tree.walk.checks_guess", right);
+        let right = check!("tree.scan.checks_guess", right);
         self.partition_of(if right { low..high } else { 0..self.len() }, is_within)
     }
 
@@ -130,14 +130,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
     }
 }
 
-/// What a walk wants of a leaf.
+/// What a scan wants of a leaf.
 pub(super) struct Part<'a, K: ?Sized> {
     pub(super) ascending: bool,
     /// Entries wanted; a read may copy more.
     pub(super) wanted: usize,
-    /// The walk has read the leaf before this one in the same section.
+    /// The scan has read the leaf before this one in the same section.
     pub(super) goes_on: bool,
-    /// Where the walk begins, unless it goes on. Integers of a known order are read from there on.
+    /// Where the scan begins, unless it goes on. Integers of a known order are read from there on.
     pub(super) lower: Bound<&'a K>,
 }
 
@@ -148,21 +148,21 @@ fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &Entry, other: &Entry) -> Or
     Leaf::<K, V>::with_key(one, |one: &K| Leaf::<K, V>::with_key(other, |other| one.cmp(other)))
 }
 
-/// Where a walk stands, and how far it may go.
+/// Where a scan stands, and how far it may go.
 pub struct Span<'a, K: Key + ?Sized> {
     pub lower: Bound<&'a K>,
     pub upper: Bound<&'a K>,
     pub direction: Direction,
     /// Entries that the caller wants at most: what is beyond is not fetched ahead.
     pub limit: usize,
-    /// The place that [`Tree::approach_walks`] told of the lower bound of a walk upwards, under a
+    /// The place that [`Tree::approach_scans`] told of the lower bound of a scan upwards, under a
     /// guard that the caller holds.
     pub from: Option<LeafAddress>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Calls `visit` with key, value and deadline of the entries of the span, in order, until it
-    /// breaks. `section` is told each time the walk enters another reading section. O(log n), and
+    /// breaks. `section` is told each time the scan enters another reading section. O(log n), and
     /// O(1) amortized for each entry.
     pub fn visit(
         &self,
@@ -189,7 +189,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             } else {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
             };
-            // The last entry of an ascending walk in this section; the guard keeps its record.
+            // The last entry of an ascending scan in this section; the guard keeps its record.
             let mut behind: Option<Entry> = None;
             for _ in 0..SECTION {
                 let first = lower.as_ref().map(Borrow::borrow);
@@ -201,7 +201,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 });
                 let Ok((more, mut begin)) = read else { break };
                 goes_on = true;
-                point("tree.walk.read");
+                point("tree.scan.read");
                 let last_key = upper.as_ref().map(Borrow::borrow);
                 if !ascending {
                     if !Self::reaches(&stretch, last_key) {
@@ -235,7 +235,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 if shown.is_break() {
                     return;
                 }
-                if let Some(last) = last.filter(|_| notice!("tree.walk.resumes_behind", true)) {
+                if let Some(last) = last.filter(|_| notice!("tree.scan.resumes_behind", true)) {
                     if ascending {
                         behind = Some(last);
                     } else {
@@ -281,7 +281,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Calls `f` with the lower bound of the rest of a walk upwards: behind the last entry of its
+    /// Calls `f` with the lower bound of the rest of a scan upwards: behind the last entry of its
     /// section, else as given.
     fn with_lower<R>(
         behind: Option<&Entry>,
@@ -323,13 +323,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// The anchor that the leaf had when it was read: it may have sunk since, below entries that
     /// were on the left then.
     fn lower_fence(leaf: Leaf<K, V>, stretch: &Stretch<K, V>) -> Option<K::Owned> {
-        if fault!("tree.walk.anchor_outside") {
+        if fault!("tree.scan.anchor_outside") {
             return leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
         }
         stretch.anchor.clone()
     }
 
-    /// Whether the leaf's upper fence is at or above the bound of a walk downwards.
+    /// Whether the leaf's upper fence is at or above the bound of a scan downwards.
     fn reaches(stretch: &Stretch<K, V>, upper: Bound<&K>) -> bool {
         let (Some(next), Bound::Included(key) | Bound::Excluded(key)) = (stretch.image.next, upper)
         else {
@@ -377,9 +377,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 }
             }
             let reading = Reading(version.map(|version| (lock, version)));
-            point("tree.walk.begun");
+            point("tree.scan.begun");
             let ordered = version.filter(|_| ascending && snapshot.is_none()).and_then(|version| {
-                // A walk that goes on mostly begins with the first entry.
+                // A scan that goes on mostly begins with the first entry.
                 let lower = if goes_on { Bound::Unbounded } else { lower };
                 let most = if K::HEAD_IS_KEY || goes_on { wanted } else { usize::MAX };
                 let number = version.number();
@@ -388,7 +388,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let at_image = snapshot.is_some_and(|snapshot| {
                 self.log.whole_at(leaf, snapshot, reading, |old| old.copy_to(&mut stretch.image))
             });
-            point("tree.walk.image_sought");
+            point("tree.scan.image_sought");
             let mut used = 0;
             if at_image {
                 (stretch.image.next, stretch.image.high) = (leaf.next(), leaf.high());
@@ -407,9 +407,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let slots = &stretch.image.keys[..stretch.image.count];
                 whole = self.log.append_above(leaf, snapshot, reading, slots, &mut old);
             }
-            point("tree.walk.before_validate");
+            point("tree.scan.before_validate");
             let valid = match version {
-                Some(version) => check!("tree.walk.validate", lock.validate(version)),
+                Some(version) => check!("tree.scan.validate", lock.validate(version)),
                 None => true,
             };
             if let Some(held) = held {

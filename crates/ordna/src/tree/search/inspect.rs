@@ -61,7 +61,10 @@ impl<K: Key + ?Sized> Search<K> {
     ///
     /// # Errors
     /// The first invariant broken in the layer itself.
-    pub fn audit(&self, mut each: impl FnMut(Option<&K>, LeafAddress)) -> Result<usize, String> {
+    pub fn check_invariants(
+        &self,
+        mut each: impl FnMut(Option<&K>, LeafAddress),
+    ) -> Result<usize, String> {
         let _turn = self.turn();
         let mut nodes = 0;
         let mut stack = vec![(self.root.load(Ordering::Relaxed), None::<K::Owned>, None)];

@@ -84,7 +84,7 @@ where
             assert_eq!(search.find(key.borrow(), true, &guard), below, "below {key:?}");
         }
     }
-    search.audit(|_, _| {}).unwrap();
+    search.check_invariants(|_, _| {}).unwrap();
 }
 
 #[test]
@@ -123,6 +123,6 @@ fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
     let guard = collector.pin();
     let leaves = |anchor: &u64| !anchor.is_multiple_of(EACH);
     (1..EACH * EACH).filter(leaves).for_each(|anchor| search.remove(&anchor, &guard));
-    let nodes = search.audit(|_, _| {}).unwrap();
+    let nodes = search.check_invariants(|_, _| {}).unwrap();
     assert!(nodes <= 4, "{nodes} nodes for {EACH} children");
 }

@@ -106,7 +106,7 @@ impl Reading<'_> {
     /// a link and a death of two moments may lead to a record that the snapshot does not keep.
     pub(super) fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| {
-            check!("undo.walk.follows_torn_links", lock.validate(version))
+            check!("undo.scan.follows_torn_links", lock.validate(version))
         })
     }
 }
@@ -254,7 +254,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
 
     /// Whether the key has a record with a death above `youngest`: then no snapshot needs another.
     pub fn covers(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, youngest: u64) -> bool {
-        let mut rest = Walk::of(leaf);
+        let mut rest = Scan::of(leaf);
         while let Some(record) = rest.next_above(youngest) {
             if record.is_of::<K, V>(probe) == Some(true) {
                 return true;
@@ -286,7 +286,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         snapshot: u64,
         reading: Reading<'_>,
     ) -> Lookup {
-        let (mut rest, mut found) = (Walk::of(leaf), Lookup::Slot);
+        let (mut rest, mut found) = (Scan::of(leaf), Lookup::Slot);
         while rest.dead > snapshot {
             if !reading.holds() {
                 return Lookup::Torn;
@@ -314,7 +314,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         slots: &[u64],
         states: &mut Vec<(Entry, State)>,
     ) -> bool {
-        let mut rest = Walk::of(leaf);
+        let mut rest = Scan::of(leaf);
         while rest.dead > snapshot {
             if !reading.holds() {
                 return false;
@@ -517,7 +517,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         let horizon = self.horizon();
         let mut left = limit + 1;
         for leaf in leaves {
-            let mut rest = Walk::of(leaf);
+            let mut rest = Scan::of(leaf);
             while left > 0
                 && let Some(record) = rest.next_above(horizon)
             {
@@ -599,7 +599,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
 
     /// The leaf's records that may be followed, youngest first.
     fn collect(&self, leaf: Leaf<K, V>) -> Vec<Linked> {
-        let (mut rest, horizon) = (Walk::of(leaf), self.horizon());
+        let (mut rest, horizon) = (Scan::of(leaf), self.horizon());
         point("undo.collect.horizon_read");
         let next = || {
             let dead = rest.dead;
@@ -666,13 +666,13 @@ fn order_of_death() -> Ordering {
     if fault!("undo_order.push.death") { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// A walk along a list: a link is followed only if its target's death is above a bound.
-pub(super) struct Walk {
+/// A scan along a list: a link is followed only if its target's death is above a bound.
+pub(super) struct Scan {
     pub next: u64,
     pub dead: u64,
 }
 
-impl Walk {
+impl Scan {
     /// At the end of a list.
     pub fn end() -> Self {
         Self { next: 0, dead: 0 }
@@ -680,13 +680,13 @@ impl Walk {
 
     pub fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
         let header = leaf.header();
-        if fault!("undo_order.walk.death_first") {
+        if fault!("undo_order.scan.death_first") {
             let next = header.undo.load(Ordering::Acquire);
             return Self { dead: header.dead.load(Ordering::Acquire), next };
         }
         // The death first: a list that grows meanwhile has its new records in front.
-        let dead = header.dead.load(order!("undo_order.walk.death_acquire", Acquire));
-        point("undo.walk.death_read");
+        let dead = header.dead.load(order!("undo_order.scan.death_acquire", Acquire));
+        point("undo.scan.death_read");
         Self { dead, next: header.undo.load(Ordering::Acquire) }
     }
 
@@ -697,7 +697,7 @@ impl Walk {
         }
         let record = Linked::at(self.next)?;
         debug_assert!(record.dead() > bound, "a followed record is one that the bound keeps");
-        point("undo.walk.follows");
+        point("undo.scan.follows");
         self.dead = record.get().next_dead.load(Ordering::Acquire);
         self.next = record.get().next.load(Ordering::Acquire);
         Some(record)

@@ -25,7 +25,7 @@
 
 use super::chunks::{Undo, stripe_of};
 use super::states::{OldImage, State};
-use super::{IMAGE, Linked, Log, Reading, WHOLE, Walk};
+use super::{IMAGE, Linked, Log, Reading, Scan, WHOLE};
 use crate::tree::leaf::{ADDRESS, FOREVER, Leaf, SLOTS, is_inline};
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +45,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         if !is_inline::<K, V>() {
             return false;
         }
-        let (mut rest, mut oldest) = (Walk::of(leaf), None);
+        let (mut rest, mut oldest) = (Scan::of(leaf), None);
         while rest.dead > snapshot {
             if !reading.holds() {
                 return false;
@@ -58,9 +58,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         image.map(found).is_some()
     }
 
-    /// Asks for what a walk at the snapshot reads of the leaf.
+    /// Asks for what a scan at the snapshot reads of the leaf.
     pub fn prefetch(&self, leaf: Leaf<K, V>, snapshot: u64) {
-        let rest = Walk::of(leaf);
+        let rest = Scan::of(leaf);
         let Some(first) = Linked::at(rest.next).filter(|_| rest.dead > snapshot) else {
             return leaf.prefetch_whole();
         };
@@ -81,7 +81,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         if leaf.header().dead.load(Ordering::Relaxed) <= seen_by || has_deadlines {
             return None;
         }
-        let mut after = Walk::of(leaf);
+        let mut after = Scan::of(leaf);
         let mut records = 0;
         while let Some(record) = after.next_above(seen_by) {
             // One of a part of the leaf: since a split or a merge, the rest gets records.
@@ -93,7 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         if records < self.image_after {
             return None;
         }
-        let mut above = Walk::of(leaf);
+        let mut above = Scan::of(leaf);
         let above: Vec<Linked> = std::iter::from_fn(|| above.next_above(seen_by)).collect();
         let slots = leaf.image();
         let pairs = slots.keys.iter().copied().zip(slots.words.iter().copied());
@@ -119,7 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
             return None;
         }
         if after.dead <= self.horizon() || fault!("undo.image.older") {
-            after = Walk::end();
+            after = Scan::end();
         }
         let (keys, words): (Vec<u64>, Vec<u64>) = pairs.into_iter().unzip();
         let upper = leaf.next().map_or(u64::MAX, |_| leaf.high() - 1);
@@ -134,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     }
 
     /// Stores an image in front of a list. Returns it, and the bytes that this took.
-    fn store_image(&self, image: &OldImage<'_>, dead: u64, after: &Walk) -> (Linked, usize) {
+    fn store_image(&self, image: &OldImage<'_>, dead: u64, after: &Scan) -> (Linked, usize) {
         let record = Undo {
             key: AtomicU64::new(image.lower),
             old: AtomicU64::new(image.upper),
@@ -163,7 +163,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         let at = image.keys.partition_point(|key| *key < fence);
         let (keys, words) = (image.keys.split_at(at), image.words.split_at(at));
         let half = |half: OldImage<'_>| {
-            let (half, taken) = self.store_image(&half, record.dead(), &Walk::end());
+            let (half, taken) = self.store_image(&half, record.dead(), &Scan::end());
             if !fault!("undo.image.pays") {
                 self.unpaid.fetch_add(taken, Ordering::Relaxed);
             }

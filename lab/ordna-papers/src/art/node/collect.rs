@@ -10,10 +10,10 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, point};
 
-/// How many entries a walk takes from a node at once.
+/// How many entries a scan takes from a node at once.
 pub const CHUNK: usize = 16;
 
-/// Some entries of a node, in the order of a walk.
+/// Some entries of a node, in the order of a scan.
 pub struct Chunk<'g, P> {
     words: [Word<'g, P>; CHUNK],
     at: u8,
@@ -53,7 +53,7 @@ impl<'g, P: Protocol> Chunk<'g, P> {
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
-    /// Moves up to `limit` entries from position `from` on, in the walk's order, to `chunk`.
+    /// Moves up to `limit` entries from position `from` on, in the scan's order, to `chunk`.
     /// Returns where the next ones start, or `None` if none are left.
     pub fn collect(
         self,
@@ -232,7 +232,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     }
 
     /// Takes the terminal entry in its turn. `bytes` offers the children from a byte on, in the
-    /// walk's direction, and returns the byte of the one that made the chunk full.
+    /// scan's direction, and returns the byte of the one that made the chunk full.
     #[inline]
     fn collect_wide(
         self,

@@ -76,7 +76,7 @@ struct Node16<L> {
 struct Node48<L> {
     header: Header<L>,
     /// Slot of each byte, plus one; eight bytes to a word, that of the lowest byte lowest, so that
-    /// a walk passes eight unused ones at once.
+    /// a scan passes eight unused ones at once.
     index: [AtomicU64; 32],
     children: [Slot; 48],
 }
@@ -192,7 +192,7 @@ impl Linear<'_> {
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// How many bytes of a Node256 are fetched before a walk comes to it.
+/// How many bytes of a Node256 are fetched before a scan comes to it.
 const AHEAD: usize = 5 * LINE;
 
 /// Where in a node an entry stands, in the order of keys: 0 for the terminal slot, else byte + 1.
@@ -427,7 +427,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.kind() <= Kind::Node16
     }
 
-    /// Fetches all that a walk through the node reads; of a Node256 the header and the lines of the
+    /// Fetches all that a scan through the node reads; of a Node256 the header and the lines of the
     /// slots that come first.
     #[inline]
     pub fn prefetch_whole(self, direction: Direction) {
@@ -614,7 +614,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         other
     }
 
-    /// Where a walk through the whole node starts.
+    /// Where a scan through the whole node starts.
     pub fn start(direction: Direction) -> Position {
         match direction {
             Direction::Ascending => TERMINAL,

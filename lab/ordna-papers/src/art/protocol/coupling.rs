@@ -1,7 +1,7 @@
 //! Lock coupling with read-write spin locks.
 //!
 //! # Contract
-//! A descent holds at most two locks: it takes the child's before it leaves the parent's. A walk
+//! A descent holds at most two locks: it takes the child's before it leaves the parent's. A scan
 //! holds those of the way from the root to where it stands, while it gathers records. Readers take
 //! them shared. Writers do too, and upgrade the one or two they need at the end; if another reader
 //! is in the way they restart, and after some restarts go down with exclusive locks. Each lookup

@@ -1,6 +1,6 @@
 //! The interface between the tree and its synchronization protocol.
 //!
-//! The descents, the changes and the walks are written once. A protocol states the lock of a node,
+//! The descents, the changes and the scans are written once. A protocol states the lock of a node,
 //! the [`Mode`]s in which readers and writers go through nodes, and whether readers notice a change
 //! that is under way ([`Protocol::READERS_NOTICE`]).
 //!
@@ -78,7 +78,7 @@ pub trait WriteMode<L: Latch>: Mode<L> {
 pub trait Protocol: 'static {
     /// The lock in the header of each node.
     type Lock: Latch;
-    /// How lookups and walks go through nodes.
+    /// How lookups and scans go through nodes.
     type Read: Mode<Self::Lock>;
     /// How changes do.
     type Write: WriteMode<Self::Lock>;

@@ -33,7 +33,7 @@
 
 #![expect(unsafe_code, reason = "links between nodes")]
 
-mod node_walk;
+mod node_scan;
 
 use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
@@ -222,9 +222,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         (is_first || !Self::lies_before(goal, node)) && !Self::lies_behind(goal, node, next)
     }
 
-    /// Walks to the node of the goal; counts the steps.
+    /// Scans to the node of the goal; counts the steps.
     #[inline]
-    fn walk<'g>(
+    fn scan_with<'g>(
         &self,
         from: &'g Node<K, V, N>,
         goal: Goal<'_, K>,
@@ -235,7 +235,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         loop {
             let next = node.next.load(Ordering::Acquire);
             // Looked at after the pointer was read. No thread stays at a dead node.
-            let is_dead = notice!("hydralist.walk.dead", node.is_dead());
+            let is_dead = notice!("hydralist.scan.dead", node.is_dead());
             let step_back = is_dead || Self::lies_before(goal, node);
             if step_back {
                 // SAFETY: a live node's `prev` points to its predecessor, a dead one's has a
@@ -300,10 +300,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let mut failed = 0;
         let mut patience = Patience::new(self.backoff);
         loop {
-            node = self.walk(node, goal, &mut 0, guard);
+            node = self.scan_with(node, goal, &mut 0, guard);
             if failed < LIMIT {
                 point("hydralist.read.before_version");
-                // A node that died meanwhile: the walk goes on from there.
+                // A node that died meanwhile: the scan goes on from there.
                 let Some(token) = self.read(node) else { continue };
                 let next = Self::next(node, guard);
                 if !check!("hydralist.read.range", Self::is_in(goal, node, next)) {
@@ -414,7 +414,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             Node::prefetch(node);
             let mut steps = 0;
             let lock = loop {
-                node = self.walk(node, goal, &mut steps, &guard);
+                node = self.scan_with(node, goal, &mut steps, &guard);
                 point("hydralist.write.before_lock");
                 let Some(lock) = self.lock(node) else { continue };
                 let is_in = || Self::is_in(goal, node, Self::next(node, &guard));
@@ -510,7 +510,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
 
     /// Merges the node with a neighbour, if they fit.
     fn merge_around(&self, node: &Node<K, V, N>, guard: &Guard<'_>) -> bool {
-        // SAFETY: as in `walk`.
+        // SAFETY: as in `scan`.
         let prev = unsafe { Self::node(node.prev.load(Ordering::Acquire), guard) };
         if prev.is_some_and(|prev| self.merge(prev, node, guard)) {
             return true;

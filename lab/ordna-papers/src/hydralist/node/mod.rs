@@ -24,9 +24,9 @@
 //! the next node. For byte strings it decides unless the heads are equal.
 //!
 //! # The sorted order
-//! It is worked out (see `order`) by the first walk that comes by after a write, and stands beside
+//! It is worked out (see `order`) by the first scan that comes by after a write, and stands beside
 //! the version for which it is right. A split leaves the entries of both halves in slots that stand
-//! in order. `BUSY` keeps two walks from writing it at once. A walk that reads it while another one
+//! in order. `BUSY` keeps two scans from writing it at once. A scan that reads it while another one
 //! replaces it, which can only be for a later version, is told by its own token: the bytes are
 //! stored with release ordering after the later version was read.
 //!
@@ -345,10 +345,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Into how many parts a node is divided for [`Node::prefetch_part`].
     pub const PARTS: usize = (N * 3 / 4).div_ceil(4) + 1;
-    /// How many of them a walk asks for with each chunk of entries.
+    /// How many of them a scan asks for with each chunk of entries.
     pub const AT_ONCE: usize = Self::PARTS.div_ceil(2);
 
-    /// Fetches a part of what a walk reads of a node that it passes through: what it reads first
+    /// Fetches a part of what a scan reads of a node that it passes through: what it reads first
     /// has the lowest number. The slots are filled from the first one on; the last quarter is left
     /// to chance.
     #[inline]
@@ -361,9 +361,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
     }
 
-    /// Fetches a node that a walk is going to pass through.
+    /// Fetches a node that a scan is going to pass through.
     #[inline]
-    pub fn prefetch_walk(node: *const Self) {
+    pub fn prefetch_scan(node: *const Self) {
         (0..Self::PARTS).for_each(|part| Self::prefetch_part(node, part));
     }
 
@@ -537,7 +537,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         made
     }
 
-    /// Holds these entries from now on, in slots that stand in order, so that a walk finds
+    /// Holds these entries from now on, in slots that stand in order, so that a scan finds
     /// neighbours together. They come with where in `prints` their fingerprints are. The caller
     /// holds the lock.
     fn refill(&self, entries: &[(Entry<K, V>, u8)], prints: &[u8; MOST]) {

@@ -1,4 +1,4 @@
-//! A walk's way through one node: entries are copied a few at a time, and memory is asked for
+//! A scan's way through one node: entries are copied a few at a time, and memory is asked for
 //! ahead.
 //!
 //! The contract is that of [`super`]: what is copied counts if the reader's token holds afterwards.
@@ -11,12 +11,12 @@ use ordna_base::index::Direction;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
 
-/// How many entries a walk copies before it hands them out.
+/// How many entries a scan copies before it hands them out.
 pub const CHUNK: usize = 16;
 
-/// A walk through one node: the slots that it has before it, and the entries that it copied last.
+/// A scan through one node: the slots that it has before it, and the entries that it copied last.
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
-    /// In the direction of the walk.
+    /// In the direction of the scan.
     slots: [u8; MOST],
     /// The slots from `next` to `end` are still to be copied.
     next: usize,
@@ -108,7 +108,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Ok(())
     }
 
-    /// Asks for the records with which a walk through the node probably begins. Nothing is
+    /// Asks for the records with which a scan through the node probably begins. Nothing is
     /// followed.
     #[inline]
     pub fn prefetch_first(&self, direction: Direction) {

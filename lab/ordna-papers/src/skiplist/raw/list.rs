@@ -13,8 +13,8 @@ use ordna_base::Violation;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The steps in which a walk goes on: how many lanes, and that their starts have towers above which
-/// level, so that they are about 2^level nodes apart. Short walks are over before many lanes run;
+/// The steps in which a scan goes on: how many lanes, and that their starts have towers above which
+/// level, so that they are about 2^level nodes apart. Short scans are over before many lanes run;
 /// in long ones the misses of sixteen lanes overlap.
 pub const LANES: [(usize, usize); 4] = [(1, 3), (1, 5), (4, 5), (16, 5)];
 
@@ -60,7 +60,7 @@ impl<I: Item> List<I> {
     }
 
     /// Audits order and links; returns entries and nodes. No other thread may use the list.
-    pub fn validate(&self) -> Result<(usize, usize), Violation> {
+    pub fn check_invariants(&self) -> Result<(usize, usize), Violation> {
         let broken = |what: String| Err(Violation(format!("skip list: {what}")));
         let mut below: HashSet<usize> = HashSet::new();
         let mut counts = (0, 0);
@@ -93,7 +93,7 @@ impl<I: Item> List<I> {
             }
             if level == LEVEL {
                 let is_linked = |node: NodeRef<I>| here.contains(&node.0.as_ptr().addr());
-                self.shortcuts.validate(is_linked)?;
+                self.shortcuts.check_invariants(is_linked)?;
             }
             below = here;
         }

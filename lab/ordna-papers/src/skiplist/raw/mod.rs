@@ -48,7 +48,7 @@
 
 mod change;
 mod list;
-mod list_walk;
+mod list_scan;
 mod node;
 mod search;
 mod shortcuts;

@@ -218,7 +218,10 @@ impl<I: Item> Shortcuts<I> {
 
     /// Audits the table, if there is one: entries in order, and each node linked at [`LEVEL`]
     /// (`is_linked`) or on the stack. No other thread may use the list meanwhile.
-    pub fn validate(&self, is_linked: impl Fn(NodeRef<I>) -> bool) -> Result<(), Violation> {
+    pub fn check_invariants(
+        &self,
+        is_linked: impl Fn(NodeRef<I>) -> bool,
+    ) -> Result<(), Violation> {
         let broken = |what: &str, entry: &Entry<I>| {
             Err(Violation(format!("shortcuts: {what} at head {:#x}", entry.head)))
         };

@@ -182,7 +182,7 @@ mod tests {
         }
         assert!(tall > 1_000, "searches begin at shortcuts");
         drop(guard);
-        assert_eq!(list.validate().map(|(entries, _)| entries), Ok(6_000));
+        assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(6_000));
     }
 
     /// A place of a group is known at the lowest levels only, whatever height was drawn for it.
@@ -200,7 +200,7 @@ mod tests {
             assert!(list.insert(place, &(key, key), &guard));
         });
         drop(guard);
-        assert_eq!(list.validate().map(|(entries, _)| entries), Ok(4_000));
+        assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(4_000));
     }
 
     /// A removed node that is still linked is in no table that is made meanwhile.
@@ -229,7 +229,7 @@ mod tests {
         });
         assert!(removed);
         drop(guard);
-        assert_eq!(list.validate().map(|(entries, _)| entries), Ok(1_999));
+        assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(1_999));
     }
 
     /// The table has one node of about sixteen, and follows the list as it grows and shrinks.
@@ -257,7 +257,7 @@ mod tests {
         assert!(entries() < 100, "{}", entries());
         let (_, held) = list.overhead(&collector.pin());
         assert!(held < 100 * 96, "{held} bytes");
-        assert_eq!(list.validate().map(|(entries, _)| entries), Ok(200));
+        assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(200));
     }
 
     /// Keys that begin alike are told apart by the whole of them.

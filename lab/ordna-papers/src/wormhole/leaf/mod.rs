@@ -1,4 +1,4 @@
-//! A leaf: up to `LEAF` entries, found by the hash of the key or walked in the order of the keys.
+//! A leaf: up to `LEAF` entries, found by the hash of the key or scanned in the order of the keys.
 //!
 //! # Layout
 //! One allocation, aligned to a cache line:
@@ -22,7 +22,7 @@
 //! are fetched at once. (The paper keeps the array dense and predicts the position from the fill,
 //! §3.2.)
 //!
-//! The order is kept lazily. An insert appends; a walk or a split sorts the appended part and
+//! The order is kept lazily. An insert appends; a scan or a split sorts the appended part and
 //! merges it (`incSort`), under the leaf's lock, or into a copy if the lock is taken.
 //!
 //! # Contract
@@ -350,7 +350,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(Self::ANCHOR));
     }
 
-    /// Asks for the lines that a walk begins with.
+    /// Asks for the lines that a scan begins with.
     pub fn prefetch_order(self) {
         let start = self.header.as_ptr().cast::<u8>();
         prefetch(start);
@@ -359,7 +359,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// How many lines a walk reads.
+    /// How many lines a scan reads.
     pub const LINES: usize = 1 + (Self::ENTRIES_END - Self::ORDER).div_ceil(64);
 
     /// Asks for one of them: header, order, entries.
@@ -632,7 +632,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     }
 
     /// Audits what the leaf promises itself: counts, tags and their places, order.
-    pub fn audit(self) -> Result<(), String> {
+    pub fn check_invariants(self) -> Result<(), String> {
         let (len, sorted) = self.fill();
         if len != self.entries().count() || sorted > len || len > LEAF {
             return Err(format!(

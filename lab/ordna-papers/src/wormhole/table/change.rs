@@ -268,7 +268,7 @@ impl<P: TableLeaf> Table<P> {
     ///
     /// # Errors
     /// The first difference.
-    pub fn audit(&self, leaves: &[P]) -> Result<(), String> {
+    pub fn check_invariants(&self, leaves: &[P]) -> Result<(), String> {
         let mut slots = 0;
         let mut items = 0;
         let mut prefixes: Vec<u32> = Vec::new();

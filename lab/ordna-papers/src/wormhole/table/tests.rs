@@ -138,10 +138,10 @@ fn comes_and_goes(
                 lists.leaves[random.below(len as u64) as usize].anchor().to_vec()
             };
             lists.change(&anchor, come, ended);
-            lists.tables[0].audit(&lists.leaves).unwrap();
+            lists.tables[0].check_invariants(&lists.leaves).unwrap();
             if random.below(12) == 0 {
                 lists.follow();
-                lists.tables[1].audit(&lists.leaves).unwrap();
+                lists.tables[1].check_invariants(&lists.leaves).unwrap();
                 if random.below(2) == 0 {
                     lists.tables.swap(0, 1);
                     lists.version.swap(0, 1);

@@ -1,9 +1,9 @@
-//! Walks along the list, in both directions.
+//! Scans along the list, in both directions.
 //!
-//! A walk copies what it wants of a leaf under a ticket, and then calls the visitor, without any
-//! lock. If the ticket was not valid at the end of the copy, the walk finds the same place again.
+//! A scan copies what it wants of a leaf under a ticket, and then calls the visitor, without any
+//! lock. If the ticket was not valid at the end of the copy, the scan finds the same place again.
 //! From leaf to leaf it goes by anchors: what is at or above the next leaf's anchor (or below this
-//! one's) is all that is left, wherever it stands by then. So a split behind the walk repeats
+//! one's) is all that is left, wherever it stands by then. So a split behind the scan repeats
 //! nothing, and a merge skips nothing.
 //!
 //! Entries stand in a leaf by hash, so that a few dozen of them are on nearly all of its lines: the
@@ -23,12 +23,12 @@ use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
-/// Records that a walk fetches ahead of the visitor.
+/// Records that a scan fetches ahead of the visitor.
 const RECORDS_AHEAD: usize = 16;
-/// Walks to fewer entries do not ask for all lines of a leaf.
+/// Scans to fewer entries do not ask for all lines of a leaf.
 const FEW: usize = 8;
 
-/// Where a walk goes on: nothing from there on was returned yet.
+/// Where a scan goes on: nothing from there on was returned yet.
 #[derive(Clone, Copy)]
 enum Resume<'s, K: ?Sized> {
     /// At a bound of the caller; the tag of its key.
@@ -37,7 +37,7 @@ enum Resume<'s, K: ?Sized> {
     Anchor(&'s [u8]),
 }
 
-/// Entries copied from a leaf, in the direction of the walk.
+/// Entries copied from a leaf, in the direction of the scan.
 struct Run<const LEAF: usize> {
     /// The first `len` of them are there.
     words: [MaybeUninit<Words>; LEAF],
@@ -71,7 +71,7 @@ impl<'s, S: Mode> Right<'s, S> {
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K, V, S, LEAF> {
     /// Calls `visit` with the first `want` entries within the bounds, until it breaks; see
     /// [`ordna_base::OrderedIndex::visit`].
-    pub fn walk(
+    pub fn scan_with(
         &self,
         (lower, upper): (Bound<&K>, Bound<&K>),
         direction: Direction,
@@ -190,14 +190,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             let at = Self::rank_of(leaf, &order, place, up, || right.is_valid())?;
             (order, at)
         };
-        point("wormhole.walk.ordered");
+        point("wormhole.scan.ordered");
         let len = want.min(if up { order.len() - at } else { at });
         for (step, words) in run.words[..len].iter_mut().enumerate() {
             words.write(leaf.words(order.position(if up { at + step } else { at - 1 - step })));
         }
         run.len = len;
         let beside = if up { leaf.next() } else { leaf.prev() };
-        let counts = check!("wormhole.walk.unvalidated", right.is_valid());
+        let counts = check!("wormhole.scan.unvalidated", right.is_valid());
         if counts { Ok(beside) } else { Err(Stale) }
     }
 
@@ -222,7 +222,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             if let Some(later) = words.get(at + RECORDS_AHEAD) {
                 Leaf::<K, V, S, LEAF>::prefetch_words(later, *tail);
             }
-            // A line with each entry, so that all are asked for at the end of the run: a walk that
+            // A line with each entry, so that all are asked for at the end of the run: a scan that
             // ends before has asked for little in vain.
             if let Some(ahead) = ahead {
                 while lines.len() >= words.len() - at {

@@ -1,9 +1,9 @@
-//! Walks along the storage layer, in both directions, beside owners that change it.
+//! Scans along the storage layer, in both directions, beside owners that change it.
 //!
-//! A node's entries are copied in one validated section and visited afterwards. Ascending walks
+//! A node's entries are copied in one validated section and visited afterwards. Ascending scans
 //! resume at the node that was next in that section; if it has been absorbed since, by key, at its
-//! anchor. Descending walks collect the nodes from the layer's place up to the bound, and visit the
-//! last one only if it still reaches up to the bound: what was split off meanwhile is walked first.
+//! anchor. Descending scans collect the nodes from the layer's place up to the bound, and visit the
+//! last one only if it still reaches up to the bound: what was split off meanwhile is scanned first.
 //! So each key is returned once, and none that stays is skipped.
 
 #![expect(unsafe_code, reason = "entries of validated nodes")]
@@ -38,9 +38,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Section<K, V> {
                 Ok(Some(version)) => {
                     self.entries.clear();
                     self.entries.extend((0..node.len()).map(|at| node.entry(at)));
-                    point("pi.walk.before_link");
+                    point("pi.scan.before_link");
                     self.next = node.next();
-                    if check!("pi.walk.unvalidated", node.lock.validate(version)) {
+                    if check!("pi.scan.unvalidated", node.lock.validate(version)) {
                         return true;
                     }
                     backoff.wait();
@@ -70,7 +70,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             if !section.copy(node) {
                 // Everything below its anchor is done, or it is the one the lower bound led to.
                 node = self.covering(node.anchor(), guard);
-                point("pi.walk.found_again");
+                point("pi.scan.found_again");
                 continue;
             }
             let mut ended = false;
@@ -79,7 +79,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 let flow = unsafe {
                     entry.with_key(|key| {
                         let done = from.is_some_and(|from| key < from.anchor());
-                        if is_below(key, lower) || notice!("pi.walk.repeats", done) {
+                        if is_below(key, lower) || notice!("pi.scan.repeats", done) {
                             return ControlFlow::Continue(());
                         }
                         if is_above(key, upper) {
@@ -99,13 +99,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             };
             // A node that was split after `covering` gave it may have a successor further back.
             let is_ahead = from.is_none_or(|from| from.anchor() < node.anchor());
-            if check!("pi.walk.goes_back", is_ahead) {
+            if check!("pi.scan.goes_back", is_ahead) {
                 from = Some(node);
             }
             if let Some(behind) = node.next() {
                 behind.prefetch();
             }
-            point("pi.walk.before_next");
+            point("pi.scan.before_next");
         }
     }
 
@@ -149,7 +149,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 continue;
             }
             if let Some(next) = section.next
-                && notice!("pi.walk.skips_split", is_left(next.anchor()))
+                && notice!("pi.scan.skips_split", is_left(next.anchor()))
             {
                 chain.push(next);
                 continue;
@@ -176,21 +176,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             }
             limit = Some(node);
             chain.pop();
-            point("pi.walk.before_next");
+            point("pi.scan.before_next");
         }
     }
 
     /// The live node whose range holds the key, or did a moment ago.
     fn covering(&self, key: &K, guard: &Guard<'_>) -> NodeRef<K, V> {
         loop {
-            // The layer of now: a newer one has less to walk.
+            // The layer of now: a newer one has less to scan.
             let layer = self.layer(guard);
             let place = layer.route(key, self.set);
-            // No validation: a walk may begin at any live node whose anchor is not above the key.
+            // No validation: a scan may begin at any live node whose anchor is not above the key.
             match self.read_at(key, layer, place, |node, _| Some(node)) {
                 Ok(node) => return node,
                 // Writers move on: their sections are short, and there is no turn to take here that
-                // a walk's closure could not be holding up.
+                // a scan's closure could not be holding up.
                 Err(Contended) => yield_now(),
             }
         }

@@ -1,4 +1,4 @@
-//! Walks that use the order of an earlier walk.
+//! Scans that use the order of an earlier scan.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -9,10 +9,10 @@ use ordna::{Direction, Options, OrderedIndex, Store};
 
 type Strings = Store<[u8], u64>;
 
-/// The keys of a walk upwards from a bound, of at most `limit` entries.
-fn walk(store: &Strings, lower: Bound<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
+/// The keys of a scan upwards from a bound, of at most `limit` entries.
+fn scan_with(store: &Strings, lower: Bound<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
-    store.walk((lower, Bound::Unbounded), Direction::Ascending, limit, |key, _| {
+    store.scan_with((lower, Bound::Unbounded), Direction::Ascending, limit, |key, _| {
         keys.push(key.to_vec());
         if keys.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
@@ -22,7 +22,7 @@ fn walk(store: &Strings, lower: Bound<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
 /// Bounds with the prefix of a leaf's keys and with others, where an order is published and where
 /// none is.
 #[test]
-fn walks_begin_where_they_should_in_a_leaf_with_an_order() {
+fn scans_begin_where_they_should_in_a_leaf_with_an_order() {
     let store = Strings::new();
     let mut model = BTreeMap::new();
     for n in 0..40_u64 {
@@ -43,7 +43,7 @@ fn walks_begin_where_they_should_in_a_leaf_with_an_order() {
                     let right: Vec<Vec<u8>> =
                         right.take(limit).map(|(key, _)| key.clone()).collect();
                     let lower = lower.map(Vec::as_slice);
-                    assert_eq!(walk(&store, lower, limit), right, "{lower:?}, round {round}");
+                    assert_eq!(scan_with(&store, lower, limit), right, "{lower:?}, round {round}");
                 }
             }
         }
@@ -54,10 +54,10 @@ fn walks_begin_where_they_should_in_a_leaf_with_an_order() {
     }
 }
 
-/// A walk whose first entries have expired shows as many others as it is asked for, in a leaf with
+/// A scan whose first entries have expired shows as many others as it is asked for, in a leaf with
 /// an order too.
 #[test]
-fn a_walk_goes_on_behind_expired_entries() {
+fn a_scan_goes_on_behind_expired_entries() {
     let clock = Arc::new(AtomicU64::new(0));
     let now = Arc::clone(&clock);
     let options = Options::new().collectors(0).clock(move || now.load(Ordering::Relaxed));
@@ -69,37 +69,37 @@ fn a_walk_goes_on_behind_expired_entries() {
             store.insert(&key, &key).unwrap();
         }
     }
-    let walk = |limit: usize| {
+    let scan = |limit: usize| {
         let mut keys = Vec::new();
         let bounds = (Bound::Included(&0), Bound::Unbounded);
-        store.walk(bounds, Direction::Ascending, limit, |key, _| {
+        store.scan_with(bounds, Direction::Ascending, limit, |key, _| {
             keys.push(*key);
             if keys.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         keys
     };
-    assert_eq!(walk(50), (0..50).collect::<Vec<u64>>());
+    assert_eq!(scan_with(50), (0..50).collect::<Vec<u64>>());
     clock.store(10, Ordering::Relaxed);
     for limit in [1, 3, 30] {
-        assert_eq!(walk(limit), (20..20 + limit as u64).collect::<Vec<u64>>());
+        assert_eq!(scan_with(limit), (20..20 + limit as u64).collect::<Vec<u64>>());
     }
 }
 
-/// While a walk stands between two leaves, keys that it has returned move into the second one: more
+/// While a scan stands between two leaves, keys that it has returned move into the second one: more
 /// of them than it still wants.
 #[test]
-fn a_walk_passes_returned_keys_that_moved_to_the_right() {
+fn a_scan_passes_returned_keys_that_moved_to_the_right() {
     let store = Strings::with_options(Options::new().collectors(0).sizes(4, 3));
     for key in ["a", "b", "c", "d", "m", "n", "o", "p"] {
         store.insert(key.as_bytes(), &0).unwrap();
     }
     let mut keys = Vec::new();
     let lower = Bound::Included(&b"a"[..]);
-    store.walk((lower, Bound::Unbounded), Direction::Ascending, 5, |key, _| {
+    store.scan_with((lower, Bound::Unbounded), Direction::Ascending, 5, |key, _| {
         keys.push(key.to_vec());
         if key == b"d" {
             store.insert(b"bb", &0).unwrap();
-            assert_eq!(walk(&store, Bound::Unbounded, 100).len(), 9);
+            assert_eq!(scan_with(&store, Bound::Unbounded, 100).len(), 9);
         }
         if keys.len() < 5 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

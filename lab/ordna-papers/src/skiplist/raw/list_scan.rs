@@ -1,6 +1,6 @@
-//! Walks: where they begin, and how they go on.
+//! Scans: where they begin, and how they go on.
 //!
-//! Walks write nothing. They may come to a removed node; its frozen links lead on to all nodes that
+//! Scans write nothing. They may come to a removed node; its frozen links lead on to all nodes that
 //! stood behind it, and to the node that replaced it.
 
 use std::cmp::Ordering as Order;
@@ -44,7 +44,7 @@ impl<I: Item> List<I> {
         at
     }
 
-    /// A live node some way in front of `key`, for walking backwards in stretches: the last one
+    /// A live node some way in front of `key`, for scanning backwards in stretches: the last one
     /// with a tower above `level`. `None`: the head is.
     pub fn stretch_before(
         &self,
@@ -184,12 +184,12 @@ impl<I: Item> List<I> {
         row.into()
     }
 
-    /// Walks from each of the nodes `starts`, in order, to the next of them, and from the last one
+    /// Scans from each of the nodes `starts`, in order, to the next of them, and from the last one
     /// to the first node that is `beyond`. A lane gets its nodes for which `keep` held when it
     /// passed them.
     ///
     /// The lanes take a step in turns, so that their cache misses overlap.
-    pub fn walk_lanes(
+    pub fn scan_lanes(
         &self,
         starts: &[NodeRef<I>],
         beyond: impl Fn(NodeRef<I>) -> bool,
@@ -225,7 +225,7 @@ impl<I: Item> List<I> {
     }
 }
 
-/// Whether a walk passes nodes before its bound that were inserted during the search.
+/// Whether a scan passes nodes before its bound that were inserted during the search.
 fn passes_inserted() -> bool {
     !fault!("nitro.locate.passes_inserted")
 }

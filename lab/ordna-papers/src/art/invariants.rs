@@ -6,7 +6,7 @@ use super::node::{Kind, NodeRef, TERMINAL};
 use super::protocol::{Latch, Protocol};
 use super::tree::{Keep, Sole, Tree};
 use super::word::Child;
-use ordna_base::index::{Audit, MemoryUsage};
+use ordna_base::index::{InvariantReport, MemoryUsage};
 use ordna_base::{Key, Value, Violation};
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
@@ -41,13 +41,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     }
 
     /// Audits the tree. No thread writes meanwhile.
-    pub fn validate(&self, keep: &impl Keep) -> Result<Audit, Violation> {
-        let mut audit = Audit::default();
+    pub fn check_invariants(&self, keep: &impl Keep) -> Result<InvariantReport, Violation> {
+        let mut report = InvariantReport::default();
         let mut broken = None;
         let root = self.root(keep);
         self.nodes(keep, |node, depth| {
-            audit.nodes += usize::from(node != root);
-            let outcome = Self::validate_node(node, depth, node == root, &mut audit.entries);
+            report.nodes += usize::from(node != root);
+            let outcome = Self::validate_node(node, depth, node == root, &mut report.entries);
             if let Err(what) = outcome
                 && broken.is_none()
             {
@@ -55,7 +55,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 broken = Some(Violation(format!("art: {kind:?} of level {level}: {what}")));
             }
         });
-        broken.map_or(Ok(audit), Err)
+        broken.map_or(Ok(report), Err)
     }
 
     fn validate_node(

@@ -1,15 +1,15 @@
-//! Commands that walk over many keys, in stretches, so that other clients get their turn.
+//! Commands that scan over many keys, in stretches, so that other clients get their turn.
 //!
-//! A walk reads one snapshot from its first stretch to its last; a removal follows the present
-//! state. A walk that wants few entries reads the present state in its first stretch, with no other
+//! A scan reads one snapshot from its first stretch to its last; a removal follows the present
+//! state. A scan that wants few entries reads the present state in its first stretch, with no other
 //! command inside: that is one state too. It takes a snapshot of the same moment if it must go on.
 //! A stretch ends by the work done, not by the entries met: matching, copying and passing an entry
 //! all count.
 //!
 //! # Protocol of a long reply
-//! An array names its length first. A walk gathers entries until its end or until [`GATHERED`]
-//! bytes. In the second case it walks on and only counts. Then it sends the length and the gathered
-//! entries, and walks over the rest of the snapshot again, a piece at a time. So a reply takes no
+//! An array names its length first. A scan gathers entries until its end or until [`GATHERED`]
+//! bytes. In the second case it scans on and only counts. Then it sends the length and the gathered
+//! entries, and scans over the rest of the snapshot again, a piece at a time. So a reply takes no
 //! more than [`GATHERED`] bytes of memory however long it is.
 
 use std::ops::{Bound, ControlFlow};
@@ -33,14 +33,14 @@ const STRETCH: usize = 32 << 10;
 const ENTRY: usize = 16;
 /// Bytes copied for one unit of work.
 const COPIED: usize = 64;
-/// Entries that a walk reads at once, with no other command inside, before it takes a snapshot.
+/// Entries that a scan reads at once, with no other command inside, before it takes a snapshot.
 const AT_ONCE: usize = 256;
-/// Bytes of a reply that are kept before the walk only counts.
+/// Bytes of a reply that are kept before the scan only counts.
 const GATHERED: usize = 256 << 10;
 
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The purpose of a walk.
+/// The purpose of a scan.
 #[derive(Debug, Clone)]
 pub enum Purpose {
     /// Returns keys, with their values if asked for.
@@ -53,7 +53,7 @@ pub enum Purpose {
     Delete,
 }
 
-/// The form of a walk's reply.
+/// The form of a scan's reply.
 #[derive(Debug)]
 pub enum Form {
     /// An array, or a number for purposes that count.
@@ -73,9 +73,9 @@ enum Phase {
     Send,
 }
 
-/// A walk under way.
+/// A scan under way.
 #[derive(Debug)]
-pub struct Walk {
+pub struct Scan {
     pub lower: Bound<Vec<u8>>,
     pub upper: Bound<Vec<u8>>,
     pub direction: Direction,
@@ -96,7 +96,7 @@ pub struct Walk {
     last: Option<Vec<u8>>,
 }
 
-impl Walk {
+impl Scan {
     pub fn new(lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>, purpose: Purpose) -> Self {
         Self {
             lower,
@@ -201,7 +201,7 @@ impl Walk {
         Ok(false)
     }
 
-    /// Walks for a stretch; whether the walk is at its end. Entries go to `out` if it is given, to
+    /// Scans for a stretch; whether the scan is at its end. Entries go to `out` if it is given, to
     /// `found` otherwise.
     fn read_stretch(&mut self, source: &Source<'_>, out: Option<&mut Replies>) -> bool {
         let Self { lower, upper, direction, skip, limit, purpose, phase, .. } = self;
@@ -263,7 +263,7 @@ impl Walk {
         *limit == 0
     }
 
-    /// Removes the keys of a stretch; whether the walk is at its end.
+    /// Removes the keys of a stretch; whether the scan is at its end.
     fn remove(&mut self, keys: &Keyspace, state: &State) -> Result<bool, ordna::Error> {
         let mut met = 0;
         let (mut last, mut covered) = (None, Vec::new());
@@ -297,7 +297,7 @@ impl Walk {
         out.array(if pairs && !out.resp3 { self.count * 2 } else { self.count });
     }
 
-    /// Writes the reply of a walk that has gathered all.
+    /// Writes the reply of a scan that has gathered all.
     fn finish(&mut self, state: &State, out: &mut Replies) {
         match &self.form {
             Form::Plain if matches!(self.purpose, Purpose::Count) => return out.count(self.count),
@@ -350,7 +350,7 @@ impl Source<'_> {
     ) {
         match self {
             Self::Live(_) if bounds_cross(lower, upper) => {}
-            Self::Live(keys) => keys.walk((lower, upper), direction, most, visit),
+            Self::Live(keys) => keys.scan_with((lower, upper), direction, most, visit),
             Self::Snapshot(snapshot) => snapshot.visit(lower, upper, direction, visit),
         }
     }

@@ -1,4 +1,4 @@
-//! Replies of walks over many keys.
+//! Replies of scans over many keys.
 
 use ordna_server::Config;
 

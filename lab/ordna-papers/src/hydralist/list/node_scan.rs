@@ -1,6 +1,6 @@
-//! Walks through the data list, in either direction.
+//! Scans through the data list, in either direction.
 //!
-//! A node is copied a few entries at a time, under one version; a walk whose version no longer
+//! A node is copied a few entries at a time, under one version; a scan whose version no longer
 //! holds comes back by key. On from a node it goes by the boundary that was seen with the entries.
 //! Memory is asked for before it is needed: of the next node, and of the records to come.
 
@@ -44,7 +44,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let mut is_first = true;
         Node::prefetch(node);
         if want > 1 {
-            Node::prefetch_walk(node);
+            Node::prefetch_scan(node);
         }
         'nodes: loop {
             let goal = match (direction, from) {
@@ -56,7 +56,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 (_, Bound::Included(key) | Bound::Excluded(key)) => Goal::At(key.head(), key),
             };
             let mut parts = 0..0;
-            // Where the walk probably goes on. Followed only to ask for memory.
+            // Where the scan probably goes on. Followed only to ask for memory.
             let mut ahead = std::ptr::null();
             let (read, next, token) = self.read_at(node, goal, &guard, |node, next, token| {
                 ahead = match direction {
@@ -94,7 +94,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 for (at, entry) in run.entries().iter().enumerate() {
                     // Its lines were asked for some entries ago.
                     if run.left() == 0 && at == CHUNK / 2 && want > run.entries().len() {
-                        // SAFETY: as where the walk goes on.
+                        // SAFETY: as where the scan goes on.
                         let ahead = unsafe { Self::node(ahead, &guard) };
                         ahead.inspect(|ahead| ahead.prefetch_first(direction));
                     }
@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 }
                 last = run.entries()[run.entries().len() - 1];
                 let copied = read.copy_on(want, &mut run);
-                // Later copies are of the same moment, or the walk comes back by key.
+                // Later copies are of the same moment, or the scan comes back by key.
                 let holds = matches!(token, Token::Version(..)) && token.holds();
                 let goes_on = check!("hydralist.visit.validate", holds);
                 if copied.is_err() || !goes_on {
@@ -145,7 +145,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                         Bound::Unbounded => false,
                         Bound::Included(end) | Bound::Excluded(end) => anchor <= end,
                     };
-                    // SAFETY: as in `walk`.
+                    // SAFETY: as in `scan`.
                     let prev = unsafe { Self::node(read.prev.load(Ordering::Acquire), &guard) };
                     let (Some(prev), false) = (prev, reached) else { return };
                     (from, node) = (Bound::Excluded(anchor), prev);

@@ -1,42 +1,42 @@
-//! The walks that take more than one stretch, for `INFO` and the console.
+//! The scans that take more than one stretch, for `INFO` and the console.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The long walks under way, by their begin.
+/// The long scans under way, by their begin.
 #[derive(Debug, Default)]
-pub struct LongWalks(Mutex<Vec<Instant>>);
+pub struct LongScans(Mutex<Vec<Instant>>);
 
-impl LongWalks {
+impl LongScans {
     fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a walk until the result is dropped.
+    /// Counts a scan until the result is dropped.
     pub fn note(&self) -> Noted<'_> {
         let since = Instant::now();
         self.list().push(since);
-        Noted { walks: self, since }
+        Noted { scans: self, since }
     }
 
-    /// Number of walks, and the age of the oldest.
+    /// Number of scans, and the age of the oldest.
     pub fn count(&self) -> (usize, Duration) {
         let list = self.list();
         (list.len(), list.iter().min().map(Instant::elapsed).unwrap_or_default())
     }
 }
 
-/// A long walk under way.
+/// A long scan under way.
 #[derive(Debug)]
 pub struct Noted<'a> {
-    walks: &'a LongWalks,
+    scans: &'a LongScans,
     since: Instant,
 }
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        let mut list = self.walks.list();
-        // Of two walks noted at the same time either entry will do.
+        let mut list = self.scans.list();
+        // Of two scans noted at the same time either entry will do.
         if let Some(at) = list.iter().position(|noted| *noted == self.since) {
             list.swap_remove(at);
         }

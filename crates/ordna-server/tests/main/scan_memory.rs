@@ -1,8 +1,8 @@
-//! What a walk holds does not grow with values that it does not return.
+//! What a scan holds does not grow with values that it does not return.
 use crate::common::{Client, spawn};
 
 #[test]
-fn walks_do_not_copy_values_that_nobody_sees() {
+fn scans_do_not_copy_values_that_nobody_sees() {
     const VALUES: usize = 64;
     let server = spawn("");
     let mut client = Client::new(server.address);

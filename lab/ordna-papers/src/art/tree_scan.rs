@@ -1,24 +1,24 @@
-//! Walks in both directions.
+//! Scans in both directions.
 //!
 //! # Protocol
-//! A [`Cursor`] is a stack of the nodes from the root down to where the walk stands. It takes
+//! A [`Cursor`] is a stack of the nodes from the root down to where the scan stands. It takes
 //! entries from a node in chunks, and the node is validated after each. It goes down to a child
 //! from a chunk if the child is still in the tree, be it below another node by now: what it has to
 //! return from the child's slot is below the child. A seek compares the stored bytes of prefixes,
 //! for which the depth has to be right, and takes the others for equal. It validates the parent
 //! after it entered the child, as a lookup does. At its end one record tells of all prefixes that
 //! were taken for equal, and the seek goes back to the first one that is not: O(length of the key).
-//! Whenever a validation fails, the walk seeks anew, behind the last key it took. Records are
+//! Whenever a validation fails, the scan seeks anew, behind the last key it took. Records are
 //! gathered in *runs*: fetched while they are gathered, and handed to the caller when no lock is
 //! held. The record in the very slot of the start is compared with it only then, with others under
-//! way from memory already. When a walk takes the last chunk of a node it has the next large one
+//! way from memory already. When a scan takes the last chunk of a node it has the next large one
 //! fetched as a whole.
 //!
 //! # Why each key that stays is returned once
 //! Entries are taken in the order of keys. All entries below a slot share the bytes that lead to
-//! it, at all times: so no key comes twice or out of order. A key that stays for the whole walk is
-//! below a node from the moment at which the walk came to it. It is in the chunk that covers its
-//! byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the walk goes
+//! it, at all times: so no key comes twice or out of order. A key that stays for the whole scan is
+//! below a node from the moment at which the scan came to it. It is in the chunk that covers its
+//! byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the scan goes
 //! on in the old node, which is frozen and has the key.
 //!
 //! # Progress
@@ -43,7 +43,7 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
-/// The most records that a walk fetches ahead of the caller, so that they are there when it comes
+/// The most records that a scan fetches ahead of the caller, so that they are there when it comes
 /// to them.
 const AHEAD: usize = 24;
 /// The fewest, but at the end.
@@ -60,7 +60,7 @@ struct Frame<'g, P: Protocol, M: Mode<P::Lock>> {
     next: Option<Position>,
 }
 
-/// Where a walk stands.
+/// Where a scan stands.
 struct Cursor<'g, P: Protocol, M: Mode<P::Lock>> {
     direction: Direction,
     /// How many entries it takes from a node at once.
@@ -96,7 +96,7 @@ impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
             && let Some(from) = frame.next
         {
             frame.next = frame.node.collect(from, self.direction, self.step, &mut frame.chunk);
-            if !check!("art.walk.validate_chunk", M::holds(&frame.token)) {
+            if !check!("art.scan.validate_chunk", M::holds(&frame.token)) {
                 return Err(Restart);
             }
         }
@@ -109,7 +109,7 @@ impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
     }
 }
 
-/// Whether a walk from `start` on comes to this key.
+/// Whether a scan from `start` on comes to this key.
 fn is_ahead<K: Key + ?Sized>(key: &K, start: &K, inclusive: bool, direction: Direction) -> bool {
     match (direction, key.cmp(start)) {
         (_, Order::Equal) => inclusive,
@@ -118,12 +118,12 @@ fn is_ahead<K: Key + ?Sized>(key: &K, start: &K, inclusive: bool, direction: Dir
     }
 }
 
-/// Where a walk starts: at this key, or behind it.
+/// Where a scan starts: at this key, or behind it.
 type Start<'k, K> = Option<(&'k K, bool)>;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     /// Calls `visit` with the first `limit` entries within the bounds.
-    pub fn walk<'g>(
+    pub fn scan_with<'g>(
         &'g self,
         lower: Bound<&K>,
         upper: Bound<&K>,
@@ -176,7 +176,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             run.drain(..visited);
             left = left.saturating_sub(visited).max(1);
             if seek {
-                // Each run is a seek of its own: longer ones, the longer the walk.
+                // Each run is a seek of its own: longer ones, the longer the scan.
                 size = (size * 2).min(LAST_RUN);
             }
         }
@@ -235,7 +235,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             // between.
             if let (Some(last), Some((key, inclusive))) = (run.last(), start)
                 && !check!(
-                    "art.walk.seek_behind_start",
+                    "art.scan.seek_behind_start",
                     is_ahead(Self::key(*last), key, inclusive, cursor.direction)
                 )
             {
@@ -253,7 +253,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     continue;
                 };
                 top.next = top.node.collect(from, cursor.direction, cursor.step, &mut top.chunk);
-                if !check!("art.walk.validate_chunk", M::holds(&top.token)) {
+                if !check!("art.scan.validate_chunk", M::holds(&top.token)) {
                     return Err(Restart);
                 }
                 top.chunk.words().iter().for_each(|word| word.prefetch_small());
@@ -273,11 +273,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 }
                 Child::Node(child) => {
                     let token = M::enter(child.lock())?;
-                    point("art.walk.before_inner_chunk");
+                    point("art.scan.before_inner_chunk");
                     let start = NodeRef::<P>::start(cursor.direction);
                     let mut chunk = Chunk::new();
                     let next = child.collect(start, cursor.direction, cursor.step, &mut chunk);
-                    if !check!("art.walk.validate_chunk", M::holds(&token)) {
+                    if !check!("art.scan.validate_chunk", M::holds(&token)) {
                         return Err(Restart);
                     }
                     let words = chunk.words();
@@ -332,7 +332,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 return Ok(());
             }
             if side != Order::Equal {
-                // Not validated here. If the node is walked through, its chunks are. If it is
+                // Not validated here. If the node is scanned through, its chunks are. If it is
                 // passed over, the next chunk is one of the node above, and whatever changes a
                 // prefix changes that one too.
                 let ahead = match direction {
@@ -359,12 +359,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     if cursor.step == CHUNK && child.kind() == Kind::Node48 {
                         child.prefetch_whole(direction);
                     }
-                    point("art.walk.before_child");
+                    point("art.scan.before_child");
                     token = M::enter(child.lock())?;
-                    if !check!("art.walk.validate_parent", M::holds(&frame.token)) {
+                    if !check!("art.scan.validate_parent", M::holds(&frame.token)) {
                         return Err(Restart);
                     }
-                    point("art.walk.entered_child");
+                    point("art.scan.entered_child");
                     cursor.stack.push(frame);
                     (node, depth) = (child, level + 1);
                     continue;
@@ -379,7 +379,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 }
                 Child::Empty => {}
             }
-            if !check!("art.walk.validate_slot", M::holds(&frame.token)) {
+            if !check!("art.scan.validate_slot", M::holds(&frame.token)) {
                 return Err(Restart);
             }
             cursor.stack.push(frame);
@@ -408,7 +408,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             #[cfg(debug_assertions)]
             restarts::note();
         };
-        point("art.walk.before_record");
+        point("art.scan.before_record");
         let other = Self::key(leaf).radix();
         let other = other.as_ref();
         let at = first_difference(bytes, other).unwrap_or(usize::MAX);
@@ -493,10 +493,17 @@ mod tests {
             }
             let mut found = 0;
             let from = Bound::Included(b"ab2".as_slice());
-            tree.walk(from, Bound::Unbounded, Direction::Ascending, usize::MAX, &Sole, |_, _| {
-                found += 1;
-                ControlFlow::Continue(())
-            });
+            tree.scan_with(
+                from,
+                Bound::Unbounded,
+                Direction::Ascending,
+                usize::MAX,
+                &Sole,
+                |_, _| {
+                    found += 1;
+                    ControlFlow::Continue(())
+                },
+            );
             done.send((found, tree.root(&Sole).lock().is_idle())).unwrap();
         });
         let found = ended.recv_timeout(Duration::from_secs(10));

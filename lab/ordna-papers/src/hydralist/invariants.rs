@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use super::list::DataList;
 use super::node::{Node, NodeSearch};
 use crate::search_layer::{AnchorAddress, SearchLayer};
-use ordna_base::index::Audit;
+use ordna_base::index::InvariantReport;
 use ordna_base::{Key, Value, Violation};
 
 /// Checks nodes, links, bounds, references and counts, and that every replica of the search layer
 /// holds exactly the anchors of the live nodes, the first one's aside.
-pub fn audit<K, V, L, const N: usize>(list: &DataList<K, V, L, N>) -> Result<Audit, Violation>
+pub fn check_invariants<K, V, L, const N: usize>(
+    list: &DataList<K, V, L, N>,
+) -> Result<InvariantReport, Violation>
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
@@ -51,7 +53,7 @@ where
         return Err(Violation("the last node is another one".to_owned()));
     }
     for (replica, layer) in list.updates.layers().enumerate() {
-        layer.audit().map_err(|why| Violation(format!("replica {replica}: {why}")))?;
+        layer.check_invariants().map_err(|why| Violation(format!("replica {replica}: {why}")))?;
         let mut seen = 0;
         let mut wrong = None;
         layer.for_each(|anchor, place| {
@@ -72,7 +74,7 @@ where
     if entries != counted {
         return Err(Violation(format!("{entries} entries, {counted} counted")));
     }
-    Ok(Audit { entries, nodes: live.len() + 1 })
+    Ok(InvariantReport { entries, nodes: live.len() + 1 })
 }
 
 /// Checks the inside of one node.
