@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ordna_server::request::parse_in_pieces;
+use ordna_server::wire::request::parse_in_pieces;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&piece, bytes)) = input.split_first() else { return };

@@ -17,53 +17,20 @@
 //! asks whether the client may call it, and a function in `commands` executes it on the
 //! `keyspace` and writes to `reply`.
 
-mod acl;
-mod clients;
-mod command;
 mod commands;
-mod config;
-mod connection;
-mod cursors;
-mod dispatch;
-mod durable;
-mod extension;
-mod float;
-mod glob;
-mod hash;
-mod http;
+mod execution;
 mod indexes;
 mod keyspace;
-mod listpack;
-mod logs;
-mod long_scan;
-mod lookup;
-mod metrics;
-mod persistence;
-mod process;
-mod reply;
-#[doc(hidden)]
-pub mod request;
-mod resume;
-mod samples;
-mod scans;
+mod listen;
 mod search;
-mod server;
-mod session;
-mod settings;
-mod snapshot;
-mod snapshots;
-mod spec;
 mod state;
-mod stats;
-mod stored;
-mod stream;
-mod tls;
-mod watches;
-mod words;
+mod statistics;
+#[doc(hidden)]
+pub mod wire;
 
 pub use commands::{parse_definition, parse_query};
-pub use config::{Config, Data, Tls};
-pub use extension::{Answer, Extension};
+pub use listen::server::{ServeError, Server};
 pub use ordna::durability::SyncPolicy as LogSync;
-pub use server::{ServeError, Server};
-pub use settings::parse_bytes;
+pub use state::config::{Config, Data, Tls};
+pub use state::extension::{Answer, Extension};
+pub use state::settings::parse_bytes;

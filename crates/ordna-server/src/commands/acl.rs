@@ -1,13 +1,13 @@
 //! `ACL`: users and their permissions.
 
-use crate::acl::Refusal;
-use crate::command::{
+use crate::execution::command::{
     ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand, wrong_arity,
 };
-use crate::logs::unix_millis;
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::{CATEGORIES, NO_KEY};
+use crate::state::acl::Refusal;
+use crate::state::spec::{CATEGORIES, NO_KEY};
+use crate::statistics::logs::unix_millis;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[Command::new(
     "acl",
@@ -74,7 +74,7 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             const MOST: i64 = 4096;
             let bits = match arguments.len() {
                 2 => 256,
-                3 => number(arguments.get(2)).ok_or(crate::command::NOT_AN_INTEGER)?,
+                3 => number(arguments.get(2)).ok_or(crate::execution::command::NOT_AN_INTEGER)?,
                 _ => return Err(wrong_arity("acl|genpass")),
             };
             if !(1..=MOST).contains(&bits) {
@@ -228,7 +228,8 @@ fn log(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             return ok(out);
         }
         3 => {
-            let count = number(arguments.get(2)).ok_or(crate::command::NOT_AN_INTEGER)?;
+            let count =
+                number(arguments.get(2)).ok_or(crate::execution::command::NOT_AN_INTEGER)?;
             usize::try_from(count).unwrap_or(0)
         }
         _ => return Err(wrong_arity("acl|log")),

@@ -1,12 +1,12 @@
 //! `BITFIELD`: integers of any number of bits within a value.
 
 use super::bits::{BAD_OFFSET, bit_offset};
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, UPDATE_SLOW,
 };
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::ONE_KEY;
+use crate::state::spec::ONE_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new(

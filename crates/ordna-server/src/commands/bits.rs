@@ -6,14 +6,14 @@ use ordna::Put;
 use ordna::{Change, value};
 
 use super::substrings::{clamped_span, span};
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, UPDATE_SLOW,
     WRITE_SLOW,
 };
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::{KeyPositions, ONE_KEY};
-use crate::stored::Packed;
+use crate::keyspace::stored_value::Packed;
+use crate::state::spec::{KeyPositions, ONE_KEY};
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 /// The target and the sources of BITOP.
 const FROM_SECOND: KeyPositions = (2, -1, 1);

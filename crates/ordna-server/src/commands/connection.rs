@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::clients::{Client, Told};
-use crate::command::{
+use crate::execution::command::{
     BEFORE_AUTH, CONNECTION, Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX,
     Subcommands, help, ok, subcommand, wrong_arity,
 };
-use crate::logs::Denial;
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::session::ReplyMode;
-use crate::spec::NO_KEY;
 use crate::state::State;
+use crate::state::clients::{Client, Told};
+use crate::state::session::ReplyMode;
+use crate::state::spec::NO_KEY;
+use crate::statistics::logs::Denial;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 /// The Redis whose behaviour the commands follow; clients decide by it what they may send.
 pub const REDIS_VERSION: &str = "7.0.15";

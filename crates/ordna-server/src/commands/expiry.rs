@@ -2,13 +2,13 @@
 
 use ordna::Change;
 
-use crate::command::{
+use crate::execution::command::{
     CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE,
 };
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::ONE_KEY;
-use crate::stored::{self, WRONG_TYPE};
+use crate::keyspace::stored_value::{self, WRONG_TYPE};
+use crate::state::spec::ONE_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("expire", -3, CHANGE, ONE_KEY, "Has a key expire in some seconds.", expire),
@@ -278,7 +278,7 @@ fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     };
     let (mut value, mut is_string) = (None, true);
     context.modify_expiry(arguments.get(1), |found| {
-        let string = found.map(|found| stored::string(found.value));
+        let string = found.map(|found| stored_value::string(found.value));
         is_string = string != Some(None);
         if !is_string {
             return Change::Keep;

@@ -1,19 +1,19 @@
 //! Commands on hashes.
 //!
 //! A hash is one record: reads of a field cost O(fields) up to 512 short fields and O(log fields)
-//! beyond, writes O(bytes of the hash). See [`crate::hash`].
+//! beyond, writes O(bytes of the hash). See [`crate::keyspace::hash`].
 
 use super::keys::random;
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, TAKE, UPDATE,
     WRITE, ok, wrong_arity,
 };
-use crate::float::Long;
-use crate::glob::Pattern;
-use crate::hash::{Edit, Hash};
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::ONE_KEY;
+use crate::keyspace::float::Long;
+use crate::keyspace::glob::Pattern;
+use crate::keyspace::hash::{Edit, Hash};
+use crate::state::spec::ONE_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("hset", -4, WRITE, ONE_KEY, "Sets fields of a hash.", hset),

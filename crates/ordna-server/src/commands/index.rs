@@ -9,14 +9,14 @@ use ordna_secondary::{
     State as IndexState,
 };
 
-use crate::command::{Command, DEFINE, Outcome, READ_ALL, Task, UNDEFINE};
+use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, Task, UNDEFINE};
 use crate::indexes::{PATIENCE, composite, latest, told};
 use crate::keyspace::Keyspace;
-use crate::reply::Replies;
-use crate::request::{self, Arguments, number};
-use crate::spec::{NO_KEY, Spec};
 use crate::state::State;
-use crate::words::{Words, checked, text};
+use crate::state::spec::{NO_KEY, Spec};
+use crate::wire::arguments::{Words, checked, text};
+use crate::wire::reply::Replies;
+use crate::wire::request::{self, Arguments, number};
 
 /// Entries of one reply at most.
 const MOST_ENTRIES: usize = 10_000;

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use ordna::Statistics;
 
 use super::connection::REDIS_VERSION;
-use crate::command::{Command, Context, Outcome, Result, TELL};
+use crate::execution::command::{Command, Context, Outcome, Result, TELL};
 use crate::keyspace::Keyspace;
-use crate::logs::unix_millis;
-use crate::process;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::spec::NO_KEY;
 use crate::state::State;
+use crate::state::spec::NO_KEY;
+use crate::statistics::logs::unix_millis;
+use crate::statistics::process;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -112,7 +112,7 @@ fn server(facts: &Facts<'_>) -> String {
 fn clients(facts: &Facts<'_>) -> String {
     let state = facts.state;
     let all = state.clients.all();
-    let largest = |part: fn(&crate::clients::Client) -> &std::sync::atomic::AtomicUsize| {
+    let largest = |part: fn(&crate::state::clients::Client) -> &std::sync::atomic::AtomicUsize| {
         all.iter().map(|client| part(client).load(Ordering::Relaxed)).max().unwrap_or(0)
     };
     lines(&[

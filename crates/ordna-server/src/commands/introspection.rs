@@ -1,12 +1,12 @@
 //! `COMMAND`: the table of commands.
 
-use crate::command::{
+use crate::execution::command::{
     Command, Context, Outcome, Result, SYNTAX, Subcommands, TELL, help, subcommand,
 };
-use crate::glob;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::spec::{Catalog, NO_KEY, Spec};
+use crate::keyspace::glob;
+use crate::state::spec::{Catalog, NO_KEY, Spec};
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 pub const COMMANDS: &[Command] = &[Command::new(
     "command",

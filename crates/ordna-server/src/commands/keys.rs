@@ -7,18 +7,18 @@ use ordna::key::prefix_end;
 use ordna::{Change, Direction, OrderedIndex};
 use ordna::{Put, Write};
 
-use crate::command::{
+use crate::execution::command::{
     CHANGE, Command, Context, NO_SUCH_KEY, NOT_AN_INTEGER, Outcome, READ, READ_ALL, READ_SLOW,
     REMOVE, Result, SYNTAX, Subcommands, TELL, UPDATE_SLOW, WRITE_SLOW, help, ok, refused,
     subcommand,
 };
-use crate::cursors::Recalled;
-use crate::glob::{self, Pattern};
-use crate::long_scan::{Form, Purpose, Scan};
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
-use crate::stored::{self, Kind};
+use crate::execution::long_scan::{Form, Purpose, Scan};
+use crate::keyspace::glob::{self, Pattern};
+use crate::keyspace::scan_cursors::Recalled;
+use crate::keyspace::stored_value::{self, Kind};
+use crate::state::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 const SECOND: KeyPositions = (2, 2, 1);
 const FLUSH: &[&str] = &["write", "@dangerous", "@every_key"];
@@ -313,7 +313,7 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             /// Redis keeps values up to this length beside their header.
             const EMBEDDED: usize = 44;
             let encoding = context.keys.get_with(arguments.get(2), |value| {
-                match (stored::hash(value), stored::string(value).unwrap_or(value)) {
+                match (stored_value::hash(value), stored_value::string(value).unwrap_or(value)) {
                     (Some(hash), _) => hash.encoding(),
                     (None, value) if value.len() <= 20 && number(value).is_some() => "int",
                     (None, value) if value.len() <= EMBEDDED => "embstr",

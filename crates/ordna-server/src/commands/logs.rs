@@ -2,10 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::command::{ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand};
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::NO_KEY;
+use crate::execution::command::{
+    ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
+};
+use crate::state::spec::NO_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("slowlog", -2, ADMIN, NO_KEY, "Commands that took long: GET, LEN, RESET.", slow),
@@ -33,7 +35,7 @@ fn slow(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                         return Err("ERR count should be greater than or equal to -1".to_owned());
                     }
                 },
-                _ => return Err(crate::command::wrong_arity("slowlog|get")),
+                _ => return Err(crate::execution::command::wrong_arity("slowlog|get")),
             };
             let list = context.state.slow_log.list(count);
             out.array(list.len());

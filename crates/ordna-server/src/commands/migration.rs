@@ -9,15 +9,15 @@ use ordna::Put;
 use ordna::checksum::crc64_redis;
 use ordna::{Change, OrderedIndex, value};
 
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, WRITE_SLOW, ok,
 };
-use crate::hash::{Edit, MOST_BYTES};
-use crate::listpack;
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::ONE_KEY;
-use crate::stored::{self, Packed};
+use crate::keyspace::hash::{Edit, MOST_BYTES};
+use crate::keyspace::listpack;
+use crate::keyspace::stored_value::{self, Packed};
+use crate::state::spec::ONE_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 /// The version that Redis 7.0 writes, and the newest that it reads.
 const VERSION: u16 = 10;
@@ -33,7 +33,7 @@ pub const COMMANDS: &[Command] = &[
 /// A value, which is stored so, as a payload.
 fn encode(stored: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
-    match (stored::hash(stored), stored::string(stored)) {
+    match (stored_value::hash(stored), stored_value::string(stored)) {
         (Some(hash), _) if hash.is_table() => {
             payload.push(HASH);
             put_length(&mut payload, hash.len());

@@ -29,7 +29,7 @@ pub use index::{parse_definition, parse_query};
 
 use std::sync::LazyLock;
 
-use crate::command::Table;
+use crate::execution::command::Table;
 
 /// The table of all commands.
 pub fn table() -> &'static Table {
@@ -64,7 +64,7 @@ pub fn table() -> &'static Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Hold, NO_KEY};
+    use crate::state::spec::{Hold, NO_KEY};
 
     #[test]
     fn every_command_is_found_by_its_name_and_only_once() {

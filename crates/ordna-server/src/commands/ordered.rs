@@ -5,12 +5,14 @@ use std::ops::Bound;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
-use crate::command::{Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX};
-use crate::long_scan::{Form, Purpose, Scan, key_of_token};
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::NO_KEY;
-use crate::stored;
+use crate::execution::command::{
+    Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX,
+};
+use crate::execution::long_scan::{Form, Purpose, Scan, key_of_token};
+use crate::keyspace::stored_value;
+use crate::state::spec::NO_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 const NEAR: &[&str] = &["readonly", "fast", "@every_key"];
 const REMOVE_ALL: &[&str] = &["write", "@every_key"];
@@ -97,7 +99,7 @@ fn entry(entry: Entry, out: &mut Replies) -> Result {
         Some((key, value)) => {
             out.array(2);
             out.bulk(&key);
-            out.bulk_or_null(stored::string(&value));
+            out.bulk_or_null(stored_value::string(&value));
         }
         None => out.null_array(),
     }

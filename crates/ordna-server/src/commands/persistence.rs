@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use ordna::durability::SyncPolicy;
 
-use crate::command::{ADMIN, Command, Context, Outcome, Result, SYNTAX, TELL, ok};
-use crate::durable::{NO_DIRECTORY, save, save_in_background};
+use crate::execution::command::{ADMIN, Command, Context, Outcome, Result, SYNTAX, TELL, ok};
+use crate::execution::durable::{NO_DIRECTORY, save, save_in_background};
 use crate::keyspace::Keyspace;
-use crate::persistence::Persistence;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::spec::NO_KEY;
 use crate::state::State;
+use crate::state::persistence::Persistence;
+use crate::state::spec::NO_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 pub const COMMANDS: &[Command] = &[
     Command::new("bgrewriteaof", 1, ADMIN, NO_KEY, "Backs up, which begins a new log.", rewrite),

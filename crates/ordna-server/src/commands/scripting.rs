@@ -9,13 +9,13 @@ use ordna::Change;
 use sha1::{Digest, Sha1};
 
 use super::strings::delete_if_equal;
-use crate::command::{
+use crate::execution::command::{
     CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, Result, Subcommands, help, ok, subcommand,
 };
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::KeyPositions;
-use crate::stored::{self, WRONG_TYPE};
+use crate::keyspace::stored_value::{self, WRONG_TYPE};
+use crate::state::spec::KeyPositions;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 /// All scripts known here take one key.
 const KEY: KeyPositions = (3, 3, 1);
@@ -117,7 +117,7 @@ fn run(
             let now = context.keys.now();
             let (mut done, mut is_string) = (false, true);
             context.modify_expiry(key, |found| {
-                let string = found.map(|found| stored::string(found.value));
+                let string = found.map(|found| stored_value::string(found.value));
                 is_string = string != Some(None);
                 let found = found.filter(|_| string == Some(Some(token)));
                 let until = found.and_then(|found| found.expires_at);

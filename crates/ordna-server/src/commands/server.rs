@@ -4,16 +4,16 @@ use ordna::OrderedIndex;
 use ordna::durability::SyncPolicy;
 
 use super::info::human;
-use crate::command::{
+use crate::execution::command::{
     ADMIN, Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, TELL, help, ok,
     subcommand,
 };
-use crate::glob::Pattern;
-use crate::process;
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::{KeyPositions, NO_KEY};
+use crate::keyspace::glob::Pattern;
 use crate::state::State;
+use crate::state::spec::{KeyPositions, NO_KEY};
+use crate::statistics::process;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 const READ_SECOND: KeyPositions = (2, 2, 1);
 

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::ordered::range_of;
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX, Subcommands, help,
     subcommand,
 };
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::snapshot::Snapshot;
-use crate::snapshots::MOST;
-use crate::spec::NO_KEY;
+use crate::keyspace::named_snapshots::MOST;
+use crate::keyspace::snapshot::Snapshot;
+use crate::state::spec::NO_KEY;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 // CREATE alone, so that no write is under way when the snapshot is taken.
 pub const COMMANDS: &[Command] = &[Command::new(

@@ -6,16 +6,16 @@ use ordna::{Change, OrderedIndex};
 use ordna::{Put, Write};
 
 use super::expiry::Scale;
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE, UPDATE, WRITE, ok,
     refused, wrong_arity,
 };
-use crate::lookup::{Lookup, too_large};
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::snapshot::Snapshot;
-use crate::spec::{ALL_KEYS, ONE_KEY, PAIRS};
-use crate::stored::{self, Packed, WRONG_TYPE};
+use crate::keyspace::lookup::{Lookup, too_large};
+use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::stored_value::{self, Packed, WRONG_TYPE};
+use crate::state::spec::{ALL_KEYS, ONE_KEY, PAIRS};
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("get", 2, READ, ONE_KEY, "Returns the value of a key.", get),
@@ -102,7 +102,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         let mut fits = true;
         out.array(keys.len());
         context.keys.get_many_with(&keys, |_, stored| {
-            let value = stored.and_then(stored::string);
+            let value = stored.and_then(stored_value::string);
             fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
             if fits {
                 out.bulk_or_null(value);
@@ -150,7 +150,7 @@ fn set_if(
     context.modify_stored(key, |found| {
         // Only what is read must be a string.
         let reads = want_old || matches!(condition, Condition::IfEqual(_));
-        let string = found.filter(|_| reads).map(|found| stored::string(found.value));
+        let string = found.filter(|_| reads).map(|found| stored_value::string(found.value));
         is_refused = string == Some(None);
         if is_refused {
             return Change::Keep;
@@ -343,7 +343,7 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
 }
 
 fn incrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    use crate::float::Long;
+    use crate::keyspace::float::Long;
     const NO_FLOAT: &str = "ERR value is not a valid float";
     let by = Long::parse(arguments.get(2)).ok_or(NO_FLOAT)?;
     let mut sum = Err("");

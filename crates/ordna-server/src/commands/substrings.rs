@@ -5,13 +5,13 @@
 
 use ordna::value;
 
-use crate::command::{
+use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, TOO_LONG, WRITE,
     WRITE_SLOW,
 };
-use crate::reply::Replies;
-use crate::request::{Arguments, number};
-use crate::spec::{ONE_KEY, TWO_KEYS};
+use crate::state::spec::{ONE_KEY, TWO_KEYS};
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new(

@@ -19,12 +19,12 @@
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
 
-use crate::command::{Command, Context, Outcome, Result, ok, refused};
-use crate::dispatch::deny;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::session::{Transaction, Watched};
-use crate::spec::{ALL_KEYS, NO_KEY};
+use crate::execution::command::{Command, Context, Outcome, Result, ok, refused};
+use crate::execution::dispatch::deny;
+use crate::state::session::{Transaction, Watched};
+use crate::state::spec::{ALL_KEYS, NO_KEY};
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
 

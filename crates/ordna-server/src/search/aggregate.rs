@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::order::Key;
 use super::plan::Plan;
-use super::schema::{FieldKind, KEY, Schema};
-use crate::hash::Hash;
+use crate::indexes::schema::{FieldKind, KEY, Schema};
+use crate::keyspace::hash::Hash;
 
 /// Rows or groups of an aggregation at most.
 pub const MOST_ROWS: usize = 100_000;

@@ -5,4 +5,3 @@ pub mod order;
 pub mod parse;
 pub mod plan;
 pub mod results;
-pub mod schema;

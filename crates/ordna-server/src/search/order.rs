@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::hash::Hash;
-use crate::search::schema::{Field, FieldKind};
+use crate::indexes::schema::{Field, FieldKind};
+use crate::keyspace::hash::Hash;
 
 /// A value to sort by. Numbers come before texts, and what is not there last.
 #[derive(Debug, Clone, PartialEq)]

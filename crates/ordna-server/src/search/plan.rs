@@ -22,12 +22,12 @@ use ordna::tuple::{Number, Value};
 use ordna_secondary::{Query, Range, View, lower};
 
 use super::parse::{Node, Tag};
-use super::schema::{Field, FieldKind, Schema};
-use crate::hash::Hash;
+use crate::indexes::schema::{Field, FieldKind, Schema};
 use crate::indexes::{Indexes, told};
 use crate::keyspace::Keyspace;
-use crate::snapshot::Snapshot;
-use crate::stored;
+use crate::keyspace::hash::Hash;
+use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::stored_value;
 
 /// Documents that a query looks at: about a second of work.
 pub const MOST_CANDIDATES: usize = 1_000_000;
@@ -299,7 +299,7 @@ impl<'a> Plan<'a> {
                 let page = self.view.query(&span.index, &query).map_err(told)?;
                 for entry in page.entries {
                     self.documents.get_with(&entry.id, |stored| {
-                        let hash = stored::hash(stored);
+                        let hash = stored_value::hash(stored);
                         if let Some(hash) = hash.filter(|hash| self.passes(hash))
                             && (is_single || met.insert(entry.id.clone()))
                         {
@@ -323,7 +323,7 @@ impl<'a> Plan<'a> {
 
     /// Reads a document of the plan's state.
     pub fn read<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Option<R> {
-        self.documents.get_with(key, |stored| stored::hash(stored).map(read)).flatten()
+        self.documents.get_with(key, |stored| stored_value::hash(stored).map(read)).flatten()
     }
 
     /// Number of all documents, for a query that all pass.

@@ -259,13 +259,13 @@ mod pitfall_2_second_validation_of_the_parent {
             (|index| index.remove(b"ac") == Some(1), "art.locate.entered_child"),
             (
                 |index| {
-                    let all = scan_with(index, b"", Direction::Ascending);
+                    let all = scan(index, b"", Direction::Ascending);
                     all.windows(2).all(|pair| pair[0].0 < pair[1].0) && all.len() >= 2
                 },
                 "art.scan.before_inner_chunk",
             ),
             (
-                |index| keys(&scan_with(index, b"ac", Direction::Ascending)) == [b"ac"],
+                |index| keys(&scan(index, b"ac", Direction::Ascending)) == [b"ac"],
                 "art.scan.entered_child",
             ),
         ];
@@ -281,7 +281,7 @@ mod pitfall_2_second_validation_of_the_parent {
         let reads: [Read; 2] = [
             (|index| index.get(b"ac") == Some(1), "art.descend.entered_child"),
             (
-                |index| keys(&scan_with(index, b"ac", Direction::Ascending)) == [b"ac", b"ad"],
+                |index| keys(&scan(index, b"ac", Direction::Ascending)) == [b"ac", b"ad"],
                 "art.scan.entered_child",
             ),
         ];
@@ -296,9 +296,8 @@ mod pitfall_2_second_validation_of_the_parent {
     #[test]
     fn a_scan_that_restarts_stays_behind_its_bound() {
         let index = with::<Olc>(&[b"ab1", b"ac"]);
-        let found =
-            held("art.collect.before_slots", || scan(&index, b"ab5", Direction::Ascending))
-                .meanwhile(|| assert_eq!(index.insert(b"ab3", &9), Ok(None)));
+        let found = held("art.collect.before_slots", || scan(&index, b"ab5", Direction::Ascending))
+            .meanwhile(|| assert_eq!(index.insert(b"ab3", &9), Ok(None)));
         assert_eq!(keys(&found), [b"ac"]);
     }
 
@@ -363,19 +362,16 @@ mod pitfall_6_epochs {
         const LONG: [&[u8]; 2] = [b"abcdefghijklm1", b"abcdefghijklm2"];
         let index = with::<P>(&LONG);
         let from = b"abcdefghijklm2".as_slice();
-        let found =
-            held("art.scan.before_record", || scan(&index, from, Direction::Ascending))
-                .meanwhile(|| {
-                    // Both are replaced by others of the same size, in the memory of the old ones if
-                    // that were free.
-                    LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
-                    for n in 0..64_u8 {
-                        index
-                            .insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7)
-                            .unwrap();
-                    }
-                    index.insert(from, &1).unwrap();
-                });
+        let found = held("art.scan.before_record", || scan(&index, from, Direction::Ascending))
+            .meanwhile(|| {
+                // Both are replaced by others of the same size, in the memory of the old ones if
+                // that were free.
+                LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
+                for n in 0..64_u8 {
+                    index.insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7).unwrap();
+                }
+                index.insert(from, &1).unwrap();
+            });
         assert_eq!(keys(&found).first(), Some(&from), "{found:?}");
     }
 

@@ -19,9 +19,9 @@ fn check_all(index: &ArtRowex<[u8], u64>, expected: &[&[u8]]) {
         assert!(index.contains(key), "{key:?}");
     }
     for (at, key) in expected.iter().enumerate() {
-        let up = scan_with(index, key, Direction::Ascending);
+        let up = scan(index, key, Direction::Ascending);
         assert_eq!(keys(&up), expected[at..], "up from {key:?}");
-        let mut down = scan_with(index, key, Direction::Descending);
+        let mut down = scan(index, key, Direction::Descending);
         down.reverse();
         assert_eq!(keys(&down), expected[..=at], "down from {key:?}");
     }
@@ -247,7 +247,7 @@ fn reads_never_restart() {
             index.get_many_with(&many, |_, _| {});
             let begin = steps::of_this_thread();
             assert!(index.floor(key).is_some() || index.ceiling(key).is_some());
-            scan_with(index, key, Direction::Ascending);
+            scan(index, key, Direction::Ascending);
             let between = steps::of_this_thread();
             assert!(index.jump(key, |_, _| ()).is_some());
             index.jump_many(&many, |_, found| assert!(found.is_some()));
@@ -267,7 +267,7 @@ fn reads_never_restart() {
 fn the_same_reads_restart_an_optimistic_reader() {
     let read = |index: &Bytes<Olc>, key: &[u8]| {
         index.get(key);
-        scan_with(index, key, Direction::Ascending);
+        scan(index, key, Direction::Ascending);
     };
     assert!(restarts_beside_writers(read, |_, restarts| restarts > 0) > 0);
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::common::{Common, aliased, begin_results, end_results, property, query, within_limit};
 use crate::keyspace::Keyspace;
-use crate::reply::Replies;
-use crate::request::Arguments;
 use crate::search::aggregate::{Function, Load, MOST_ROWS, Reducer, Row, Step, Table, run};
 use crate::search::plan::Plan;
 use crate::search::results::MOST_IDLE;
 use crate::state::State;
-use crate::words::Words;
+use crate::wire::arguments::Words;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 /// Steps, and names of one step, at most.
 const MOST_NAMES: usize = 128;

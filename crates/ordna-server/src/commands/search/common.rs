@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::indexes::PATIENCE;
-use crate::reply::Replies;
+use crate::indexes::schema::Schema;
 use crate::search::parse::{Node, parse};
 use crate::search::plan;
-use crate::search::schema::Schema;
 use crate::state::State;
-use crate::words::{Words, text};
+use crate::wire::arguments::{Words, text};
+use crate::wire::reply::Replies;
 
 /// Reads the index and the query, with which all queries begin, and checks them.
 pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), String> {

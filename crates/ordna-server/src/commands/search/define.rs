@@ -3,14 +3,14 @@
 use ordna::Change;
 use ordna_secondary::{IndexInfo, Query, State as IndexState};
 
+use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
 use crate::indexes::{PATIENCE, latest, told};
 use crate::keyspace::Keyspace;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::search::schema::{Field, FieldKind, MOST_FIELDS, Schema};
+use crate::keyspace::stored_value::Kind;
 use crate::state::State;
-use crate::stored::Kind;
-use crate::words::{Words, checked, text};
+use crate::wire::arguments::{Words, checked, text};
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 type Done = Result<(), String>;
 
@@ -204,7 +204,7 @@ fn remove<'k>(state: &State, keys: &Keyspace, ids: impl Iterator<Item = &'k [u8]
             Some(found) if Kind::of(found.value) == Kind::Hash => Change::Remove,
             _ => Change::Keep,
         });
-        removed.map_err(crate::command::refused)?;
+        removed.map_err(crate::execution::command::refused)?;
         state.watches.written([id]);
         state.indexes.written(keys, [id]);
     }

@@ -1,15 +1,15 @@
 //! `FT.SEARCH` and `FT.EXPLAIN`.
 
 use super::common::{Common, aliased, begin_results, end_results, property, query, within_limit};
+use crate::indexes::schema::{Field, KEY, Schema};
 use crate::keyspace::Keyspace;
-use crate::reply::Replies;
-use crate::request::Arguments;
 use crate::search::order::{First, Key};
 use crate::search::parse::{Node, bound};
 use crate::search::plan::{Plan, check, unknown_field};
-use crate::search::schema::{Field, KEY, Schema};
 use crate::state::State;
-use crate::words::Words;
+use crate::wire::arguments::Words;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 /// Results up to which a query may ask: offset and number together.
 const MOST_RESULTS: usize = 100_000;

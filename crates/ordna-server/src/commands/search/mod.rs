@@ -8,8 +8,8 @@ mod common;
 mod define;
 mod find;
 
-use crate::command::{Command, DEFINE, Outcome, READ_ALL, Task};
-use crate::spec::NO_KEY;
+use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, Task};
+use crate::state::spec::NO_KEY;
 
 const DROP: &[&str] = &["write", "@dangerous", "@every_key"];
 

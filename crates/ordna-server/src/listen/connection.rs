@@ -15,17 +15,17 @@ use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::clients::Client;
-use crate::command::{Outcome, Table, refused};
-use crate::dispatch;
-use crate::durable;
-use crate::long_scan::Scan;
-use crate::lookup::Lookup;
-use crate::reply::Replies;
-use crate::request::{Arguments, Requests};
-use crate::session::{ReplyMode, Session};
+use crate::execution::command::{Outcome, Table, refused};
+use crate::execution::dispatch;
+use crate::execution::durable;
+use crate::execution::long_scan::Scan;
+use crate::keyspace::lookup::Lookup;
 use crate::state::State;
-use crate::stream::Stream;
+use crate::state::clients::Client;
+use crate::state::session::{ReplyMode, Session};
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, Requests};
+use crate::wire::stream::Stream;
 
 /// Replies are sent before they grow beyond this, if more of a batch is to come.
 const SEND: usize = 256 << 10;

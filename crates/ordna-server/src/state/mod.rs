@@ -1,5 +1,14 @@
 //! The state that all connections share.
 
+pub mod acl;
+pub mod clients;
+pub mod config;
+pub mod extension;
+pub mod persistence;
+pub mod session;
+pub mod settings;
+pub mod spec;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -12,22 +21,22 @@ use ordna::sync::StripedCounter;
 use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, broadcast};
 
-use crate::acl::Acl;
-use crate::clients::Clients;
-use crate::config::Config;
-use crate::cursors::Cursors;
 use crate::indexes::Indexes;
+use crate::keyspace::named_snapshots::Snapshots;
+use crate::keyspace::scan_cursors::Cursors;
+use crate::keyspace::watches::Watches;
 use crate::keyspace::{Entries, Keyspace};
-use crate::logs::{Latencies, SlowLog};
-use crate::persistence::Persistence;
-use crate::samples::Samples;
-use crate::scans::LongScans;
 use crate::search::results::Results;
-use crate::settings::Settings;
-use crate::snapshots::Snapshots;
-use crate::spec::Catalog;
-use crate::stats::Stats;
-use crate::watches::Watches;
+use crate::state::acl::Acl;
+use crate::state::clients::Clients;
+use crate::state::config::Config;
+use crate::state::persistence::Persistence;
+use crate::state::settings::Settings;
+use crate::state::spec::Catalog;
+use crate::statistics::logs::{Latencies, SlowLog};
+use crate::statistics::long_scans::LongScans;
+use crate::statistics::samples::Samples;
+use crate::statistics::stats::Stats;
 
 /// Lines that a monitor may lag behind before it loses some.
 const MONITOR_LAG: usize = 4096;

@@ -20,6 +20,9 @@
 //! Definitions are in a file of the data directory. Entries come from the indexes' backup if it
 //! fits the keyspace's (see `resume`). If not, they are built again from the keyspace.
 
+pub mod resume;
+pub mod schema;
+
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -39,11 +42,11 @@ use ordna_secondary::{
 };
 use serde::{Deserialize, Serialize};
 
+use self::resume::{Replay, Resume, Token};
+use crate::indexes::schema::Schema;
 use crate::keyspace::Keyspace;
-use crate::resume::{self, Replay, Resume, Token};
-use crate::search::schema::Schema;
-use crate::snapshot::Snapshot;
-use crate::stored;
+use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::stored_value;
 
 /// Buckets of the stream: locks that writers of different keys share.
 const BUCKETS: u32 = 16;
@@ -145,7 +148,7 @@ impl Shared {
 
     /// The document of an entry of the store.
     fn document(&self, key: &[u8], stored: &[u8], expires_at: Option<u64>) -> Option<Document> {
-        let document = stored::document(stored::hash(stored)?);
+        let document = stored_value::document(stored_value::hash(stored)?);
         if let Some(deadline) = expires_at {
             lock(&self.deadlines).note(key, deadline);
         }

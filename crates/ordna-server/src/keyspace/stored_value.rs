@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 use ordna::tuple::Value;
 use ordna_secondary::Document;
 
-use crate::hash::{self, Hash, MARK};
+use crate::keyspace::hash::{self, Hash, MARK};
 
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 

@@ -1,9 +1,9 @@
 //! The values of many keys at one moment, read in stretches from a snapshot.
 
-use crate::reply::Replies;
-use crate::request::Command;
-use crate::snapshot::Snapshot;
-use crate::stored;
+use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::stored_value;
+use crate::wire::reply::Replies;
+use crate::wire::request::Command;
 
 /// Keys looked up before other connections get their turn.
 const STRETCH: usize = 256;
@@ -42,7 +42,7 @@ impl Lookup {
             let key = arguments.get(self.at);
             let written = self.bytes + out.bytes.len() - before;
             let fits = self.snapshot.get_with(key, |stored| {
-                let value = stored::string(stored);
+                let value = stored_value::string(stored);
                 let fits = written + value.map_or(0, <[u8]>::len) <= most;
                 if fits {
                     out.bulk_or_null(value);

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use tokio::sync::broadcast;
 
-use crate::acl::User;
-use crate::clients::Client;
-use crate::request::Command;
-use crate::watches::Watch;
+use crate::keyspace::watches::Watch;
+use crate::state::acl::User;
+use crate::state::clients::Client;
+use crate::wire::request::Command;
 
 /// Commands queued since `MULTI`.
 #[derive(Default)]

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary, SyncPolicy};
 
-use crate::command::{Context, Outcome, refused};
+use crate::execution::command::{Context, Outcome, refused};
 use crate::indexes::Indexes;
+use crate::indexes::resume::Token;
 use crate::keyspace::{Entries, Keyspace};
-use crate::persistence::Persistence;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::resume::Token;
-use crate::spec::Spec;
 use crate::state::State;
+use crate::state::persistence::Persistence;
+use crate::state::spec::Spec;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 /// Between two lines about the progress of loading.
 const TELL: Duration = Duration::from_secs(2);

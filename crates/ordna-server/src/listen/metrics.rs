@@ -3,9 +3,9 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
-use crate::process;
 use crate::state::State;
-use crate::stats::BUCKETS;
+use crate::statistics::process;
+use crate::statistics::stats::BUCKETS;
 
 /// Lines of the text format.
 #[derive(Default)]

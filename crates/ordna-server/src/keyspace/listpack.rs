@@ -5,7 +5,7 @@
 //! read backwards. Numbers are little-endian; that of a length of 12 bits or an integer of 13 is
 //! not.
 
-use crate::request::number;
+use crate::wire::request::number;
 
 const END: u8 = 0xFF;
 

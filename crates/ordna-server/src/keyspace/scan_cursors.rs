@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use crate::snapshot::Snapshot;
+use crate::keyspace::snapshot::Snapshot;
 
 /// Cursors remembered at once, of all clients together.
 const KEPT: usize = 16_384;

@@ -1,5 +1,16 @@
 //! The keys and values, with an owner that frees them off the threads that serve.
 
+pub mod float;
+pub mod glob;
+pub mod hash;
+pub mod listpack;
+pub mod lookup;
+pub mod named_snapshots;
+pub mod scan_cursors;
+pub mod snapshot;
+pub mod stored_value;
+pub mod watches;
+
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 use std::thread;

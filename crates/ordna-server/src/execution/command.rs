@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use ordna::Change;
 use ordna::{Found, OrderedIndex, Put};
 
-use crate::hash::{Hash, MARK, MOST_BYTES};
+use crate::execution::long_scan::Scan;
+use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
+use crate::keyspace::lookup::Lookup;
+use crate::keyspace::stored_value::{self, Packed, WRONG_TYPE};
 use crate::keyspace::{Freeing, Keyspace};
-use crate::logs::{Slow, SlowLog, unix_millis};
-use crate::long_scan::Scan;
-use crate::lookup::Lookup;
-use crate::reply::Replies;
-pub use crate::reply::{TOO_LONG, refused};
-use crate::request::{self, Arguments};
-use crate::session::Session;
-use crate::spec::{Catalog, Hold, KeyPositions, Spec, suits};
+use crate::state::session::Session;
+use crate::state::spec::{Catalog, Hold, KeyPositions, Spec, suits};
 use crate::state::{Keys, State};
-use crate::stored::{self, Packed, WRONG_TYPE};
+use crate::statistics::logs::{Slow, SlowLog, unix_millis};
+use crate::wire::reply::Replies;
+pub use crate::wire::reply::{TOO_LONG, refused};
+use crate::wire::request::{self, Arguments};
 
 /// The context of a command: server, session, keyspace.
 pub struct Context<'a> {
@@ -201,7 +201,7 @@ impl Context<'_> {
     ) -> Result<()> {
         let mut is_string = true;
         self.modify_stored(key, |found| {
-            let string = found.map(|found| stored::string(found.value));
+            let string = found.map(|found| stored_value::string(found.value));
             is_string = string != Some(None);
             if !is_string {
                 return Change::Keep;
@@ -233,14 +233,14 @@ impl Context<'_> {
     ) -> Result<()> {
         let mut refusal = None;
         self.modify_stored(key, |found| {
-            let hash = found.map(|found| stored::hash(found.value));
+            let hash = found.map(|found| stored_value::hash(found.value));
             refusal = (hash == Some(None)).then(|| WRONG_TYPE.to_owned());
             if refusal.is_some() {
                 return Change::Keep;
             }
             match change(hash.flatten()) {
                 None => Change::Keep,
-                Some(record) if stored::hash(&record).is_none_or(|hash| hash.len() == 0) => {
+                Some(record) if stored_value::hash(&record).is_none_or(|hash| hash.len() == 0) => {
                     Change::Remove
                 }
                 Some(record) if record.len() > MOST_BYTES => {
@@ -314,7 +314,7 @@ impl Context<'_> {
         let spliced = self.keys.splice(key, |found| {
             // The first byte tells how a string is stored: the new one must be stored alike.
             let value = found.map(|found| found.value).filter(|value| !value.is_empty())?;
-            let string = stored::string(value)?;
+            let string = stored_value::string(value)?;
             front = value.len() - string.len();
             if front == 0 && value[0] == MARK {
                 return None;
@@ -358,7 +358,7 @@ impl Context<'_> {
     /// The key holds no string.
     #[inline]
     pub fn string<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        match self.keys.get_with(key, |stored| stored::string(stored).map(read)) {
+        match self.keys.get_with(key, |stored| stored_value::string(stored).map(read)) {
             Some(None) => Err(WRONG_TYPE.to_owned()),
             found => Ok(found.flatten()),
         }
@@ -369,7 +369,7 @@ impl Context<'_> {
     /// # Errors
     /// The key holds no hash.
     pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Result<Option<R>> {
-        match self.keys.get_with(key, |stored| stored::hash(stored).map(read)) {
+        match self.keys.get_with(key, |stored| stored_value::hash(stored).map(read)) {
             Some(None) => Err(WRONG_TYPE.to_owned()),
             found => Ok(found.flatten()),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::request::Arguments;
+use crate::wire::request::Arguments;
 
 /// Positions of the first and last key (negative: from the end), and the step between keys.
 pub type KeyPositions = (i64, i64, i64);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ordna::durability::Progress;
 
-use crate::config::Data;
-use crate::logs::unix_millis;
+use crate::state::config::Data;
+use crate::statistics::logs::unix_millis;
 
 /// The state of loading and backups.
 #[derive(Debug)]

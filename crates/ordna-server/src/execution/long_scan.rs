@@ -18,13 +18,13 @@ use std::sync::Arc;
 use ordna::index::bounds_cross;
 use ordna::{Direction, OrderedIndex};
 
-use crate::cursors::Position;
-use crate::glob::Pattern;
 use crate::keyspace::Keyspace;
-use crate::reply::{Replies, refused};
-use crate::snapshot::Snapshot;
+use crate::keyspace::glob::Pattern;
+use crate::keyspace::scan_cursors::Position;
+use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::stored_value::{self, Kind};
 use crate::state::State;
-use crate::stored::{self, Kind};
+use crate::wire::reply::{Replies, refused};
 
 /// Work of a stretch, in units of some ten nanoseconds: a stretch takes about a third of a
 /// millisecond.
@@ -374,7 +374,7 @@ fn entry(key: &[u8], value: Option<&[u8]>, out: &mut Replies) {
     }
     out.bulk(key);
     if let Some(value) = value {
-        out.bulk_or_null(stored::string(value));
+        out.bulk_or_null(stored_value::string(value));
     }
 }
 

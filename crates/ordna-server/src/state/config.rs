@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ordna::durability::{Compression, SyncPolicy};
 
-use crate::extension::Extension;
+use crate::state::extension::Extension;
 
 /// How to listen, and within which limits.
 #[derive(Debug, Clone)]

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::glob::Pattern;
-use crate::logs::Denials;
-use crate::request::Arguments;
-use crate::spec::{CATEGORIES, Catalog, Spec};
+use crate::keyspace::glob::Pattern;
+use crate::state::spec::{CATEGORIES, Catalog, Spec};
+use crate::statistics::logs::Denials;
+use crate::wire::request::Arguments;
 
 /// A pattern of keys, and the access that it allows.
 #[derive(Debug, Clone)]

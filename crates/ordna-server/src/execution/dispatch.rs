@@ -3,15 +3,15 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::acl::Refusal;
-use crate::command::{Context, Outcome, Table, refused, wrong_arity};
-use crate::durable;
-use crate::logs::Denial;
-use crate::reply::Replies;
-use crate::request::Arguments;
-use crate::session::Session;
-use crate::spec::{Hold, NEEDS_MEMORY, Spec};
+use crate::execution::command::{Context, Outcome, Table, refused, wrong_arity};
+use crate::execution::durable;
 use crate::state::State;
+use crate::state::acl::Refusal;
+use crate::state::session::Session;
+use crate::state::spec::{Hold, NEEDS_MEMORY, Spec};
+use crate::statistics::logs::Denial;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
 
 /// Executes one command and writes its reply, or returns the work that its connection has to do.
 pub fn execute(

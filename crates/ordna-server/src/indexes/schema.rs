@@ -3,7 +3,7 @@
 use ordna_secondary::{Explode, IndexDefinition, Kind, Part, lower};
 use serde::{Deserialize, Serialize};
 
-use crate::hash::Hash;
+use crate::keyspace::hash::Hash;
 
 /// The name of a document's key among its fields.
 pub const KEY: &str = "__key";

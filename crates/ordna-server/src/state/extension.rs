@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde_json::Value;
 
-use crate::reply::Replies;
+use crate::wire::reply::Replies;
 
 /// A reply of an [`Extension`].
 #[derive(Debug, Clone, PartialEq)]

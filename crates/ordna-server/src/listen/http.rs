@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::commands;
-use crate::metrics;
+use crate::keyspace::stored_value;
+use crate::listen::metrics;
 use crate::state::State;
-use crate::stored;
 
 /// Connections of browsers and collectors of metrics at once.
 const MOST: usize = 64;
@@ -184,7 +184,7 @@ fn overview(state: &State) -> Value {
         })
         .collect();
     let (entries, clients_memory) = (counts.bytes, state.clients.memory());
-    let resident = crate::process::resident_bytes() as usize;
+    let resident = crate::statistics::process::resident_bytes() as usize;
     let rest = resident.saturating_sub(entries + clients_memory);
     let parts = json!([
         ["keys and values, with old versions", entries],
@@ -307,10 +307,10 @@ fn keys(state: &State, uri: &Uri) -> Value {
     let mut entries = Vec::new();
     let keys = state.keys();
     keys.visit(Bound::Included(lower), upper, direction, |key, value| {
-        let text = match stored::hash(value) {
+        let text = match stored_value::hash(value) {
             Some(hash) => format!("(hash of {} fields)", hash.len()),
             None => {
-                let value = stored::string(value).unwrap_or(value);
+                let value = stored_value::string(value).unwrap_or(value);
                 shown(&value[..value.len().min(SHOWN_BYTES)])
             }
         };

@@ -1,6 +1,6 @@
 //! The arguments of a command with many options, one after the other.
 
-use crate::request::{Arguments, number};
+use crate::wire::request::{Arguments, number};
 
 /// Arguments that are still to be read.
 #[derive(Debug, Clone)]

@@ -12,16 +12,16 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::commands::table;
-use crate::config::Config;
-use crate::connection;
-use crate::durable;
-use crate::http;
-use crate::logs::unix_millis;
-use crate::samples::Sample;
+use crate::execution::durable;
+use crate::listen::connection;
+use crate::listen::http;
+use crate::listen::tls;
 use crate::state::State;
-use crate::stats::{BUCKETS, Counts};
-use crate::stream::Stream;
-use crate::tls;
+use crate::state::config::Config;
+use crate::statistics::logs::unix_millis;
+use crate::statistics::samples::Sample;
+use crate::statistics::stats::{BUCKETS, Counts};
+use crate::wire::stream::Stream;
 
 /// Connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: u32 = 1024;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 use crate::keyspace::Freeing;
-use crate::snapshot::Snapshot;
+use crate::keyspace::snapshot::Snapshot;
 
 /// Snapshots at once, of all clients together.
 pub const MOST: usize = 1024;

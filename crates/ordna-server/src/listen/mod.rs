@@ -1,0 +1,7 @@
+//! Listeners: connections of clients, TLS, the console and metrics over HTTP.
+
+pub mod connection;
+mod http;
+mod metrics;
+pub mod server;
+mod tls;
