@@ -78,10 +78,10 @@ fn a_scan_goes_on_behind_expired_entries() {
         });
         keys
     };
-    assert_eq!(scan_with(50), (0..50).collect::<Vec<u64>>());
+    assert_eq!(scan(50), (0..50).collect::<Vec<u64>>());
     clock.store(10, Ordering::Relaxed);
     for limit in [1, 3, 30] {
-        assert_eq!(scan_with(limit), (20..20 + limit as u64).collect::<Vec<u64>>());
+        assert_eq!(scan(limit), (20..20 + limit as u64).collect::<Vec<u64>>());
     }
 }
 
