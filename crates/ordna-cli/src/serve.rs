@@ -331,7 +331,7 @@ pub fn run(
     let config = Config { extension, ..options.to_config()? };
     runtime.block_on(async {
         // Before the socket is there, so that no signal comes too early for its handler.
-        let mut term = signal(SignalKind::terminate())?;
+        let mut epoch = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
         let server = Server::bind(config).await?;
         let address = server.address();
@@ -352,7 +352,7 @@ pub fn run(
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
             })
             .run(async {
-                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+                tokio::select! { _ = epoch.recv() => {}, _ = int.recv() => {} }
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
             })
             .await?;

@@ -7,7 +7,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use ordna::models::{Entry, FOREVER, Leaf, LiveTerms, Log, Lookup, Probe, Reading, State};
+use ordna::models::{Entry, FOREVER, Leaf, LiveEpochs, UndoLog, Lookup, Probe, Reading, State};
 use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
 use ordna_base::sync::explore;
@@ -15,13 +15,13 @@ use ordna_base::sync::explore;
 const KEY: u64 = 7;
 const OTHER: u64 = 8;
 
-/// A leaf with two entries. The write of term t stores 10 t under [`KEY`], so the snapshot of term t
+/// A leaf with two entries. The write of epoch t stores 10 t under [`KEY`], so the snapshot of epoch t
 /// holds 10 t.
 struct Shared {
     leaf: Leaf<u64, u64>,
     slot: usize,
     other: usize,
-    log: Log<u64, u64>,
+    log: UndoLog<u64, u64>,
     collector: Collector,
 }
 
@@ -38,8 +38,8 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// After the writes of the terms up to `term`. A snapshot of each was alive.
-    fn new(term: u64) -> Arc<Self> {
+    /// After the writes of the epochs up to `epoch`. A snapshot of each was alive.
+    fn new(epoch: u64) -> Arc<Self> {
         let leaf = Leaf::new(None, &Leaf::<u64, u64>::pool());
         let [slot, other] = [KEY, OTHER].map(|key| {
             let probe = Probe::new(&key);
@@ -47,33 +47,33 @@ impl Shared {
             leaf.find(&probe, InstructionSet::widest()).unwrap()
         });
         // The second record above a snapshot is an image.
-        let shared = Self { leaf, slot, other, log: Log::new(2), collector: Collector::new() };
-        (2..=term).for_each(|term| shared.overwrite(term));
+        let shared = Self { leaf, slot, other, log: UndoLog::new(2), collector: Collector::new() };
+        (2..=epoch).for_each(|epoch| shared.overwrite(epoch));
         Arc::new(shared)
     }
 
     /// The stores of a write in place: its undo record, then the slot.
-    fn store(&self, term: u64) {
-        self.store_at(self.slot, &KEY, term);
+    fn store(&self, epoch: u64) {
+        self.store_at(self.slot, &KEY, epoch);
     }
 
-    fn store_at(&self, slot: usize, key: &u64, term: u64) {
+    fn store_at(&self, slot: usize, key: &u64, epoch: u64) {
         let Entry { word, deadline, .. } = self.leaf.entry(slot);
         let state = State::Present { word, deadline };
-        self.log.push(self.leaf, &Probe::new(key), state, term, term - 1);
-        self.leaf.set_word(slot, 10 * term);
+        self.log.push(self.leaf, &Probe::new(key), state, epoch, epoch - 1);
+        self.leaf.set_word(slot, 10 * epoch);
     }
 
-    fn overwrite(&self, term: u64) {
+    fn overwrite(&self, epoch: u64) {
         let lock = self.leaf.header().lock.lock().unwrap();
-        self.store(term);
+        self.store(epoch);
         lock.unlock_unchanged();
     }
 
-    fn overwrite_and_prune(&self, term: u64, live: &[u64]) {
+    fn overwrite_and_prune(&self, epoch: u64, live: &[u64]) {
         let lock = self.leaf.header().lock.lock().unwrap();
-        self.store(term);
-        let live = LiveTerms { terms: live.to_vec(), settled: term - 1 };
+        self.store(epoch);
+        let live = LiveEpochs { epochs: live.to_vec(), settled: epoch - 1 };
         self.log.prune(self.leaf, &live, &|_| true, &self.collector.pin());
         drop(lock);
     }
@@ -112,11 +112,11 @@ impl Shared {
 }
 
 /// Reads at each of the snapshots beside `write`, and once more behind it.
-fn model(terms: u64, snapshots: &[u64], write: fn(&Shared)) {
+fn model(epochs: u64, snapshots: &[u64], write: fn(&Shared)) {
     let reads = snapshots.iter().flat_map(|snapshot| [(*snapshot, false), (*snapshot, true)]);
     for (snapshot, scans) in reads {
         explore(Some(3), move || {
-            let shared = Shared::new(terms);
+            let shared = Shared::new(epochs);
             let reader = {
                 let shared = shared.clone();
                 thread::spawn(move || shared.read(snapshot, scans))

@@ -22,7 +22,7 @@ use crate::tools::{Outcome, SHARES, cargo, root, share, target};
 pub const MODELLED: [(&str, &str, &str, &str); 7] = [
     ("version_lock", "ordna-base", "loom_version_lock", ""),
     ("twin", "ordna-papers", "models", "loom_twin::"),
-    ("mvcc_terms", "ordna", "loom_mvcc_terms", ""),
+    ("epochs", "ordna", "loom_epochs", ""),
     ("undo_order", "ordna", "loom_undo_order", ""),
     ("nitro_barrier", "ordna-papers", "models", "loom_nitro_barrier::"),
     ("art_prefix", "ordna-papers", "models", "loom_art_prefix::"),

@@ -38,7 +38,7 @@ pub struct Listed {
     pub lease: Option<Duration>,
     /// The client whose end ends it.
     pub owner: Option<u64>,
-    pub term: u64,
+    pub epoch: u64,
 }
 
 impl Snapshots {
@@ -109,7 +109,7 @@ impl Snapshots {
             age: held.snapshot.taken().elapsed(),
             lease: held.lease.as_ref().map(|(until, _)| left(*until)),
             owner: held.owner,
-            term: held.snapshot.term(),
+            epoch: held.snapshot.epoch(),
         };
         self.table().held.iter().map(list).collect()
     }

@@ -196,9 +196,9 @@ fn overview(state: &State) -> Value {
         .snapshots
         .iter()
         .map(|snapshot| {
-            let number = held.iter().find(|held| held.term == snapshot.term);
+            let number = held.iter().find(|held| held.epoch == snapshot.epoch);
             json!({
-                "term": snapshot.term,
+                "term": snapshot.epoch,
                 "age": snapshot.age.as_secs_f64(),
                 "id": number.map(|held| held.id),
                 "client": number.and_then(|held| held.owner),

@@ -32,7 +32,7 @@ use super::files::codec::{Record, StoredKey, StoredValue};
 use super::files::directory::{Listing, backup_path, lock as lock_directory, segment_path};
 use super::files::storage::{Disk, Storage};
 use super::progress::Progress;
-use super::wal::Log;
+use super::wal::Wal;
 use super::wal::apply::{apply_with, key_of};
 use super::wal::queue::{Queue, Successors, SyncPolicy};
 use super::wal::replay::{LogRead, Reading};
@@ -200,7 +200,7 @@ struct Status {
 /// The parts of an opened store besides its memory.
 struct Opened<K: StoredKey + ?Sized> {
     // Before the lock: the log is closed first.
-    log: Log<K>,
+    log: Wal<K>,
     dir: PathBuf,
     storage: Arc<dyn Storage>,
     segments: Arc<Segments>,
@@ -536,7 +536,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         options: &OpenOptions,
         first: u64,
         position: u64,
-    ) -> Result<(Log<K>, Arc<Segments>), BackupError> {
+    ) -> Result<(Wal<K>, Arc<Segments>), BackupError> {
         let listing = Listing::read(&*options.storage, dir)?;
         let number =
             listing.segments.last_key_value().map_or(first, |(last, _)| first.max(last + 1));
@@ -549,7 +549,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
         let successors = Arc::clone(&segments) as Arc<dyn Successors>;
         let queue = Queue::new(segments.create(number)?, position, options.sync)
             .segments(options.segment_bytes, successors);
-        let log = Log::start(queue, options.waits);
+        let log = Wal::start(queue, options.waits);
         log.map(|log| (log, segments)).map_err(BackupError::io(dir, "start the log's thread in"))
     }
 

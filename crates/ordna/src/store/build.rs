@@ -93,7 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             .map_err(|part| Error::NotSorted { part, at: 0 })?;
         let store = Self::of(options, budget, tree);
         let engine = store.engine();
-        engine.terms.items.add(i64::try_from(items).unwrap_or(i64::MAX));
+        engine.epochs.items.add(i64::try_from(items).unwrap_or(i64::MAX));
         for (key, deadline) in deadlines.into_iter().flatten() {
             engine.deadlines.add(key.borrow(), deadline);
             if engine.deadlines.schedule(deadline) {

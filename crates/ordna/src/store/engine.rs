@@ -1,7 +1,7 @@
 //! The engine that a store and its snapshots share.
 //!
 //! # Contract
-//! All methods may run at once. A write announces its term, pins, and changes the tree under one
+//! All methods may run at once. A write announces its epoch, pins, and changes the tree under one
 //! leaf's lock; what it takes of the memory limit is reserved before the change, and given back
 //! after. Undo records may exceed the limit: removals and expiry are never refused.
 
@@ -12,12 +12,12 @@ use std::sync::Weak;
 use super::budget::Budget;
 use super::collection::state::Collection;
 use super::entry::{Found, Put};
-use super::epochs::Terms;
+use super::epochs::Epochs;
 use super::expiry::{Deadlines, Timekeeper};
 use super::long_scans::Scans;
 use super::options::Options;
 use crate::tree::{
-    FOREVER, GROUP, Gone, LeafAddress, LiveTerms, Outcome, Probe, Span, Step, Tree, Turn,
+    FOREVER, GROUP, Gone, LeafAddress, LiveEpochs, Outcome, Probe, Span, Step, Tree, Turn,
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
@@ -58,15 +58,15 @@ pub enum Payment {
 pub enum View {
     /// The latest.
     Latest,
-    /// That at the end of a settled term, of which the reader holds a snapshot, and at a time.
-    At { term: u64, time: u64 },
+    /// That at the end of a settled epoch, of which the reader holds a snapshot, and at a time.
+    At { epoch: u64, time: u64 },
 }
 
 impl View {
     fn snapshot(self) -> Option<u64> {
         match self {
             Self::Latest => None,
-            Self::At { term, .. } => Some(term),
+            Self::At { epoch, .. } => Some(epoch),
         }
     }
 }
@@ -74,7 +74,7 @@ impl View {
 pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub tree: Tree<K, V>,
     pub collector: Collector,
-    pub terms: Terms,
+    pub epochs: Epochs,
     pub collection: Collection,
     pub budget: Budget,
     pub time: Timekeeper,
@@ -88,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Self {
             tree,
             collector: Collector::with_batches_of(RETIRED),
-            terms: Terms::new(WRITER_STRIPES),
+            epochs: Epochs::new(WRITER_STRIPES),
             collection: Collection::new(collectors, me),
             budget,
             time: Timekeeper::new(options.clock),
@@ -248,16 +248,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         );
     }
 
-    /// Runs `write` in an announced term.
+    /// Runs `write` in an announced epoch.
     #[inline]
     pub fn writing<R>(&self, write: impl FnOnce(&Turn<'_>) -> R) -> R {
         // Pinned first: an undo record that the youngest snapshot needs is not freed under the
         // writer.
         let guard = self.collector.pin();
         let done = {
-            let writing = self.terms.enter(stripe_of_this_thread());
-            let youngest = self.terms.youngest();
-            write(&Turn { term: writing.term, youngest, guard: &guard })
+            let writing = self.epochs.enter(stripe_of_this_thread());
+            let youngest = self.epochs.youngest();
+            write(&Turn { epoch: writing.epoch, youngest, guard: &guard })
         };
         drop(guard);
         self.help();
@@ -265,9 +265,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// The live snapshots, for prunes.
-    pub fn live(&self) -> Option<LiveTerms> {
-        let (terms, settled) = self.terms.live_terms();
-        Some(LiveTerms { terms, settled })
+    pub fn live(&self) -> Option<LiveEpochs> {
+        let (epochs, settled) = self.epochs.live_epochs();
+        Some(LiveEpochs { epochs, settled })
     }
 
     /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as
@@ -359,7 +359,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn count(&self, key: &K, outcome: &Outcome) {
         let (before, after) = (outcome.before.is_some(), outcome.after.is_some());
         if before != after {
-            self.terms.items.add(if after { 1 } else { -1 });
+            self.epochs.items.add(if after { 1 } else { -1 });
         }
         if outcome.undo.0 > 0 {
             self.budget.reserve_forced(outcome.undo.0);
@@ -386,7 +386,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
                 Gone::Leaf { entries, bytes } => {
                     removed += entries;
-                    self.terms.items.add(-(entries as i64));
+                    self.epochs.items.add(-(entries as i64));
                     self.budget.release(bytes);
                 }
             });

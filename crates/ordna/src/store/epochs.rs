@@ -1,20 +1,20 @@
-//! Terms: the announcements of writers, the live snapshots, and settled terms.
+//! Epochs: the announcements of writers, the live snapshots, and settled epochs.
 //!
 //! # Contract
-//! Any number of threads enter as writers, take and release snapshots at once. A snapshot of term
-//! *t* is a cut: it holds what writers of the terms up to *t* write, and nothing of later ones. No
-//! write of a later term begins before all those are done.
+//! Any number of threads enter as writers, take and release snapshots at once. A snapshot of epoch
+//! *t* is a cut: it holds what writers of the epochs up to *t* write, and nothing of later ones. No
+//! write of a later epoch begins before all those are done.
 //!
 //! # Protocol
-//! A writer *announces* itself in the current term, looks again whether that term is still the
-//! current one, and withdraws if not. To take a snapshot of the current term *t* is to register it
-//! and to make *t* + 1 the current term. A term is *settled* when it is over and none of its
+//! A writer *announces* itself in the current epoch, looks again whether that epoch is still the
+//! current one, and withdraws if not. To take a snapshot of the current epoch *t* is to register it
+//! and to make *t* + 1 the current epoch. An epoch is *settled* when it is over and none of its
 //! announced writers is left. Two waits follow:
 //!
-//! 1. A writer of term *t* + 1 waits until *t* is settled before it writes (the *gate*).
+//! 1. A writer of epoch *t* + 1 waits until *t* is settled before it writes (the *gate*).
 //! 2. A reader of snapshot *t* waits until *t* is settled before it reads.
 //!
-//! So all writes of a term come before all writes of the next, terms never run backwards along a
+//! So all writes of an epoch come before all writes of the next, epochs never run backwards along a
 //! key, and the snapshot lies between two writes. Taking one waits for no writer.
 //!
 //! # Invariants
@@ -24,14 +24,14 @@
 //!    the settler's fence in the single order, and so does the announcement; the settler sees it
 //!    and waits. If not, the writer withdraws and has written nothing. So one look at each stripe
 //!    is enough: a writer that announces itself after it withdraws.
-//! 2. *Two announcement counters per stripe*, by the parity of the term, are enough: *t* + 2 begins
+//! 2. *Two announcement counters per stripe*, by the parity of the epoch, are enough: *t* + 2 begins
 //!    only after *t* is settled. A late announcement of *t* that is about to be withdrawn may stand
 //!    in the counter of *t* + 2 for a moment; that delays a settling and harms nothing.
-//! 3. *A snapshot while the term before the current one is not settled* is that of the term before
-//!    once more. The gate is closed, so nothing was written in the current term, and both cuts are
-//!    the same. The gate opens under the lock of the live set. So all writers of the current term
+//! 3. *A snapshot while the epoch before the current one is not settled* is that of the epoch before
+//!    once more. The gate is closed, so nothing was written in the current epoch, and both cuts are
+//!    the same. The gate opens under the lock of the live set. So all writers of the current epoch
 //!    see a snapshot that was registered under that lock while the gate was closed.
-//! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of term *t* sees
+//! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of epoch *t* sees
 //!    all snapshots below *t* in it: they were registered under the lock, under which later the
 //!    gate of *t* opened.
 //!
@@ -40,7 +40,7 @@
 //! way, of which a batch is one. Snapshots wait for each other only.
 //!
 //! Source: the Nitro paper, §3.1, where writers must stand still while a snapshot is taken. The
-//! announcement is ours. `tests/loom_mvcc_terms.rs` is its model.
+//! announcement is ours. `tests/loom_epochs.rs` is its model.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -59,18 +59,18 @@ struct Stripe([AtomicUsize; 2]);
 pub struct Live {
     /// When the first of its holders took it.
     pub since: Instant,
-    /// How many [`Terms::snapshot`] calls returned it and were not released.
+    /// How many [`Epochs::snapshot`] calls returned it and were not released.
     holders: usize,
-    /// Items in it, once the term is settled.
+    /// Items in it, once the epoch is settled.
     len: Option<usize>,
 }
 
-/// The live snapshots by term.
+/// The live snapshots by epoch.
 pub type Lives = BTreeMap<u64, Live>;
 
-/// Terms of one store.
+/// Epochs of one store.
 #[derive(Debug)]
-pub struct Terms {
+pub struct Epochs {
     current: AtomicU64,
     settled: AtomicU64,
     youngest: AtomicU64,
@@ -78,7 +78,7 @@ pub struct Terms {
     live: Mutex<Lives>,
     /// Items in the current state. Writers count between their announcement and its end.
     pub items: StripedCounter,
-    /// Times a writer or a reader waited for a term to settle.
+    /// Times a writer or a reader waited for an epoch to settle.
     pub waits: AtomicUsize,
 }
 
@@ -86,8 +86,8 @@ pub struct Terms {
 #[derive(Debug)]
 pub struct Writing<'a> {
     announced: &'a AtomicUsize,
-    /// The term to write in.
-    pub term: u64,
+    /// The epoch to write in.
+    pub epoch: u64,
 }
 
 impl Drop for Writing<'_> {
@@ -96,8 +96,8 @@ impl Drop for Writing<'_> {
     }
 }
 
-impl Terms {
-    /// Term 1, no snapshots, announcements on `stripes` cache lines.
+impl Epochs {
+    /// Epoch 1, no snapshots, announcements on `stripes` cache lines.
     pub fn new(stripes: usize) -> Self {
         Self {
             current: AtomicU64::new(1),
@@ -115,139 +115,146 @@ impl Terms {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters the current term as a writer, on one of the stripes.
+    /// Enters the current epoch as a writer, on one of the stripes.
     #[inline]
     pub fn enter(&self, stripe: usize) -> Writing<'_> {
         let stripe = &self.announced[stripe % self.announced.len()];
         loop {
-            // Acquire: pairs with the store in `open`. The snapshots below the term are in
+            // Acquire: pairs with the store in `open`. The snapshots below the epoch are in
             // `youngest`.
-            let term = self.current.load(Ordering::Acquire);
+            let epoch = self.current.load(Ordering::Acquire);
             point("store.enter.before_announcement");
-            let announced = &stripe.0[parity(term)];
-            let writing = Writing { announced, term };
+            let announced = &stripe.0[parity(epoch)];
+            let writing = Writing { announced, epoch };
             announce(announced);
             point("store.enter.before_second_look");
-            let is_current = self.current.load(ORDER_OF_LOOK) == term;
-            if check!("mvcc_terms.enter.second_look", is_current) {
-                if !fault!("mvcc_terms.enter.gate") {
-                    self.settle(term - 1);
+            let is_current = self.current.load(ORDER_OF_LOOK) == epoch;
+            if check!("epochs.enter.second_look", is_current) {
+                if !fault!("epochs.enter.gate") {
+                    self.settle(epoch - 1);
                 }
                 return writing;
             }
         }
     }
 
-    /// Registers a snapshot of all that was written up to now, and opens the next term. Returns its
-    /// term. O(log s) with s live snapshots.
+    /// Registers a snapshot of all that was written up to now, and opens the next epoch. Returns its
+    /// epoch. O(log s) with s live snapshots.
     pub fn snapshot(&self) -> u64 {
         let mut live = self.live();
         let current = self.current.load(Ordering::Relaxed);
         let settled = self.settled.load(Ordering::Relaxed) + 1 == current
             || (self.is_quiet(current - 1) && self.finish_settling(&mut live, current - 1));
-        let gate_open = check!("mvcc_terms.snapshot.shares_the_unsettled", settled);
-        let term = if gate_open { current } else { current - 1 };
-        live.entry(term)
+        let gate_open = check!("epochs.snapshot.shares_the_unsettled", settled);
+        let epoch = if gate_open { current } else { current - 1 };
+        live.entry(epoch)
             .or_insert_with(|| Live { since: Instant::now(), holders: 0, len: None })
             .holders += 1;
-        // Under the lock: the gate of the next term opens under it too, so later, and no writer of
-        // that term overlooks us.
-        self.youngest.store(term, Ordering::Release);
+        // Under the lock: the gate of the next epoch opens under it too, so later, and no writer of
+        // that epoch overlooks us.
+        self.youngest.store(epoch, Ordering::Release);
         if gate_open {
             self.open(current + 1);
         }
-        term
+        epoch
     }
 
-    fn open(&self, term: u64) {
-        debug_assert_eq!(self.current.load(Ordering::Relaxed) + 1, term, "terms follow each other");
+    fn open(&self, epoch: u64) {
+        debug_assert_eq!(
+            self.current.load(Ordering::Relaxed) + 1,
+            epoch,
+            "terms follow each other"
+        );
         debug_assert!(
             check!(
-                "mvcc_terms.snapshot.shares_the_unsettled",
-                self.settled.load(Ordering::Relaxed) + 2 == term
+                "epochs.snapshot.shares_the_unsettled",
+                self.settled.load(Ordering::Relaxed) + 2 == epoch
             ),
             "a term begins once all but the one before it are settled"
         );
         // Release: pairs with the load in `enter`.
-        self.current.store(term, Ordering::Release);
+        self.current.store(epoch, Ordering::Release);
     }
 
-    /// Waits until no writer of `term`, which is over, is left.
+    /// Waits until no writer of `epoch`, which is over, is left.
     #[inline]
-    pub fn settle(&self, term: u64) {
-        // Acquire: pairs with the release that settled the term; its writes are visible.
-        if self.settled.load(order!("mvcc_terms.settle.acquire", Acquire)) < term {
-            self.settle_slowly(term);
+    pub fn settle(&self, epoch: u64) {
+        // Acquire: pairs with the release that settled the epoch; its writes are visible.
+        if self.settled.load(order!("epochs.settle.acquire", Acquire)) < epoch {
+            self.settle_slowly(epoch);
         }
     }
 
     #[cold]
-    fn settle_slowly(&self, term: u64) {
+    fn settle_slowly(&self, epoch: u64) {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::new();
-        while self.settled.load(Ordering::Acquire) < term && !self.is_quiet(term) {
+        while self.settled.load(Ordering::Acquire) < epoch && !self.is_quiet(epoch) {
             backoff.wait();
         }
         let mut live = self.live();
-        if self.settled.load(Ordering::Relaxed) < term {
-            self.finish_settling(&mut live, term);
+        if self.settled.load(Ordering::Relaxed) < epoch {
+            self.finish_settling(&mut live, epoch);
         }
     }
 
-    /// Whether no writer of `term`, which the caller knows to be over, is left.
-    fn is_quiet(&self, term: u64) -> bool {
-        if !fault!("mvcc_terms.settle.fence") {
+    /// Whether no writer of `epoch`, which the caller knows to be over, is left.
+    fn is_quiet(&self, epoch: u64) -> bool {
+        if !fault!("epochs.settle.fence") {
             // Invariant 1.
             fence(Ordering::SeqCst);
         }
         let stripes = self.announced.iter();
         // Acquire: pairs with the end of each announcement.
-        let order = order!("mvcc_terms.quiet.acquire", Acquire);
-        let mut counts = stripes.map(|stripe| stripe.0[parity(term)].load(order));
-        check!("mvcc_terms.settle.waits", counts.all(|count| count == 0))
+        let order = order!("epochs.quiet.acquire", Acquire);
+        let mut counts = stripes.map(|stripe| stripe.0[parity(epoch)].load(order));
+        check!("epochs.settle.waits", counts.all(|count| count == 0))
     }
 
-    fn finish_settling(&self, live: &mut Lives, term: u64) -> bool {
-        debug_assert!(term < self.current.load(Ordering::Relaxed), "a term ends before it settles");
-        debug_assert!(self.settled.load(Ordering::Relaxed) < term, "a term settles once");
-        if let Some(live) = live.get_mut(&term) {
-            // Exact: the writers of the term are gone, and those of the next await the store below.
+    fn finish_settling(&self, live: &mut Lives, epoch: u64) -> bool {
+        debug_assert!(
+            epoch < self.current.load(Ordering::Relaxed),
+            "a term ends before it settles"
+        );
+        debug_assert!(self.settled.load(Ordering::Relaxed) < epoch, "a term settles once");
+        if let Some(live) = live.get_mut(&epoch) {
+            // Exact: the writers of the epoch are gone, and those of the next await the store below.
             live.len = Some(self.items.sum());
         }
-        // Release: publishes the writes of the term, which `is_quiet` acquired.
-        self.settled.store(term, order!("mvcc_terms.settle.release", Release));
+        // Release: publishes the writes of the epoch, which `is_quiet` acquired.
+        self.settled.store(epoch, order!("epochs.settle.release", Release));
         true
     }
 
     /// Items in a live snapshot.
-    pub fn len_at(&self, term: u64) -> usize {
-        self.settle(term);
-        self.live().get(&term).and_then(|live| live.len).unwrap_or(0)
+    pub fn len_at(&self, epoch: u64) -> usize {
+        self.settle(epoch);
+        self.live().get(&epoch).and_then(|live| live.len).unwrap_or(0)
     }
 
     /// The youngest live snapshot; 0 if there is none. For a writer behind its gate: it sees all
-    /// snapshots below its term.
+    /// snapshots below its epoch.
     #[inline]
     pub fn youngest(&self) -> u64 {
         self.youngest.load(Ordering::Acquire)
     }
 
-    /// The live snapshots, oldest first, and the settled term of the same moment.
-    pub fn live_terms(&self) -> (Vec<u64>, u64) {
+    /// The live snapshots, oldest first, and the settled epoch of the same moment.
+    pub fn live_epochs(&self) -> (Vec<u64>, u64) {
         let live = self.live();
         (live.keys().copied().collect(), self.settled.load(Ordering::Acquire))
     }
 
-    /// The largest term *t* such that no snapshot below *t* lives or will live, and no writer is in
-    /// a term up to *t*.
+    /// The largest epoch *t* such that no snapshot below *t* lives or will live, and no writer is in
+    /// an epoch up to *t*.
     pub fn horizon(&self) -> u64 {
         let live = self.live();
         let settled = self.settled.load(Ordering::Acquire);
         live.first_key_value().map_or(settled, |(oldest, _)| settled.min(*oldest))
     }
 
-    /// Ends the current term if no snapshot lives, so that what was written in it can be settled.
-    /// Returns the term that ended last, unless a snapshot lives.
+    /// Ends the current epoch if no snapshot lives, so that what was written in it can be settled.
+    /// Returns the epoch that ended last, unless a snapshot lives.
     pub fn close_if_unseen(&self) -> Option<u64> {
         let live = self.live();
         if !live.is_empty() {
@@ -258,21 +265,21 @@ impl Terms {
             self.open(current + 1);
             return Some(current);
         }
-        // The term before is not settled yet: the current one holds no writes.
+        // The epoch before is not settled yet: the current one holds no writes.
         Some(current - 1)
     }
 
-    /// Undoes one [`snapshot`](Self::snapshot). Returns whether it was the last of its term.
-    pub fn release(&self, term: u64) -> bool {
+    /// Undoes one [`snapshot`](Self::snapshot). Returns whether it was the last of its epoch.
+    pub fn release(&self, epoch: u64) -> bool {
         let mut live = self.live();
-        let Entry::Occupied(mut entry) = live.entry(term) else { return false };
+        let Entry::Occupied(mut entry) = live.entry(epoch) else { return false };
         debug_assert!(entry.get().holders > 0, "a snapshot without holders is gone");
         entry.get_mut().holders -= 1;
         if entry.get().holders > 0 {
             return false;
         }
         entry.remove();
-        let youngest = live.last_key_value().map_or(0, |(term, _)| *term);
+        let youngest = live.last_key_value().map_or(0, |(epoch, _)| *epoch);
         self.youngest.store(youngest, Ordering::Release);
         true
     }
@@ -288,17 +295,17 @@ const _: () = assert!(FENCED || matches!(ORDER_OF_LOOK, Ordering::SeqCst));
 #[inline]
 fn announce(announced: &AtomicUsize) {
     announced.fetch_add(1, ORDER_OF_LOOK);
-    if FENCED && !fault!("mvcc_terms.enter.fence") {
+    if FENCED && !fault!("epochs.enter.fence") {
         fence(Ordering::SeqCst);
     }
 }
 
-/// Release: pairs with the loads in `is_quiet`. A thread that sees the term settled sees its
+/// Release: pairs with the loads in `is_quiet`. A thread that sees the epoch settled sees its
 /// writes.
 fn order_of_leaving() -> Ordering {
-    if fault!("mvcc_terms.leave.release") { Ordering::Relaxed } else { Ordering::Release }
+    if fault!("epochs.leave.release") { Ordering::Relaxed } else { Ordering::Release }
 }
 
-fn parity(term: u64) -> usize {
-    (term & 1) as usize
+fn parity(epoch: u64) -> usize {
+    (epoch & 1) as usize
 }

@@ -21,8 +21,8 @@ use ordna_base::{Error, Key, Value};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveSnapshot {
-    /// Its term.
-    pub term: u64,
+    /// Its epoch.
+    pub epoch: u64,
     /// Since it was first taken.
     pub age: Duration,
 }
@@ -55,7 +55,7 @@ pub struct Statistics {
     /// Of these the long ones, which have passed some 1,000 entries: for how long each has been
     /// one, longest first.
     pub long_scans: Vec<Duration>,
-    /// Times a write or a read waited for the writers of an ended term.
+    /// Times a write or a read waited for the writers of an ended epoch.
     pub waits: usize,
 }
 
@@ -323,10 +323,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
 impl Statistics {
     fn of<K: Key + ?Sized, V: Value + ?Sized>(engine: &Engine<K, V>) -> Self {
-        let (items, dead) = (engine.terms.items.sum(), engine.tree.log().size().0);
-        let live = engine.terms.live();
-        let snapshots =
-            live.iter().map(|(term, live)| LiveSnapshot { term: *term, age: live.since.elapsed() });
+        let (items, dead) = (engine.epochs.items.sum(), engine.tree.log().size().0);
+        let live = engine.epochs.live();
+        let snapshots = live
+            .iter()
+            .map(|(epoch, live)| LiveSnapshot { epoch: *epoch, age: live.since.elapsed() });
         let snapshots = snapshots.collect();
         drop(live);
         Self {
@@ -340,7 +341,7 @@ impl Statistics {
             snapshots,
             scans: engine.scans.under_way(),
             long_scans: engine.scans.long(),
-            waits: engine.terms.waits.load(Ordering::Relaxed),
+            waits: engine.epochs.waits.load(Ordering::Relaxed),
         }
     }
 }

@@ -48,7 +48,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     }
 
     fn approximate_len(&self) -> usize {
-        self.engine().terms.items.sum()
+        self.engine().epochs.items.sum()
     }
 
     fn memory_usage(&self) -> MemoryUsage {

@@ -24,14 +24,14 @@
 //! after.
 //!
 //! # How it works
-//! The tree holds the latest state. The term is a number that each snapshot increments. A write
+//! The tree holds the latest state. The epoch is a number that each snapshot increments. A write
 //! that changes what a live snapshot sees first pushes an undo record onto its leaf. Undo records
 //! are freed in bulk once no snapshot older than them lives.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `terms` | the announcement of writers, the cut, the live snapshots |
-//! | `engine` | tree, terms, budget and clock, which a store and its snapshots share |
+//! | `epochs` | the announcement of writers, the cut, the live snapshots |
+//! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
 //! | `collect`, `collectors` | the end of undo records and of expired keys |
 //! | `pool` | the threads that collect, for one store or several |
 //! | `build` | a store from sorted items, in parallel |

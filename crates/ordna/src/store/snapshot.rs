@@ -14,7 +14,7 @@ use ordna_base::{Entries, Key, Value, key};
 
 struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
-    term: u64,
+    epoch: u64,
     time: u64,
     metadata: Vec<u8>,
     taken: Instant,
@@ -24,7 +24,7 @@ struct Held<K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
     fn drop(&mut self) {
-        self.engine.terms.release(self.term);
+        self.engine.epochs.release(self.epoch);
         self.engine.snapshot_ended();
     }
 }
@@ -46,35 +46,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Snapshot<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("term", &self.term()).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("term", &self.epoch()).finish_non_exhaustive()
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     pub(super) fn take(engine: Arc<Engine<K, V>>, metadata: Vec<u8>) -> Self {
         let time = engine.time.now();
-        let term = engine.terms.snapshot();
+        let epoch = engine.epochs.snapshot();
         let (taken, counted) = (Instant::now(), OnceLock::new());
-        Self(Arc::new(Held { engine, term, time, metadata, taken, counted }))
+        Self(Arc::new(Held { engine, epoch, time, metadata, taken, counted }))
     }
 
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.engine;
         if !fault!("store.read.settles") {
-            engine.terms.settle(self.0.term);
+            engine.epochs.settle(self.0.epoch);
         }
         engine
     }
 
     fn view(&self) -> View {
-        View::At { term: self.0.term, time: self.0.time }
+        View::At { epoch: self.0.epoch, time: self.0.time }
     }
 
-    /// The last term whose writes are in it. Grows from one snapshot to the next, but two with no
+    /// The last epoch whose writes are in it. Grows from one snapshot to the next, but two with no
     /// write begun and completed between them may share it; then they hold the same versions.
-    pub fn term(&self) -> u64 {
-        self.0.term
+    pub fn epoch(&self) -> u64 {
+        self.0.epoch
     }
 
     /// The caller's bytes that it carries.
@@ -92,7 +92,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     pub fn len(&self) -> usize {
         let engine = self.engine();
         if !engine.deadlines.are_used() {
-            return engine.terms.len_at(self.0.term);
+            return engine.epochs.len_at(self.0.epoch);
         }
         *self.0.counted.get_or_init(|| {
             let mut count = 0;

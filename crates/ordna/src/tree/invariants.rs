@@ -7,7 +7,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::{InvariantReport, Key, Value, Violation};
 
 use super::Tree;
-use super::leaf::{Image, Leaf, Probe, is_inline};
+use super::leaf::{Leaf, LeafCopy, Probe, is_inline};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Audits leaves, fences, slots, undo lists and the search layer. O(n log n).
@@ -98,7 +98,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 // A leaf that a split has not emptied yet holds words of its neighbour's records. An
                 // unlinked one has none.
                 let image = self.consistent(&leaf, |_| Some(leaf.image()));
-                let image = image.unwrap_or_else(|_| Image::empty());
+                let image = image.unwrap_or_else(|_| LeafCopy::empty());
                 for word in &image.words[..image.count] {
                     #[expect(unsafe_code, reason = "records of linked leaves")]
                     // SAFETY: the caller holds a guard.

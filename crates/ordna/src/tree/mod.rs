@@ -2,9 +2,9 @@
 //!
 //! # Contract
 //! Any number of threads read and write at once, each under a guard of one collector. A write is
-//! one step: the store of its slot, or the release of its leaf's lock. Every write lies in a term
-//! of the caller's, who announces it (see [`crate::store::epochs`]). A read at a snapshot's term
-//! needs the snapshot to live and its term to be settled.
+//! one step: the store of its slot, or the release of its leaf's lock. Every write lies in an epoch
+//! of the caller's, who announces it (see [`crate::store::epochs`]). A read at a snapshot's epoch
+//! needs the snapshot to live and its epoch to be settled.
 //!
 //! # Protocol
 //! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for
@@ -75,14 +75,14 @@ pub use scan::Span;
 use search::Search;
 pub use search::{FANOUT, GROUP, LeafAddress};
 pub use splice::{Splice, Spliced};
-pub use undo::LiveTerms;
-use undo::{Log, Lookup, Reading, State};
+pub use undo::LiveEpochs;
+use undo::{Lookup, Reading, State, UndoLog};
 
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]
 pub mod models {
     pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
-    pub use super::undo::{LiveTerms, Log, Lookup, Reading, State};
+    pub use super::undo::{LiveEpochs, Lookup, Reading, State, UndoLog};
 }
 
 /// Slots of a tree's leaves from which on new records come from slabs: small trees stay small.
@@ -109,7 +109,7 @@ impl Default for Sizes {
 /// An ordered map whose past states live snapshots can read.
 pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
     search: Search<K>,
-    log: Log<K, V>,
+    log: UndoLog<K, V>,
     first: Leaf<K, V>,
     pool: Pool,
     /// Where small records lie; `None` if records are to stay in their places, or if there are none.
@@ -131,9 +131,9 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Tree<K, V> {}
 #[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
 
-/// A writer's turn: an announced term, and what was read after the announcement.
+/// A writer's turn: an announced epoch, and what was read after the announcement.
 pub struct Turn<'a> {
-    pub term: u64,
+    pub epoch: u64,
     /// The youngest live snapshot; 0 if there is none.
     pub youngest: u64,
     pub guard: &'a Guard<'a>,
@@ -142,7 +142,7 @@ pub struct Turn<'a> {
 impl Turn<'_> {
     /// The youngest snapshot that does not see this turn's writes.
     fn seen_by(&self) -> u64 {
-        self.youngest.min(self.term - 1)
+        self.youngest.min(self.epoch - 1)
     }
 }
 
@@ -204,7 +204,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let first = Leaf::new(None, &pool);
         Self {
             search: Search::new(first.place(), sizes.fanout),
-            log: Log::new(sizes.slots),
+            log: UndoLog::new(sizes.slots),
             first,
             pool,
             arena,
@@ -227,7 +227,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// The undo records: their memory, and its end.
-    pub fn log(&self) -> &Log<K, V> {
+    pub fn log(&self) -> &UndoLog<K, V> {
         &self.log
     }
 
@@ -466,7 +466,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         turn: &Turn<'_>,
         mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
         mut prepare: impl FnMut(Step) -> Result<(), Error>,
-        live: impl Fn() -> Option<LiveTerms>,
+        live: impl Fn() -> Option<LiveEpochs>,
         outcome: &mut Outcome,
     ) -> Result<(), Error> {
         loop {
@@ -530,7 +530,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         leaf: Leaf<K, V>,
         lock: WriteGuard<'_>,
         in_place: bool,
-        live: impl Fn() -> Option<LiveTerms>,
+        live: impl Fn() -> Option<LiveEpochs>,
         guard: &Guard<'_>,
         outcome: &mut Outcome,
     ) {
@@ -569,7 +569,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 word: old.word,
                 deadline: old.deadline,
             });
-            outcome.undo.0 += self.log.push(leaf, probe, state, turn.term, turn.seen_by());
+            outcome.undo.0 += self.log.push(leaf, probe, state, turn.epoch, turn.seen_by());
             point("tree.write.pushed");
         };
         let Some((value, deadline)) = put else {

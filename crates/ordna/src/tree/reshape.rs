@@ -21,7 +21,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Image, Leaf, Probe, is_inline};
+use super::leaf::{Entry, Leaf, LeafCopy, Probe, is_inline};
 use super::{Held, Outcome, State, Tree, Turn};
 
 /// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
@@ -93,7 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Bytes that all keys of a locked leaf share: those that its anchor and its fence share. Asks
     /// for its records as far as their order most probably needs.
-    fn prefix(leaf: Leaf<K, V>, image: &Image<K, V>) -> usize {
+    fn prefix(leaf: Leaf<K, V>, image: &LeafCopy<K, V>) -> usize {
         if K::HEAD_IS_KEY {
             return 0;
         }
@@ -111,7 +111,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// The entries of a locked leaf in order, whose keys share a prefix.
-    fn in_order(&self, leaf: Leaf<K, V>, image: &Image<K, V>, prefix: usize) -> Vec<Entry> {
+    fn in_order(&self, leaf: Leaf<K, V>, image: &LeafCopy<K, V>, prefix: usize) -> Vec<Entry> {
         debug_assert_eq!(leaf.count(), image.count, "the leaf is locked");
         let order = image.sorted_behind(prefix, self.simd);
         let entries: Vec<Entry> =
@@ -348,7 +348,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let mut taken = 0;
                 if undo {
                     let state = State::Present { word: entry.word, deadline: entry.deadline };
-                    taken = self.log.push(leaf, &probe, state, turn.term, turn.seen_by());
+                    taken = self.log.push(leaf, &probe, state, turn.epoch, turn.seen_by());
                 }
                 leaf.clear(slot);
                 if !undo {

@@ -21,7 +21,7 @@ use ordna_base::value::MAX_LEN;
 use ordna_base::{Error, Key};
 
 use super::leaf::{Leaf, Probe};
-use super::undo::{LiveTerms, State};
+use super::undo::{LiveEpochs, State};
 use super::{Held, Outcome, Step, Tree, Turn};
 
 /// Values of this length get room behind them when they grow: below it, a copy costs no more than
@@ -57,7 +57,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         turn: &Turn<'_>,
         decide: impl FnOnce(&[u8], u64) -> Option<Splice<T>>,
         mut prepare: impl FnMut(Step) -> Result<(), Error>,
-        live: impl Fn() -> Option<LiveTerms>,
+        live: impl Fn() -> Option<LiveEpochs>,
     ) -> Result<Option<Spliced<T>>, Error> {
         let Held { leaf, lock } = self.lock(probe, None, turn.guard);
         let entry = leaf.find(probe, self.simd).map(|slot| (slot, leaf.entry(slot)));
@@ -123,7 +123,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         };
         if undo {
             let state = State::Present { word: old.word, deadline: old.deadline };
-            outcome.undo.0 = self.log.push(leaf, probe, state, turn.term, turn.seen_by());
+            outcome.undo.0 = self.log.push(leaf, probe, state, turn.epoch, turn.seen_by());
             point("tree.splice.pushed");
         }
         let extends = claim.is_some();

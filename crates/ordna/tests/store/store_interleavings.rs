@@ -410,7 +410,7 @@ fn a_batch_is_whole_while_its_leaves_split() {
     store.check_invariants().unwrap();
 }
 
-/// A write beside a batch that is under way, in the same term, splits the leaves of both.
+/// A write beside a batch that is under way, in the same epoch, splits the leaves of both.
 #[test]
 fn a_batch_and_a_split_of_one_term() {
     let store = filled(3, 0, 30, |n| n * 10);
@@ -449,7 +449,7 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     store.check_invariants().unwrap();
 }
 
-/// A writer that read the term before a snapshot and announced itself after it.
+/// A writer that read the epoch before a snapshot and announced itself after it.
 #[test]
 fn a_writer_that_comes_late_writes_in_the_new_term() {
     for point in ["store.enter.before_announcement", "store.enter.before_second_look"] {
@@ -492,7 +492,7 @@ fn a_read_beside_an_overwrite_takes_no_deadline_from_another_value() {
     assert!([Some((10, Some(later))), Some((11, None))].contains(&found), "{found:?}");
 }
 
-/// A batch whose gate opens while a snapshot of its own term is taken pushes for the snapshots
+/// A batch whose gate opens while a snapshot of its own epoch is taken pushes for the snapshots
 /// before that one: one record for each key, not one for each write.
 #[test]
 fn a_snapshot_of_its_own_term_costs_a_batch_no_records() {
@@ -532,7 +532,7 @@ fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
             let writer = scope.spawn(|| schedule.enroll("writer", || store.insert(&1, &11)));
             schedule.wait_held("writer", stop);
             let (snapshot, again) = (store.snapshot(), store.snapshot());
-            assert_eq!(snapshot.term(), again.term(), "nothing can be written between them");
+            assert_eq!(snapshot.epoch(), again.epoch(), "nothing can be written between them");
             drop(again);
             let read = snapshot.clone();
             let reader = scope.spawn(|| schedule.enroll("reader", move || read.get(&1)));
@@ -540,7 +540,7 @@ fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
             schedule.release("writer", stop);
             writer.join().unwrap().unwrap();
             assert_eq!((reader.join().unwrap(), snapshot.get(&1)), (Some(11), Some(11)));
-            // It outlives the other one of its term.
+            // It outlives the other one of its epoch.
             store.insert(&1, &12).unwrap();
             assert_eq!(snapshot.get(&1), Some(11));
         });

@@ -256,7 +256,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
             let right: Vec<_> =
                 state.iter().map(|(k, (word, _))| (k.clone(), V::dress(*word))).collect();
             check_reads(snapshot, right, &keys)
-                .map_err(|error| TestCaseError::fail(format!("{error}: {}", snapshot.term())))?;
+                .map_err(|error| TestCaseError::fail(format!("{error}: {}", snapshot.epoch())))?;
         }
         let right: Vec<_> =
             self.visible().iter().map(|(k, (word, _))| (k.clone(), V::dress(*word))).collect();

@@ -57,7 +57,7 @@ fn a_hot_key_under_an_old_snapshot_keeps_few_records() {
     }
 }
 
-/// Overwrites one key in five terms and drops the snapshots of three: the last write prunes.
+/// Overwrites one key in five epochs and drops the snapshots of three: the last write prunes.
 fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Snapshot<K, V>>) {
     let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(4, 4));
     let put = |word| _ = store.insert(K::number(7).borrow(), V::dress(word).borrow()).unwrap();
@@ -72,7 +72,7 @@ fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Sna
     (store, live)
 }
 
-/// A record goes although a snapshot of the term of its death lives.
+/// A record goes although a snapshot of the epoch of its death lives.
 #[test]
 fn a_prune_keeps_one_record_for_each_snapshot() {
     let (store, live) = pruned::<u64, u64>();

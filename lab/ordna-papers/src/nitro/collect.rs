@@ -12,7 +12,7 @@
 //! to be examined again at that snapshot's end. So one old snapshot keeps the versions it sees and
 //! no others.
 //!
-//! In the paper's order ([`Order::Terms`](super::Order::Terms)) every snapshot older than a
+//! In the paper's order ([`Order::Epochs`](super::Order::Epochs)) every snapshot older than a
 //! version's death keeps it, seen or not: an old snapshot keeps all versions that died since.
 //!
 //! # No version is lost
@@ -27,7 +27,7 @@
 //! The index starts as many collectors as its options say, at the first batch. A writer that finds
 //! the queue long takes a batch itself, so garbage cannot outrun collection. Without collectors the
 //! thread that fills the queue empties it, a writer after the end of its announcement: readers of
-//! snapshots and writers of the next term wait for announcements.
+//! snapshots and writers of the next epoch wait for announcements.
 //!
 //! Source: the Nitro paper, §4. There the lists are queued when a snapshot is taken; here when one
 //! ends, which is when a decision is due. Collection by the live set is ours.
@@ -95,12 +95,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     fn examine(&self, taken: &mut Taken<'_, K, V>) {
         let mut batch: Batch<K, V> = taken.batches.drain(..).flatten().collect();
         while !batch.is_empty() {
-            let live: Vec<u64> = self.terms.live().keys().copied().collect();
+            let live: Vec<u64> = self.epochs.live().keys().copied().collect();
             let mut kept: Vec<(u64, DeadVersion<K, V>)> = Vec::new();
             let mut unseen = Vec::new();
             for dead in batch {
                 match self.keeper(&dead, &live) {
-                    Some(term) => kept.push((term, dead)),
+                    Some(epoch) => kept.push((epoch, dead)),
                     None => unseen.push(dead),
                 }
             }
@@ -120,7 +120,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if fault!("nitro.collect.keeps") {
             return None;
         }
-        let older = &live[..live.partition_point(|term| *term < dead.dead)];
+        let older = &live[..live.partition_point(|epoch| *epoch < dead.dead)];
         older.last().copied().filter(|keeper| *keeper >= self.garbage.first_that_keeps(dead))
     }
 
@@ -138,18 +138,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Attaches each version to its keeper. Returns those whose keeper has ended meanwhile.
     fn keep(&self, mut kept: Vec<(u64, DeadVersion<K, V>)>) -> Batch<K, V> {
-        kept.sort_by_key(|(term, _)| *term);
+        kept.sort_by_key(|(epoch, _)| *epoch);
         let mut ended = Vec::new();
         let mut kept = kept.into_iter().peekable();
-        while let Some((term, dead)) = kept.next() {
+        while let Some((epoch, dead)) = kept.next() {
             let mut group = vec![dead];
-            while let Some((_, dead)) = kept.next_if(|(next, _)| *next == term) {
+            while let Some((_, dead)) = kept.next_if(|(next, _)| *next == epoch) {
                 group.push(dead);
             }
             // The keeper's release takes the same lock, and takes the kept versions after it.
-            let live = self.terms.live();
-            if live.contains_key(&term) {
-                self.garbage.keep(term, group);
+            let live = self.epochs.live();
+            if live.contains_key(&epoch) {
+                self.garbage.keep(epoch, group);
             } else {
                 ended.extend(again(group));
             }

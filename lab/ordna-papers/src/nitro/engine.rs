@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! 1. The versions of a key stand from the oldest to the youngest. At most one was born in the
-//!    current term. All but the last are dead, or claimed by the writer of the last.
+//!    current epoch. All but the last are dead, or claimed by the writer of the last.
 //! 2. A linked version whose death is [`LIVE`] is the last one of its key: the next one is inserted
 //!    only after a claim. A reader that observes a version first as linked and then as live has
 //!    observed the key's latest state, at whatever level of the list it met the version.
@@ -22,9 +22,9 @@
 //! last version passed was dead or unlinked and had no successor: at that moment the key was
 //! absent.
 //!
-//! # Reading at a term
-//! At most one version of a key was alive at the end of a settled term. It stays linked while a
-//! snapshot of the term lives. It is the last one born up to the term, unless it died by then.
+//! # Reading at an epoch
+//! At most one version of a key was alive at the end of a settled epoch. It stays linked while a
+//! snapshot of the epoch lives. It is the last one born up to the epoch, unless it died by then.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -34,7 +34,7 @@ use super::garbage::{Garbage, Order};
 use super::version::{ANY, BEHIND, CLAIMED, LIVE, Node, Rank, Version};
 use crate::skiplist::item::Item;
 use crate::skiplist::raw::{LANES, List, Place};
-use ordna::store::epochs::Terms;
+use ordna::store::epochs::Epochs;
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::{check, fault, notice, point};
@@ -56,7 +56,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     // Before the collector: dropping the list frees linked versions, the collector the others.
     pub versions: Versions<K, V>,
     pub collector: Collector,
-    pub terms: Terms,
+    pub epochs: Epochs,
     pub garbage: Garbage<K, V>,
     pub me: Weak<Self>,
 }
@@ -66,7 +66,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
 pub enum View {
     /// The latest.
     Latest,
-    /// The end of a settled term, of which the reader holds a snapshot.
+    /// The end of a settled epoch, of which the reader holds a snapshot.
     At(u64),
 }
 
@@ -75,7 +75,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Self {
             versions: Versions::new(),
             collector: Collector::with_batches_of(RETIRED),
-            terms: Terms::new(WRITER_STRIPES),
+            epochs: Epochs::new(WRITER_STRIPES),
             garbage: Garbage::new(collectors, order),
             me,
         }
@@ -89,7 +89,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             return false;
         }
         match view {
-            View::At(term) => node.born() <= term && node.dead() > term,
+            View::At(epoch) => node.born() <= epoch && node.dead() > epoch,
             View::Latest => match node.dead() {
                 LIVE => true,
                 CLAIMED => self.is_unsucceeded(node, guard),
@@ -143,7 +143,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
         let born = match view {
             View::Latest => BEHIND,
-            View::At(term) => term + 1,
+            View::At(epoch) => epoch + 1,
         };
         let mut at = self.versions.stretch_before(Some(Rank { key, born }), 0, guard);
         point("nitro.get.found_last");
@@ -385,7 +385,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             last = Some(node);
             at = self.versions.next(node, &guard);
         }
-        let (found, counted) = ((live, all - live), (self.terms.items.sum(), self.dead()));
+        let (found, counted) = ((live, all - live), (self.epochs.items.sum(), self.dead()));
         if found != counted {
             return broken(format!("live and dead versions: {found:?}, counted {counted:?}"));
         }

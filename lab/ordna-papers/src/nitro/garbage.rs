@@ -18,7 +18,7 @@ pub enum Order {
     #[default]
     LiveSet,
     /// A live snapshot is older than its death, as in the paper (§4).
-    Terms,
+    Epochs,
 }
 
 const STRIPES: usize = 64;
@@ -48,7 +48,7 @@ pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
     queue: Mutex<Queue<K, V>>,
     /// Versions in the queue.
     queued: AtomicUsize,
-    /// Versions that wait for the end of a snapshot, by its term.
+    /// Versions that wait for the end of a snapshot, by its epoch.
     kept: Mutex<BTreeMap<u64, Vec<Batch<K, V>>>>,
     /// A batch was queued, or the collectors must stop.
     pub wake: Condvar,
@@ -91,7 +91,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     pub fn first_that_keeps(&self, dead: &DeadVersion<K, V>) -> u64 {
         match self.order {
             Order::LiveSet => dead.born,
-            Order::Terms => 1,
+            Order::Epochs => 1,
         }
     }
 
@@ -166,13 +166,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     }
 
     /// Keeps versions until the end of a live snapshot.
-    pub fn keep(&self, term: u64, versions: Batch<K, V>) {
-        lock(&self.kept).entry(term).or_default().push(versions);
+    pub fn keep(&self, epoch: u64, versions: Batch<K, V>) {
+        lock(&self.kept).entry(epoch).or_default().push(versions);
     }
 
     /// Takes the versions that an ended snapshot kept.
-    pub fn release(&self, term: u64) -> Vec<Batch<K, V>> {
-        lock(&self.kept).remove(&term).unwrap_or_default()
+    pub fn release(&self, epoch: u64) -> Vec<Batch<K, V>> {
+        lock(&self.kept).remove(&epoch).unwrap_or_default()
     }
 
     /// Versions in lists, in the queue and at snapshots.

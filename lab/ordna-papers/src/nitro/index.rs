@@ -70,7 +70,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
     /// Counts. O(live snapshots).
     pub fn statistics(&self) -> Statistics {
         let engine = self.engine();
-        let (items, dead) = (engine.terms.items.sum(), engine.dead());
+        let (items, dead) = (engine.epochs.items.sum(), engine.dead());
         Statistics { items, dead, collected: engine.garbage.collected() }
     }
 }
@@ -93,9 +93,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Nitro<K, V> {
         key.check()?;
         let engine = self.engine();
         let done = {
-            let writing = engine.terms.enter(stripe_of_this_thread());
+            let writing = engine.epochs.enter(stripe_of_this_thread());
             let guard = engine.collector.pin();
-            engine.apply(key, writing.term, &guard, change)
+            engine.apply(key, writing.epoch, &guard, change)
         };
         engine.help();
         done
@@ -116,7 +116,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Nitro<K, V> {
     }
 
     fn approximate_len(&self) -> usize {
-        self.engine().terms.items.sum()
+        self.engine().epochs.items.sum()
     }
 
     fn memory_usage(&self) -> MemoryUsage {

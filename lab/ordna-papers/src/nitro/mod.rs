@@ -22,8 +22,8 @@
 //! it holds all writes before that one. It never changes.
 //!
 //! # How it works
-//! An item is an immutable version in one skip list, ordered by key and term of birth. A write ends
-//! one version and inserts another. Each snapshot increments the term. A version that no snapshot
+//! An item is an immutable version in one skip list, ordered by key and epoch of birth. A write ends
+//! one version and inserts another. Each snapshot increments the epoch. A version that no snapshot
 //! sees is unlinked, and freed when no reader can hold it any more.
 //!
 //! | module | holds |
@@ -34,7 +34,7 @@
 //! | `garbage`, `collect` | dead versions, and their collection |
 //! | [`barrier`] | the access barrier (§6), for comparison: the index runs on the collector of `ordna-base` |
 //!
-//! The terms are those of the store ([`ordna::store::epochs`]). Backup and recovery (§5) are in
+//! The epochs are those of the store ([`ordna::store::epochs`]). Backup and recovery (§5) are in
 //! [`ordna::durability`].
 //!
 //! Source: the Nitro paper (VLDB 2016), §3, §4, §6. The modules state the departures.

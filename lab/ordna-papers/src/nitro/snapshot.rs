@@ -20,14 +20,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<K, V> {
 
 struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     owner: Arc<Owner<K, V>>,
-    term: u64,
+    epoch: u64,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
     fn drop(&mut self) {
         let engine = &self.owner.0;
-        if engine.terms.release(self.term) {
-            engine.examine_again(engine.garbage.release(self.term));
+        if engine.epochs.release(self.epoch) {
+            engine.examine_again(engine.garbage.release(self.epoch));
         }
     }
 }
@@ -46,32 +46,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     pub(super) fn take(owner: Arc<Owner<K, V>>) -> Self {
-        let term = owner.0.terms.snapshot();
-        Self(Arc::new(Held { owner, term }))
+        let epoch = owner.0.epochs.snapshot();
+        Self(Arc::new(Held { owner, epoch }))
     }
 
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.owner.0;
         if !fault!("nitro.read.settles") {
-            engine.terms.settle(self.0.term);
+            engine.epochs.settle(self.0.epoch);
         }
         engine
     }
 
     fn view(&self) -> View {
-        View::At(self.0.term)
+        View::At(self.0.epoch)
     }
 
-    /// The last term whose writes the snapshot holds. Two snapshots with no write begun and
+    /// The last epoch whose writes the snapshot holds. Two snapshots with no write begun and
     /// completed between them may share it; then they hold the same versions.
-    pub fn term(&self) -> u64 {
-        self.0.term
+    pub fn epoch(&self) -> u64 {
+        self.0.epoch
     }
 
     /// Number of items, exact. O(1).
     pub fn len(&self) -> usize {
-        self.engine().terms.len_at(self.0.term)
+        self.engine().epochs.len_at(self.0.epoch)
     }
 
     /// Whether there are no items.

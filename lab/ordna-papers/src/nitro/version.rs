@@ -12,17 +12,17 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::{Key, Value};
 
-/// The death of a version that no writer has ended: later than every term.
+/// The death of a version that no writer has ended: later than every epoch.
 pub const LIVE: u64 = u64::MAX;
 /// The death of a version while its writer inserts the next one behind it; see [`super::write`].
 pub const CLAIMED: u64 = u64::MAX - 1;
 
 /// As [`Rank::born`]: any version of the key. A search returns the first one that it meets.
 pub const ANY: u64 = u64::MAX;
-/// As [`Rank::born`]: behind all versions of the key. The first term is 1, so 0 is before all.
+/// As [`Rank::born`]: behind all versions of the key. The first epoch is 1, so 0 is before all.
 pub const BEHIND: u64 = u64::MAX - 1;
 
-/// A key's value from the term `born` on, until the term `dead`.
+/// A key's value from the epoch `born` on, until the epoch `dead`.
 pub struct Version<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(Box<K>, Box<V>)>);
 
 /// The fixed part of a version.
@@ -106,7 +106,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         self.rank_under(guard).key
     }
 
-    /// The term of birth.
+    /// The epoch of birth.
     #[inline]
     pub fn born(&self) -> u64 {
         self.with_parts(|life, _, _| life.born)
@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         })
     }
 
-    /// The term of death, [`LIVE`] or [`CLAIMED`].
+    /// The epoch of death, [`LIVE`] or [`CLAIMED`].
     #[inline]
     pub fn dead(&self) -> u64 {
         // Acquire: a thread that loads the death sees the version that its writer inserted before.
@@ -151,7 +151,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for DeadVersion<K, V> {}
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for DeadVersion<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> DeadVersion<K, V> {
-    /// `node` died in the term `dead` by the caller's own exchange. That happens once to a node, so
+    /// `node` died in the epoch `dead` by the caller's own exchange. That happens once to a node, so
     /// each node has one dead version. The owner of this value alone unlinks the node. A linked
     /// node is in memory, so no guard is needed until then.
     pub fn new(node: Node<K, V>, dead: u64) -> Self {

@@ -2,21 +2,21 @@
 //!
 //! # Contract
 //! One call of [`Engine::apply`] is one step for readers of the latest state, and lies wholly in
-//! the term of its announcement. It holds an announcement and a guard throughout.
+//! the epoch of its announcement. It holds an announcement and a guard throughout.
 //!
 //! # Protocol
-//! All writers at one time write in one term *t* (see [`ordna::store::epochs`]). A write of a key
+//! All writers at one time write in one epoch *t* (see [`ordna::store::epochs`]). A write of a key
 //! finds one of three:
 //!
 //! 1. *A version born in t.* No snapshot sees it. It is replaced or unlinked, in one step.
-//! 2. *A live version V born before t.* A removal sets its term of death, in one step. A put first
+//! 2. *A live version V born before t.* A removal sets its epoch of death, in one step. A put first
 //!    *claims* V (its death becomes [`CLAIMED`]), inserts the new version behind it, which is the
 //!    linearization point, and then ends V's life. Other writers of the key wait for the insertion.
 //! 3. *None, or a dead one.* A put inserts.
 //!
 //! Without the claim a removal that has found V could end it after the put's insertion, and the put
 //! would report a predecessor that was gone. Nor may V be still claimed once the new version is
-//! unlinked in the same term, or V would become the latest version again. So the remover of a
+//! unlinked in the same epoch, or V would become the latest version again. So the remover of a
 //! version born in *t* first ends the claimed one in front of it, in its claimer's stead.
 //!
 //! In case 3 a closure that decides to do nothing needs more than a dead version: another writer
@@ -30,7 +30,7 @@
 //!
 //! # Progress
 //! Blocking per key, between a claim and its insertion; otherwise lock-free, behind the gate of the
-//! terms.
+//! epochs.
 //!
 //! Source: the Nitro paper, §3.1 (there an update is a removal and an insertion, two steps).
 
@@ -49,7 +49,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn apply<T, F>(
         &self,
         key: &K,
-        term: u64,
+        epoch: u64,
         guard: &Guard<'_>,
         mut change: F,
     ) -> Result<(), Error>
@@ -57,7 +57,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
     {
-        let rank = Rank { key, born: term };
+        let rank = Rank { key, born: epoch };
         let mut backoff = Backoff::new();
         loop {
             let mut place = self.versions.find(rank, guard);
@@ -65,16 +65,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 match node.with_value(|value| change(Some(value))) {
                     Change::Keep => return Ok(()),
                     Change::Put(value) => {
-                        let new = prepare(key, value.borrow(), term)?;
+                        let new = prepare(key, value.borrow(), epoch)?;
                         if self.versions.replace(&mut place, node, &new, guard) {
                             return Ok(());
                         }
                     }
                     Change::Remove => {
-                        end_claimed(place.last, key, term, guard);
+                        end_claimed(place.last, key, epoch, guard);
                         point("nitro.remove.before_unlink");
                         if self.versions.remove(&mut place, node, guard) {
-                            self.terms.items.add(-1);
+                            self.epochs.items.add(-1);
                             return Ok(());
                         }
                     }
@@ -88,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 Some((node, LIVE)) => match node.with_value(|value| change(Some(value))) {
                     Change::Keep => return Ok(()),
                     Change::Put(value) => {
-                        let new = prepare(key, value.borrow(), term)?;
+                        let new = prepare(key, value.borrow(), epoch)?;
                         point("nitro.put.before_claim");
                         if !claim(node) {
                             continue;
@@ -100,15 +100,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                         }
                         point("nitro.put.inserted");
                         // Fails if a faster remover of the new version has ended it.
-                        node.end(claimed(), term);
-                        self.dispose(node, term, guard);
+                        node.end(claimed(), epoch);
+                        self.dispose(node, epoch, guard);
                         return Ok(());
                     }
                     Change::Remove => {
                         point("nitro.remove.before_death");
-                        if end_live(node, term) {
-                            self.terms.items.add(-1);
-                            self.dispose(node, term, guard);
+                        if end_live(node, epoch) {
+                            self.epochs.items.add(-1);
+                            self.dispose(node, epoch, guard);
                             return Ok(());
                         }
                     }
@@ -120,9 +120,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                         }
                     }
                     Change::Put(value) => {
-                        let new = prepare(key, value.borrow(), term)?;
+                        let new = prepare(key, value.borrow(), epoch)?;
                         if self.versions.insert(&mut place, &new, guard) {
-                            self.terms.items.add(1);
+                            self.epochs.items.add(1);
                             return Ok(());
                         }
                     }
@@ -132,8 +132,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Disposes of a version that this thread's write has ended.
-    fn dispose(&self, node: Node<K, V>, term: u64, guard: &Guard<'_>) {
-        let dead = DeadVersion::new(node, term);
+    fn dispose(&self, node: Node<K, V>, epoch: u64, guard: &Guard<'_>) {
+        let dead = DeadVersion::new(node, epoch);
         let born = self.garbage.first_that_keeps(&dead);
         if self.is_unseen(born) {
             let mut place = self.versions.find(dead.rank(guard), guard);
@@ -147,10 +147,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Whether no live snapshot, and none to come, has a term of at least `born`; for a writer that
-    /// has ended the version in its own term. `false` may be overcautious.
+    /// Whether no live snapshot, and none to come, has an epoch of at least `born`; for a writer that
+    /// has ended the version in its own epoch. `false` may be overcautious.
     fn is_unseen(&self, born: u64) -> bool {
-        self.terms.youngest() < born
+        self.epochs.youngest() < born
     }
 
     /// Whether the last snapshot that sees a version ended before the version stood in its list.
@@ -190,12 +190,12 @@ fn claimed() -> u64 {
 }
 
 /// Ends a live version; exactly one of all threads that race gets `true`.
-fn end_live<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>, term: u64) -> bool {
-    check!("nitro.remove.every_racer_wins", node.end(LIVE, term))
+fn end_live<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>, epoch: u64) -> bool {
+    check!("nitro.remove.every_racer_wins", node.end(LIVE, epoch))
 }
 
-/// Ends the claimed version in front of one born in `term`: that one's insertion used the claim.
-fn end_claimed<K, V>(last: Option<Node<K, V>>, key: &K, term: u64, guard: &Guard<'_>)
+/// Ends the claimed version in front of one born in `epoch`: that one's insertion used the claim.
+fn end_claimed<K, V>(last: Option<Node<K, V>>, key: &K, epoch: u64, guard: &Guard<'_>)
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
@@ -204,7 +204,7 @@ where
         return;
     }
     if let Some(claimed) = last.filter(|last| last.key(guard) == key) {
-        claimed.end(CLAIMED, term);
+        claimed.end(CLAIMED, epoch);
     }
 }
 

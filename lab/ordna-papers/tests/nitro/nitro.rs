@@ -11,7 +11,7 @@ ordna_testkit::conformance! {
     mod bytes_bytes: Nitro<[u8], [u8]> = Nitro::new();
     mod snapped_u64_words: Snapped<u64, u64> = snapped(Order::LiveSet);
     mod snapped_bytes_bytes: Snapped<[u8], [u8]> = snapped(Order::LiveSet);
-    mod snapped_by_terms: Snapped<u64, u64> = snapped(Order::Terms);
+    mod snapped_by_terms: Snapped<u64, u64> = snapped(Order::Epochs);
 }
 
 type Snapped<K, V> = ordna_testkit::snapshots::Snapped<Nitro<K, V>>;

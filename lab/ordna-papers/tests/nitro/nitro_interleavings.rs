@@ -175,7 +175,7 @@ fn n3_of_two_racing_removers_exactly_one_wins() {
     assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
-/// 4: two snapshots of one term. The end of one is not the end of the other.
+/// 4: two snapshots of one epoch. The end of one is not the end of the other.
 #[test]
 fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     let index = words();
@@ -185,7 +185,7 @@ fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     held("nitro.put.before_claim", || index.insert(&2, &20).unwrap()).meanwhile(|| {
         let one = index.snapshot();
         let other = other.insert(index.snapshot());
-        assert_eq!(one.term(), other.term(), "no write can have ended between them");
+        assert_eq!(one.epoch(), other.epoch(), "no write can have ended between them");
     });
     let other = other.unwrap();
     clear(&index, 1..3);
@@ -291,7 +291,7 @@ fn a_claimed_version_with_one_behind_it_is_not_shown() {
             assert_eq!(index.get(&1), Some(11));
             assert_eq!(index.scanned(Direction::Ascending), [(1, 11)]);
             assert_eq!(index.last(), Some((1, 11)));
-            // Removed in the same term: the claimed one must not rise again.
+            // Removed in the same epoch: the claimed one must not rise again.
             assert_eq!(index.remove(&1), Some(11));
             assert_eq!(index.get(&1), None);
             assert_eq!(index.scanned(Direction::Ascending), []);

@@ -142,7 +142,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         let keys: Vec<K::Owned> = (0..KEYS).map(K::number).collect();
         for (snapshot, state) in &self.snapshots {
             check_reads(snapshot, dressed(state), &keys)
-                .map_err(|error| TestCaseError::fail(format!("{error}: {}", snapshot.term())))?;
+                .map_err(|error| TestCaseError::fail(format!("{error}: {}", snapshot.epoch())))?;
         }
         let all: Vec<_> =
             OrderedIndex::range(&self.index, (Bound::<&K>::Unbounded, Bound::Unbounded)).collect();
@@ -198,13 +198,13 @@ fn bytes_collected_in_the_background() {
 
 #[test]
 fn bytes_collected_in_the_order_of_terms() {
-    run::<[u8], u64>(0, Order::Terms, 120);
+    run::<[u8], u64>(0, Order::Epochs, 120);
 }
 
-/// A version dies with the last snapshot that sees it: one of the term of its death does not.
+/// A version dies with the last snapshot that sees it: one of the epoch of its death does not.
 #[test]
 fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
-    for order in [Order::LiveSet, Order::Terms] {
+    for order in [Order::LiveSet, Order::Epochs] {
         let index: Nitro<u64, u64> = Nitro::with(0, order);
         let put = |key: u64, value: u64| assert!(index.insert(&key, &value).is_ok());
         put(1, 0);
@@ -217,8 +217,8 @@ fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
         drop(index.snapshot());
         assert_eq!(index.statistics().dead, 2, "{order:?}");
         assert_eq!((first.get(&1), second.get(&2)), (Some(0), Some(0)));
-        // In the order of terms the first one keeps both versions.
-        let is_by_terms = matches!(order, Order::Terms);
+        // In the order of epochs the first one keeps both versions.
+        let is_by_terms = matches!(order, Order::Epochs);
         let (one, other) = if is_by_terms { (first, second) } else { (second, first) };
         drop(one);
         assert_eq!(index.statistics().dead, 1, "{order:?}");
@@ -239,7 +239,7 @@ fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
 
 #[test]
 fn one_old_snapshot_keeps_the_versions_it_sees_and_no_others() {
-    for (order, kept) in [(Order::LiveSet, 1), (Order::Terms, 9)] {
+    for (order, kept) in [(Order::LiveSet, 1), (Order::Epochs, 9)] {
         let index: Nitro<u64, u64> = Nitro::with(0, order);
         index.insert(&1, &0).unwrap();
         let old = index.snapshot();

@@ -92,7 +92,7 @@ struct Stripe<K: StoredKey + ?Sized>(Mutex<Lane<K>>);
 type Held<'a, K> = MutexGuard<'a, Lane<K>>;
 
 /// The log of a store.
-pub(crate) struct Log<K: StoredKey + ?Sized> {
+pub(crate) struct Wal<K: StoredKey + ?Sized> {
     stripes: Vec<Stripe<K>>,
     /// The thread whose group holds all stripes, as [`this_thread`] names it; 0: none.
     owner: AtomicUsize,
@@ -244,7 +244,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Log<K> {
+impl<K: StoredKey + ?Sized> Wal<K> {
     /// A log on a queue, with a thread that writes and syncs.
     pub fn start(queue: Queue, waits: bool) -> std::io::Result<Self> {
         let queue = Arc::new(queue);
@@ -341,7 +341,7 @@ impl<K: StoredKey + ?Sized> Log<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Drop for Log<K> {
+impl<K: StoredKey + ?Sized> Drop for Wal<K> {
     fn drop(&mut self) {
         // Nobody is left to tell; recovery tells of a log that was not closed.
         let _ = self.close();
@@ -351,7 +351,7 @@ impl<K: StoredKey + ?Sized> Drop for Log<K> {
 /// Releases a group's ownership even if its work panics: what it wrote is in memory, so it is
 /// logged.
 struct Group<'a, K: StoredKey + ?Sized> {
-    log: &'a Log<K>,
+    log: &'a Wal<K>,
     held: Vec<Held<'a, K>>,
     appended: Result<u64, Error>,
 }
@@ -379,7 +379,7 @@ impl<K: StoredKey + ?Sized> Drop for Group<'_, K> {
     }
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Log<K> {
+impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Wal<K> {
     fn write(
         &self,
         scope: Scope<'_, K>,
@@ -448,7 +448,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Log<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Log<K> {
+impl<K: StoredKey + ?Sized> Wal<K> {
     /// Spills, writes and appends, while the scope's stripes are held.
     fn write_held<V: StoredValue + ?Sized>(
         &self,

@@ -5,8 +5,8 @@
 //! Everything here may run at once.
 //!
 //! # Protocol
-//! The end of a snapshot may leave records without a reader. Records of the current term cannot go,
-//! as its writers still push; so when no snapshot is left the term is closed, and its records go
+//! The end of a snapshot may leave records without a reader. Records of the current epoch cannot go,
+//! as its writers still push; so when no snapshot is left the epoch is closed, and its records go
 //! once its writers are done. A thread of the store's [`Collectors`](super::Collectors) does this
 //! and removes expired keys. Without one, the thread that ends a snapshot frees, or, if writers are
 //! under way, the next thread that writes.
@@ -40,7 +40,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// After a write: frees records that waited for the writers of its term.
+    /// After a write: frees records that waited for the writers of its epoch.
     #[inline]
     pub fn help(&self) {
         if self.collection.pending.load(Ordering::Relaxed) && self.collection.is_unattended() {
@@ -60,7 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Frees the undo records that no snapshot needs. If `wait`, waits for the writers of their
-    /// term.
+    /// epoch.
     fn free_undo(&self, wait: bool) {
         if self.tree.log().is_empty() && !wait {
             return;
@@ -70,17 +70,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             return;
         }
         point("store.collect.begins");
-        let closed = self.terms.close_if_unseen();
-        if wait && let Some(term) = closed {
-            self.terms.settle(term);
+        let closed = self.epochs.close_if_unseen();
+        if wait && let Some(epoch) = closed {
+            self.epochs.settle(epoch);
         }
-        let horizon = self.terms.horizon();
+        let horizon = self.epochs.horizon();
         let guard = self.collector.pin();
         let freed = self.tree.log().free(horizon, &guard);
         self.collection.freed.fetch_add(freed, Ordering::Relaxed);
         self.budget.release(freed);
-        // The other records of a closed term wait for its writers.
-        let pending = closed.is_some_and(|term| term > horizon);
+        // The other records of a closed epoch wait for its writers.
+        let pending = closed.is_some_and(|epoch| epoch > horizon);
         self.collection.pending.store(pending, Ordering::Relaxed);
         drop(guard);
     }

@@ -12,7 +12,7 @@ pub struct Collection {
     number: u64,
     /// Callers collect: no thread is wanted, the system gave none, or the store's clock panicked.
     pub unattended: AtomicBool,
-    /// Records of an ended term wait for its writers.
+    /// Records of an ended epoch wait for its writers.
     pub pending: AtomicBool,
     /// The thread was woken to compact the tree.
     pub compacting: AtomicBool,

@@ -165,7 +165,7 @@ impl<'a, K: Key + ?Sized> Probe<'a, K> {
 }
 
 /// A copy of what a leaf held at one moment.
-pub struct Image<K: Key + ?Sized, V: Value + ?Sized> {
+pub struct LeafCopy<K: Key + ?Sized, V: Value + ?Sized> {
     pub keys: [u64; SLOTS],
     pub words: [u64; SLOTS],
     pub count: usize,
@@ -174,7 +174,7 @@ pub struct Image<K: Key + ?Sized, V: Value + ?Sized> {
     pub high: u64,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
     pub fn empty() -> Self {
         let (keys, words) = ([0; SLOTS], [0; SLOTS]);
         Self { keys, words, count: 0, deadlines: None, next: None, high: u64::MAX }
@@ -636,16 +636,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// A copy of the entries; to be validated before anything is made of it.
-    pub fn image(self) -> Image<K, V> {
-        let mut image = Image::empty();
+    pub fn image(self) -> LeafCopy<K, V> {
+        let mut image = LeafCopy::empty();
         let _ = self.copy_to(&mut image);
         image
     }
 
     /// Copies the entries; to be validated before anything is made of them. Returns the slots that
     /// they stood in.
-    pub fn copy_to(self, image: &mut Image<K, V>) -> u64 {
-        let Image { keys, words, deadlines, .. } = image;
+    pub fn copy_to(self, image: &mut LeafCopy<K, V>) -> u64 {
+        let LeafCopy { keys, words, deadlines, .. } = image;
         let used = self.used();
         *deadlines = self.has_deadlines().then(|| Box::new([FOREVER; SLOTS]));
         let mut count = 0;
@@ -728,7 +728,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Image<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
     /// Positions of the entries in the order of their keys. Follows records: the caller's guard
     /// keeps every record that stood in the leaf.
     pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {

@@ -6,10 +6,10 @@
 //! Racing scans of one version write the same.
 //!
 //! # Briefs
-//! An order of byte strings comes with a *brief* of each key: eight bits from the first bit on in
-//! which the leaf's keys differ. A bound's brief tells where the bound probably lies, so a scan fetches
+//! An order of byte strings comes with a *fingerprint* of each key: eight bits from the first bit on in
+//! which the leaf's keys differ. A bound's fingerprint tells where the bound probably lies, so a scan fetches
 //! only the records from there on. The scan compares the bound with the records around that
-//! position: the brief of a key with another prefix tells nothing.
+//! position: the fingerprint of a key with another prefix tells nothing.
 
 use std::ops::Bound;
 
@@ -19,7 +19,7 @@ use ordna_base::sync::atomic::{AtomicU64, Ordering, fence};
 use ordna_base::sync::point;
 use ordna_base::{Key, Value, order};
 
-use super::{BUCKETS, FOREVER, Image, Leaf, SLOTS};
+use super::{BUCKETS, FOREVER, Leaf, LeafCopy, SLOTS};
 
 /// The line of the briefs in a leaf of byte strings.
 const BRIEFS: usize = BUCKETS;
@@ -44,7 +44,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         version: u64,
         (lower, most): (Bound<&K>, usize),
         simd: InstructionSet,
-        image: &mut Image<K, V>,
+        image: &mut LeafCopy<K, V>,
     ) -> Option<Ordered> {
         let used = self.used();
         let count = used.count_ones() as usize;
@@ -54,7 +54,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         let end = count.min(begin.saturating_add(most));
         // Every place of a published order is below `SLOTS`.
         let slots = slots[begin..end].iter().map(|slot| usize::from(*slot));
-        let Image { keys, words, deadlines, .. } = image;
+        let LeafCopy { keys, words, deadlines, .. } = image;
         for ((slot, key), word) in slots.clone().zip(keys).zip(words) {
             if K::HEAD_IS_KEY {
                 *key = self.keys(slot / LANES).get(slot % LANES);
@@ -91,17 +91,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         let (Bound::Included(key) | Bound::Excluded(key)) = lower else { return (0, 0) };
         let line = self.line(BRIEFS);
         let briefs = load(&line.0[..BUCKETS]);
-        let brief = brief(key.tail(), line.get(BUCKETS) as usize);
+        let fingerprint = fingerprint(key.tail(), line.get(BUCKETS) as usize);
         let briefs = &briefs[..count];
-        let below = briefs.iter().filter(|other| **other < brief).count();
-        (below, below + briefs.iter().filter(|other| **other == brief).count())
+        let below = briefs.iter().filter(|other| **other < fingerprint).count();
+        (below, below + briefs.iter().filter(|other| **other == fingerprint).count())
     }
 
     /// The positions in order of an image that was read at `version` from the slots `used`. Sorts
     /// the image and publishes the order if none is published.
     pub fn order(
         self,
-        image: &Image<K, V>,
+        image: &LeafCopy<K, V>,
         used: u64,
         version: u64,
         simd: InstructionSet,
@@ -166,7 +166,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Stores the briefs of an image's keys, in this order.
-    fn publish_briefs(self, image: &Image<K, V>, places: &[u8]) {
+    fn publish_briefs(self, image: &LeafCopy<K, V>, places: &[u8]) {
         let key = |place: u8| {
             let record = Self::record(image.words[usize::from(place)]);
             // SAFETY: an image that was validated under the caller's guard.
@@ -179,7 +179,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         let bit = 8 * shared + (byte(first) ^ byte(last)).leading_zeros() as usize;
         let mut briefs = [0; order::MOST];
         for (to, place) in briefs.iter_mut().zip(places) {
-            *to = brief(key(*place), bit);
+            *to = fingerprint(key(*place), bit);
         }
         let line = self.line(BRIEFS);
         write(&line.0[..BUCKETS], &briefs);
@@ -188,7 +188,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 }
 
 /// Eight bits of a byte string from a bit on; behind its end are zeroes.
-fn brief(key: &[u8], bit: usize) -> u8 {
+fn fingerprint(key: &[u8], bit: usize) -> u8 {
     let byte = |at: usize| u16::from(key.get(at).copied().unwrap_or(0));
     let (at, shift) = (bit / 8, bit % 8);
     ((byte(at) << 8 | byte(at + 1)) >> (8 - shift)) as u8

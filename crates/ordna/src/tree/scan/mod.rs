@@ -21,7 +21,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, FOREVER, Image, Leaf, USUAL_KEY, is_inline};
+use super::leaf::{Entry, FOREVER, Leaf, LeafCopy, USUAL_KEY, is_inline};
 use super::search::LeafAddress;
 use super::undo::{Reading, State};
 use super::{RETRIES, Tree};
@@ -37,7 +37,7 @@ const RECORDS_AHEAD: usize = 12;
 
 /// The entries of one leaf, in order, as of a view.
 pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
-    pub(super) image: Image<K, V>,
+    pub(super) image: LeafCopy<K, V>,
     pub(super) order: [u8; ordna_base::order::MOST],
     /// The entries at a snapshot, where they differ from the image.
     pub(super) at_snapshot: Option<Vec<Entry>>,
@@ -55,7 +55,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
     pub(super) fn empty() -> Self {
         let order = [0; ordna_base::order::MOST];
         Self {
-            image: Image::empty(),
+            image: LeafCopy::empty(),
             order,
             at_snapshot: None,
             plain: false,

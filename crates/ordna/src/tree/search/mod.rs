@@ -14,7 +14,7 @@
 //! 3. A *head* is eight bytes of its separator, big-endian, behind the node's prefix, which all
 //!    separators of the node share; a *second* is the eight bytes behind the head. Heads ascend,
 //!    and seconds of equal heads do, perhaps not strictly. Unused ones are `u64::MAX`.
-//! 4. Integers: a *brief* is what the separator is above the node's first one, without its low bits,
+//! 4. Integers: a *fingerprint* is what the separator is above the node's first one, without its low bits,
 //!    in 16 bits. Briefs ascend, perhaps not strictly.
 //!
 //! # Protocol

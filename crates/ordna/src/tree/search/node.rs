@@ -6,7 +6,7 @@
 //! # Layout
 //! A cache line holds lock, length and prefix. Then come two lines of briefs, eight of heads, eight
 //! of second heads, eight of children. A search among integers reads the briefs, 16 bits of each
-//! separator; only a key whose brief equals a separator's reads heads. A search among byte strings
+//! separator; only a key whose fingerprint equals a separator's reads heads. A search among byte strings
 //! reads heads, among equal heads the second heads, and among equal ones the separators.
 
 use std::cmp::Ordering as Order;
@@ -29,7 +29,7 @@ pub const FANOUT: usize = 64;
 const LINES: usize = FANOUT / LANES;
 /// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
 const INLINE: usize = 32;
-/// The brief of an unused place; no separator has it.
+/// The fingerprint of an unused place; no separator has it.
 const UNUSED: u16 = u16::MAX;
 /// Briefs in a word.
 const BRIEFS: usize = 4;
@@ -39,7 +39,7 @@ pub(super) struct Node<K: Key + ?Sized> {
     pub(super) lock: VersionLock,
     /// Children in use.
     len: AtomicUsize,
-    /// Byte strings: bytes that all separators share. Integers: bits that a brief drops.
+    /// Byte strings: bytes that all separators share. Integers: bits that a fingerprint drops.
     prefix: AtomicUsize,
     /// Levels below; 0: the children are places.
     pub(super) height: usize,
@@ -131,7 +131,7 @@ impl<K: Key + ?Sized> Node<K> {
             };
             let shift = self.prefix.load(Ordering::Relaxed) as u32 % u64::BITS;
             match u16::try_from(above >> shift) {
-                Ok(brief) if brief < UNUSED => simd.span(&self.briefs, brief),
+                Ok(fingerprint) if fingerprint < UNUSED => simd.span(&self.briefs, fingerprint),
                 _ => (separators, separators),
             }
         } else {
@@ -233,9 +233,9 @@ impl<K: Key + ?Sized> Node<K> {
         for at in 0..FANOUT / BRIEFS {
             let word = (0..BRIEFS).rev().fold(0, |word, lane| {
                 let at = at * BRIEFS + lane;
-                let brief =
+                let fingerprint =
                     if at < separators { (self.head(at) - first) >> shift } else { UNUSED.into() };
-                word << u16::BITS | brief
+                word << u16::BITS | fingerprint
             });
             self.briefs[at / LANES].set(at % LANES, word);
         }

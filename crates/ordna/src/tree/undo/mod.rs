@@ -1,16 +1,16 @@
 //! Undo records: what live snapshots still need of entries that have changed.
 //!
 //! # Contract
-//! An undo record says: up to the term before `dead`, the key had the state `old` (a value, or
-//! absent). Records of a leaf form a list in order of death, youngest first. [`Log::push`],
-//! [`Log::prune`], [`Log::divide`] and [`Log::merge`] need the leaf's lock. [`Log::lookup`] needs a
+//! An undo record says: up to the epoch before `dead`, the key had the state `old` (a value, or
+//! absent). Records of a leaf form a list in order of death, youngest first. [`UndoLog::push`],
+//! [`UndoLog::prune`], [`UndoLog::divide`] and [`UndoLog::merge`] need the leaf's lock. [`UndoLog::lookup`] needs a
 //! guard and the leaf's version, and a live snapshot; its result is to be validated.
 //!
 //! # Images
 //! A record may be an *image* of a range of keys, see `images`. [`Linked::kind`] tells.
 //!
 //! # Memory
-//! Records stand in chunks that one thread's stripe fills in the order of terms. A chunk is retired
+//! Records stand in chunks that one thread's stripe fills in the order of epochs. A chunk is retired
 //! whole once no snapshot older than its last death lives, without a visit to its leaves: their
 //! links then dangle. A link carries the death of its target, and is followed only while a snapshot
 //! below that death lives or may live, or, by writers, above the *horizon*, the largest death
@@ -22,8 +22,8 @@
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
 //!    that is retired later outlives what the thread does with them.
 //! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
-//!    older record, or 0. [`Log::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
-//!    a term above `settled`, and so needs no older record.
+//!    older record, or 0. [`UndoLog::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
+//!    an epoch above `settled`, and so needs no older record.
 //! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless
 //!    the chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
@@ -81,19 +81,19 @@ pub enum Lookup {
     Torn,
 }
 
-/// The live snapshots, oldest first, and the settled term of the same moment.
-pub struct LiveTerms {
-    /// The terms of the live snapshots.
-    pub terms: Vec<u64>,
-    /// The settled term.
+/// The live snapshots, oldest first, and the settled epoch of the same moment.
+pub struct LiveEpochs {
+    /// The epochs of the live snapshots.
+    pub epochs: Vec<u64>,
+    /// The settled epoch.
     pub settled: u64,
 }
 
-impl LiveTerms {
+impl LiveEpochs {
     /// Whether a snapshot in [from, to) lives.
     fn has_within(&self, from: u64, to: u64) -> bool {
-        let at = self.terms.partition_point(|term| *term < from);
-        self.terms.get(at).is_some_and(|term| *term < to)
+        let at = self.epochs.partition_point(|epoch| *epoch < from);
+        self.epochs.get(at).is_some_and(|epoch| *epoch < to)
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Linked {
 }
 
 /// All undo records of a tree.
-pub struct Log<K: Key + ?Sized, V: Value + ?Sized> {
+pub struct UndoLog<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) stripes: Box<[Stripe<K, V>]>,
     /// Chunks whose deaths are all at most this may be gone.
     horizon: AtomicU64,
@@ -215,7 +215,7 @@ impl Linked {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// An empty log of leaves with so many slots.
     pub fn new(slots: usize) -> Self {
         Self {
@@ -334,7 +334,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
         true
     }
 
-    /// Adds a record to the leaf's list: the key had `state` up to the term before `dead`. With
+    /// Adds a record to the leaf's list: the key had `state` up to the epoch before `dead`. With
     /// byte strings the list owns the record of the state from now on. The youngest snapshot that
     /// does not see the change is `seen_by`. Returns the bytes that this took.
     pub fn push(
@@ -423,7 +423,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     pub fn prune(
         &self,
         leaf: Leaf<K, V>,
-        live: &LiveTerms,
+        live: &LiveEpochs,
         is_present: &dyn Fn(&K) -> bool,
         guard: &Guard<'_>,
     ) -> usize {
@@ -556,7 +556,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
     }
 
     /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives or
-    /// will live, and no writer is in a term up to it. Returns the bytes given back.
+    /// will live, and no writer is in an epoch up to it. Returns the bytes given back.
     pub fn free(&self, horizon: u64, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == 0 {
             return 0;

@@ -1,13 +1,13 @@
 //! Images: undo records of all keys of a range.
 //!
 //! # Contract
-//! Keys that an image lists had these values up to the term before its death, the others of its
-//! range were absent. Only integers have images. [`Log::push_image`] and [`Log::divide_image`] need
-//! the leaf's lock; [`Log::whole_at`] needs what [`Log::at_snapshot`] needs.
+//! Keys that an image lists had these values up to the epoch before its death, the others of its
+//! range were absent. Only integers have images. [`UndoLog::push_image`] and [`UndoLog::divide_image`] need
+//! the leaf's lock; [`UndoLog::whole_at`] needs what [`UndoLog::at_snapshot`] needs.
 //!
 //! # Protocol
-//! Let *t* be a writer's term and *y* the youngest snapshot that does not see it. A leaf that would
-//! get more than [`Log::image_after`] records with a death above *y* gets an image of all its keys
+//! Let *t* be a writer's epoch and *y* the youngest snapshot that does not see it. A leaf that would
+//! get more than [`UndoLog::image_after`] records with a death above *y* gets an image of all its keys
 //! at *y*, with the death *t*, in their place. No snapshot lives, or will live, from *y* + 1 to
 //! *t* - 1, so the image serves every snapshot that those records served. Until *y* ends the
 //! leaf needs no further record.
@@ -25,14 +25,14 @@
 
 use super::chunks::{Undo, stripe_of};
 use super::states::{OldImage, State};
-use super::{IMAGE, Linked, Log, Reading, Scan, WHOLE};
+use super::{IMAGE, Linked, Reading, Scan, UndoLog, WHOLE};
 use crate::tree::leaf::{ADDRESS, FOREVER, Leaf, SLOTS, is_inline};
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{check, fault, notice, point};
 use ordna_base::{Key, Value};
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Log<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// Calls `found` with the image that is the leaf's state at the snapshot, if the oldest record
     /// above the snapshot is one.
     pub fn whole_at(

@@ -3,7 +3,7 @@
 //! # Contract
 //! Nothing here changes once it is written.
 
-use crate::tree::leaf::{Entry, FOREVER, Image};
+use crate::tree::leaf::{Entry, FOREVER, LeafCopy};
 use ordna_base::sync::notice;
 use ordna_base::{Key, Value};
 
@@ -40,7 +40,7 @@ impl OldImage<'_> {
     }
 
     /// Replaces the entries of a leaf's image by these, in the order of keys.
-    pub fn copy_to<K: Key + ?Sized, V: Value + ?Sized>(&self, image: &mut Image<K, V>) {
+    pub fn copy_to<K: Key + ?Sized, V: Value + ?Sized>(&self, image: &mut LeafCopy<K, V>) {
         image.count = self.keys.len();
         image.keys[..image.count].copy_from_slice(self.keys);
         image.words[..image.count].copy_from_slice(self.words);
