@@ -10,6 +10,7 @@ mod explore;
 mod fault;
 #[cfg(debug_assertions)]
 pub mod schedule;
+mod unpoisoned;
 mod version_lock;
 
 #[doc(hidden)]
@@ -23,6 +24,7 @@ pub use counter::{THREAD_STRIPES, stripe_of_this_thread};
 pub use explore::explore;
 #[doc(hidden)]
 pub use fault::is_planted;
+pub use unpoisoned::Lock;
 pub use version_lock::{Obsolete, Version, VersionLock, WriteGuard};
 
 /// The atomics of the platform, or of the model checker.

@@ -1,0 +1,72 @@
+//! Locks without poisoning.
+//!
+//! A panic of a caller's closure leaves every structure here usable: what a lock protects is
+//! changed in steps that are whole. So nobody asks whether a former holder panicked.
+
+use std::sync::PoisonError;
+
+use super::lock;
+
+/// A mutual exclusion lock whose guard is returned whether or not a former holder panicked.
+///
+/// ```
+/// use ordna_base::sync::Lock;
+///
+/// let sum = Lock::new(1);
+/// *sum.lock() += 2;
+/// assert_eq!(sum.into_inner(), 3);
+/// ```
+#[derive(Debug, Default)]
+pub struct Lock<T>(lock::Mutex<T>);
+
+impl<T> Lock<T> {
+    /// Creates an unlocked lock.
+    #[cfg(not(any(loom, shuttle)))]
+    pub const fn new(value: T) -> Self {
+        Self(lock::Mutex::new(value))
+    }
+
+    /// Creates an unlocked lock.
+    #[cfg(any(loom, shuttle))]
+    pub fn new(value: T) -> Self {
+        Self(lock::Mutex::new(value))
+    }
+
+    /// Waits for the lock and takes it.
+    #[inline]
+    pub fn lock(&self) -> lock::MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the lock if it is free.
+    #[cfg(not(loom))]
+    pub fn try_lock(&self) -> Option<lock::MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Returns the value; no lock is needed, as nobody else refers to it.
+    pub fn into_inner(self) -> T {
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lock;
+
+    #[test]
+    fn a_panic_does_not_close_the_lock() {
+        let lock = Lock::new(1);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            *lock.lock() = 2;
+            panic!("while the lock is held");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(*lock.lock(), 2);
+        assert!(lock.try_lock().is_some());
+    }
+}
