@@ -9,7 +9,22 @@ pub struct Replies {
 }
 
 impl Replies {
+    #[inline]
     fn header(&mut self, sign: u8, number: i64) {
+        // Most are lengths below 100.
+        if let Ok(small @ 0..100) = u8::try_from(number) {
+            let (tens, ones) = (b'0' + small / 10, b'0' + small % 10);
+            if small < 10 {
+                self.bytes.extend_from_slice(&[sign, ones, b'\r', b'\n']);
+            } else {
+                self.bytes.extend_from_slice(&[sign, tens, ones, b'\r', b'\n']);
+            }
+            return;
+        }
+        self.long_header(sign, number);
+    }
+
+    fn long_header(&mut self, sign: u8, number: i64) {
         // Sign, minus, twenty digits, end of line: from the back.
         let mut line = [0; 24];
         line[22..].copy_from_slice(b"\r\n");

@@ -613,6 +613,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Calls `f` with an entry's key.
+    #[inline]
     pub fn with_key<R>(entry: &Entry, f: impl FnOnce(&K) -> R) -> R {
         if let Some(key) = K::from_head(&entry.key) {
             return f(key);
