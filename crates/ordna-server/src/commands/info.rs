@@ -151,7 +151,7 @@ fn memory(facts: &Facts<'_>) -> String {
         ("mem_clients_normal", &clients),
         ("mem_clients_limit", &state.settings.clients_memory.get()),
         ("mem_search_cursors", &state.results.bytes()),
-        ("mem_allocator", &"jemalloc"),
+        ("mem_allocator", &"mimalloc"),
     ])
 }
 
