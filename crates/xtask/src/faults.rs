@@ -1,12 +1,12 @@
-//! Planted faults: each fence, validation and recheck is taken out, and a test must notice.
+//! Planted faults: switches off each fence, validation and recheck, and expects a test to notice.
 //!
-//! The names stand in the sources, in `fault!("area.what")` and its kin. The build of `cargo test
-//! --workspace` holds them all, and `ORDNA_FAULT=name` plants one when a test starts: a build for
-//! each would take two cores an hour. Faults of areas in [`MODELLED`] are invisible to tests on
+//! The sources name them in `fault!("area.what")` and its kin. The build of `cargo test
+//! --workspace` contains all of them, and `ORDNA_FAULT=name` plants one when a test starts: a build
+//! per fault would take hours. Faults of the areas in [`MODELLED`] are invisible to tests on
 //! x86-64, whose hardware orders more than the language does; a loom model has to notice them.
 //!
-//! The test that noticed a fault last, which the page names, runs first; the whole suite of the
-//! area runs only if that test passes. So a fault takes about a second.
+//! The test that last noticed a fault runs first, if [`record`] knows it. The suite of the area
+//! runs only if that test passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::page;
-use crate::tools::{Outcome, SHARES, cargo, root, share, target};
+use crate::record;
+use crate::tools::{Outcome, SHARES, cargo, packages, root, share, target};
 
 /// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
 pub const MODELLED: [(&str, &str, &str, &str); 7] = [
@@ -29,9 +29,6 @@ pub const MODELLED: [(&str, &str, &str, &str); 7] = [
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
 ];
 
-/// The crates that have faults.
-const CRATES: [&str; 5] = ["ordna-base", "ordna-papers", "ordna", "ordna-secondary", "ordna-kafka"];
-
 /// Parts of the store, whose tests look for their faults.
 const OF_THE_STORE: [&str; 4] = ["buffer", "search", "tree", "undo"];
 
@@ -42,12 +39,6 @@ const CLEAN_LIMIT: Duration = Duration::from_secs(120);
 /// a fault hangs because of the fault.
 const HANG: Duration = Duration::from_secs(8);
 
-/// What stands in front of the name of a test that did not end.
-const HANG_OF: &str = "a hang of ";
-
-/// Stands for the program of a package's unit tests.
-pub const LIB: &str = "lib";
-
 /// How often a running suite is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -56,7 +47,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const TRIES: u32 = 5;
 
 /// Which way the suite noticed.
-pub enum Verdict {
+enum Verdict {
     Test(String),
     Crash,
     /// A test did not end, if one such is known.
@@ -66,27 +57,35 @@ pub enum Verdict {
 
 impl Verdict {
     /// The test that noticed, if one did.
-    pub fn name(self) -> Option<String> {
+    fn name(self) -> Option<String> {
         match self {
             Self::Test(test) => Some(test),
             Self::Crash => Some("a crash".to_owned()),
             Self::Hang(None) => Some("a hang".to_owned()),
-            Self::Hang(Some(test)) => Some(format!("{HANG_OF}{test}")),
+            Self::Hang(Some(test)) => Some(format!("a hang of {test}")),
             Self::Nothing => None,
+        }
+    }
+
+    /// The name of the test that failed or hung, if it is known.
+    fn test(&self) -> Option<&str> {
+        match self {
+            Self::Test(test) | Self::Hang(Some(test)) => Some(test),
+            Self::Crash | Self::Hang(None) | Self::Nothing => None,
         }
     }
 }
 
 /// Tests of a program that look for a fault: those with the filter in their names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Part {
-    pub program: PathBuf,
-    pub filter: String,
+struct Part {
+    program: PathBuf,
+    filter: String,
 }
 
 /// A built test program.
-pub struct Program {
-    pub path: PathBuf,
+struct Program {
+    path: PathBuf,
     /// The names of its source file, or of its modules if it has any.
     stems: Vec<String>,
 }
@@ -158,18 +157,23 @@ fn plant(names: &[String]) -> Outcome {
     println!("{:<44} {:>8}  caught by", "fault", "seconds");
     let mut missed = Vec::new();
     let known = self::names()?;
-    let last_noticed = page::rows("planted faults")?;
+    let mut noticed = record::read();
+    noticed.retain(|fault, _| known.contains(fault));
     let mut clean = Clean::default();
     for name in names {
         let suite = suite_of(name)?;
-        let (verdict, took) = match last_noticed.get(name).map(|cells| noticer(cells, &suite)) {
-            Some(Some(test)) => clean.judge(&[test], name)?,
-            _ => (Verdict::Nothing, Duration::ZERO),
+        let (verdict, took) = match noticed.get(name).and_then(|test| noticer(test, &suite)) {
+            Some(test) => clean.judge(&[test], name)?,
+            None => (Verdict::Nothing, Duration::ZERO),
         };
         let (mut verdict, mut took, mut runs) = (verdict, took, 0);
         while matches!(verdict, Verdict::Nothing) && runs < TRIES {
             let run = clean.judge(&suite, name)?;
             (verdict, took, runs) = (run.0, took + run.1, runs + 1);
+        }
+        match verdict.test() {
+            Some(test) => drop(noticed.insert(name.clone(), test.to_owned())),
+            None => drop(noticed.remove(name)),
         }
         let mut caught = verdict.name().unwrap_or_else(|| {
             missed.push(name.as_str());
@@ -179,9 +183,8 @@ fn plant(names: &[String]) -> Outcome {
             caught += &format!(" (in run {runs})");
         }
         println!("{name:<44} {:>8.1}  {caught}", took.as_secs_f64());
-        // At once: what stands there stays if a later suite breaks off.
-        let row = BTreeMap::from([(name.clone(), vec![caught])]);
-        page::update("planted faults", row, |name| known.iter().any(|known| known == name))?;
+        // Written after each fault, as a run of all takes long and may be interrupted.
+        record::write(&noticed)?;
     }
     if missed.is_empty() {
         println!("all {} faults are caught", names.len());
@@ -191,11 +194,10 @@ fn plant(names: &[String]) -> Outcome {
     }
 }
 
-/// The test that a row of the page names, as a part of the suite.
-fn noticer(cells: &str, suite: &[Part]) -> Option<Part> {
-    let name = cells.strip_prefix(HANG_OF).unwrap_or(cells).split(' ').next()?;
-    let part = suite.iter().find(|part| name.contains("::") && name.starts_with(&part.filter))?;
-    Some(Part { filter: name.to_owned(), ..part.clone() })
+/// A recorded test as a part of the suite; `None` if the suite has no module of that name.
+fn noticer(test: &str, suite: &[Part]) -> Option<Part> {
+    let part = suite.iter().find(|part| test.contains("::") && test.contains(&part.filter))?;
+    Some(Part { filter: test.to_owned(), ..part.clone() })
 }
 
 /// What suites do without a fault, each found out once.
@@ -205,19 +207,18 @@ struct Clean(BTreeMap<Vec<Part>, Duration>);
 impl Clean {
     /// Whether and how a suite notices a fault, and how long that took.
     fn judge(&mut self, suite: &[Part], fault: &str) -> Result<(Verdict, Duration), String> {
-        let variable = "ORDNA_FAULT";
         let limit = if let Some(limit) = self.0.get(suite) {
             *limit
         } else {
             // Whatever the suite does without a fault says nothing about one.
-            let run = judge(suite, (variable, ""), CLEAN_LIMIT)?;
+            let run = judge(suite, "", CLEAN_LIMIT)?;
             let limit = run.limit();
             if let Some(what) = run.verdict.name() {
                 return Err(format!("without any fault already: {what} of {suite:?}"));
             }
             *self.0.entry(suite.to_vec()).or_insert(limit)
         };
-        let run = judge(suite, (variable, fault), limit)?;
+        let run = judge(suite, fault, limit)?;
         Ok((run.verdict, run.took))
     }
 }
@@ -241,38 +242,36 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     named.filter(|name| name.contains('.') && *name != "area.what")
 }
 
-/// The names of all faults of the library, in order.
+/// The names of all faults of the workspace, in order.
 fn names() -> Result<Vec<String>, String> {
     let mut found = BTreeSet::new();
-    let mut folders = CRATES.map(|name| root().join("crates").join(name).join("src")).to_vec();
-    while let Some(folder) = folders.pop() {
-        let entries =
-            std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        for path in entries.flatten().map(|entry| entry.path()) {
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
-                found.extend(named(&text).map(str::to_owned));
-            }
+    for package in packages()? {
+        for path in rust_files(&package.folder.join("src"))? {
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            found.extend(named(&text).map(str::to_owned));
         }
     }
     Ok(found.into_iter().collect())
 }
 
-/// Builds these test programs of these packages, or of all if none is named.
-fn build(
-    flags: &str,
-    target: &str,
-    packages: &[&str],
-    tests: &[impl AsRef<str>],
-) -> Result<Vec<Program>, String> {
-    build_in(&root(), flags, target, packages, tests)
+/// All Rust files below a folder.
+fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries =
+        std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
-/// The same in another checkout.
-pub fn build_in(
-    top: &Path,
+/// Builds these test programs of these packages, or of all packages if none is named.
+fn build(
     flags: &str,
     target: &str,
     packages: &[&str],
@@ -283,15 +282,11 @@ pub fn build_in(
     }
     let mut command = cargo();
     command
-        .current_dir(top)
         .args(["test", "--no-run", "--message-format=json-render-diagnostics"])
         .args(if target.is_empty() { vec![] } else { vec!["--target-dir", target] })
         .args(if packages.is_empty() { &["--workspace"][..] } else { &[] })
         .args(packages.iter().flat_map(|package| ["-p", package]))
-        .args(tests.iter().flat_map(|test| match test.as_ref() {
-            LIB => vec!["--lib"],
-            test => vec!["--test", test],
-        }))
+        .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
         .args(if flags.contains("loom") { &["--profile=model"][..] } else { &[] })
         .stderr(Stdio::inherit());
     if !flags.is_empty() {
@@ -313,64 +308,49 @@ pub fn build_in(
     Ok(programs)
 }
 
-/// The test programs that look for faults of these names.
+/// The test programs of `cargo test --workspace` that look for faults of these names.
 fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
     let mut tests = Vec::new();
-    for package in CRATES {
-        let package = root().join("crates").join(package);
-        let (folder, manifest) = (package.join("tests"), package.join("Cargo.toml"));
-        let manifest = std::fs::read_to_string(&manifest)
-            .map_err(|error| format!("{}: {error}", manifest.display()))?;
-        let entries =
-            std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-        for path in entries.flatten().map(|entry| entry.path()) {
-            // `cargo test --workspace` does not build programs that need a feature.
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if manifest.contains(&format!("\"tests/{stem}/main.rs\"\nrequired-features")) {
-                continue;
-            }
-            let source = if path.is_dir() { path.join("main.rs") } else { path.clone() };
-            let stems = if source.exists() { stems(&source)? } else { Vec::new() };
-            let is_wanted = |name: &String| stems.iter().any(|stem| is_of(stem, area_of(name)));
-            if names.iter().any(is_wanted) {
-                tests.push(stem);
-            }
+    for test in packages()?.into_iter().flat_map(|package| package.tests) {
+        let stems = stems(&test.source)?;
+        let is_wanted = |name: &String| stems.iter().any(|stem| is_of(stem, area_of(name)));
+        if names.iter().any(is_wanted) {
+            tests.push(test.name);
         }
     }
     Ok(tests)
 }
 
-/// The name of a test program's file; of its modules, if it is a folder's `main.rs`.
+/// The name of a test program's file; the names of all its modules, if it is a folder's `main.rs`.
 fn stems(source: &Path) -> Result<Vec<String>, String> {
     let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let Some(folder) = source.parent().filter(|_| source.ends_with("main.rs")) else {
-        return Ok(stem(source).into_iter().collect());
-    };
-    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    Ok(entries.flatten().filter_map(|entry| stem(&entry.path())).collect())
+    match source.parent().filter(|_| source.ends_with("main.rs")) {
+        Some(folder) => Ok(rust_files(folder)?.iter().filter_map(|path| stem(path)).collect()),
+        None => Ok(stem(source).into_iter().collect()),
+    }
 }
 
 /// What a run of a suite came to.
-pub struct Run {
-    pub verdict: Verdict,
-    pub took: Duration,
+struct Run {
+    verdict: Verdict,
+    took: Duration,
     /// The longest time without a test that ended.
-    pub silence: Duration,
+    silence: Duration,
 }
 
 impl Run {
     /// The silence after which another run of the suite counts as hanging.
-    pub fn limit(&self) -> Duration {
+    fn limit(&self) -> Duration {
         self.silence * 3 + HANG
     }
 }
 
-/// Runs test programs until one test fails, or none ends for as long as `limit`. The variable
-/// picks a fault.
-pub fn judge(suite: &[Part], variable: (&str, &str), limit: Duration) -> Result<Run, String> {
+/// Runs test programs with a planted fault until one test fails, or none ends for as long as
+/// `limit`.
+fn judge(suite: &[Part], fault: &str, limit: Duration) -> Result<Run, String> {
     let mut all = Run { verdict: Verdict::Nothing, took: Duration::ZERO, silence: Duration::ZERO };
     for part in suite {
-        let run = judge_one(part, variable, limit)?;
+        let run = judge_one(part, fault, limit)?;
         all.took += run.took;
         all.silence = all.silence.max(run.silence);
         if !matches!(run.verdict, Verdict::Nothing) {
@@ -380,10 +360,10 @@ pub fn judge(suite: &[Part], variable: (&str, &str), limit: Duration) -> Result<
     Ok(all)
 }
 
-fn judge_one(part: &Part, (variable, value): (&str, &str), limit: Duration) -> Result<Run, String> {
+fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
     let mut child = Command::new(&part.program)
         .arg(&part.filter)
-        .env(variable, value)
+        .env("ORDNA_FAULT", fault)
         .current_dir(root())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -6,9 +6,8 @@ mod fuzz;
 mod kafka;
 mod licences;
 mod models;
-mod mutants;
-mod page;
 mod porcupine;
+mod record;
 mod tools;
 
 use std::process::ExitCode;
@@ -26,9 +25,6 @@ cargo xtask kafka sample      start it, and fill the topic `places` with sample 
 cargo xtask kafka test        run the tests that need a broker, beside one of their own
 cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (20), and check every answer
 cargo xtask kafka-kills N --dev  do so with a program that is built as tests are
-cargo xtask mutants [PART]    make each hand-made mistake (in files whose name contains PART) and show which test notices
-cargo xtask mutants PART/N    make so many of the mistakes of each of these files
-cargo xtask mutants PART:N,M  make the mistakes of these numbers
 cargo xtask loom              run the loom models as they are, and show how many executions each has
 cargo xtask shuttle           race PI's rebuilds with batches, and index nodes with queries, under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
@@ -52,8 +48,6 @@ fn main() -> ExitCode {
         ["kafka-kills"] => kafka::kills("20", "release"),
         ["kafka-kills", number] => kafka::kills(number, "release"),
         ["kafka-kills", number, "--dev"] => kafka::kills(number, "dev"),
-        ["mutants"] => mutants::run(""),
-        ["mutants", part] => mutants::run(part),
         ["loom"] => models::run(),
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),

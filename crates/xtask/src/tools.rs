@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use serde_json::Value;
+
 /// The crates whose tests look for planted faults and run under a sanitizer.
 pub const LIBRARY: [&str; 4] = ["ordna-base", "ordna-papers", "ordna", "ordna-secondary"];
 
@@ -55,17 +57,52 @@ pub fn share() -> Result<(usize, Vec<String>), String> {
     Ok((number % SHARES, changed.lines().map(str::to_owned).collect()))
 }
 
-/// The test programs of a crate, in order.
+/// A package of the workspace.
+pub struct Package {
+    pub name: String,
+    /// The folder of its manifest.
+    pub folder: PathBuf,
+    /// Its test programs that need no cargo feature, ordered by name.
+    pub tests: Vec<Test>,
+}
+
+/// A test program in a package's `tests` folder.
+pub struct Test {
+    pub name: String,
+    /// The file of its root module.
+    pub source: PathBuf,
+}
+
+/// All packages of the workspace, as cargo reports them.
+pub fn packages() -> Result<Vec<Package>, String> {
+    let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output();
+    let output = output.map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    let read = |package: &Value| -> Option<Package> {
+        let manifest = PathBuf::from(package["manifest_path"].as_str()?);
+        let targets = package["targets"].as_array()?.iter();
+        let tests = targets
+            .filter(|target| target["kind"][0] == "test" && target["required-features"].is_null());
+        let mut tests: Vec<Test> = tests
+            .filter_map(|target| {
+                let source = PathBuf::from(target["src_path"].as_str()?);
+                Some(Test { name: target["name"].as_str()?.to_owned(), source })
+            })
+            .collect();
+        tests.sort_by(|one, other| one.name.cmp(&other.name));
+        let folder = manifest.parent()?.to_owned();
+        Some(Package { name: package["name"].as_str()?.to_owned(), folder, tests })
+    };
+    packages.iter().map(|package| read(package).ok_or_else(|| format!("{package}?"))).collect()
+}
+
+/// The names of a package's test programs that need no cargo feature, in order.
 pub fn programs(package: &str) -> Result<Vec<String>, String> {
-    let folder = root().join("crates").join(package).join("tests");
-    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let programs = entries.flatten().map(|entry| entry.path()).filter(|path| {
-        path.join("main.rs").exists() || path.extension().is_some_and(|extension| extension == "rs")
-    });
-    let names = programs.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()));
-    let mut names: Vec<String> = names.collect();
-    names.sort();
-    Ok(names)
+    let package = packages()?.into_iter().find(|found| found.name == package);
+    let package = package.ok_or("cargo metadata lacks a package")?;
+    Ok(package.tests.into_iter().map(|test| test.name).collect())
 }
 
 /// Runs a command whose failure is an error.
