@@ -58,6 +58,7 @@ mod undo;
 
 use std::borrow::Borrow;
 
+use crate::epoch::Epoch;
 use ordna_base::arena::Arena;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
@@ -83,6 +84,7 @@ use undo::{Lookup, Reading, State, UndoLog};
 pub mod models {
     pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
     pub use super::undo::{LiveEpochs, Lookup, Reading, State, UndoLog};
+    pub use crate::epoch::Epoch;
 }
 
 /// Slots of a tree's leaves from which on new records come from slabs: small trees stay small.
@@ -133,16 +135,16 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
 
 /// A writer's turn: an announced epoch, and what was read after the announcement.
 pub struct Turn<'a> {
-    pub epoch: u64,
-    /// The youngest live snapshot; 0 if there is none.
-    pub youngest: u64,
+    pub epoch: Epoch,
+    /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`].
+    pub youngest: Epoch,
     pub guard: &'a Guard<'a>,
 }
 
 impl Turn<'_> {
     /// The youngest snapshot that does not see this turn's writes.
-    fn seen_by(&self) -> u64 {
-        self.youngest.min(self.epoch - 1)
+    fn seen_by(&self) -> Epoch {
+        self.youngest.min(self.epoch.previous())
     }
 }
 
@@ -312,7 +314,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         reading: Reading<'_>,
     ) -> Option<Seek<K, V>> {
         point("tree.seek.begun");
@@ -344,7 +346,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     fn find(
         &self,
         probe: &Probe<'_, K>,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         guard: &Guard<'_>,
     ) -> Option<(u64, u64)> {
         let leaf = Self::leaf_at(self.search.find(probe.key, false, guard));
@@ -358,7 +360,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         mut leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         guard: &Guard<'_>,
     ) -> Option<(u64, u64)> {
         loop {
@@ -376,7 +378,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     pub fn get<R>(
         &self,
         probe: &Probe<'_, K>,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         guard: &Guard<'_>,
         read: impl FnOnce(&V, u64) -> R,
     ) -> Option<R> {
@@ -443,7 +445,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     #[inline]
     fn needs_undo(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, turn: &Turn<'_>) -> bool {
         let youngest = turn.seen_by();
-        if check!("tree.write.pushes", youngest == 0) {
+        if check!("tree.write.pushes", youngest == Epoch::ZERO) {
             return false;
         }
         let largest = leaf.header().dead.load(Ordering::Relaxed);
