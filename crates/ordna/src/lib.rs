@@ -32,6 +32,7 @@
 #![cfg_attr(loom, allow(missing_docs, reason = "models see parts that have no users"))]
 
 pub mod durability;
+mod epoch;
 pub mod store;
 mod tree;
 pub mod typed;

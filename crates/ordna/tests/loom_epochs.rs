@@ -1,12 +1,12 @@
 //! Models of the epochs: announcement of writers, the cut, the gate, snapshots one after the other.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults mvcc_terms` shows that each notices its fault.
+//! `cargo xtask loom` runs them; `cargo xtask faults epochs` shows that each notices its fault.
 #![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use loom::thread;
-use ordna::store::epochs::Epochs;
+use ordna::store::epochs::{Epoch, Epochs};
 use ordna_base::sync::explore;
 
 /// What a write leaves: the epoch it was written in, in two places.
@@ -27,14 +27,14 @@ fn model(body: impl Fn(Arc<Shared>) + Send + Sync + 'static) {
 /// One batch of two writes.
 fn write(shared: &Shared, stripe: usize) {
     let writing = shared.epochs.enter(stripe);
-    shared.a.store(writing.epoch, Relaxed);
-    shared.b.store(writing.epoch, Relaxed);
+    shared.a.store(writing.epoch.get(), Relaxed);
+    shared.b.store(writing.epoch.get(), Relaxed);
 }
 
 /// Which of the two writes the settled snapshot sees.
-fn sees(shared: &Shared, epoch: u64) -> (bool, bool) {
+fn sees(shared: &Shared, epoch: Epoch) -> (bool, bool) {
     shared.epochs.settle(epoch);
-    let seen = |cell: &AtomicU64| (1..=epoch).contains(&cell.load(Relaxed));
+    let seen = |cell: &AtomicU64| (1..=epoch.get()).contains(&cell.load(Relaxed));
     (seen(&shared.a), seen(&shared.b))
 }
 
@@ -54,7 +54,7 @@ fn a_snapshot_sees_a_batch_wholly_or_not_and_for_good() {
 }
 
 #[test]
-fn a_term_that_another_thread_settled_is_settled_here() {
+fn an_epoch_that_another_thread_settled_is_settled_here() {
     model(|shared| {
         let writer = {
             let shared = shared.clone();
@@ -114,15 +114,19 @@ fn snapshots_in_a_row_do_not_outrun_the_writers() {
 }
 
 #[test]
-fn terms_never_run_backwards_among_writes() {
+fn epochs_never_run_backwards_among_writes() {
     model(|shared| {
         let writers = [0, 1].map(|stripe| {
             let shared = shared.clone();
             thread::spawn(move || {
                 let writing = shared.epochs.enter(stripe);
                 let before = shared.a.load(Relaxed);
-                assert!(before <= writing.epoch, "written in {before} before {}", writing.epoch);
-                shared.a.store(writing.epoch, Relaxed);
+                assert!(
+                    before <= writing.epoch.get(),
+                    "written in {before} before {}",
+                    writing.epoch
+                );
+                shared.a.store(writing.epoch.get(), Relaxed);
             })
         });
         let epoch = shared.epochs.snapshot();
@@ -130,19 +134,19 @@ fn terms_never_run_backwards_among_writes() {
             writer.join().unwrap();
         }
         // Who was in the later epoch wrote last.
-        assert!(shared.a.load(Relaxed) > 0 && epoch == 1);
+        assert!(shared.a.load(Relaxed) > 0 && epoch == Epoch::FIRST);
     });
 }
 
 #[test]
-fn a_writer_of_a_later_term_does_not_overlook_the_snapshot() {
+fn a_writer_of_a_later_epoch_does_not_overlook_the_snapshot() {
     model(|shared| {
         let writer = {
             let shared = shared.clone();
             thread::spawn(move || {
                 let writing = shared.epochs.enter(1);
                 // It would unlink a version born in epoch 1 that dies now.
-                (writing.epoch, shared.epochs.youngest() < 1)
+                (writing.epoch, shared.epochs.youngest() < Epoch::FIRST)
             })
         };
         let snapshot = shared.epochs.snapshot();
@@ -152,7 +156,7 @@ fn a_writer_of_a_later_term_does_not_overlook_the_snapshot() {
 }
 
 #[test]
-fn of_two_holders_of_a_term_the_last_releases_it() {
+fn of_two_holders_of_an_epoch_the_last_releases_it() {
     model(|shared| {
         let writing = shared.epochs.enter(0);
         let released = Arc::new(AtomicBool::new(false));
@@ -168,8 +172,8 @@ fn of_two_holders_of_a_term_the_last_releases_it() {
         drop(writing);
         assert_eq!(first, second, "nothing was written between them");
         other.join().unwrap();
-        assert!(shared.epochs.youngest() == 1, "the second one lives");
+        assert!(shared.epochs.youngest() == Epoch::FIRST, "the second one lives");
         shared.epochs.release(second);
-        assert_eq!(shared.epochs.youngest(), 0);
+        assert_eq!(shared.epochs.youngest(), Epoch::ZERO);
     });
 }

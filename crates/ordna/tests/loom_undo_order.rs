@@ -7,7 +7,9 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use ordna::models::{Entry, FOREVER, Leaf, LiveEpochs, Lookup, Probe, Reading, State, UndoLog};
+use ordna::models::{
+    Entry, Epoch, FOREVER, Leaf, LiveEpochs, Lookup, Probe, Reading, State, UndoLog,
+};
 use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
 use ordna_base::sync::explore;
@@ -60,7 +62,8 @@ impl Shared {
     fn store_at(&self, slot: usize, key: &u64, epoch: u64) {
         let Entry { word, deadline, .. } = self.leaf.entry(slot);
         let state = State::Present { word, deadline };
-        self.log.push(self.leaf, &Probe::new(key), state, epoch, epoch - 1);
+        let end = Epoch::new(epoch);
+        self.log.push(self.leaf, &Probe::new(key), state, end, end.previous());
         self.leaf.set_word(slot, 10 * epoch);
     }
 
@@ -73,13 +76,15 @@ impl Shared {
     fn overwrite_and_prune(&self, epoch: u64, live: &[u64]) {
         let lock = self.leaf.header().lock.lock().unwrap();
         self.store(epoch);
-        let live = LiveEpochs { epochs: live.to_vec(), settled: epoch - 1 };
+        let epochs = live.iter().map(|epoch| Epoch::new(*epoch)).collect();
+        let live = LiveEpochs { epochs, settled: Epoch::new(epoch - 1) };
         self.log.prune(self.leaf, &live, &|_| true, &self.collector.pin());
         drop(lock);
     }
 
     /// One try of a read at a snapshot, of the key or by a scan; `None` if it has to be repeated.
     fn read(&self, snapshot: u64, scans: bool) -> Option<u64> {
+        let snapshot = Epoch::new(snapshot);
         let lock = &self.leaf.header().lock;
         let version = lock.try_read().unwrap()?;
         let reading = Reading(Some((lock, version)));

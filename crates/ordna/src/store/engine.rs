@@ -16,6 +16,7 @@ use super::epochs::Epochs;
 use super::expiry::{Deadlines, Timekeeper};
 use super::long_scans::Scans;
 use super::options::Options;
+use crate::epoch::Epoch;
 use crate::tree::{
     FOREVER, GROUP, Gone, LeafAddress, LiveEpochs, Outcome, Probe, Span, Step, Tree, Turn,
 };
@@ -59,11 +60,11 @@ pub enum View {
     /// The latest.
     Latest,
     /// That at the end of a settled epoch, of which the reader holds a snapshot, and at a time.
-    At { epoch: u64, time: u64 },
+    At { epoch: Epoch, time: u64 },
 }
 
 impl View {
-    fn snapshot(self) -> Option<u64> {
+    fn snapshot(self) -> Option<Epoch> {
         match self {
             Self::Latest => None,
             Self::At { epoch, .. } => Some(epoch),

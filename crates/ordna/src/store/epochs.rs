@@ -47,7 +47,9 @@ use std::collections::btree_map::Entry;
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::epoch::AtomicEpoch;
+pub use crate::epoch::Epoch;
+use ordna_base::sync::atomic::{AtomicUsize, Ordering, fence};
 use ordna_base::sync::{Backoff, Mutex, MutexGuard, StripedCounter, check, fault, order, point};
 
 #[derive(Debug, Default)]
@@ -66,14 +68,14 @@ pub struct Live {
 }
 
 /// The live snapshots by epoch.
-pub type Lives = BTreeMap<u64, Live>;
+pub type Lives = BTreeMap<Epoch, Live>;
 
 /// Epochs of one store.
 #[derive(Debug)]
 pub struct Epochs {
-    current: AtomicU64,
-    settled: AtomicU64,
-    youngest: AtomicU64,
+    current: AtomicEpoch,
+    settled: AtomicEpoch,
+    youngest: AtomicEpoch,
     announced: Box<[Stripe]>,
     live: Mutex<Lives>,
     /// Items in the current state. Writers count between their announcement and its end.
@@ -87,7 +89,7 @@ pub struct Epochs {
 pub struct Writing<'a> {
     announced: &'a AtomicUsize,
     /// The epoch to write in.
-    pub epoch: u64,
+    pub epoch: Epoch,
 }
 
 impl Drop for Writing<'_> {
@@ -100,9 +102,9 @@ impl Epochs {
     /// Epoch 1, no snapshots, announcements on `stripes` cache lines.
     pub fn new(stripes: usize) -> Self {
         Self {
-            current: AtomicU64::new(1),
-            settled: AtomicU64::new(0),
-            youngest: AtomicU64::new(0),
+            current: AtomicEpoch::new(Epoch::FIRST),
+            settled: AtomicEpoch::new(Epoch::ZERO),
+            youngest: AtomicEpoch::new(Epoch::ZERO),
             announced: (0..stripes.max(1)).map(|_| Stripe::default()).collect(),
             live: Mutex::new(BTreeMap::new()),
             items: StripedCounter::new(),
@@ -124,14 +126,14 @@ impl Epochs {
             // `youngest`.
             let epoch = self.current.load(Ordering::Acquire);
             point("store.enter.before_announcement");
-            let announced = &stripe.0[parity(epoch)];
+            let announced = &stripe.0[epoch.parity()];
             let writing = Writing { announced, epoch };
             announce(announced);
             point("store.enter.before_second_look");
             let is_current = self.current.load(ORDER_OF_LOOK) == epoch;
             if check!("epochs.enter.second_look", is_current) {
                 if !fault!("epochs.enter.gate") {
-                    self.settle(epoch - 1);
+                    self.settle(epoch.previous());
                 }
                 return writing;
             }
@@ -140,13 +142,14 @@ impl Epochs {
 
     /// Registers a snapshot of all that was written up to now, and opens the next epoch. Returns its
     /// epoch. O(log s) with s live snapshots.
-    pub fn snapshot(&self) -> u64 {
+    pub fn snapshot(&self) -> Epoch {
         let mut live = self.live();
         let current = self.current.load(Ordering::Relaxed);
-        let settled = self.settled.load(Ordering::Relaxed) + 1 == current
-            || (self.is_quiet(current - 1) && self.finish_settling(&mut live, current - 1));
+        let settled = self.settled.load(Ordering::Relaxed).next() == current
+            || (self.is_quiet(current.previous())
+                && self.finish_settling(&mut live, current.previous()));
         let gate_open = check!("epochs.snapshot.shares_the_unsettled", settled);
-        let epoch = if gate_open { current } else { current - 1 };
+        let epoch = if gate_open { current } else { current.previous() };
         live.entry(epoch)
             .or_insert_with(|| Live { since: Instant::now(), holders: 0, len: None })
             .holders += 1;
@@ -154,23 +157,23 @@ impl Epochs {
         // that epoch overlooks us.
         self.youngest.store(epoch, Ordering::Release);
         if gate_open {
-            self.open(current + 1);
+            self.open(current.next());
         }
         epoch
     }
 
-    fn open(&self, epoch: u64) {
+    fn open(&self, epoch: Epoch) {
         debug_assert_eq!(
-            self.current.load(Ordering::Relaxed) + 1,
+            self.current.load(Ordering::Relaxed).next(),
             epoch,
-            "terms follow each other"
+            "epochs follow each other"
         );
         debug_assert!(
             check!(
                 "epochs.snapshot.shares_the_unsettled",
-                self.settled.load(Ordering::Relaxed) + 2 == epoch
+                self.settled.load(Ordering::Relaxed).next().next() == epoch
             ),
-            "a term begins once all but the one before it are settled"
+            "an epoch begins once all but the one before it are settled"
         );
         // Release: pairs with the load in `enter`.
         self.current.store(epoch, Ordering::Release);
@@ -178,7 +181,7 @@ impl Epochs {
 
     /// Waits until no writer of `epoch`, which is over, is left.
     #[inline]
-    pub fn settle(&self, epoch: u64) {
+    pub fn settle(&self, epoch: Epoch) {
         // Acquire: pairs with the release that settled the epoch; its writes are visible.
         if self.settled.load(order!("epochs.settle.acquire", Acquire)) < epoch {
             self.settle_slowly(epoch);
@@ -186,7 +189,7 @@ impl Epochs {
     }
 
     #[cold]
-    fn settle_slowly(&self, epoch: u64) {
+    fn settle_slowly(&self, epoch: Epoch) {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::new();
         while self.settled.load(Ordering::Acquire) < epoch && !self.is_quiet(epoch) {
@@ -199,7 +202,7 @@ impl Epochs {
     }
 
     /// Whether no writer of `epoch`, which the caller knows to be over, is left.
-    fn is_quiet(&self, epoch: u64) -> bool {
+    fn is_quiet(&self, epoch: Epoch) -> bool {
         if !fault!("epochs.settle.fence") {
             // Invariant 1.
             fence(Ordering::SeqCst);
@@ -207,16 +210,16 @@ impl Epochs {
         let stripes = self.announced.iter();
         // Acquire: pairs with the end of each announcement.
         let order = order!("epochs.quiet.acquire", Acquire);
-        let mut counts = stripes.map(|stripe| stripe.0[parity(epoch)].load(order));
+        let mut counts = stripes.map(|stripe| stripe.0[epoch.parity()].load(order));
         check!("epochs.settle.waits", counts.all(|count| count == 0))
     }
 
-    fn finish_settling(&self, live: &mut Lives, epoch: u64) -> bool {
+    fn finish_settling(&self, live: &mut Lives, epoch: Epoch) -> bool {
         debug_assert!(
             epoch < self.current.load(Ordering::Relaxed),
-            "a term ends before it settles"
+            "an epoch ends before it settles"
         );
-        debug_assert!(self.settled.load(Ordering::Relaxed) < epoch, "a term settles once");
+        debug_assert!(self.settled.load(Ordering::Relaxed) < epoch, "an epoch settles once");
         if let Some(live) = live.get_mut(&epoch) {
             // Exact: the writers of the epoch are gone, and those of the next await the store below.
             live.len = Some(self.items.sum());
@@ -227,27 +230,27 @@ impl Epochs {
     }
 
     /// Items in a live snapshot.
-    pub fn len_at(&self, epoch: u64) -> usize {
+    pub fn len_at(&self, epoch: Epoch) -> usize {
         self.settle(epoch);
         self.live().get(&epoch).and_then(|live| live.len).unwrap_or(0)
     }
 
-    /// The youngest live snapshot; 0 if there is none. For a writer behind its gate: it sees all
+    /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`]. For a writer behind its gate: it sees all
     /// snapshots below its epoch.
     #[inline]
-    pub fn youngest(&self) -> u64 {
+    pub fn youngest(&self) -> Epoch {
         self.youngest.load(Ordering::Acquire)
     }
 
     /// The live snapshots, oldest first, and the settled epoch of the same moment.
-    pub fn live_epochs(&self) -> (Vec<u64>, u64) {
+    pub fn live_epochs(&self) -> (Vec<Epoch>, Epoch) {
         let live = self.live();
         (live.keys().copied().collect(), self.settled.load(Ordering::Acquire))
     }
 
     /// The largest epoch *t* such that no snapshot below *t* lives or will live, and no writer is in
     /// an epoch up to *t*.
-    pub fn horizon(&self) -> u64 {
+    pub fn horizon(&self) -> Epoch {
         let live = self.live();
         let settled = self.settled.load(Ordering::Acquire);
         live.first_key_value().map_or(settled, |(oldest, _)| settled.min(*oldest))
@@ -255,22 +258,22 @@ impl Epochs {
 
     /// Ends the current epoch if no snapshot lives, so that what was written in it can be settled.
     /// Returns the epoch that ended last, unless a snapshot lives.
-    pub fn close_if_unseen(&self) -> Option<u64> {
+    pub fn close_if_unseen(&self) -> Option<Epoch> {
         let live = self.live();
         if !live.is_empty() {
             return None;
         }
         let current = self.current.load(Ordering::Relaxed);
-        if self.settled.load(Ordering::Relaxed) + 1 == current {
-            self.open(current + 1);
+        if self.settled.load(Ordering::Relaxed).next() == current {
+            self.open(current.next());
             return Some(current);
         }
         // The epoch before is not settled yet: the current one holds no writes.
-        Some(current - 1)
+        Some(current.previous())
     }
 
     /// Undoes one [`snapshot`](Self::snapshot). Returns whether it was the last of its epoch.
-    pub fn release(&self, epoch: u64) -> bool {
+    pub fn release(&self, epoch: Epoch) -> bool {
         let mut live = self.live();
         let Entry::Occupied(mut entry) = live.entry(epoch) else { return false };
         debug_assert!(entry.get().holders > 0, "a snapshot without holders is gone");
@@ -279,7 +282,7 @@ impl Epochs {
             return false;
         }
         entry.remove();
-        let youngest = live.last_key_value().map_or(0, |(epoch, _)| *epoch);
+        let youngest = live.last_key_value().map_or(Epoch::ZERO, |(epoch, _)| *epoch);
         self.youngest.store(youngest, Ordering::Release);
         true
     }
@@ -304,8 +307,4 @@ fn announce(announced: &AtomicUsize) {
 /// writes.
 fn order_of_leaving() -> Ordering {
     if fault!("epochs.leave.release") { Ordering::Relaxed } else { Ordering::Release }
-}
-
-fn parity(epoch: u64) -> usize {
-    (epoch & 1) as usize
 }

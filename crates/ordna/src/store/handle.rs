@@ -327,7 +327,7 @@ impl Statistics {
         let live = engine.epochs.live();
         let snapshots = live
             .iter()
-            .map(|(epoch, live)| LiveSnapshot { epoch: *epoch, age: live.since.elapsed() });
+            .map(|(epoch, live)| LiveSnapshot { epoch: epoch.get(), age: live.since.elapsed() });
         let snapshots = snapshots.collect();
         drop(live);
         Self {

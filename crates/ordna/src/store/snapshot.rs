@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use super::engine::{Engine, View};
 use super::entry::{Found, Put};
+use crate::epoch::Epoch;
 use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value, key};
 
 struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
-    epoch: u64,
+    epoch: Epoch,
     time: u64,
     metadata: Vec<u8>,
     taken: Instant,
@@ -72,9 +73,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// The last epoch whose writes are in it. Grows from one snapshot to the next, but two with no
-    /// write begun and completed between them may share it; then they hold the same versions.
+    /// write begun and completed between them may share it; then they hold the same versions. A
+    /// plain number, for logs and comparisons: nothing of the store takes it back.
     pub fn epoch(&self) -> u64 {
-        self.0.epoch
+        self.0.epoch.get()
     }
 
     /// The caller's bytes that it carries.

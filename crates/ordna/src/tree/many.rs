@@ -5,6 +5,7 @@
 //!
 //! Source: PI, whose batches descend level by level.
 
+use crate::epoch::Epoch;
 use ordna_base::reclaim::Guard;
 use ordna_base::simd::prefetch;
 use ordna_base::{Key, Value};
@@ -52,7 +53,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     pub fn get_many<'k>(
         &self,
         keys: impl ExactSizeIterator<Item = &'k K>,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         guard: &Guard<'_>,
         mut each: impl FnMut(usize, Option<(&V, u64)>),
     ) where

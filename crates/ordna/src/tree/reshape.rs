@@ -14,6 +14,7 @@
 use std::borrow::Borrow;
 use std::ops::Bound;
 
+use crate::epoch::Epoch;
 use ordna_base::index::{is_above, is_below};
 use ordna_base::key::common_prefix;
 use ordna_base::reclaim::Guard;
@@ -307,7 +308,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let Held { leaf, lock } = self.lock(&Probe::new(from.borrow()), None, turn.guard);
             let within = |key: &K| !is_below(key, lower) && !is_above(key, upper);
             self.remove_entries(leaf, within, turn, &mut each);
-            if check!("tree.range.drops", turn.seen_by() == 0) {
+            if check!("tree.range.drops", turn.seen_by() == Epoch::ZERO) {
                 let mut left = AT_ONCE;
                 while left > 0 && self.drop_next(leaf, upper, turn, &mut each) {
                     left -= 1;

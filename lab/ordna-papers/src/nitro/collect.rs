@@ -37,6 +37,7 @@ use std::thread;
 use super::engine::Engine;
 use super::garbage::{Batch, Taken};
 use super::version::{DeadVersion, Rank};
+use ordna::store::epochs::Epoch;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, handed_on, point};
 use ordna_base::{Key, Value};
@@ -95,7 +96,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     fn examine(&self, taken: &mut Taken<'_, K, V>) {
         let mut batch: Batch<K, V> = taken.batches.drain(..).flatten().collect();
         while !batch.is_empty() {
-            let live: Vec<u64> = self.epochs.live().keys().copied().collect();
+            let live: Vec<u64> = self.epochs.live().keys().map(|epoch| epoch.get()).collect();
             let mut kept: Vec<(u64, DeadVersion<K, V>)> = Vec::new();
             let mut unseen = Vec::new();
             for dead in batch {
@@ -148,7 +149,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             }
             // The keeper's release takes the same lock, and takes the kept versions after it.
             let live = self.epochs.live();
-            if live.contains_key(&epoch) {
+            if live.contains_key(&Epoch::new(epoch)) {
                 self.garbage.keep(epoch, group);
             } else {
                 ended.extend(again(group));

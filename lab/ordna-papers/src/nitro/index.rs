@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Nitro<K, V> {
         let done = {
             let writing = engine.epochs.enter(stripe_of_this_thread());
             let guard = engine.collector.pin();
-            engine.apply(key, writing.epoch, &guard, change)
+            engine.apply(key, writing.epoch.get(), &guard, change)
         };
         engine.help();
         done

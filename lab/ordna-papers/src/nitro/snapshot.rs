@@ -5,6 +5,7 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::engine::{Engine, View};
+use ordna::store::epochs::Epoch;
 use ordna_base::index::{Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value};
@@ -20,14 +21,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<K, V> {
 
 struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     owner: Arc<Owner<K, V>>,
-    epoch: u64,
+    epoch: Epoch,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
     fn drop(&mut self) {
         let engine = &self.owner.0;
         if engine.epochs.release(self.epoch) {
-            engine.examine_again(engine.garbage.release(self.epoch));
+            engine.examine_again(engine.garbage.release(self.epoch.get()));
         }
     }
 }
@@ -60,13 +61,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     fn view(&self) -> View {
-        View::At(self.0.epoch)
+        View::At(self.0.epoch.get())
     }
 
     /// The last epoch whose writes the snapshot holds. Two snapshots with no write begun and
     /// completed between them may share it; then they hold the same versions.
     pub fn epoch(&self) -> u64 {
-        self.0.epoch
+        self.0.epoch.get()
     }
 
     /// Number of items, exact. O(1).

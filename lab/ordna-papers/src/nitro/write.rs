@@ -150,7 +150,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Whether no live snapshot, and none to come, has an epoch of at least `born`; for a writer that
     /// has ended the version in its own epoch. `false` may be overcautious.
     fn is_unseen(&self, born: u64) -> bool {
-        self.epochs.youngest() < born
+        self.epochs.youngest().get() < born
     }
 
     /// Whether the last snapshot that sees a version ended before the version stood in its list.

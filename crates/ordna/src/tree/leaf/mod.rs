@@ -40,6 +40,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use crate::epoch::{AtomicEpoch, Epoch};
 use ordna_base::key::head_at;
 use ordna_base::order;
 use ordna_base::reclaim::Retire;
@@ -77,7 +78,7 @@ pub struct Header {
     /// Address of the youngest undo record; above it a countdown to the next prune.
     pub undo: AtomicU64,
     /// The largest death among the undo records.
-    pub dead: AtomicU64,
+    pub dead: AtomicEpoch,
     high: AtomicU64,
     /// Integers: the anchor; byte strings: the address of its record, or 0 for the first leaf.
     anchor: AtomicU64,
@@ -225,7 +226,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             next: AtomicPtr::default(),
             used: AtomicU64::new(pooled),
             undo: AtomicU64::new(0),
-            dead: AtomicU64::new(0),
+            dead: AtomicEpoch::new(Epoch::ZERO),
             high: AtomicU64::new(u64::MAX),
             anchor: AtomicU64::new(0),
             deadlines: AtomicPtr::default(),

@@ -19,6 +19,7 @@
 use std::borrow::Borrow;
 use std::ops::Bound;
 
+use crate::epoch::Epoch;
 use ordna_base::index::{is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
@@ -60,7 +61,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// n + l) with l leaves within the bounds.
     pub fn count(
         &self,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         (lower, upper): (Bound<&K>, Bound<&K>),
         collector: &Collector,
         shows: impl Fn(u64) -> bool,
@@ -82,7 +83,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// leaves before it.
     pub fn select<R>(
         &self,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         position: usize,
         collector: &Collector,
         shows: impl Fn(u64) -> bool,
@@ -126,7 +127,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// refuses a whole leaf it is called once more with the entries.
     fn step_by_leaves(
         &self,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         (lower, upper): (Bound<&K>, Bound<&K>),
         collector: &Collector,
         mut each: impl FnMut(&Stretch<K, V>, Step<K, V>) -> bool,
@@ -225,7 +226,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         leaf: Leaf<K, V>,
         anchor: u64,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         upper: Bound<&K>,
     ) -> Result<Option<Whole<K, V>>, Obsolete> {
         self.consistent(&leaf, |_| {

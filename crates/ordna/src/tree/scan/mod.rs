@@ -15,6 +15,7 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow, Range};
 
+use crate::epoch::Epoch;
 use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
@@ -166,7 +167,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// O(1) amortized for each entry.
     pub fn visit(
         &self,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         span: &Span<'_, K>,
         collector: &Collector,
         mut section: impl FnMut(),
@@ -351,7 +352,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
-        snapshot: Option<u64>,
+        snapshot: Option<Epoch>,
         part: &Part<'_, K>,
         stretch: &mut Stretch<K, V>,
     ) -> Result<bool, Obsolete> {

@@ -20,6 +20,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::PoisonError;
 
+use crate::epoch::{AtomicEpoch, Epoch};
 use crate::tree::leaf::{Leaf, SLOTS, is_inline};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::prefetch;
@@ -41,7 +42,7 @@ pub struct Undo {
     pub dead: AtomicU64,
     pub next: AtomicU64,
     /// The death of the next record; 0 if there is none.
-    pub next_dead: AtomicU64,
+    pub next_dead: AtomicEpoch,
 }
 
 /// Used under the lock of the chunk's stripe, apart from the stripe's number.
@@ -53,7 +54,7 @@ struct Header {
     /// Records still in a list.
     linked: usize,
     /// The largest death.
-    last: u64,
+    last: Epoch,
     /// Bytes of records that the chunk owns.
     owned: usize,
     /// The next one of the chunks that are retired together.
@@ -129,8 +130,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
             handle_alloc_error(Self::LAYOUT)
         };
         let _ = memory.as_ptr().expose_provenance();
-        let header =
-            Header { stripe, len: 0, linked: 0, last: 0, owned: 0, next: None, gone: false };
+        let header = Header {
+            stripe,
+            len: 0,
+            linked: 0,
+            last: Epoch::ZERO,
+            owned: 0,
+            next: None,
+            gone: false,
+        };
         // SAFETY: new memory, large enough.
         unsafe { memory.cast::<Header>().write(header) };
         Self { memory: memory.cast(), kinds: PhantomData }
@@ -204,7 +212,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
         &self,
         number: usize,
         record: Undo,
-        dead: u64,
+        dead: Epoch,
         owned: usize,
         words: [&[u64]; 2],
     ) -> (NonNull<Undo>, bool) {
@@ -254,7 +262,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
 
     /// Takes out the chunks without a record that may be needed: their deaths are all at most
     /// `horizon`, or no list leads to one of their records. Returns what they held.
-    pub fn take_gone(&self, horizon: u64, gone: &mut Gone<K, V>) -> Held {
+    pub fn take_gone(&self, horizon: Epoch, gone: &mut Gone<K, V>) -> Held {
         let mut held = Held::default();
         let mut guard = self.lock();
         let stripe = &mut *guard;

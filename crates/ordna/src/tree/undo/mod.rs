@@ -43,6 +43,7 @@ pub mod states;
 use std::ptr::{self, NonNull};
 
 use super::leaf::{ADDRESS, Entry, FOREVER, Leaf, Probe, is_inline};
+use crate::epoch::{AtomicEpoch, Epoch};
 use crate::tree::undo::chunks::{CHUNK, Gone, Stripe, Undo, stripe_of};
 use crate::tree::undo::states::OldImage;
 pub use crate::tree::undo::states::State;
@@ -84,14 +85,14 @@ pub enum Lookup {
 /// The live snapshots, oldest first, and the settled epoch of the same moment.
 pub struct LiveEpochs {
     /// The epochs of the live snapshots.
-    pub epochs: Vec<u64>,
+    pub epochs: Vec<Epoch>,
     /// The settled epoch.
-    pub settled: u64,
+    pub settled: Epoch,
 }
 
 impl LiveEpochs {
     /// Whether a snapshot in [from, to) lives.
-    fn has_within(&self, from: u64, to: u64) -> bool {
+    fn has_within(&self, from: Epoch, to: Epoch) -> bool {
         let at = self.epochs.partition_point(|epoch| *epoch < from);
         self.epochs.get(at).is_some_and(|epoch| *epoch < to)
     }
@@ -123,7 +124,7 @@ pub(super) struct Linked {
 pub struct UndoLog<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) stripes: Box<[Stripe<K, V>]>,
     /// Chunks whose deaths are all at most this may be gone.
-    horizon: AtomicU64,
+    horizon: AtomicEpoch,
     /// Chunks in stripes.
     chunks: AtomicUsize,
     /// Bytes of chunks that splits began; the next push takes them of the memory limit.
@@ -174,8 +175,8 @@ impl Linked {
         Some(OldImage { lower, upper, keys, words })
     }
 
-    pub fn dead(self) -> u64 {
-        self.get().dead.load(Ordering::Acquire) >> 1
+    pub fn dead(self) -> Epoch {
+        Epoch::new(self.get().dead.load(Ordering::Acquire) >> 1)
     }
 
     pub fn state(self) -> State {
@@ -221,7 +222,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         Self {
             prune_after: PRUNE_AFTER.min(slots as u64),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
-            horizon: AtomicU64::new(0),
+            horizon: AtomicEpoch::new(Epoch::ZERO),
             chunks: AtomicUsize::new(0),
             unpaid: AtomicUsize::new(0),
             image_after: IMAGE_AFTER.min(slots / 2),
@@ -236,7 +237,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         begins + self.unpaid.load(Ordering::Relaxed)
     }
 
-    pub fn horizon(&self) -> u64 {
+    pub fn horizon(&self) -> Epoch {
         self.horizon.load(Ordering::Acquire)
     }
 
@@ -253,7 +254,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Whether the key has a record with a death above `youngest`: then no snapshot needs another.
-    pub fn covers(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, youngest: u64) -> bool {
+    pub fn covers(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, youngest: Epoch) -> bool {
         let mut rest = Scan::of(leaf);
         while let Some(record) = rest.next_above(youngest) {
             if record.is_of::<K, V>(probe) == Some(true) {
@@ -270,7 +271,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         &self,
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
-        snapshot: u64,
+        snapshot: Epoch,
         reading: Reading<'_>,
     ) -> Lookup {
         if leaf.header().dead.load(Ordering::Acquire) <= snapshot {
@@ -283,7 +284,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         &self,
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
-        snapshot: u64,
+        snapshot: Epoch,
         reading: Reading<'_>,
     ) -> Lookup {
         let (mut rest, mut found) = (Scan::of(leaf), Lookup::Slot);
@@ -309,7 +310,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     pub fn append_above(
         &self,
         leaf: Leaf<K, V>,
-        snapshot: u64,
+        snapshot: Epoch,
         reading: Reading<'_>,
         slots: &[u64],
         states: &mut Vec<(Entry, State)>,
@@ -342,8 +343,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
         state: State,
-        dead: u64,
-        seen_by: u64,
+        dead: Epoch,
+        seen_by: Epoch,
     ) -> usize {
         let unpaid = match self.unpaid.load(Ordering::Relaxed) {
             0 => 0,
@@ -367,15 +368,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             (header.undo.load(Ordering::Relaxed), header.dead.load(Ordering::Relaxed));
         if next_dead <= self.horizon() {
             // No thread follows links from here on: the list begins anew.
-            (head, next_dead) = (0, 0);
+            (head, next_dead) = (0, Epoch::ZERO);
         }
         let record = Undo {
             key: AtomicU64::new(if K::HEAD_IS_KEY { probe.head } else { probe.hash }),
             old: AtomicU64::new(old),
             deadline: AtomicU64::new(deadline),
-            dead: AtomicU64::new(dead << 1 | present),
+            dead: AtomicU64::new(dead.get() << 1 | present),
             next: AtomicU64::new(head & ADDRESS),
-            next_dead: AtomicU64::new(next_dead),
+            next_dead: AtomicEpoch::new(next_dead),
         };
         let owned = Self::owned_bytes(old);
         let (at, taken) = self.store(record, dead, owned, [&[], &[]]);
@@ -387,7 +388,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     pub(super) fn store(
         &self,
         record: Undo,
-        dead: u64,
+        dead: Epoch,
         owned: usize,
         words: [&[u64]; 2],
     ) -> (NonNull<Undo>, usize) {
@@ -400,7 +401,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Puts a record in front of the leaf's list, whose first link was `head`.
-    pub(super) fn link(&self, leaf: Leaf<K, V>, head: u64, record: Linked, dead: u64) {
+    pub(super) fn link(&self, leaf: Leaf<K, V>, head: u64, record: Linked, dead: Epoch) {
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
@@ -439,7 +440,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         // The death of the youngest image of these keys below a position; 0 if there is none.
         let older_image = |at: usize, keys| {
             let mut older = images[images.partition_point(|image| *image <= at)..].iter();
-            older.find(|image| covers(image, keys)).map_or(0, |image| all[*image].dead())
+            older.find(|image| covers(image, keys)).map_or(Epoch::ZERO, |image| all[*image].dead())
         };
         let has_younger_image = |at: usize, keys| {
             let mut younger = images[..images.partition_point(|image| *image < at)].iter().rev();
@@ -451,19 +452,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         for at in images.iter().copied() {
             let dead = all[at].dead();
             let keys = all[at].image().map_or((0, 0), |image| (image.lower, image.upper));
-            keeps[at] = dead > live.settled + 1 || live.has_within(older_image(at, keys), dead);
+            keeps[at] = dead > live.settled.next() || live.has_within(older_image(at, keys), dead);
         }
         for group in by_key.chunk_by(|one, other| key(one) == key(other)) {
             let mut above: Vec<Linked> = Vec::new();
             for (nth, at) in group.iter().enumerate() {
                 let record = all[*at];
                 let older = |other: &&usize| Self::same_key(all[**other], record);
-                let before = group[nth + 1..].iter().find(older).map_or(0, |at| all[*at].dead());
+                let before =
+                    group[nth + 1..].iter().find(older).map_or(Epoch::ZERO, |at| all[*at].dead());
                 let keys = (key(at), key(at));
                 let before = before.max(older_image(*at, keys));
                 let dead = record.dead();
-                let from = if fault!("undo_order.prune.keeper") { before + 1 } else { before };
-                let needed = dead > live.settled + 1 || live.has_within(from, dead);
+                let from = if fault!("undo_order.prune.keeper") { before.next() } else { before };
+                let needed = dead > live.settled.next() || live.has_within(from, dead);
                 // "Absent" below an absent state that stays says nothing new.
                 let redundant = record.state() == State::Absent
                     && !has_younger_image(*at, keys)
@@ -543,7 +545,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// Whether the leaf's list is in order of death and all its keys satisfy `belongs`. At rest.
     pub fn is_sound(&self, leaf: Leaf<K, V>, belongs: impl Fn(&K) -> bool) -> bool {
         let all = self.collect(leaf);
-        let first = all.first().map_or(0, |first| first.dead());
+        let first = all.first().map_or(Epoch::ZERO, |first| first.dead());
         let largest = leaf.header().dead.load(Ordering::Relaxed);
         all.is_sorted_by(|one, other| one.dead() >= other.dead())
             && (largest <= self.horizon() || largest == first)
@@ -557,14 +559,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
 
     /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives or
     /// will live, and no writer is in an epoch up to it. Returns the bytes given back.
-    pub fn free(&self, horizon: u64, guard: &Guard<'_>) -> usize {
-        if self.is_empty() || horizon == 0 {
+    pub fn free(&self, horizon: Epoch, guard: &Guard<'_>) -> usize {
+        if self.is_empty() || horizon == Epoch::ZERO {
             return 0;
         }
         // Before the first chunk goes: a writer that reads the horizon later follows no link to it.
         let late = fault!("undo.free.horizon_first");
         if !late {
-            self.horizon.fetch_max(horizon, Ordering::AcqRel);
+            self.horizon.raise(horizon, Ordering::AcqRel);
         }
         point("undo.free.before_chunks");
         let (mut freed, mut gone) = (0, Gone::new());
@@ -583,7 +585,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         freed = freed.saturating_sub(unpaid);
         point("undo.free.chunks_gone");
         if late {
-            self.horizon.fetch_max(horizon, Ordering::AcqRel);
+            self.horizon.raise(horizon, Ordering::AcqRel);
         }
         freed
     }
@@ -630,13 +632,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         );
         for (at, record) in records.iter().enumerate() {
             let next = records.get(at + 1);
-            let (address, dead) = next.map_or((0, 0), |next| (next.address(), next.dead()));
+            let (address, dead) =
+                next.map_or((0, Epoch::ZERO), |next| (next.address(), next.dead()));
             record.get().next.store(address, Ordering::Release);
             record.get().next_dead.store(dead, Ordering::Release);
         }
         let countdown = (records.len() as u64).clamp(self.prune_after, u64::from(u16::MAX));
         let first = records.first().map_or(0, |first| first.address());
-        let dead = records.first().map_or(0, |first| first.dead());
+        let dead = records.first().map_or(Epoch::ZERO, |first| first.dead());
         leaf.header().undo.store(first | countdown << COUNTDOWN, Ordering::Release);
         leaf.header().dead.store(dead, Ordering::Release);
     }
@@ -669,13 +672,13 @@ fn order_of_death() -> Ordering {
 /// A scan along a list: a link is followed only if its target's death is above a bound.
 pub(super) struct Scan {
     pub next: u64,
-    pub dead: u64,
+    pub dead: Epoch,
 }
 
 impl Scan {
     /// At the end of a list.
     pub fn end() -> Self {
-        Self { next: 0, dead: 0 }
+        Self { next: 0, dead: Epoch::ZERO }
     }
 
     pub fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
@@ -691,7 +694,7 @@ impl Scan {
     }
 
     #[inline]
-    pub fn next_above(&mut self, bound: u64) -> Option<Linked> {
+    pub fn next_above(&mut self, bound: Epoch) -> Option<Linked> {
         if self.dead <= bound {
             return None;
         }

@@ -26,6 +26,7 @@
 use super::chunks::{Undo, stripe_of};
 use super::states::{OldImage, State};
 use super::{IMAGE, Linked, Reading, Scan, UndoLog, WHOLE};
+use crate::epoch::{AtomicEpoch, Epoch};
 use crate::tree::leaf::{ADDRESS, FOREVER, Leaf, SLOTS, is_inline};
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +39,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     pub fn whole_at(
         &self,
         leaf: Leaf<K, V>,
-        snapshot: u64,
+        snapshot: Epoch,
         reading: Reading<'_>,
         found: impl FnOnce(OldImage<'_>),
     ) -> bool {
@@ -59,7 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Asks for what a scan at the snapshot reads of the leaf.
-    pub fn prefetch(&self, leaf: Leaf<K, V>, snapshot: u64) {
+    pub fn prefetch(&self, leaf: Leaf<K, V>, snapshot: Epoch) {
         let rest = Scan::of(leaf);
         let Some(first) = Linked::at(rest.next).filter(|_| rest.dead > snapshot) else {
             return leaf.prefetch_whole();
@@ -76,7 +77,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
 
     /// Puts an image of the leaf at `seen_by` in the place of its records above that, if they are
     /// many. Returns the bytes that this took.
-    pub(super) fn push_image(&self, leaf: Leaf<K, V>, dead: u64, seen_by: u64) -> Option<usize> {
+    pub(super) fn push_image(
+        &self,
+        leaf: Leaf<K, V>,
+        dead: Epoch,
+        seen_by: Epoch,
+    ) -> Option<usize> {
         let has_deadlines = notice!("undo.image.deadlines", leaf.has_deadlines());
         if leaf.header().dead.load(Ordering::Relaxed) <= seen_by || has_deadlines {
             return None;
@@ -134,14 +140,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Stores an image in front of a list. Returns it, and the bytes that this took.
-    fn store_image(&self, image: &OldImage<'_>, dead: u64, after: &Scan) -> (Linked, usize) {
+    fn store_image(&self, image: &OldImage<'_>, dead: Epoch, after: &Scan) -> (Linked, usize) {
         let record = Undo {
             key: AtomicU64::new(image.lower),
             old: AtomicU64::new(image.upper),
             deadline: AtomicU64::new(image.keys.len() as u64),
-            dead: AtomicU64::new(dead << 1 | 1),
+            dead: AtomicU64::new(dead.get() << 1 | 1),
             next: AtomicU64::new(after.next & ADDRESS),
-            next_dead: AtomicU64::new(after.dead),
+            next_dead: AtomicEpoch::new(after.dead),
         };
         let (at, taken) = self.store(record, dead, 0, [image.keys, image.words]);
         (Linked { at, kind: IMAGE }, taken)

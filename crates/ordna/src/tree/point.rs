@@ -1,0 +1,530 @@
+//! Reads and writes of single keys, and what other operations of a tree share with them.
+//!
+//! # Contract
+//! That of [the tree](super). A write is decided, prepared and done under the lock of one leaf.
+
+use std::borrow::Borrow;
+
+use crate::epoch::Epoch;
+use ordna_base::arena::Arena;
+use ordna_base::reclaim::Guard;
+use ordna_base::record::Record;
+use ordna_base::simd::InstructionSet;
+use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use ordna_base::sync::{Obsolete, WriteGuard, check, fault, notice, point};
+use ordna_base::{Change, Error, Key, Value};
+
+use super::leaf::{Entry, FOREVER, Header, Leaf, Probe, SLOTS, is_inline};
+use super::search::{LeafAddress, Search};
+use super::undo::{LiveEpochs, Lookup, Reading, State, UndoLog};
+use super::{LARGE, Outcome, RETRIES, Sizes, Step, Tree, Turn};
+
+/// A locked leaf.
+pub(super) struct Held<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    pub leaf: Leaf<K, V>,
+    pub lock: WriteGuard<'a>,
+}
+
+/// The result of a search in one leaf.
+enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
+    Found { word: u64, deadline: u64 },
+    Absent,
+    Right(Leaf<K, V>),
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
+    /// An arena for a new tree; `None` if its records are to stay in their places, or it has none.
+    pub fn arena(records_stay: bool) -> Option<Arena> {
+        let stay = notice!("tree.arena.records_stay", records_stay);
+        (!is_inline::<K, V>() && !stay).then(Arena::new)
+    }
+
+    /// An empty tree. If there is an arena, small records lie there, and move.
+    pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
+        let pool = Leaf::<K, V>::pool();
+        let first = Leaf::new(None, &pool);
+        Self {
+            search: Search::new(first.place(), sizes.fanout),
+            log: UndoLog::new(sizes.slots),
+            first,
+            pool,
+            arena,
+            slots: sizes.slots.clamp(2, SLOTS),
+            simd: InstructionSet::widest(),
+            leaves: AtomicUsize::new(1),
+            sparse: AtomicBool::new(false),
+            compacting: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_large(&self) -> bool {
+        self.leaves.load(Ordering::Relaxed) * self.slots >= LARGE
+    }
+
+    /// Where new records go.
+    #[inline]
+    pub(super) fn arena_if_large(&self) -> Option<&Arena> {
+        self.arena.as_ref().filter(|_| self.is_large())
+    }
+
+    /// The undo records: their memory, and its end.
+    pub fn log(&self) -> &UndoLog<K, V> {
+        &self.log
+    }
+
+    /// Bytes of an entry against the memory limit: its record, its share of a leaf, its deadline.
+    pub fn cost(key: &K, value: &V, expires: bool) -> usize {
+        if is_inline::<K, V>() {
+            return Leaf::<K, V>::SHARE + if expires { size_of::<u64>() } else { 0 };
+        }
+        Self::cost_of_len(key, value.tail().len(), if expires { 0 } else { FOREVER })
+    }
+
+    /// The cost of an entry whose value takes so many bytes of its record, or beside it.
+    pub(super) fn cost_of_len(key: &K, value: usize, deadline: u64) -> usize {
+        let record = Record::<K, V>::size_with_tails(key.tail().len() + value);
+        Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
+    }
+
+    /// The cost of an entry that stands in a leaf.
+    pub(super) fn cost_of(word: u64, deadline: u64) -> usize {
+        let record = if is_inline::<K, V>() {
+            0
+        } else {
+            #[expect(unsafe_code, reason = "the record of a locked entry")]
+            // SAFETY: the entry's record; its leaf is locked.
+            Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
+        };
+        Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
+    }
+
+    #[inline]
+    pub(super) fn leaf_at(place: usize) -> Leaf<K, V> {
+        #[expect(unsafe_code, reason = "places are leaves")]
+        // SAFETY: the search layer leads to leaves that its callers' guards keep.
+        unsafe { Leaf::at(place) }.expect("places are not null")
+    }
+
+    /// The header, for as long as the guard keeps the leaf.
+    #[inline]
+    pub(super) fn header<'g>(leaf: &Leaf<K, V>, _: &'g Guard<'_>) -> &'g Header {
+        let header: *const Header = leaf.header();
+        #[expect(unsafe_code, reason = "a longer borrow")]
+        // SAFETY: the guard outlives the borrow and keeps the leaf's memory.
+        unsafe {
+            &*header
+        }
+    }
+
+    /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another
+    /// try.
+    ///
+    /// # Errors
+    /// The leaf is unlinked.
+    #[inline]
+    pub(super) fn consistent<R>(
+        &self,
+        leaf: &Leaf<K, V>,
+        mut read: impl FnMut(Reading<'_>) -> Option<R>,
+    ) -> Result<R, Obsolete> {
+        let lock = &leaf.header().lock;
+        for _ in 0..RETRIES {
+            let version = lock.read()?;
+            let done = read(Reading(Some((lock, version))));
+            point("tree.read.before_validate");
+            let valid = check!("tree.read.validate", lock.validate(version));
+            if let (true, Some(done)) = (valid, done) {
+                return Ok(done);
+            }
+        }
+        loop {
+            let held = lock.lock()?;
+            let done = read(Reading(None));
+            held.unlock_unchanged();
+            if let Some(done) = done {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Looks for the key in one leaf, at a snapshot or in the latest state. `None` if it was torn.
+    #[inline]
+    fn seek(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        snapshot: Option<Epoch>,
+        reading: Reading<'_>,
+    ) -> Option<Seek<K, V>> {
+        point("tree.seek.begun");
+        let found = leaf.find(probe, self.simd);
+        point("tree.seek.found");
+        let mut found = found.map(|slot| {
+            let word = leaf.word(slot);
+            point("tree.seek.word_read");
+            (word, leaf.deadline(slot))
+        });
+        point("tree.seek.slot_read");
+        if let Some(snapshot) = snapshot {
+            match self.log.at_snapshot(leaf, probe, snapshot, reading) {
+                Lookup::Slot => {}
+                Lookup::Old(State::Present { word, deadline }) => found = Some((word, deadline)),
+                Lookup::Old(State::Absent) => return Some(Seek::Absent),
+                Lookup::Torn => return None,
+            }
+        }
+        Some(match found {
+            Some((word, deadline)) => Seek::Found { word, deadline },
+            None if leaf.covers(probe) => Seek::Absent,
+            None => leaf.next().map_or(Seek::Absent, Seek::Right),
+        })
+    }
+
+    /// Word and deadline of the key, at a snapshot or in the latest state.
+    #[inline]
+    fn find(
+        &self,
+        probe: &Probe<'_, K>,
+        snapshot: Option<Epoch>,
+        guard: &Guard<'_>,
+    ) -> Option<(u64, u64)> {
+        let leaf = Self::leaf_at(self.search.find(probe.key, false, guard));
+        leaf.prefetch(probe);
+        self.find_from(leaf, probe, snapshot, guard)
+    }
+
+    /// [`Tree::find`] from a leaf that the search layer told of.
+    #[inline]
+    pub(super) fn find_from(
+        &self,
+        mut leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        snapshot: Option<Epoch>,
+        guard: &Guard<'_>,
+    ) -> Option<(u64, u64)> {
+        loop {
+            match self.consistent(&leaf, |reading| self.seek(leaf, probe, snapshot, reading)) {
+                Ok(Seek::Found { word, deadline }) => return Some((word, deadline)),
+                Ok(Seek::Absent) => return None,
+                Ok(Seek::Right(next)) => leaf = next,
+                Err(Obsolete) => leaf = Self::leaf_at(self.search.find(probe.key, false, guard)),
+            }
+        }
+    }
+
+    /// Calls `read` with value and deadline of the key. O(log n).
+    #[inline]
+    pub fn get<R>(
+        &self,
+        probe: &Probe<'_, K>,
+        snapshot: Option<Epoch>,
+        guard: &Guard<'_>,
+        read: impl FnOnce(&V, u64) -> R,
+    ) -> Option<R> {
+        let (word, deadline) = self.find(probe, snapshot, guard)?;
+        Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
+    }
+
+    /// The leaf that covers the key, locked. The search begins at `from`, which the search layer
+    /// told of under the same guard, if it is given.
+    #[inline]
+    pub(super) fn lock<'g>(
+        &self,
+        probe: &Probe<'_, K>,
+        mut from: Option<LeafAddress>,
+        guard: &'g Guard<'_>,
+    ) -> Held<'g, K, V> {
+        let look = |place| {
+            let leaf = Self::leaf_at(place);
+            // The version waits for the header; the buckets come meanwhile.
+            leaf.prefetch(probe);
+            leaf.prefetch_next_bucket(probe);
+            leaf.header().lock.try_read().ok().flatten()
+        };
+        'search: loop {
+            let (place, covered) = match from.take() {
+                Some(place) => (place, None),
+                None if K::HEAD_IS_KEY => (self.search.find(probe.key, false, guard), None),
+                // The fence of byte strings is a record of the next leaf: two more misses.
+                None => self.search.find_fenced(probe.key, look, guard),
+            };
+            let mut leaf = Self::leaf_at(place);
+            leaf.prefetch(probe);
+            leaf.prefetch_next_bucket(probe);
+            point("tree.lock.searched");
+            if let Some(version) = covered {
+                let lock = &Self::header(&leaf, guard).lock;
+                let unchanged = if fault!("tree.lock.upgrades") {
+                    lock.lock().ok()
+                } else {
+                    lock.try_upgrade(version)
+                };
+                if let Some(lock) = unchanged {
+                    debug_assert!(leaf.covers(probe), "a leaf keeps its fence with its version");
+                    return Held { leaf, lock };
+                }
+            }
+            loop {
+                let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
+                debug_assert!(
+                    leaf.with_anchor(|anchor| anchor.is_none_or(|anchor| anchor <= probe.key)),
+                    "a search ends at or before the key's leaf, and walks go to the right"
+                );
+                if leaf.covers(probe) {
+                    return Held { leaf, lock };
+                }
+                let next = leaf.next();
+                lock.unlock_unchanged();
+                leaf = next.expect("the last leaf covers every key above its anchor");
+            }
+        }
+    }
+
+    /// Whether a live snapshot still needs the key's present state.
+    #[inline]
+    pub(super) fn needs_undo(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        turn: &Turn<'_>,
+    ) -> bool {
+        let youngest = turn.seen_by();
+        if check!("tree.write.pushes", youngest == Epoch::ZERO) {
+            return false;
+        }
+        let largest = leaf.header().dead.load(Ordering::Relaxed);
+        largest <= youngest || !self.log.covers(leaf, probe, youngest)
+    }
+
+    /// Shows value and deadline of the key to `decide` and does what it says, as one step.
+    /// `prepare` runs before the change and may refuse it. `live` tells the live snapshots, for
+    /// prunes; `None` forbids them. Both closures run under the leaf's lock, perhaps several times.
+    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. Writes the
+    /// result to `outcome`: a copy of a returned result waits for its stores. O(log n).
+    ///
+    /// # Errors
+    /// Those of `prepare`, and a value that is too long. Nothing is changed.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
+    pub fn apply<T: Borrow<V>>(
+        &self,
+        probe: &Probe<'_, K>,
+        mut from: Option<LeafAddress>,
+        turn: &Turn<'_>,
+        mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
+        mut prepare: impl FnMut(Step) -> Result<(), Error>,
+        live: impl Fn() -> Option<LiveEpochs>,
+        outcome: &mut Outcome,
+    ) -> Result<(), Error> {
+        loop {
+            let Held { leaf, lock } = self.lock(probe, from.take(), turn.guard);
+            let slot = leaf.find(probe, self.simd);
+            let old = slot.map(|slot| leaf.entry(slot));
+            let change = match &old {
+                None => decide(None),
+                Some(old) => {
+                    Leaf::<K, V>::with_value(old.word, |value| decide(Some((value, old.deadline))))
+                }
+            };
+            let (put, slot) = match (change, slot) {
+                (Change::Keep, _) | (Change::Remove, None) => {
+                    lock.unlock_unchanged();
+                    let deadline = old.map(|old| old.deadline);
+                    *outcome = Outcome { before: deadline, after: deadline, ..Outcome::default() };
+                    return Ok(());
+                }
+                (Change::Put(_), None) if leaf.count() >= self.slots => {
+                    self.make_room(Held { leaf, lock }, probe, turn.guard);
+                    continue;
+                }
+                (Change::Put(put), slot) => (Some(put), slot),
+                (Change::Remove, slot) => (None, slot),
+            };
+            let shrinks = old.map_or(0, |old| Self::cost_of(old.word, old.deadline));
+            let undo = self.needs_undo(leaf, probe, turn);
+            if let Some((value, deadline)) = &put {
+                let value = value.borrow();
+                let grows = Self::cost(probe.key, value, *deadline != FOREVER);
+                let kept = if is_inline::<K, V>() { 0 } else { shrinks };
+                let undo = if undo { self.log.next_push() + kept } else { 0 };
+                let step = Step { grows, shrinks, undo, deadline: *deadline, room: false };
+                if let Err(refused) = value.check().and_then(|()| prepare(step)) {
+                    lock.unlock_unchanged();
+                    return Err(refused);
+                }
+            }
+            *outcome = Outcome {
+                before: old.map(|old| old.deadline),
+                after: put.as_ref().map(|(_, deadline)| *deadline),
+                changed: true,
+                shrinks,
+                ..Outcome::default()
+            };
+            let in_place = self.write(leaf, probe, slot, put, undo, turn, outcome);
+            self.prune_and_unlock(leaf, lock, in_place, &live, turn.guard, outcome);
+            let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
+            if sparse {
+                self.merge_around(leaf, turn.guard);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Prunes the undo records of a leaf that was written to, if that is due, and unlocks it.
+    #[inline]
+    pub(super) fn prune_and_unlock(
+        &self,
+        leaf: Leaf<K, V>,
+        lock: WriteGuard<'_>,
+        in_place: bool,
+        live: impl Fn() -> Option<LiveEpochs>,
+        guard: &Guard<'_>,
+        outcome: &mut Outcome,
+    ) {
+        if self.log.is_prune_due(leaf)
+            && let Some(live) = live()
+        {
+            let present = |key: &K| leaf.find(&Probe::new(key), self.simd).is_some();
+            outcome.undo.1 = self.log.prune(leaf, &live, &present, guard);
+            drop(lock);
+        } else if in_place {
+            lock.unlock_unchanged();
+        } else {
+            drop(lock);
+        }
+    }
+
+    /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers
+    /// need no new version.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
+    #[inline]
+    fn write<T: Borrow<V>>(
+        &self,
+        leaf: Leaf<K, V>,
+        probe: &Probe<'_, K>,
+        slot: Option<usize>,
+        put: Option<(T, u64)>,
+        undo: bool,
+        turn: &Turn<'_>,
+        outcome: &mut Outcome,
+    ) -> bool {
+        let old = slot.map(|slot| leaf.entry(slot));
+        let pushes_late = fault!("tree.write.slot_first");
+        let push = |outcome: &mut Outcome| {
+            point("tree.write.before_push");
+            let state = old.map_or(State::Absent, |old| State::Present {
+                word: old.word,
+                deadline: old.deadline,
+            });
+            outcome.undo.0 += self.log.push(leaf, probe, state, turn.epoch, turn.seen_by());
+            point("tree.write.pushed");
+        };
+        let Some((value, deadline)) = put else {
+            let Some((slot, old)) = slot.zip(old) else { return true };
+            if undo {
+                push(outcome);
+            }
+            leaf.clear(slot);
+            if !undo {
+                Self::retire(old.word, turn.guard);
+            }
+            // Readers of the emptied slot need the new version.
+            return fault!("tree.remove.new_version");
+        };
+        let value = value.borrow();
+        // A word in a record is overwritten in place unless the record goes to the undo list.
+        if let (Some(old), false) = (old, undo)
+            && !is_inline::<K, V>()
+            && V::IN_PLACE
+            && old.deadline == deadline
+        {
+            #[expect(unsafe_code, reason = "the record of a locked entry")]
+            // SAFETY: the leaf's lock is held.
+            let done =
+                Leaf::<K, V>::record(old.word).is_some_and(|at| unsafe { at.overwrite(value) });
+            debug_assert!(done, "words are overwritten");
+            return true;
+        }
+        if undo && !pushes_late {
+            push(outcome);
+        }
+        let word = match value.to_word() {
+            Some(word) if K::HEAD_IS_KEY => word,
+            _ => Leaf::word_of(probe, Record::new_in(self.arena_if_large(), probe.key, value)),
+        };
+        outcome.word = word;
+        match slot.zip(old) {
+            None => {
+                let entry = Entry { key: probe.head, word, deadline };
+                let done = leaf.put(probe, entry);
+                debug_assert!(done, "the leaf has room");
+            }
+            Some((slot, old)) => {
+                let timed = leaf.has_deadlines() || deadline != FOREVER;
+                leaf.set_word(slot, word);
+                leaf.set_deadline(slot, deadline);
+                if !undo {
+                    Self::retire(old.word, turn.guard);
+                }
+                if undo && pushes_late {
+                    push(outcome);
+                }
+                return !timed;
+            }
+        }
+        false
+    }
+
+    /// The record of an entry; `None` if its key and value stand in the slot.
+    pub fn record(word: u64) -> Option<Record<K, V>> {
+        if is_inline::<K, V>() { None } else { Leaf::<K, V>::record(word) }
+    }
+
+    /// The words of all entries, leaf by leaf in the order of keys. To be called while no thread
+    /// writes.
+    pub fn words(&self) -> Vec<Vec<u64>> {
+        let leaves = std::iter::successors(Some(self.first), |leaf| leaf.next());
+        let words = leaves.map(|leaf| {
+            let image = leaf.image();
+            image.words[..image.count].to_vec()
+        });
+        words.collect()
+    }
+
+    /// Retires the record behind a word that no snapshot needs.
+    pub(super) fn retire(word: u64, guard: &Guard<'_>) {
+        if is_inline::<K, V>() {
+            return;
+        }
+        if let Some(record) = Leaf::<K, V>::record(word) {
+            #[expect(unsafe_code, reason = "the record left its slot")]
+            // SAFETY: unlinked under the leaf's lock, by this thread only.
+            unsafe {
+                record.retire(guard)
+            };
+        }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
+    fn drop(&mut self) {
+        // From now on slabs go as they become empty.
+        self.arena = None;
+        let mut next = Some(self.first);
+        while let Some(leaf) = next {
+            next = leaf.next();
+            if !is_inline::<K, V>() {
+                let image = leaf.image();
+                for word in &image.words[..image.count] {
+                    #[expect(unsafe_code, reason = "the tree is gone")]
+                    // SAFETY: nobody else uses the tree.
+                    let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });
+                }
+            }
+            #[expect(unsafe_code, reason = "the tree is gone")]
+            // SAFETY: as above.
+            unsafe {
+                leaf.free()
+            };
+        }
+    }
+}
