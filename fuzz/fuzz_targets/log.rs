@@ -4,7 +4,7 @@
 //! `cargo +nightly fuzz run log`
 #![no_main]
 
-#[path = "../../crates/ordna/tests/backup/disk.rs"]
+#[path = "../../crates/ordna/tests/durability/disk.rs"]
 #[allow(dead_code)]
 mod disk;
 

@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::Error;
+use crate::encoding::Encoding;
 use crate::sequence::{FlatBytes, Sequence};
 
 pub use crate::error::MAX_KEY_LEN as MAX_LEN;
@@ -15,6 +16,7 @@ pub use crate::error::MAX_KEY_LEN as MAX_LEN;
 /// A kind of key: `u64` or `[u8]`. Sealed.
 pub trait Key:
     sealed::Sealed
+    + Encoding
     + Ord
     + Hash
     + Debug

@@ -7,6 +7,7 @@
 //! | `locked` | [`Locked`]: the contract over a locked B-tree, with which every index is compared |
 //! | [`arena`] | memory for records in large pages |
 //! | [`checksum`] | CRCs of the file formats |
+//! | [`encoding`] | keys and values as bytes in files |
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`order`](mod@order) | the order of a leaf's keys |
 //! | [`record`] | key and value in one allocation |
@@ -20,6 +21,7 @@ pub mod arena;
 mod bounds;
 pub mod buffer;
 pub mod checksum;
+pub mod encoding;
 pub mod entries;
 mod error;
 pub mod index;

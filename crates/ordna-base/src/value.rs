@@ -5,6 +5,7 @@ use std::fmt::Debug;
 
 use crate::Error;
 use crate::buffer::Buffer;
+use crate::encoding::Encoding;
 use crate::sequence::{FlatBytes, Sequence};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +14,7 @@ pub use crate::error::MAX_VALUE_LEN as MAX_LEN;
 /// A kind of value: `u64` or `[u8]`. Sealed.
 pub trait Value:
     sealed::Sealed
+    + Encoding
     + Eq
     + Debug
     + Send

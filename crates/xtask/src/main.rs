@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 fn kills(number: &str) -> Outcome {
     must(
         cargo()
-            .args(["test", "--release", "-p", "ordna", "--test", "backup", "kill", "--"])
+            .args(["test", "--release", "-p", "ordna", "--test", "durability", "kill", "--"])
             .arg("--nocapture")
             .env("ORDNA_KILLS", number),
     )

@@ -59,7 +59,6 @@ pub use backup::manifest::{FileEntry, Manifest};
 pub use backup::write::{BackupOptions, Mode, Summary};
 pub use error::BackupError;
 pub use files::blocks::Compression;
-pub use files::codec::{Stored, StoredKey, StoredValue};
 pub use files::storage::{Disk, OutFile, Storage};
 pub use open::{Durability, OpenOptions, Recovery};
 pub use progress::Progress;

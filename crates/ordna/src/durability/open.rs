@@ -28,7 +28,7 @@ use super::backup::restore::read_store;
 use super::backup::write::{BackupOptions, Cut, Mode, Summary, Writing, unix_ms};
 use super::error::BackupError;
 use super::files::blocks::{BlockWriter, Compression, FileHeader, FileKind};
-use super::files::codec::{Record, StoredKey, StoredValue};
+use super::files::codec::Record;
 use super::files::directory::{Listing, backup_path, lock as lock_directory, segment_path};
 use super::files::storage::{Disk, Storage};
 use super::progress::Progress;
@@ -38,6 +38,7 @@ use super::wal::queue::{Queue, Successors, SyncPolicy};
 use super::wal::replay::{LogRead, Reading};
 use crate::store::journal::{Entries, Journal, Run, Scope};
 use crate::{Error, Options, Snapshot, Store};
+use ordna_base::{Key, Value};
 
 /// How a store is opened in a directory.
 #[derive(Debug, Clone)]
@@ -198,7 +199,7 @@ struct Status {
 }
 
 /// The parts of an opened store besides its memory.
-struct Opened<K: StoredKey + ?Sized> {
+struct Opened<K: Key + ?Sized> {
     // Before the lock: the log is closed first.
     log: Wal<K>,
     dir: PathBuf,
@@ -210,7 +211,7 @@ struct Opened<K: StoredKey + ?Sized> {
     _lock: Box<dyn Send + Sync>,
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Opened<K> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Journal<K, V> for Opened<K> {
     fn write(
         &self,
         scope: Scope<'_, K>,
@@ -275,12 +276,12 @@ impl Successors for Segments {
     }
 }
 
-impl<K: StoredKey + ?Sized> Opened<K> {
+impl<K: Key + ?Sized> Opened<K> {
     fn status(&self) -> MutexGuard<'_, Status> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn backup<V: StoredValue + ?Sized>(
+    fn backup<V: Value + ?Sized>(
         &self,
         store: &Store<K, V>,
         options: &BackupOptions,
@@ -314,7 +315,7 @@ impl<K: StoredKey + ?Sized> Opened<K> {
     }
 
     /// A backup of everything before the segment `next`.
-    fn backup_before<V: StoredValue + ?Sized>(
+    fn backup_before<V: Value + ?Sized>(
         &self,
         mut next: MutexGuard<'_, u64>,
         store: &Store<K, V>,
@@ -420,7 +421,7 @@ fn log_bytes(storage: &dyn Storage, segments: &BTreeMap<u64, PathBuf>) -> u64 {
     segments.values().filter_map(|path| storage.open(path).ok()).map(|(_, len)| len).sum()
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Store<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Opens the store of a directory, which is created if it is not there: reads the newest backup
     /// and the log behind it, and has all writes logged from now on. O(n).
     ///

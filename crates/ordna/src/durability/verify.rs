@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use super::backup::manifest::{FILE, Manifest};
 use super::backup::restore::each_entry;
 use super::error::BackupError;
-use super::files::codec::{Stored, StoredKey, StoredValue};
 use super::files::directory::Listing;
 use super::files::storage::Storage;
 use super::progress::Progress;
 use super::wal::replay::{LogRead, Reading};
+use ordna_base::encoding::Encoding;
+use ordna_base::{Key, Value};
 
 /// The contents of a verified backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,8 +99,8 @@ fn verify_backup(
     progress: &Progress,
 ) -> Result<BackupReport, BackupError> {
     let manifest = Manifest::read(storage, dir)?;
-    let words = manifest.keys == u64::NAME;
-    let word_values = manifest.values == u64::NAME;
+    let words = manifest.keys == u64::KIND_NAME;
+    let word_values = manifest.values == u64::KIND_NAME;
     match (words, word_values) {
         (true, true) => read::<u64, u64>(storage, dir, progress),
         (true, false) => read::<u64, [u8]>(storage, dir, progress),
@@ -108,7 +109,7 @@ fn verify_backup(
     }
 }
 
-fn read<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+fn read<K: Key + ?Sized, V: Value + ?Sized>(
     storage: &dyn Storage,
     dir: &Path,
     progress: &Progress,
@@ -131,7 +132,7 @@ fn read<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
 }
 
 /// A key for people.
-fn show<K: StoredKey + ?Sized>(key: &K) -> String {
+fn show<K: Key + ?Sized>(key: &K) -> String {
     if K::HEAD_IS_KEY {
         return format!("{key:?}");
     }

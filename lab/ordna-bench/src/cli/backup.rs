@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use ordna::durability::{
-    BackupError, BackupOptions, Compression, Disk, Mode, OpenOptions, OutFile, Storage,
-    StoredValue, SyncPolicy,
+    BackupError, BackupOptions, Compression, Disk, Mode, OpenOptions, OutFile, Storage, SyncPolicy,
 };
 use ordna::{OrderedIndex, Store};
 
@@ -46,8 +45,8 @@ pub struct Backup {
 
 /// A key set whose entries are computed from their number.
 trait Entries: 'static {
-    type Key: ordna::durability::StoredKey + ?Sized;
-    type Value: StoredValue + ?Sized;
+    type Key: ordna::Key + ?Sized;
+    type Value: ordna::Value + ?Sized;
     fn put(store: &Store<Self::Key, Self::Value>, number: u64, round: u64) -> Result<(), String>;
     fn has(store: &Store<Self::Key, Self::Value>, number: u64, round: u64) -> bool;
 }

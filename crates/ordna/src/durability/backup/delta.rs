@@ -36,7 +36,7 @@ use super::manifest::FileEntry;
 use crate::Key;
 use crate::durability::error::BackupError;
 use crate::durability::files::blocks::{BlockKind, BlockWriter, Frame};
-use crate::durability::files::codec::{Stored, StoredKey};
+use ordna_base::encoding::Encoding;
 
 /// Bytes of records per block of a delta file.
 const BLOCK: usize = 256 << 10;
@@ -71,7 +71,7 @@ struct File {
 }
 
 /// The delta of one backup.
-pub(crate) struct Delta<K: StoredKey + ?Sized> {
+pub(crate) struct Delta<K: Key + ?Sized> {
     state: AtomicU8,
     /// Lower bounds of all ranges but the first, ascending.
     bounds: Vec<K::Owned>,
@@ -82,7 +82,7 @@ pub(crate) struct Delta<K: StoredKey + ?Sized> {
     deaths: AtomicU64,
 }
 
-impl<K: StoredKey + ?Sized> std::fmt::Debug for Delta<K> {
+impl<K: Key + ?Sized> std::fmt::Debug for Delta<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Delta").field("ranges", &self.ranges.len()).finish_non_exhaustive()
     }
@@ -92,7 +92,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<K: StoredKey + ?Sized> Delta<K> {
+impl<K: Key + ?Sized> Delta<K> {
     /// A delta of ranges that begin at the bounds, and one before them. The file's header is
     /// written.
     pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
@@ -184,7 +184,7 @@ impl<K: StoredKey + ?Sized> Delta<K> {
 }
 
 /// Ends a file of a backup, makes it durable, and describes it.
-pub(crate) fn close<K: Stored + ?Sized>(
+pub(crate) fn close<K: Encoding + ?Sized>(
     writer: &mut BlockWriter,
     from: Option<&K>,
 ) -> Result<FileEntry, BackupError> {

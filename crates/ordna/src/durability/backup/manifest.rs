@@ -14,8 +14,8 @@ use ordna_base::sync::{fault, notice};
 
 use crate::durability::error::BackupError;
 use crate::durability::files::blocks::VERSION;
-use crate::durability::files::codec::Stored;
 use crate::durability::files::storage::{Storage, write_all};
+use ordna_base::encoding::Encoding;
 
 /// Name of the manifest in a backup's directory.
 pub const FILE: &str = "MANIFEST";
@@ -120,17 +120,17 @@ impl Manifest {
     }
 
     /// Refuses a backup of other kinds of keys or values.
-    pub fn check_kinds<K: Stored + ?Sized, V: Stored + ?Sized>(
+    pub fn check_kinds<K: Encoding + ?Sized, V: Encoding + ?Sized>(
         &self,
         dir: &Path,
     ) -> Result<(), BackupError> {
-        if self.keys == K::NAME && self.values == V::NAME {
+        if self.keys == K::KIND_NAME && self.values == V::KIND_NAME {
             return Ok(());
         }
         Err(BackupError::OtherKind {
             path: dir.join(FILE),
             found: format!("{} by {}", self.values, self.keys),
-            expected: format!("{} by {}", V::NAME, K::NAME),
+            expected: format!("{} by {}", V::KIND_NAME, K::KIND_NAME),
         })
     }
 
@@ -143,7 +143,7 @@ impl Manifest {
 
 impl FileEntry {
     /// The lower bound of a shard's keys.
-    pub fn lower_bound<K: Stored + ?Sized>(
+    pub fn lower_bound<K: Encoding + ?Sized>(
         &self,
         dir: &Path,
     ) -> Result<Option<K::Owned>, BackupError> {
@@ -151,8 +151,8 @@ impl FileEntry {
         let damaged =
             || BackupError::damaged(&dir.join(FILE), 0, format!("{hex:?} is no encoded key"));
         let bytes = from_hex(hex).ok_or_else(damaged)?;
-        let span = K::span(&bytes, &mut 0).ok_or_else(damaged)?;
-        let view = K::content(&bytes, span);
+        let span = K::range_at(&bytes, &mut 0).ok_or_else(damaged)?;
+        let view = K::decode(&bytes, span);
         let key: &K = std::borrow::Borrow::borrow(&view);
         Ok(Some(key.to_owned()))
     }
@@ -177,8 +177,8 @@ fn from_hex(hex: &str) -> Option<Vec<u8>> {
 }
 
 /// The stored form of a key, in hex.
-pub fn key_to_hex<K: Stored + ?Sized>(key: &K) -> String {
+pub fn key_to_hex<K: Encoding + ?Sized>(key: &K) -> String {
     let mut bytes = Vec::new();
-    key.encode(&mut bytes);
+    key.encode_to(&mut bytes);
     to_hex(&bytes)
 }

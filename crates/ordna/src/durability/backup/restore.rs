@@ -17,10 +17,12 @@ use ordna_base::sync::{fault, notice};
 use super::manifest::{FileEntry, Manifest};
 use crate::durability::error::BackupError;
 use crate::durability::files::blocks::{Block, BlockKind, BlockReader, FileKind};
-use crate::durability::files::codec::{Record, Span, Stored, StoredKey, StoredValue};
+use crate::durability::files::codec::Record;
 use crate::durability::files::storage::Storage;
 use crate::durability::progress::Progress;
 use crate::{Error, Options, Put, Store};
+use ordna_base::encoding::{ByteRange, Encoding};
+use ordna_base::{Key, Value};
 
 /// Reads the blocks of one of a backup's files, and compares the whole with the manifest.
 struct FileReader {
@@ -30,7 +32,7 @@ struct FileReader {
 }
 
 impl FileReader {
-    fn open<K: Stored + ?Sized, V: Stored + ?Sized>(
+    fn open<K: Encoding + ?Sized, V: Encoding + ?Sized>(
         storage: &dyn Storage,
         dir: &Path,
         kind: FileKind,
@@ -79,7 +81,7 @@ impl FileReader {
 }
 
 /// The next record of a block, or the error that names the place.
-fn decode<K: Stored + ?Sized, V: Stored + ?Sized>(
+fn decode<K: Encoding + ?Sized, V: Encoding + ?Sized>(
     path: &Path,
     offset: u64,
     payload: &[u8],
@@ -97,9 +99,9 @@ struct State {
     head: u64,
     dead: u64,
     block: usize,
-    key: Span,
+    key: ByteRange,
     /// The value and its deadline; `None`: absent.
-    old: Option<(Span, Option<u64>)>,
+    old: Option<(ByteRange, Option<u64>)>,
 }
 
 /// The states of all deltas at the cut, in the order of their keys.
@@ -110,8 +112,8 @@ struct States {
 }
 
 impl States {
-    fn key<K: Stored + ?Sized>(&self, state: &State) -> K::Ref<'_> {
-        K::content(block_of(&self.blocks, state), state.key.clone())
+    fn key<K: Encoding + ?Sized>(&self, state: &State) -> K::Ref<'_> {
+        K::decode(block_of(&self.blocks, state), state.key.clone())
     }
 }
 
@@ -120,7 +122,7 @@ fn block_of<'a>(blocks: &'a [Vec<u8>], state: &State) -> &'a [u8] {
 }
 
 /// Reads all delta files. The state of smallest death wins.
-fn read_deltas<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+fn read_deltas<K: Key + ?Sized, V: Value + ?Sized>(
     storage: &dyn Storage,
     dir: &Path,
     manifest: &Manifest,
@@ -138,7 +140,7 @@ fn read_deltas<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
                 let Record::Was { key, dead, old } = record else {
                     return Err(BackupError::damaged(&path, block.offset, "no record of a delta"));
                 };
-                let view = K::content(payload, key.clone());
+                let view = K::decode(payload, key.clone());
                 let head = Borrow::<K>::borrow(&view).head();
                 all.push(State { head, dead, block: blocks.len(), key, old });
             }
@@ -149,7 +151,7 @@ fn read_deltas<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
     }
     let by_key = |one: &State, other: &State| {
         one.head.cmp(&other.head).then_with(|| {
-            let views = [one, other].map(|it| K::content(block_of(&blocks, it), it.key.clone()));
+            let views = [one, other].map(|it| K::decode(block_of(&blocks, it), it.key.clone()));
             let [one, other] = views.each_ref().map(Borrow::<K>::borrow);
             one.cmp(other)
         })
@@ -193,12 +195,12 @@ struct Shard<'a, K: ?Sized, V: ?Sized> {
 }
 
 /// A key or a value as a run takes it: a piece of a block of the shard, or of one of a delta.
-enum Item<'a, T: Stored + ?Sized> {
-    Piece(T::Piece),
+enum Item<'a, T: Encoding + ?Sized> {
+    Piece(T::Shared),
     Lent(T::Ref<'a>),
 }
 
-impl<T: Stored + ?Sized> Borrow<T> for Item<'_, T> {
+impl<T: Encoding + ?Sized> Borrow<T> for Item<'_, T> {
     #[inline]
     fn borrow(&self) -> &T {
         match self {
@@ -209,7 +211,7 @@ impl<T: Stored + ?Sized> Borrow<T> for Item<'_, T> {
 }
 
 /// The entries of a shard in order, merged with the deltas' states.
-struct Merged<'a, K: StoredKey + ?Sized, V: StoredValue + ?Sized> {
+struct Merged<'a, K: Key + ?Sized, V: Value + ?Sized> {
     shard: Shard<'a, K, V>,
     path: PathBuf,
     reader: Option<FileReader>,
@@ -218,13 +220,13 @@ struct Merged<'a, K: StoredKey + ?Sized, V: StoredValue + ?Sized> {
     left: u64,
     at: usize,
     /// The next entry of the file, if it is decoded already.
-    ahead: Option<(Span, Span, Option<u64>)>,
+    ahead: Option<(ByteRange, ByteRange, Option<u64>)>,
 }
 
 impl<'a, K, V> IntoIterator for Shard<'a, K, V>
 where
-    K: StoredKey + ?Sized,
-    V: StoredValue + ?Sized,
+    K: Key + ?Sized,
+    V: Value + ?Sized,
 {
     type Item = (Item<'a, K>, Put<Item<'a, V>>);
     type IntoIter = Merged<'a, K, V>;
@@ -255,7 +257,7 @@ where
     }
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Merged<'_, K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Merged<'_, K, V> {
     /// Ends the iteration; the restore reports the error.
     fn fail(&mut self, error: BackupError) {
         self.reader = None;
@@ -295,8 +297,8 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Merged<'_, K, V> {
 
 impl<'a, K, V> Iterator for Merged<'a, K, V>
 where
-    K: StoredKey + ?Sized,
-    V: StoredValue + ?Sized,
+    K: Key + ?Sized,
+    V: Value + ?Sized,
 {
     type Item = (Item<'a, K>, Put<Item<'a, V>>);
 
@@ -314,7 +316,7 @@ where
             if let Some(state) = state {
                 let order = self.ahead.as_ref().map(|(ahead, ..)| {
                     let views =
-                        (shared.states.key::<K>(state), K::content(&self.block, ahead.clone()));
+                        (shared.states.key::<K>(state), K::decode(&self.block, ahead.clone()));
                     let (key, ahead): (&K, &K) = (views.0.borrow(), views.1.borrow());
                     key.cmp(ahead)
                 });
@@ -325,14 +327,17 @@ where
                     }
                     self.shard.states.start += 1;
                     let Some((value, expires_at)) = state.old.clone() else { continue };
-                    let value = V::content(block_of(&shared.states.blocks, state), value);
+                    let value = V::decode(block_of(&shared.states.blocks, state), value);
                     let put = Put { value: Item::Lent(value), expires_at };
                     return Some((Item::Lent(shared.states.key::<K>(state)), put));
                 }
             }
             let (key, value, expires_at) = self.ahead.take()?;
-            let value = Item::Piece(V::piece(&self.block, value));
-            return Some((Item::Piece(K::piece(&self.block, key)), Put { value, expires_at }));
+            let value = Item::Piece(V::decode_shared(&self.block, value));
+            return Some((
+                Item::Piece(K::decode_shared(&self.block, key)),
+                Put { value, expires_at },
+            ));
         }
     }
 }
@@ -345,8 +350,8 @@ fn with_shards<K, V, R>(
     read: impl FnOnce(Vec<Shard<'_, K, V>>) -> R,
 ) -> Result<(R, Manifest), BackupError>
 where
-    K: StoredKey + ?Sized,
-    V: StoredValue + ?Sized,
+    K: Key + ?Sized,
+    V: Value + ?Sized,
 {
     let manifest = Manifest::read(storage, dir)?;
     manifest.check_kinds::<K, V>(dir)?;
@@ -391,8 +396,8 @@ pub(crate) fn read_store<K, V>(
     progress: &Progress,
 ) -> Result<(Store<K, V>, Manifest), BackupError>
 where
-    K: StoredKey + ?Sized,
-    V: StoredValue + ?Sized,
+    K: Key + ?Sized,
+    V: Value + ?Sized,
 {
     let (built, manifest) =
         with_shards(storage, dir, progress, |shards| Store::from_sorted_entries(options, shards))?;
@@ -412,8 +417,8 @@ pub(crate) fn each_entry<K, V>(
     mut each: impl FnMut(&K) -> bool,
 ) -> Result<Manifest, BackupError>
 where
-    K: StoredKey + ?Sized,
-    V: StoredValue + ?Sized,
+    K: Key + ?Sized,
+    V: Value + ?Sized,
 {
     let (bad, manifest) = with_shards::<K, V, _>(storage, dir, progress, |shards| {
         shards.into_iter().position(|shard| {

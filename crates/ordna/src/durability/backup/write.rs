@@ -23,10 +23,11 @@ use crate::durability::error::BackupError;
 use crate::durability::files::blocks::{
     BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION,
 };
-use crate::durability::files::codec::{StoredKey, StoredValue, encode_put};
+use crate::durability::files::codec::encode_put;
 use crate::durability::files::storage::{Disk, Storage, parent};
 use crate::durability::progress::Progress;
 use crate::store::journal::Entries;
+use ordna_base::{Key, Value};
 
 /// Bytes of records per block: writes are this large, and a reader holds this much per shard.
 const BLOCK: usize = 512 << 10;
@@ -190,7 +191,7 @@ pub(crate) fn unfinished(target: &Path) -> PathBuf {
 }
 
 /// A backup on its way.
-pub(crate) struct Writing<'a, K: StoredKey + ?Sized> {
+pub(crate) struct Writing<'a, K: Key + ?Sized> {
     pub options: &'a BackupOptions,
     target: PathBuf,
     dir: PathBuf,
@@ -199,7 +200,7 @@ pub(crate) struct Writing<'a, K: StoredKey + ?Sized> {
     began: Instant,
 }
 
-impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
+impl<'a, K: Key + ?Sized> Writing<'a, K> {
     /// Makes the directory beside the target. `bounds` divides the keys into ranges.
     pub fn begin(
         target: &Path,
@@ -230,7 +231,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
     }
 
     /// Creates a file of the backup.
-    pub fn file<V: StoredValue + ?Sized>(
+    pub fn file<V: Value + ?Sized>(
         &self,
         kind: FileKind,
         number: usize,
@@ -245,7 +246,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
     }
 
     /// Writes the shards of all ranges, by several workers at once.
-    pub fn shards<V: StoredValue + ?Sized>(
+    pub fn shards<V: Value + ?Sized>(
         &self,
         entries: &dyn Entries<K, V>,
         delta: Option<&Delta<K>>,
@@ -300,7 +301,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
         Ok(done.into_iter().map(|(_, entry)| entry).collect())
     }
 
-    fn shard<V: StoredValue + ?Sized>(
+    fn shard<V: Value + ?Sized>(
         &self,
         range: usize,
         entries: &dyn Entries<K, V>,
@@ -356,7 +357,7 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
     }
 
     /// Writes the manifest and renames the directory into place.
-    pub fn finish<V: StoredValue + ?Sized>(
+    pub fn finish<V: Value + ?Sized>(
         self,
         cut: &Cut,
         shards: Vec<FileEntry>,
@@ -369,8 +370,8 @@ impl<'a, K: StoredKey + ?Sized> Writing<'a, K> {
             version: VERSION,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             taken_ms: cut.taken_ms,
-            keys: K::NAME.to_owned(),
-            values: V::NAME.to_owned(),
+            keys: K::KIND_NAME.to_owned(),
+            values: V::KIND_NAME.to_owned(),
             entries: shards.iter().map(|file| file.entries).sum(),
             memory_limit: cut.memory_limit,
             log_segment: cut.log_segment,

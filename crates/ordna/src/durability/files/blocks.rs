@@ -13,9 +13,9 @@ use ordna_base::checksum::crc32c_append;
 
 use ordna_base::sync::notice;
 
-use super::codec::Stored;
 use super::storage::{OutFile, Storage, write_all};
 use crate::durability::error::BackupError;
+use ordna_base::encoding::Encoding;
 
 /// The format version that this program writes, and the latest that it reads.
 pub const VERSION: u32 = 2;
@@ -150,7 +150,7 @@ pub struct FileHeader {
 
 impl FileHeader {
     /// A header of a new file.
-    pub fn new<K: Stored + ?Sized, V: Stored + ?Sized>(kind: FileKind, number: u64) -> Self {
+    pub fn new<K: Encoding + ?Sized, V: Encoding + ?Sized>(kind: FileKind, number: u64) -> Self {
         let salt = RandomState::new().hash_one(number);
         Self { kind, key_kind: K::KIND, value_kind: V::KIND, salt, number }
     }
@@ -191,7 +191,7 @@ impl FileHeader {
     }
 
     /// Refuses a file of other kinds of keys or values.
-    pub fn check_kinds<K: Stored + ?Sized, V: Stored + ?Sized>(
+    pub fn check_kinds<K: Encoding + ?Sized, V: Encoding + ?Sized>(
         &self,
         path: &Path,
     ) -> Result<(), BackupError> {
@@ -199,14 +199,14 @@ impl FileHeader {
             return Ok(());
         }
         let name = |kind| match kind {
-            u64::KIND => u64::NAME,
-            <[u8]>::KIND => <[u8]>::NAME,
+            u64::KIND => u64::KIND_NAME,
+            <[u8]>::KIND => <[u8]>::KIND_NAME,
             _ => "unknown kinds",
         };
         Err(BackupError::OtherKind {
             path: path.to_owned(),
             found: format!("{} by {}", name(self.value_kind), name(self.key_kind)),
-            expected: format!("{} by {}", V::NAME, K::NAME),
+            expected: format!("{} by {}", V::KIND_NAME, K::KIND_NAME),
         })
     }
 }

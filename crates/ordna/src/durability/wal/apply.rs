@@ -17,8 +17,10 @@ use ordna_base::sync::{fault, joined};
 
 use super::hash;
 use super::replay::repeat;
-use crate::durability::files::codec::{Record, StoredKey, StoredValue};
+use crate::durability::files::codec::Record;
 use crate::{Error, Store};
+use ordna_base::encoding::ByteRange;
+use ordna_base::{Key, Value};
 
 /// Blocks that may wait for a worker.
 const AHEAD: usize = 4;
@@ -45,8 +47,8 @@ pub(crate) fn apply_with<K, V, R>(
     read: impl FnOnce(&mut Apply<'_>) -> R,
 ) -> (R, Result<(), Error>)
 where
-    K: StoredKey + ?Sized,
-    V: StoredValue + ?Sized,
+    K: Key + ?Sized,
+    V: Value + ?Sized,
 {
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     let check = || match &*failed.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -94,7 +96,7 @@ where
             };
             for record in records {
                 let worker = key_of(&record).and_then(|key| {
-                    let view = K::content(&payload, key);
+                    let view = K::decode(&payload, key);
                     let key: &K = view.borrow();
                     (hash(key) >> 32).checked_rem(queues.len() as u64)
                 });
@@ -120,7 +122,7 @@ where
 }
 
 /// The one key that a record changes.
-pub(crate) fn key_of(record: &Record) -> Option<crate::durability::files::codec::Span> {
+pub(crate) fn key_of(record: &Record) -> Option<ByteRange> {
     match record {
         Record::Put { key, .. }
         | Record::Splice { key, .. }

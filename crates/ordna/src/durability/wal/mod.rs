@@ -36,11 +36,12 @@ use ordna_base::sync::{fault, handed_on, notice, point, stripe_of_this_thread};
 
 use super::backup::delta::Delta;
 use super::files::codec::{
-    StoredKey, StoredValue, encode_clear, encode_expire, encode_put, encode_remove,
-    encode_remove_range, encode_splice, encode_was,
+    encode_clear, encode_expire, encode_put, encode_remove, encode_remove_range, encode_splice,
+    encode_was,
 };
 use crate::store::journal::{Entries, Journal, Notes, Run, Scope};
 use crate::{Error, Put};
+use ordna_base::{Key, Value};
 
 /// Number of stripes: one bit each in a word.
 const STRIPES: usize = 64;
@@ -53,7 +54,7 @@ const RECENT: usize = 16;
 const GATHERED: usize = 4 << 10;
 
 /// The state of a stripe, for writes in its critical section.
-struct Lane<K: StoredKey + ?Sized> {
+struct Lane<K: Key + ?Sized> {
     /// The delta of the backup under way. The same in all stripes.
     delta: Option<Arc<Delta<K>>>,
     /// Keys that were spilled lately.
@@ -70,7 +71,7 @@ struct Lane<K: StoredKey + ?Sized> {
     cleared: bool,
 }
 
-impl<K: StoredKey + ?Sized> Default for Lane<K> {
+impl<K: Key + ?Sized> Default for Lane<K> {
     fn default() -> Self {
         Self {
             delta: None,
@@ -87,12 +88,12 @@ impl<K: StoredKey + ?Sized> Default for Lane<K> {
 
 /// Padded, so that neighbours do not share a cache line.
 #[repr(align(128))]
-struct Stripe<K: StoredKey + ?Sized>(Mutex<Lane<K>>);
+struct Stripe<K: Key + ?Sized>(Mutex<Lane<K>>);
 
 type Held<'a, K> = MutexGuard<'a, Lane<K>>;
 
 /// The log of a store.
-pub(crate) struct Wal<K: StoredKey + ?Sized> {
+pub(crate) struct Wal<K: Key + ?Sized> {
     stripes: Vec<Stripe<K>>,
     /// The thread whose group holds all stripes, as [`this_thread`] names it; 0: none.
     owner: AtomicUsize,
@@ -115,7 +116,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn hash<K: StoredKey + ?Sized>(key: &K) -> u64 {
+fn hash<K: Key + ?Sized>(key: &K) -> u64 {
     // A stripe is chosen by the first and the last eight bytes and the length: cheap, and keys with
     // a common prefix differ at their end.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -126,14 +127,14 @@ fn hash<K: StoredKey + ?Sized>(key: &K) -> u64 {
     (mixed ^ (mixed >> 32)).wrapping_mul(MIX)
 }
 
-fn stripe_of<K: StoredKey + ?Sized>(key: &K) -> usize {
+fn stripe_of<K: Key + ?Sized>(key: &K) -> usize {
     if fault!("order.stripe.is_the_keys") {
         return stripe_of_this_thread() % STRIPES;
     }
     (hash(key) >> (u64::BITS - STRIPES.trailing_zeros())) as usize
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Notes<K, V> for Lane<K> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Notes<K, V> for Lane<K> {
     fn start_over(&mut self) {
         self.records.clear();
         self.count = 0;
@@ -172,7 +173,7 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Notes<K, V> for Lane<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Lane<K> {
+impl<K: Key + ?Sized> Lane<K> {
     /// Has the lane serve another backup, or none. What it gathered goes to the delta that it had.
     fn serve(&mut self, delta: Option<Arc<Delta<K>>>) {
         self.hand_over();
@@ -195,7 +196,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
     }
 
     /// Spills the state of the keys that a write of several keys may change.
-    fn spill<V: StoredValue + ?Sized>(&mut self, scope: &Scope<'_, K>, store: &dyn Entries<K, V>) {
+    fn spill<V: Value + ?Sized>(&mut self, scope: &Scope<'_, K>, store: &dyn Entries<K, V>) {
         if self.delta.is_none() {
             return;
         }
@@ -213,7 +214,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
         }
     }
 
-    fn spill_key<V: StoredValue + ?Sized>(&mut self, key: &K, store: &dyn Entries<K, V>) {
+    fn spill_key<V: Value + ?Sized>(&mut self, key: &K, store: &dyn Entries<K, V>) {
         if self.needs(key) {
             store.read(key, &mut |old| self.state(key, old));
         }
@@ -230,7 +231,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
     }
 
     /// Gathers the state that `key` has until the write under way.
-    fn state<V: StoredValue + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
+    fn state<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
         let Some(delta) = &self.delta else { return };
         encode_was(key, delta.next_death(), old, &mut self.states);
         self.states_count += 1;
@@ -244,7 +245,7 @@ impl<K: StoredKey + ?Sized> Lane<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Wal<K> {
+impl<K: Key + ?Sized> Wal<K> {
     /// A log on a queue, with a thread that writes and syncs.
     pub fn start(queue: Queue, waits: bool) -> std::io::Result<Self> {
         let queue = Arc::new(queue);
@@ -341,7 +342,7 @@ impl<K: StoredKey + ?Sized> Wal<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Drop for Wal<K> {
+impl<K: Key + ?Sized> Drop for Wal<K> {
     fn drop(&mut self) {
         // Nobody is left to tell; recovery tells of a log that was not closed.
         let _ = self.close();
@@ -350,13 +351,13 @@ impl<K: StoredKey + ?Sized> Drop for Wal<K> {
 
 /// Releases a group's ownership even if its work panics: what it wrote is in memory, so it is
 /// logged.
-struct Group<'a, K: StoredKey + ?Sized> {
+struct Group<'a, K: Key + ?Sized> {
     log: &'a Wal<K>,
     held: Vec<Held<'a, K>>,
     appended: Result<u64, Error>,
 }
 
-impl<K: StoredKey + ?Sized> Group<'_, K> {
+impl<K: Key + ?Sized> Group<'_, K> {
     fn end(&mut self) {
         if self.held.is_empty() {
             return;
@@ -373,13 +374,13 @@ impl<K: StoredKey + ?Sized> Group<'_, K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Drop for Group<'_, K> {
+impl<K: Key + ?Sized> Drop for Group<'_, K> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Wal<K> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Journal<K, V> for Wal<K> {
     fn write(
         &self,
         scope: Scope<'_, K>,
@@ -448,9 +449,9 @@ impl<K: StoredKey + ?Sized, V: StoredValue + ?Sized> Journal<K, V> for Wal<K> {
     }
 }
 
-impl<K: StoredKey + ?Sized> Wal<K> {
+impl<K: Key + ?Sized> Wal<K> {
     /// Spills, writes and appends, while the scope's stripes are held.
-    fn write_held<V: StoredValue + ?Sized>(
+    fn write_held<V: Value + ?Sized>(
         &self,
         lane: &mut Lane<K>,
         scope: &Scope<'_, K>,

@@ -16,6 +16,7 @@
 //! the end of its predecessor names it: then it was durable, and its records are damaged or
 //! missing.
 
+use std::any::Any;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -27,10 +28,12 @@ use crate::durability::error::BackupError;
 use crate::durability::files::blocks::{
     Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
 };
-use crate::durability::files::codec::{Record, Span, Stored, StoredKey, StoredValue};
+use crate::durability::files::codec::Record;
 use crate::durability::files::storage::Storage;
 use crate::durability::progress::Progress;
 use crate::{Change, Error, Put, Store};
+use ordna_base::encoding::{ByteRange, Encoding};
+use ordna_base::{Key, Value};
 
 /// A place where the log was cut or mended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +100,7 @@ enum Ended {
 impl Reading<'_> {
     /// Reads all segments; calls `apply` with the payload of each block and the spans of its
     /// records.
-    pub fn run<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+    pub fn run<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         mut apply: impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
     ) -> Result<LogRead, BackupError> {
@@ -206,7 +209,7 @@ impl Reading<'_> {
         Ok(None)
     }
 
-    fn segment<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+    fn segment<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         mut reader: BlockReader,
         later: &[u64],
@@ -291,7 +294,7 @@ impl Reading<'_> {
 }
 
 /// The records of a block, all checked before the first is repeated.
-fn decode_block<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+fn decode_block<K: Key + ?Sized, V: Value + ?Sized>(
     path: &Path,
     block: &Block,
 ) -> Result<Vec<Record>, BackupError> {
@@ -313,22 +316,22 @@ fn decode_block<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
 }
 
 /// Repeats a write.
-pub(crate) fn repeat<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
+pub(crate) fn repeat<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     payload: &[u8],
     record: Record,
 ) -> Result<(), Error> {
-    let key = |span: Span| K::content(payload, span);
+    let key = |span: ByteRange| K::decode(payload, span);
     match record {
         Record::Put { key: at, value, expires_at } => {
-            let value = V::content(payload, value);
+            let value = V::decode(payload, value);
             let put = Put { value: value.borrow(), expires_at };
             store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Put(put))
         }
         Record::Splice { key: to, at, bytes } => {
             // A position beyond all lengths is refused as too long.
             let at = usize::try_from(at).unwrap_or(usize::MAX);
-            V::splice(store, key(to).borrow(), at, <[u8]>::content(payload, bytes))
+            splice(store, key(to).borrow(), at, <[u8]>::decode(payload, bytes))
         }
         Record::Remove { key: at } => {
             store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Remove)
@@ -350,7 +353,20 @@ pub(crate) fn repeat<K: StoredKey + ?Sized, V: StoredValue + ?Sized>(
     }
 }
 
-fn borrowed<'a, K: StoredKey + ?Sized>(bound: &'a Bound<K::Ref<'_>>) -> Bound<&'a K> {
+/// Repeats a splice. Only stores of byte strings log one.
+fn splice<K: Key + ?Sized, V: Value + ?Sized>(
+    store: &Store<K, V>,
+    key: &K,
+    at: usize,
+    bytes: &[u8],
+) -> Result<(), Error> {
+    let store: &dyn Any = store;
+    let Some(store) = store.downcast_ref::<Store<K, [u8]>>() else { return Ok(()) };
+    // An absent key expired while a backup was written, so the backup does not need it.
+    store.splice(key, |found| found.map(|_| (at, bytes))).map(|_| ())
+}
+
+fn borrowed<'a, K: Key + ?Sized>(bound: &'a Bound<K::Ref<'_>>) -> Bound<&'a K> {
     match bound {
         Bound::Unbounded => Bound::Unbounded,
         Bound::Included(key) => Bound::Included(key.borrow()),

@@ -134,7 +134,7 @@ fn expected(version: u32) -> State {
 }
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/backup/golden").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/durability/golden").join(name)
 }
 
 /// Copies a directory into a model of a disk.

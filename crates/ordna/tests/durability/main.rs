@@ -1,0 +1,24 @@
+//! Tests of the write-ahead log, backups and recovery.
+//!
+//! | module | checks | source folder |
+//! |---|---|---|
+//! | `order` | replay keeps the order of each key's writes | `wal` |
+//! | `splices` | logged appends and partial writes | `wal` |
+//! | `live` | backups while other threads write | `backup` |
+//! | `round_trips` | backups of all kinds of keys, values and options | `backup` |
+//! | `damage` | each changed byte is found and located | `files` |
+//! | `golden` | files of earlier format versions are read | `files` |
+//! | `faults` | failing file operations and power cuts | all |
+//! | `kill` | a process that is killed at random moments | all |
+//! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
+
+mod damage;
+mod disk;
+mod faults;
+mod golden;
+mod kill;
+mod live;
+mod order;
+mod round_trips;
+mod splices;
+mod steps;
