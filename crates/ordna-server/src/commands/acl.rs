@@ -4,7 +4,7 @@ use crate::execution::command::{
     ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand, wrong_arity,
 };
 use crate::state::acl::Refusal;
-use crate::state::spec::{CATEGORIES, NO_KEY};
+use crate::state::command_spec::{CATEGORIES, CommandFlags, NO_KEY};
 use crate::statistics::logs::unix_millis;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -16,7 +16,8 @@ pub const COMMANDS: &[Command] = &[Command::new(
     NO_KEY,
     "Users and what they may do: SETUSER, GETUSER, DELUSER, LIST, USERS, WHOAMI, CAT, LOG, …",
     acl,
-)];
+)
+.with(CommandFlags::SECRET)];
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

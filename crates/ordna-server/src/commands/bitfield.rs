@@ -4,7 +4,7 @@ use super::bits::{BAD_OFFSET, bit_offset};
 use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, UPDATE_SLOW,
 };
-use crate::state::spec::ONE_KEY;
+use crate::state::command_spec::ONE_KEY;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

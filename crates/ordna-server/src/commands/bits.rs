@@ -11,7 +11,7 @@ use crate::execution::command::{
     WRITE_SLOW,
 };
 use crate::keyspace::stored_value::Packed;
-use crate::state::spec::{KeyPositions, ONE_KEY};
+use crate::state::command_spec::{KeyPositions, ONE_KEY};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

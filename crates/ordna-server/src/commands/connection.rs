@@ -11,8 +11,8 @@ use crate::execution::command::{
 };
 use crate::state::State;
 use crate::state::clients::{Client, Told};
+use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::session::ReplyMode;
-use crate::state::spec::NO_KEY;
 use crate::statistics::logs::Denial;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -21,7 +21,14 @@ use crate::wire::request::{Arguments, number};
 pub const REDIS_VERSION: &str = "7.0.15";
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ping", -1, &["noscript", "fast"], NO_KEY, "Answers PONG, or its argument.", ping),
+    Command::new(
+        "ping",
+        -1,
+        CommandFlags::NOSCRIPT.or(CommandFlags::FAST),
+        NO_KEY,
+        "Answers PONG, or its argument.",
+        ping,
+    ),
     Command::new("echo", 2, CONNECTION, NO_KEY, "Returns its argument.", |_, arguments, out| {
         out.bulk(arguments.get(1));
         Ok(Outcome::Done)
@@ -30,8 +37,9 @@ pub const COMMANDS: &[Command] = &[
         out.simple("OK");
         Ok(Outcome::Close)
     })
-    .at_once(),
-    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset).at_once(),
+    .with(CommandFlags::NOT_QUEUED),
+    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset)
+        .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "select",
         2,
@@ -40,7 +48,8 @@ pub const COMMANDS: &[Command] = &[
         "Chooses the database; there is one, number 0.",
         select,
     ),
-    Command::new("auth", -2, BEFORE_AUTH, NO_KEY, "Authenticates the connection.", auth),
+    Command::new("auth", -2, BEFORE_AUTH, NO_KEY, "Authenticates the connection.", auth)
+        .with(CommandFlags::SECRET),
     Command::new(
         "hello",
         -1,
@@ -48,7 +57,8 @@ pub const COMMANDS: &[Command] = &[
         NO_KEY,
         "Chooses the protocol version, and may authenticate.",
         hello,
-    ),
+    )
+    .with(CommandFlags::SECRET),
     Command::new(
         "client",
         -2,
@@ -56,7 +66,8 @@ pub const COMMANDS: &[Command] = &[
         NO_KEY,
         "Tells of connections and ends them: ID, INFO, LIST, KILL, PAUSE, REPLY, …",
         client,
-    ),
+    )
+    .with(CommandFlags::IGNORES_PAUSE),
 ];
 
 /// Wrong passwords after which a connection is closed.

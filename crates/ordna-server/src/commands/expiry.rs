@@ -6,7 +6,7 @@ use crate::execution::command::{
     CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE,
 };
 use crate::keyspace::stored_value::{self, WRONG_TYPE};
-use crate::state::spec::ONE_KEY;
+use crate::state::command_spec::{CommandFlags, ONE_KEY};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -55,7 +55,8 @@ pub const COMMANDS: &[Command] = &[
         ONE_KEY,
         "Returns the value of a key and sets or lifts its expiry.",
         getex,
-    ),
+    )
+    .with(CommandFlags::READS_WITHOUT_OPTIONS),
 ];
 
 /// How a command tells a time.

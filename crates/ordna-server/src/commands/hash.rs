@@ -11,7 +11,7 @@ use crate::execution::command::{
 use crate::keyspace::float::Long;
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::hash::{Edit, Hash};
-use crate::state::spec::ONE_KEY;
+use crate::state::command_spec::ONE_KEY;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

@@ -9,11 +9,11 @@ use ordna_secondary::{
     State as IndexState,
 };
 
-use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, Task, UNDEFINE};
+use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, REMOVE_ALL, Task};
 use crate::indexes::{PATIENCE, composite, latest, told};
 use crate::keyspace::Keyspace;
 use crate::state::State;
-use crate::state::spec::{NO_KEY, Spec};
+use crate::state::command_spec::{CommandFlags, NO_KEY, Spec};
 use crate::wire::arguments::{Words, checked, text};
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments, number};
@@ -26,7 +26,8 @@ const ENTRIES: usize = 100;
 const MOST_PASSED: usize = 1_000_000;
 
 pub const COMMANDS: &[Command] = &[
-    command(READ_ALL).with_subcommands(&[("create", changes(DEFINE)), ("drop", changes(UNDEFINE))]),
+    command(READ_ALL)
+        .with_subcommands(&[("create", changes(DEFINE)), ("drop", changes(REMOVE_ALL))]),
     Command::new(
         "ordna.node",
         -2,
@@ -50,7 +51,7 @@ fn extended(
     Ok(())
 }
 
-const fn command(flags: &'static [&'static str]) -> Command {
+const fn command(flags: CommandFlags) -> Command {
     Command::new(
         "ordna.index",
         -2,
@@ -61,7 +62,7 @@ const fn command(flags: &'static [&'static str]) -> Command {
     )
 }
 
-const fn changes(flags: &'static [&'static str]) -> Spec {
+const fn changes(flags: CommandFlags) -> Spec {
     let mut spec = command(flags).spec;
     spec.group = "ordna";
     spec

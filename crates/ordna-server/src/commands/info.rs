@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use ordna::Statistics;
 
 use super::connection::REDIS_VERSION;
-use crate::execution::command::{Command, Context, Outcome, Result, TELL};
+use crate::execution::command::{Command, Context, Outcome, Result, SERVER_INFO};
 use crate::keyspace::Keyspace;
 use crate::state::State;
-use crate::state::spec::NO_KEY;
+use crate::state::command_spec::NO_KEY;
 use crate::statistics::logs::unix_millis;
 use crate::statistics::process;
 use crate::wire::reply::Replies;
@@ -19,7 +19,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const COMMANDS: &[Command] = &[Command::new(
     "info",
     -1,
-    TELL,
+    SERVER_INFO,
     NO_KEY,
     "Returns the state of the server, by sections.",
     info,

@@ -1,17 +1,17 @@
 //! `COMMAND`: the table of commands.
 
 use crate::execution::command::{
-    Command, Context, Outcome, Result, SYNTAX, Subcommands, TELL, help, subcommand,
+    Command, Context, Outcome, Result, SERVER_INFO, SYNTAX, Subcommands, help, subcommand,
 };
 use crate::keyspace::glob;
-use crate::state::spec::{Catalog, NO_KEY, Spec};
+use crate::state::command_spec::{Catalog, NO_KEY, Spec};
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
 pub const COMMANDS: &[Command] = &[Command::new(
     "command",
     -1,
-    TELL,
+    SERVER_INFO,
     NO_KEY,
     "Tells of commands: COUNT, INFO, DOCS, LIST, GETKEYS.",
     command,
@@ -124,9 +124,8 @@ fn info_of(spec: &Spec, out: &mut Replies) {
     out.array(10);
     out.bulk(spec.name.as_bytes());
     out.integer(spec.arity);
-    let flags = || spec.flags.iter().filter(|flag| !flag.starts_with('@'));
-    out.set(flags().count());
-    flags().for_each(|flag| out.simple(flag));
+    out.set(spec.flags.names().count());
+    spec.flags.names().for_each(|flag| out.simple(flag));
     out.integer(first);
     out.integer(last);
     out.integer(step);

@@ -9,20 +9,22 @@ use ordna::{Put, Write};
 
 use crate::execution::command::{
     CHANGE, Command, Context, NO_SUCH_KEY, NOT_AN_INTEGER, Outcome, READ, READ_ALL, READ_SLOW,
-    REMOVE, Result, SYNTAX, Subcommands, TELL, UPDATE_SLOW, WRITE_SLOW, help, ok, refused,
+    REMOVE, Result, SERVER_INFO, SYNTAX, Subcommands, UPDATE_SLOW, WRITE_SLOW, help, ok, refused,
     subcommand,
 };
 use crate::execution::long_scan::{Form, Purpose, Scan};
 use crate::keyspace::glob::{self, Pattern};
 use crate::keyspace::scan_cursors::Recalled;
 use crate::keyspace::stored_value::{self, Kind};
-use crate::state::spec::{ALL_KEYS, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 const SECOND: KeyPositions = (2, 2, 1);
-const FLUSH: &[&str] = &["write", "@dangerous", "@every_key"];
-const LIST: &[&str] = &["readonly", "@dangerous", "@every_key"];
+const FLUSH: CommandFlags =
+    CommandFlags::WRITE.or(CommandFlags::DANGEROUS).or(CommandFlags::EVERY_KEY);
+const LIST: CommandFlags =
+    CommandFlags::READONLY.or(CommandFlags::DANGEROUS).or(CommandFlags::EVERY_KEY);
 
 pub const COMMANDS: &[Command] = &[
     Command::new("dbsize", 1, READ, NO_KEY, "Returns the number of keys.", dbsize),
@@ -59,7 +61,7 @@ pub const COMMANDS: &[Command] = &[
     .alone(),
     Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy).alone(),
     Command::new("object", -2, READ_SLOW, SECOND, "Tells of a value: ENCODING, FREQ, …", object),
-    Command::new("wait", 3, TELL, NO_KEY, "Returns 0, the number of replicas.", wait),
+    Command::new("wait", 3, SERVER_INFO, NO_KEY, "Returns 0, the number of replicas.", wait),
 ];
 
 fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {

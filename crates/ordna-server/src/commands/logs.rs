@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::execution::command::{
     ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
 };
-use crate::state::spec::NO_KEY;
+use crate::state::command_spec::NO_KEY;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

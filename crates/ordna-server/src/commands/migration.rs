@@ -15,7 +15,7 @@ use crate::execution::command::{
 use crate::keyspace::hash::{Edit, MOST_BYTES};
 use crate::keyspace::listpack;
 use crate::keyspace::stored_value::{self, Packed};
-use crate::state::spec::ONE_KEY;
+use crate::state::command_spec::ONE_KEY;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

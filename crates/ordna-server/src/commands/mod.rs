@@ -64,7 +64,7 @@ pub fn table() -> &'static Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::spec::{Hold, NO_KEY};
+    use crate::state::command_spec::{Hold, NO_KEY};
 
     #[test]
     fn every_command_is_found_by_its_name_and_only_once() {

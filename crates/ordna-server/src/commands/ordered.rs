@@ -6,16 +6,15 @@ use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
 use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX,
+    Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, REMOVE_ALL, Result, SYNTAX,
 };
 use crate::execution::long_scan::{Form, Purpose, Scan, key_of_token};
 use crate::keyspace::stored_value;
-use crate::state::spec::NO_KEY;
+use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-const NEAR: &[&str] = &["readonly", "fast", "@every_key"];
-const REMOVE_ALL: &[&str] = &["write", "@every_key"];
+const NEAR: CommandFlags = READ_ALL.or(CommandFlags::FAST);
 
 pub const COMMANDS: &[Command] = &[
     Command::new("ordna.first", 1, NEAR, NO_KEY, "Returns the first key and its value.", first)

@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use ordna::durability::SyncPolicy;
 
-use crate::execution::command::{ADMIN, Command, Context, Outcome, Result, SYNTAX, TELL, ok};
+use crate::execution::command::{
+    ADMIN, Command, Context, Outcome, Result, SERVER_INFO, SYNTAX, ok,
+};
 use crate::execution::durable::{NO_DIRECTORY, save, save_in_background};
 use crate::keyspace::Keyspace;
 use crate::state::State;
+use crate::state::command_spec::NO_KEY;
 use crate::state::persistence::Persistence;
-use crate::state::spec::NO_KEY;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -21,7 +23,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new(
         "lastsave",
         1,
-        TELL,
+        SERVER_INFO,
         NO_KEY,
         "Returns the second since 1970 of the last backup.",
         lastsave,

@@ -13,18 +13,24 @@ use crate::execution::command::{
     CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, Result, Subcommands, help, ok, subcommand,
 };
 use crate::keyspace::stored_value::{self, WRONG_TYPE};
-use crate::state::spec::KeyPositions;
+use crate::state::command_spec::{CommandFlags, KeyPositions};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 /// All scripts known here take one key.
 const KEY: KeyPositions = (3, 3, 1);
-const NOSCRIPT: &[&str] = &["noscript"];
 
 pub const COMMANDS: &[Command] = &[
     Command::new("eval", -3, CHANGE, KEY, "Executes the script of a known lock.", eval),
     Command::new("evalsha", -3, CHANGE, KEY, "Executes the script of a known lock.", evalsha),
-    Command::new("script", -2, NOSCRIPT, (0, 0, 0), "LOAD, EXISTS and FLUSH of scripts.", script),
+    Command::new(
+        "script",
+        -2,
+        CommandFlags::NOSCRIPT,
+        (0, 0, 0),
+        "LOAD, EXISTS and FLUSH of scripts.",
+        script,
+    ),
 ];
 
 /// The effect of a known script on a key whose value is its first argument.

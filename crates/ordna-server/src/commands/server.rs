@@ -5,12 +5,12 @@ use ordna::durability::SyncPolicy;
 
 use super::info::human;
 use crate::execution::command::{
-    ADMIN, Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX, Subcommands, TELL, help, ok,
-    subcommand,
+    ADMIN, Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SERVER_INFO, SYNTAX,
+    Subcommands, help, ok, subcommand,
 };
 use crate::keyspace::glob::Pattern;
 use crate::state::State;
-use crate::state::spec::{KeyPositions, NO_KEY};
+use crate::state::command_spec::{CommandFlags, KeyPositions, NO_KEY};
 use crate::statistics::process;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -18,25 +18,26 @@ use crate::wire::request::{Arguments, number};
 const READ_SECOND: KeyPositions = (2, 2, 1);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("config", -2, ADMIN, NO_KEY, "Reads and sets configuration: GET, SET.", config),
+    Command::new("config", -2, ADMIN, NO_KEY, "Reads and sets configuration: GET, SET.", config)
+        .with(CommandFlags::SECRET),
     Command::new(
         "memory",
         -2,
-        &["readonly"],
+        READ_SLOW,
         READ_SECOND,
         "Where memory goes: USAGE, STATS, DOCTOR.",
         memory,
     ),
     Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown),
-    Command::new("time", 1, &["loading", "stale", "fast"], NO_KEY, "Returns the time.", time),
-    Command::new("role", 1, TELL, NO_KEY, "Answers that this is a master.", |_, _, out| {
+    Command::new("time", 1, SERVER_INFO.or(CommandFlags::FAST), NO_KEY, "Returns the time.", time),
+    Command::new("role", 1, SERVER_INFO, NO_KEY, "Answers that this is a master.", |_, _, out| {
         out.array(3);
         out.bulk(b"master");
         out.integer(0);
         out.array(0);
         Ok(Outcome::Done)
     }),
-    Command::new("lolwut", -1, TELL, NO_KEY, "Returns the version.", |_, _, out| {
+    Command::new("lolwut", -1, SERVER_INFO, NO_KEY, "Returns the version.", |_, _, out| {
         out.text(concat!("Ordna ver. ", env!("CARGO_PKG_VERSION"), "\n"));
         Ok(Outcome::Done)
     }),

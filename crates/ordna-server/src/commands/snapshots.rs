@@ -9,7 +9,7 @@ use crate::execution::command::{
 };
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::Snapshot;
-use crate::state::spec::NO_KEY;
+use crate::state::command_spec::NO_KEY;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

@@ -13,7 +13,7 @@ use crate::execution::command::{
 use crate::keyspace::lookup::{Lookup, too_large};
 use crate::keyspace::snapshot::Snapshot;
 use crate::keyspace::stored_value::{self, Packed, WRONG_TYPE};
-use crate::state::spec::{ALL_KEYS, ONE_KEY, PAIRS};
+use crate::state::command_spec::{ALL_KEYS, ONE_KEY, PAIRS};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

@@ -9,7 +9,7 @@ use crate::execution::command::{
     Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, TOO_LONG, WRITE,
     WRITE_SLOW,
 };
-use crate::state::spec::{ONE_KEY, TWO_KEYS};
+use crate::state::command_spec::{ONE_KEY, TWO_KEYS};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 

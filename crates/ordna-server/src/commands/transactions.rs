@@ -19,47 +19,38 @@
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
 
-use crate::execution::command::{Command, Context, Outcome, Result, ok, refused};
+use crate::execution::command::{CONNECTION, Command, Context, Outcome, Result, ok, refused};
 use crate::execution::dispatch::deny;
+use crate::state::command_spec::{ALL_KEYS, CommandFlags, NO_KEY};
 use crate::state::session::{Transaction, Watched};
-use crate::state::spec::{ALL_KEYS, NO_KEY};
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
-
 pub const COMMANDS: &[Command] = &[
-    Command::new("multi", 1, TRANSACTION, NO_KEY, "Begins to queue commands for EXEC.", multi)
-        .at_once(),
+    Command::new("multi", 1, CONNECTION, NO_KEY, "Begins to queue commands for EXEC.", multi)
+        .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "exec",
         1,
-        TRANSACTION,
+        CONNECTION,
         NO_KEY,
         "Executes what was queued since MULTI, as one step.",
         exec,
     )
     .alone()
-    .at_once(),
-    Command::new(
-        "discard",
-        1,
-        TRANSACTION,
-        NO_KEY,
-        "Forgets what was queued since MULTI.",
-        discard,
-    )
-    .at_once(),
+    .with(CommandFlags::NOT_QUEUED.or(CommandFlags::EXECUTES_QUEUE)),
+    Command::new("discard", 1, CONNECTION, NO_KEY, "Forgets what was queued since MULTI.", discard)
+        .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "watch",
         -2,
-        TRANSACTION,
+        CONNECTION,
         ALL_KEYS,
         "Has EXEC do nothing if one of the keys is changed before it.",
         watch,
     )
-    .at_once(),
-    Command::new("unwatch", 1, TRANSACTION, NO_KEY, "Forgets all watched keys.", unwatch),
+    .with(CommandFlags::NOT_QUEUED),
+    Command::new("unwatch", 1, CONNECTION, NO_KEY, "Forgets all watched keys.", unwatch),
 ];
 
 fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {

@@ -15,8 +15,8 @@ use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::lookup::Lookup;
 use crate::keyspace::stored_value::{self, Packed, WRONG_TYPE};
 use crate::keyspace::{Freeing, Keyspace};
+use crate::state::command_spec::{Catalog, CommandFlags, Hold, KeyPositions, Spec, suits};
 use crate::state::session::Session;
-use crate::state::spec::{Catalog, Hold, KeyPositions, Spec, suits};
 use crate::state::{Keys, State};
 use crate::statistics::logs::{Slow, SlowLog, unix_millis};
 use crate::wire::reply::Replies;
@@ -89,14 +89,14 @@ impl Command {
     pub const fn new(
         name: &'static str,
         arity: i64,
-        flags: &'static [&'static str],
+        flags: CommandFlags,
         keys: KeyPositions,
         summary: &'static str,
         execute: Execute,
     ) -> Self {
         let group = "generic";
-        let (hold, at_once, subcommands) = (Hold::Shared, false, &[]);
-        let spec = Spec { name, arity, flags, keys, summary, group, hold, at_once, subcommands };
+        let (hold, subcommands) = (Hold::Shared, &[]);
+        let spec = Spec { name, arity, flags, keys, summary, group, hold, subcommands };
         Self { spec, execute }
     }
 
@@ -124,32 +124,37 @@ impl Command {
         self
     }
 
-    /// Is executed at once inside `MULTI` too.
-    pub const fn at_once(mut self) -> Self {
-        self.spec.at_once = true;
+    /// Adds flags.
+    pub const fn with(mut self, flags: CommandFlags) -> Self {
+        self.spec.flags = self.spec.flags.or(flags);
         self
     }
 }
 
-pub const READ: &[&str] = &["readonly", "fast"];
-pub const READ_SLOW: &[&str] = &["readonly"];
-pub const READ_ALL: &[&str] = &["readonly", "@every_key"];
-/// Flags of commands that define or drop an index. An index covers keys of all patterns.
-pub const DEFINE: &[&str] = &["write", "denyoom", "@every_key"];
-pub const UNDEFINE: &[&str] = &["write", "@every_key"];
-/// Writes that may need memory; `@access`: they also return the old value.
-pub const WRITE: &[&str] = &["write", "denyoom", "fast"];
-pub const WRITE_SLOW: &[&str] = &["write", "denyoom"];
-pub const UPDATE: &[&str] = &["write", "denyoom", "fast", "@access"];
-pub const UPDATE_SLOW: &[&str] = &["write", "denyoom", "@access"];
-pub const CHANGE: &[&str] = &["write", "fast"];
-pub const TAKE: &[&str] = &["write", "fast", "@access"];
-pub const REMOVE: &[&str] = &["write"];
-pub const CONNECTION: &[&str] = &["noscript", "loading", "stale", "fast"];
-pub const BEFORE_AUTH: &[&str] = &["noscript", "loading", "stale", "fast", "no_auth"];
-pub const ADMIN: &[&str] = &["admin", "noscript", "loading", "stale"];
-/// Tells of the server, and changes nothing.
-pub const TELL: &[&str] = &["loading", "stale"];
+/// Flags of reads in constant or logarithmic time.
+pub const READ: CommandFlags = READ_SLOW.or(CommandFlags::FAST);
+pub const READ_SLOW: CommandFlags = CommandFlags::READONLY;
+/// Flags of reads that name no keys.
+pub const READ_ALL: CommandFlags = READ_SLOW.or(CommandFlags::EVERY_KEY);
+/// Flags of commands that define or drop an index, which covers keys of all patterns.
+pub const DEFINE: CommandFlags = REMOVE_ALL.or(CommandFlags::DENYOOM);
+pub const REMOVE_ALL: CommandFlags = REMOVE.or(CommandFlags::EVERY_KEY);
+/// Flags of writes that may need memory.
+pub const WRITE: CommandFlags = WRITE_SLOW.or(CommandFlags::FAST);
+pub const WRITE_SLOW: CommandFlags = CommandFlags::WRITE.or(CommandFlags::DENYOOM);
+/// Flags of writes that may need memory and return the old value.
+pub const UPDATE: CommandFlags = WRITE.or(CommandFlags::RETURNS_OLD_VALUE);
+pub const UPDATE_SLOW: CommandFlags = WRITE_SLOW.or(CommandFlags::RETURNS_OLD_VALUE);
+/// Flags of writes that need no memory.
+pub const CHANGE: CommandFlags = REMOVE.or(CommandFlags::FAST);
+pub const TAKE: CommandFlags = CHANGE.or(CommandFlags::RETURNS_OLD_VALUE);
+pub const REMOVE: CommandFlags = CommandFlags::WRITE;
+/// Flags of commands on the connection.
+pub const CONNECTION: CommandFlags = SERVER_INFO.or(CommandFlags::NOSCRIPT).or(CommandFlags::FAST);
+pub const BEFORE_AUTH: CommandFlags = CONNECTION.or(CommandFlags::NO_AUTH);
+/// Flags of commands that report on the server and change nothing.
+pub const SERVER_INFO: CommandFlags = CommandFlags::LOADING.or(CommandFlags::STALE);
+pub const ADMIN: CommandFlags = SERVER_INFO.or(CommandFlags::ADMIN).or(CommandFlags::NOSCRIPT);
 
 /// The table of all commands.
 pub struct Table {
@@ -432,11 +437,6 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     Ok(Outcome::Done)
 }
 
-/// Commands whose arguments the logs do not show.
-fn is_secret(spec: &Spec) -> bool {
-    matches!(spec.name, "auth" | "hello" | "acl" | "config")
-}
-
 impl Context<'_> {
     /// Executes the command of a number, counts it and notes it if it was slow. The client may call
     /// it; its errors are written to `out`.
@@ -445,8 +445,8 @@ impl Context<'_> {
         let spec = &self.table.catalog.all()[number];
         if state.was_monitored.load(Ordering::Relaxed)
             && state.monitors.receiver_count() > 0
-            && !spec.has("admin")
-            && !is_secret(spec)
+            && !spec.has(CommandFlags::ADMIN)
+            && !spec.has(CommandFlags::SECRET)
         {
             self.show_monitors(arguments);
         }
@@ -477,8 +477,11 @@ impl Context<'_> {
     fn note_time(&self, spec: &Spec, arguments: Arguments<'_>, took: Duration) {
         let settings = &self.state.settings;
         let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
-        if settings.slow.get() >= 0 && micros >= settings.slow.get() && spec.name != "exec" {
-            let shown = match is_secret(spec) {
+        if settings.slow.get() >= 0
+            && micros >= settings.slow.get()
+            && !spec.has(CommandFlags::EXECUTES_QUEUE)
+        {
+            let shown = match spec.has(CommandFlags::SECRET) {
                 true => vec![spec.name.as_bytes().to_vec(), b"(redacted)".to_vec()],
                 false => SlowLog::shorten(arguments.iter_from(0)),
             };
@@ -495,7 +498,7 @@ impl Context<'_> {
         }
         let threshold = settings.latency_threshold.get();
         if threshold > 0 && micros / 1000 >= threshold {
-            let event = if spec.has("fast") { "fast-command" } else { "command" };
+            let event = if spec.has(CommandFlags::FAST) { "fast-command" } else { "command" };
             self.state.latencies.add(event, (micros / 1000) as u64);
         }
     }

@@ -7,8 +7,8 @@ use crate::execution::command::{Context, Outcome, Table, refused, wrong_arity};
 use crate::execution::durable;
 use crate::state::State;
 use crate::state::acl::Refusal;
+use crate::state::command_spec::{CommandFlags, Hold, Spec};
 use crate::state::session::Session;
-use crate::state::spec::{Hold, NEEDS_MEMORY, Spec};
 use crate::statistics::logs::Denial;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -33,22 +33,22 @@ pub fn execute(
             );
             return Outcome::Close;
         }
-        return fail(session, arguments, &unknown(arguments), out);
+        return fail(session, None, &unknown(arguments), out);
     };
     session.last_command = number;
     let spec = table.catalog.all()[number].of_call(arguments);
     if let Err(error) = permitted(state, session, number, spec, arguments) {
         state.stats.rejected(number);
-        return fail(session, arguments, &error, out);
+        return fail(session, Some(spec), &error, out);
     }
     if let Some(persistence) = &state.persistence
         && persistence.is_loading()
-        && !spec.has("loading")
+        && !spec.has(CommandFlags::LOADING)
     {
         let error = "LOADING Ordna is loading the dataset in memory";
-        return fail(session, arguments, error, out);
+        return fail(session, Some(spec), error, out);
     }
-    if session.transaction.is_some() && !spec.at_once {
+    if session.transaction.is_some() && !spec.has(CommandFlags::NOT_QUEUED) {
         match queue(state, session, spec, arguments) {
             Ok(()) => out.simple("QUEUED"),
             Err(error) => out.error(&error),
@@ -84,14 +84,9 @@ fn refresh_user(state: &State, session: &mut Session) -> bool {
     true
 }
 
-/// Writes the refusal of a command that does not begin.
-fn fail(
-    session: &mut Session,
-    arguments: Arguments<'_>,
-    error: &str,
-    out: &mut Replies,
-) -> Outcome {
-    if arguments.get(0).eq_ignore_ascii_case(b"exec") {
+/// Writes the refusal of a command that does not begin. `spec` is `None` for an unknown command.
+fn fail(session: &mut Session, spec: Option<&Spec>, error: &str, out: &mut Replies) -> Outcome {
+    if spec.is_some_and(|spec| spec.has(CommandFlags::EXECUTES_QUEUE)) {
         session.end_transaction();
         let reason = error.strip_prefix("ERR ").unwrap_or(error);
         out.error(&format!("EXECABORT Transaction discarded because of: {reason}"));
@@ -116,7 +111,7 @@ fn permitted(
         return Err(wrong_arity(spec.name));
     }
     match &session.user {
-        None if spec.has("no_auth") => Ok(()),
+        None if spec.has(CommandFlags::NO_AUTH) => Ok(()),
         None => Err("NOAUTH Authentication required.".to_owned()),
         Some(user) => user.check(number, spec, arguments).map_err(|refusal| {
             let context = if session.transaction.is_some() { "multi" } else { "toplevel" };
@@ -159,7 +154,7 @@ fn queue(
     let request = arguments.to_command();
     let most = state.settings.query_limit.size();
     let Some(transaction) = &mut session.transaction else { return Ok(()) };
-    if spec.has(NEEDS_MEMORY) {
+    if spec.has(CommandFlags::DENYOOM) {
         transaction.needed += request.size();
         if let Err(error) = state.keys().check_room(transaction.needed) {
             transaction.broken = true;

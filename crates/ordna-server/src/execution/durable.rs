@@ -19,8 +19,8 @@ use crate::indexes::Indexes;
 use crate::indexes::resume::Token;
 use crate::keyspace::{Entries, Keyspace};
 use crate::state::State;
+use crate::state::command_spec::{CommandFlags, Spec};
 use crate::state::persistence::Persistence;
-use crate::state::spec::Spec;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -29,23 +29,21 @@ const TELL: Duration = Duration::from_secs(2);
 /// Threads of a backup in the background: they give way to those that serve.
 const WORKERS: usize = 1;
 
-/// Whether the command may write; `EXEC`: whether one that it executes may.
+/// Whether a call may write. `EXEC` may if one of the commands that it executes may.
 fn writes(context: &Context<'_>, spec: &Spec, arguments: Arguments<'_>) -> bool {
-    match spec.name {
-        "exec" => context.session.transaction.as_ref().is_some_and(|transaction| {
+    if spec.has(CommandFlags::EXECUTES_QUEUE) {
+        let catalog = &context.table.catalog;
+        return context.session.transaction.as_ref().is_some_and(|transaction| {
             transaction.queued.iter().map(|request| request.arguments()).any(|arguments| {
-                let catalog = &context.table.catalog;
                 let number = catalog.number_of(arguments.get(0));
                 number.is_some_and(|number| {
                     writes(context, catalog.all()[number].of_call(arguments), arguments)
                 })
             })
-        }),
-        "eval" | "evalsha" => true,
-        // Without options it only reads.
-        "getex" => arguments.len() > 2,
-        _ => spec.is_write(),
+        });
     }
+    let only_reads = spec.has(CommandFlags::READS_WITHOUT_OPTIONS) && arguments.len() <= 2;
+    spec.is_write() && !only_reads
 }
 
 /// Executes a command of a server with a directory.
@@ -62,7 +60,7 @@ pub fn call(
     }
     context.session.wrote = true;
     if let Err(error) = context.keys.check_log() {
-        if spec.name == "exec" {
+        if spec.has(CommandFlags::EXECUTES_QUEUE) {
             context.session.end_transaction();
         }
         out.error(&refused(error));

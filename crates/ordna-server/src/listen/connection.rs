@@ -22,6 +22,7 @@ use crate::execution::long_scan::Scan;
 use crate::keyspace::lookup::Lookup;
 use crate::state::State;
 use crate::state::clients::Client;
+use crate::state::command_spec::CommandFlags;
 use crate::state::session::{ReplyMode, Session};
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, Requests};
@@ -239,8 +240,9 @@ impl Connection<'_> {
     /// Waits while clients pause, but for the commands that end a pause.
     async fn wait_for_pause(&self, arguments: Arguments<'_>) {
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
-        let writes = spec.is_none_or(|spec| spec.is_write() || spec.name == "exec");
-        if spec.is_none_or(|spec| spec.name != "client") {
+        let writes =
+            spec.is_none_or(|spec| spec.is_write() || spec.has(CommandFlags::EXECUTES_QUEUE));
+        if spec.is_none_or(|spec| !spec.has(CommandFlags::IGNORES_PAUSE)) {
             tokio::select! {
                 () = self.state.paused(writes) => {}
                 () = self.client.ended() => {}

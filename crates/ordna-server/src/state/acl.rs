@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sha2::{Digest, Sha256};
 
 use crate::keyspace::glob::Pattern;
-use crate::state::spec::{CATEGORIES, Catalog, Spec};
+use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, Spec};
 use crate::statistics::logs::Denials;
 use crate::wire::request::Arguments;
 
@@ -137,14 +137,14 @@ impl User {
             }
         }
         // Redis lets every user authenticate and leave.
-        if !allowed && !spec.has("no_auth") {
+        if !allowed && !spec.has(CommandFlags::NO_AUTH) {
             return Err(Refusal::Command(name));
         }
         if self.all_keys {
             return Ok(());
         }
         let writes = spec.is_write();
-        let reads = !writes || spec.has("@access");
+        let reads = !writes || spec.has(CommandFlags::RETURNS_OLD_VALUE);
         let refused = |key: &[u8]| {
             let permits = |rule: &KeyRule| {
                 (rule.read || !reads) && (rule.write || !writes) && rule.pattern.matches(key)
@@ -155,7 +155,7 @@ impl User {
         match keys.into_iter().find(|key| refused(key)) {
             Some(key) => Err(Refusal::Key(key.to_vec())),
             // A command that names no keys and reads all of them shows keys that are not allowed.
-            None if spec.has("@every_key") => Err(Refusal::Key(b"*".to_vec())),
+            None if spec.has(CommandFlags::EVERY_KEY) => Err(Refusal::Key(b"*".to_vec())),
             None => Ok(()),
         }
     }

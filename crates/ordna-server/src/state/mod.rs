@@ -2,12 +2,12 @@
 
 pub mod acl;
 pub mod clients;
+pub mod command_spec;
 pub mod config;
 pub mod extension;
 pub mod persistence;
 pub mod session;
 pub mod settings;
-pub mod spec;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,10 +29,10 @@ use crate::keyspace::{Entries, Keyspace};
 use crate::search::results::Results;
 use crate::state::acl::Acl;
 use crate::state::clients::Clients;
+use crate::state::command_spec::Catalog;
 use crate::state::config::Config;
 use crate::state::persistence::Persistence;
 use crate::state::settings::Settings;
-use crate::state::spec::Catalog;
 use crate::statistics::logs::{Latencies, SlowLog};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;

@@ -9,9 +9,10 @@ mod define;
 mod find;
 
 use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, Task};
-use crate::state::spec::NO_KEY;
+use crate::state::command_spec::{CommandFlags, NO_KEY};
 
-const DROP: &[&str] = &["write", "@dangerous", "@every_key"];
+const DROP: CommandFlags =
+    CommandFlags::WRITE.or(CommandFlags::DANGEROUS).or(CommandFlags::EVERY_KEY);
 
 pub const COMMANDS: &[Command] = &[
     Command::new("ft._list", 1, READ_ALL, NO_KEY, "Names the search indexes.", |_, a, _| {

@@ -1,4 +1,4 @@
-//! The description of a command, without the function that executes it: the source of `COMMAND`, of
+//! Descriptions of commands, without the functions that execute them: the source of `COMMAND`, of
 //! ACL categories and of counters.
 
 use std::collections::HashMap;
@@ -27,27 +27,92 @@ pub enum Hold {
     AloneFor(&'static str),
 }
 
-/// A line of the table of commands.
+/// The flags of a command, one bit each.
+///
+/// The first nine are Redis' own, and `COMMAND` shows their names. The others stay inside the
+/// server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommandFlags(u32);
+
+impl CommandFlags {
+    /// Writes to the keyspace.
+    pub const WRITE: Self = Self(1 << 0);
+    /// Reads the keyspace and never writes to it.
+    pub const READONLY: Self = Self(1 << 1);
+    /// May need memory: refused when the memory limit is reached.
+    pub const DENYOOM: Self = Self(1 << 2);
+    /// Administers the server.
+    pub const ADMIN: Self = Self(1 << 3);
+    /// Not allowed in scripts.
+    pub const NOSCRIPT: Self = Self(1 << 4);
+    /// Allowed while the server loads its directory.
+    pub const LOADING: Self = Self(1 << 5);
+    /// Allowed on a stale replica.
+    pub const STALE: Self = Self(1 << 6);
+    /// Takes constant or logarithmic time.
+    pub const FAST: Self = Self(1 << 7);
+    /// Allowed before the client has authenticated, and for every user.
+    pub const NO_AUTH: Self = Self(1 << 8);
+
+    /// A write that also returns the old value: it needs read access to its keys.
+    pub const RETURNS_OLD_VALUE: Self = Self(1 << 9);
+    /// Names no keys and may access all of them.
+    pub const EVERY_KEY: Self = Self(1 << 10);
+    /// In the ACL category `@dangerous` without being [`ADMIN`](Self::ADMIN).
+    pub const DANGEROUS: Self = Self(1 << 11);
+    /// Executed inside `MULTI` instead of being queued.
+    pub const NOT_QUEUED: Self = Self(1 << 12);
+    /// Executes the queued commands of a transaction, and writes if one of them does.
+    pub const EXECUTES_QUEUE: Self = Self(1 << 13);
+    /// Only reads if it is called with a key and nothing else.
+    pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 14);
+    /// Has arguments that no log may show, such as passwords.
+    pub const SECRET: Self = Self(1 << 15);
+    /// Executed while clients are paused: it is able to end the pause.
+    pub const IGNORES_PAUSE: Self = Self(1 << 16);
+
+    /// Names of Redis' flags, by bit.
+    const NAMES: [&str; 9] = [
+        "write", "readonly", "denyoom", "admin", "noscript", "loading", "stale", "fast", "no_auth",
+    ];
+
+    /// The flags of both.
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all flags of `other` are set.
+    #[inline]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Names of the flags that Redis has.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let is_set = move |bit: usize| self.0 >> bit & 1 == 1;
+        Self::NAMES
+            .into_iter()
+            .enumerate()
+            .filter(move |(bit, _)| is_set(*bit))
+            .map(|(_, name)| name)
+    }
+}
+
+/// The description of a command.
 #[derive(Debug, Clone, Copy)]
 pub struct Spec {
-    /// Lower case.
+    /// The name in lower case.
     pub name: &'static str,
-    /// As Redis counts: the name included; a negative number is a minimum.
+    /// The number of arguments as Redis counts it, with the name; a negative number is a minimum.
     pub arity: i64,
-    /// Redis' flags, and Redis' ACL categories with their `@`.
-    pub flags: &'static [&'static str],
+    pub flags: CommandFlags,
     pub keys: KeyPositions,
     pub summary: &'static str,
     pub group: &'static str,
     pub hold: Hold,
-    /// `MULTI` does not queue it.
-    pub at_once: bool,
     /// Subcommands with flags of their own.
     pub subcommands: &'static [(&'static str, Spec)],
 }
-
-/// Redis' flag of commands that may need memory.
-pub const NEEDS_MEMORY: &str = "denyoom";
 
 /// ACL categories that exist, without their `@`.
 pub const CATEGORIES: &[&str] = &[
@@ -68,12 +133,14 @@ pub const CATEGORIES: &[&str] = &[
 ];
 
 impl Spec {
-    pub fn has(&self, flag: &str) -> bool {
-        self.flags.contains(&flag)
+    /// Whether all of these flags are set.
+    #[inline]
+    pub const fn has(&self, flags: CommandFlags) -> bool {
+        self.flags.has(flags)
     }
 
     pub fn is_write(&self) -> bool {
-        self.has("write")
+        self.has(CommandFlags::WRITE)
     }
 
     /// The specification that holds for these arguments.
@@ -88,19 +155,21 @@ impl Spec {
     pub fn is_in(&self, category: &str) -> bool {
         match category {
             "all" => true,
-            "read" => self.has("readonly"),
+            "read" => self.has(CommandFlags::READONLY),
             "write" => self.is_write(),
-            "fast" => self.has("fast"),
-            "slow" => !self.has("fast"),
+            "fast" => self.has(CommandFlags::FAST),
+            "slow" => !self.has(CommandFlags::FAST),
             "hash" | "string" => self.group == category,
-            "keyspace" => self.group == "generic" && (self.is_write() || self.has("readonly")),
+            "keyspace" => {
+                self.group == "generic" && (self.is_write() || self.has(CommandFlags::READONLY))
+            }
             "bitmap" => self.group == "bitmap",
             "connection" => self.group == "connection",
             "transaction" => self.group == "transactions",
             "scripting" => self.group == "scripting",
             "ordna" => ["ordna", "search"].contains(&self.group),
-            "admin" => self.has("admin"),
-            "dangerous" => self.has("admin") || self.has("@dangerous"),
+            "admin" => self.has(CommandFlags::ADMIN),
+            "dangerous" => self.has(CommandFlags::ADMIN) || self.has(CommandFlags::DANGEROUS),
             _ => false,
         }
     }
