@@ -7,7 +7,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use ordna::models::{Entry, FOREVER, Leaf, LiveEpochs, UndoLog, Lookup, Probe, Reading, State};
+use ordna::models::{Entry, FOREVER, Leaf, LiveEpochs, Lookup, Probe, Reading, State, UndoLog};
 use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
 use ordna_base::sync::explore;
