@@ -10,7 +10,7 @@ use ordna_secondary::{
 };
 
 use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, REMOVE_ALL, Task};
-use crate::indexes::{PATIENCE, composite, latest, told};
+use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::command_spec::{CommandFlags, NO_KEY, Spec};
@@ -188,9 +188,9 @@ fn defined(mut words: Words<'_>) -> Result<IndexDefinition, String> {
         return Err("ERR WHERE lacks a filter".to_owned());
     }
     if filters {
-        definition = definition.filter(Filter::parse(&filter.join(" ")).map_err(told)?);
+        definition = definition.filter(Filter::parse(&filter.join(" ")).map_err(error_text)?);
     }
-    definition.check().map_err(told)?;
+    definition.check().map_err(error_text)?;
     Ok(definition)
 }
 
@@ -264,7 +264,7 @@ fn asked(
         } else if words.take("any") {
             consistency = Consistency::Any;
         } else if words.take("at") {
-            consistency = Consistency::AtPlus(words.text_of("AT")?.parse().map_err(told)?);
+            consistency = Consistency::AtPlus(words.text_of("AT")?.parse().map_err(error_text)?);
         } else if words.take("timeout") {
             let millis = words.count_of("TIMEOUT", PATIENCE.as_millis() as usize)?;
             timeout = Duration::from_millis(millis as u64);
@@ -284,7 +284,7 @@ fn asked(
         } else if !counts && words.take("cursor") {
             let cursor = words.text_of("CURSOR")?;
             if cursor != "0" {
-                query.cursor = Some(cursor.parse().map_err(told)?);
+                query.cursor = Some(cursor.parse().map_err(error_text)?);
             }
         } else {
             return Err(words.unsupported("ORDNA.INDEX"));
@@ -298,7 +298,7 @@ fn asked(
     };
     query.prefix = prefix;
     query.covering = values;
-    Ok(Asked { query, read: Read { consistency, ..latest(timeout) }, values })
+    Ok(Asked { query, read: Read { consistency, ..read_latest(timeout) }, values })
 }
 
 /// A query of the present state finds no hash that has expired.
@@ -316,7 +316,7 @@ fn scan(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut 
     let Asked { query, read, values } = asked(&mut words, &definition, false)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
-    let page = service.query(&composite(name), &query, &read).map_err(told)?;
+    let page = service.query(&library_name(name), &query, &read).map_err(error_text)?;
     out.array(2);
     match page.cursor {
         Some(cursor) => out.bulk(cursor.to_string().as_bytes()),
@@ -351,8 +351,8 @@ fn count(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut
     let Asked { query, read, .. } = asked(&mut words, &definition, true)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
-    let count = service.count(&composite(name), &query.prefix, &query.range, &read);
-    out.count(count.map_err(told)?);
+    let count = service.count(&library_name(name), &query.prefix, &query.range, &read);
+    out.count(count.map_err(error_text)?);
     Ok(())
 }
 
@@ -361,7 +361,7 @@ fn info(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
     end(&words)?;
     let definition = state.indexes.definition(name)?;
     let service = state.indexes.service()?;
-    let info = service.info(&composite(name)).map_err(told)?;
+    let info = service.info(&library_name(name)).map_err(error_text)?;
     let (status, error) = match &info.state {
         IndexState::Building => ("building", ""),
         IndexState::Failed(reason) => ("failed", reason.as_str()),

@@ -16,7 +16,7 @@ use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Sum
 
 use crate::execution::command::{Context, Outcome, refused};
 use crate::indexes::Indexes;
-use crate::indexes::resume::Token;
+use crate::indexes::resume_file::Token;
 use crate::keyspace::{Entries, Keyspace};
 use crate::state::State;
 use crate::state::command_spec::{CommandFlags, Spec};
@@ -113,7 +113,7 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
     // A repair may drop from the log what the indexes' backup has.
     let replay = if data.repair { None } else { state.indexes.replay() };
     let options = match replay.clone() {
-        Some(replay) => options.on_logged_key(move |key| replay.take(key)),
+        Some(replay) => options.on_logged_key(move |key| replay.add(key)),
         None => options,
     };
     tracing::info!(dir = %data.dir.display(), "loading");

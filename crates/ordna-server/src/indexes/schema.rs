@@ -70,6 +70,12 @@ impl Schema {
         self.define(self.index_of(field), part)
     }
 
+    /// All of the schema's indexes of the library.
+    pub fn library_indexes(&self) -> Vec<IndexDefinition> {
+        let fields = self.fields.iter().map(|field| self.definition_of(field));
+        std::iter::once(self.documents_definition()).chain(fields).collect()
+    }
+
     fn define(&self, name: String, part: Part) -> IndexDefinition {
         let mut definition = IndexDefinition::new(name, Vec::new()).part(part);
         definition.prefixes.clone_from(&self.prefixes);

@@ -23,7 +23,7 @@ use ordna_secondary::{Query, Range, View, lower};
 
 use super::parse::{Node, Tag};
 use crate::indexes::schema::{Field, FieldKind, Schema};
-use crate::indexes::{Indexes, told};
+use crate::indexes::{Indexes, error_text};
 use crate::keyspace::Keyspace;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::snapshot::Snapshot;
@@ -176,10 +176,10 @@ impl<'a> Plan<'a> {
         let all = schema.fields.iter().filter(|field| !field.no_index);
         for name in std::iter::once(schema.documents()).chain(all.map(|f| schema.index_of(f))) {
             let left = until.saturating_duration_since(Instant::now());
-            service.wait_until_built(&name, left).map_err(told)?;
+            service.wait_until_built(&name, left).map_err(error_text)?;
         }
         indexes.expire_now(held);
-        let (view, documents) = indexes.states(until, held.is_some())?;
+        let (view, documents) = indexes.snapshot_point(until, held.is_some())?;
         Ok(Self { schema, node, view, documents, until, timeout })
     }
 
@@ -213,7 +213,7 @@ impl<'a> Plan<'a> {
         let mut sum = 0;
         for span in spans {
             let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
-            let page = self.view.query(&span.index, &query.limit(most + 1)).map_err(told)?;
+            let page = self.view.query(&span.index, &query.limit(most + 1)).map_err(error_text)?;
             sum += page.entries.len();
             if sum > most {
                 break;
@@ -270,7 +270,7 @@ impl<'a> Plan<'a> {
             }
         }
         let index = self.schema.documents();
-        let entries = self.view.count(&index, &[], &Range::All).map_err(told)?;
+        let entries = self.view.count(&index, &[], &Range::All).map_err(error_text)?;
         let span = Span { index, prefix: vec![], range: Range::All, shown: "*".to_owned() };
         Ok(Source { spans: vec![span], entries })
     }
@@ -296,7 +296,7 @@ impl<'a> Plan<'a> {
             let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
             let mut query = query.limit(PAGE);
             loop {
-                let page = self.view.query(&span.index, &query).map_err(told)?;
+                let page = self.view.query(&span.index, &query).map_err(error_text)?;
                 for entry in page.entries {
                     self.documents.get_with(&entry.id, |stored| {
                         let hash = stored_value::hash(stored);
@@ -334,7 +334,7 @@ impl<'a> Plan<'a> {
         match self.node {
             Node::All => {
                 let count = self.view.count(&self.schema.documents(), &[], &Range::All);
-                count.map(Some).map_err(told)
+                count.map(Some).map_err(error_text)
             }
             _ => Ok(None),
         }
@@ -349,7 +349,7 @@ impl<'a> Plan<'a> {
         let (index, mut found, mut passed) = (self.schema.documents(), Vec::new(), 0);
         let mut query = Query::new().limit((offset + count).min(PAGE));
         while found.len() < count {
-            let page = self.view.query(&index, &query).map_err(told)?;
+            let page = self.view.query(&index, &query).map_err(error_text)?;
             for id in page.entries.into_iter().map(|entry| entry.id) {
                 if found.len() < count && self.read(&id, |_| ()).is_some() {
                     passed += 1;

@@ -4,7 +4,7 @@ use ordna::Change;
 use ordna_secondary::{IndexInfo, Query, State as IndexState};
 
 use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
-use crate::indexes::{PATIENCE, latest, told};
+use crate::indexes::{PATIENCE, error_text, read_latest};
 use crate::keyspace::Keyspace;
 use crate::keyspace::stored_value::Kind;
 use crate::state::State;
@@ -168,8 +168,8 @@ pub fn drop_index(
     let view = match documents {
         true => {
             let service = state.indexes.service()?;
-            service.wait_until_built(&index, PATIENCE).map_err(told)?;
-            Some(service.view(&latest(PATIENCE)).map_err(told)?)
+            service.wait_until_built(&index, PATIENCE).map_err(error_text)?;
+            Some(service.view(&read_latest(PATIENCE)).map_err(error_text)?)
         }
         false => None,
     };
@@ -181,7 +181,7 @@ pub fn drop_index(
     if let Some(view) = view {
         let mut query = Query::new().limit(1024);
         loop {
-            let page = view.query(&index, &query).map_err(told)?;
+            let page = view.query(&index, &query).map_err(error_text)?;
             match held {
                 Some(keys) => remove(state, keys, page.entries.iter().map(|entry| &entry.id[..]))?,
                 None => {
@@ -231,8 +231,8 @@ pub fn info(
     let service = state.indexes.service()?;
     state.indexes.expire_now(held);
     // So that the counts are those of now; an index under construction is not waited for.
-    service.view(&latest(PATIENCE)).map_err(told)?;
-    let of = |index: &str| service.info(index).map_err(told);
+    service.view(&read_latest(PATIENCE)).map_err(error_text)?;
+    let of = |index: &str| service.info(index).map_err(error_text);
     let documents = of(&schema.documents())?;
     let fields = schema.fields.iter().map(|field| of(&schema.index_of(field)));
     let fields = fields.collect::<Result<Vec<IndexInfo>, String>>()?;

@@ -1,15 +1,16 @@
-//! The file by which a restart goes on from a backup of the indexes.
+//! The file that lets a restart load an index backup and catch up from the log.
 //!
 //! # Protocol
-//! 1. The keyspace is backed up; a random token is the backup's metadata, and a new log begins.
-//! 2. The commands under way at that moment end. Everything from before the token's log is reported
-//!    to the indexes then.
-//! 3. The indexes are backed up, and the log is synced, so that it has what their backup holds.
-//! 4. A file names the token, the indexes' backup, and the keys with a deadline.
+//! 1. The keyspace is backed up. A random token is the backup's metadata, and a new log begins.
+//! 2. The server waits for the commands in progress. Then all writes that precede the new log are
+//!    reported to the indexes.
+//! 3. The indexes are backed up, and the log is synced, so that it contains whatever their backup
+//!    does.
+//! 4. The file is written: the token, the name of the indexes' backup, and the keys with a deadline.
 //!
-//! A restart uses the indexes' backup only if its token is that of the keyspace's backup. Then
-//! every change that it lacks is of a key in the log, or of a key whose deadline has come: the
-//! indexes read those keys again. An expired key is in no log.
+//! A restart uses the indexes' backup only if its token is that of the keyspace's backup. Every
+//! change that the backup lacks is then a change of a key in the log, or the expiry of a key with a
+//! deadline, which is in no log. The indexes read those keys again.
 //!
 //! # Failure
 //! The indexes are built from the keyspace if the file, its token or their backup does not fit.
@@ -18,39 +19,39 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+use ordna::sync::Lock;
 use serde::{Deserialize, Serialize};
 
-/// The directory of the indexes' backups, in the data directory.
+/// Name of the directory of the indexes' backups, in the data directory.
 pub const DIRECTORY: &str = "indexes";
-/// The file of step 4.
+/// Name of the file of step 4.
 const FILE: &str = "RESUME.json";
-/// Keys that are read again at most. For more of them a build from a snapshot is as fast.
+/// Maximum number of keys that are read again. With more, a build from a snapshot is as fast.
 const MOST_KEYS: usize = 1 << 20;
 
-/// The point that a backup of the keyspace and one of the indexes share.
+/// Identifies a pair of backups, one of the keyspace and one of the indexes.
 pub type Token = [u8; 16];
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct Saved {
-    /// In hex.
+    /// In hexadecimal.
     token: String,
     identity: u64,
-    /// Name of the indexes' backup.
+    /// File name of the indexes' backup.
     backup: String,
-    /// Keys with a deadline, in hex.
+    /// Keys with a deadline, in hexadecimal.
     expiring: Vec<String>,
 }
 
-/// From what the indexes go on.
+/// Where index recovery resumes.
 #[derive(Debug)]
 pub struct Resume {
-    /// The identity of their history.
+    /// Identity of the change stream that the backup belongs to.
     pub identity: u64,
-    /// The keys to read again.
+    /// Keys to read again.
     pub ids: Vec<Box<[u8]>>,
 }
 
@@ -63,11 +64,11 @@ fn bytes(hex: &str) -> Option<Box<[u8]>> {
     digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-/// Removes all backups of the indexes.
+/// Removes the directory of the indexes' backups.
 ///
 /// # Errors
 /// A text for the client.
-pub fn forget(dir: &Path) -> Result<(), String> {
+pub fn remove_backups(dir: &Path) -> Result<(), String> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(format!("ERR cannot remove {}: {error}", dir.display()))
@@ -76,14 +77,15 @@ pub fn forget(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// Sequence numbers that grow across restarts: they begin with the time, in units of 16 ns.
+/// Returns a generator of sequence numbers that grow across restarts: the first is the time, in
+/// units of 16 ns.
 pub fn sequence() -> impl Fn() -> u64 + Send + Sync {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let next = AtomicU64::new((since.as_nanos() / 16) as u64);
     move || next.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Step 4.
+/// Writes the file.
 ///
 /// # Errors
 /// A text for the log.
@@ -108,58 +110,60 @@ pub fn save(
     write().map_err(|error| format!("cannot write {}: {error}", dir.join(FILE).display()))
 }
 
-/// The keys that the log changes, as it is read.
+/// Covered keys that the log changes.
 #[derive(Default)]
-struct Found {
+struct LoggedKeys {
     ids: HashSet<Box<[u8]>>,
-    /// The keys are not all.
+    /// The set is incomplete: too many keys changed, or a record may change any key.
     is_partial: bool,
 }
 
-/// Collects the keys that the log changes.
+/// Collects the keys that the log changes while a restart reads it.
 pub struct Replay {
     saved: Saved,
     prefixes: Vec<Vec<u8>>,
-    found: Mutex<Found>,
+    logged: Lock<LoggedKeys>,
 }
 
 impl Replay {
-    /// For the indexes' backup of a directory, and keys that begin so.
+    /// Reads the file of `dir`; `prefixes` are those of the indexed keys. `None`: the newest backup
+    /// of the indexes has no file.
     pub fn read(dir: &Path, prefixes: Vec<Vec<u8>>) -> Option<Self> {
         let saved: Saved = serde_json::from_slice(&std::fs::read(dir.join(FILE)).ok()?).ok()?;
         let number = |name: &str| name.strip_prefix("backup-")?.parse::<u64>().ok();
         let names = std::fs::read_dir(dir)
             .ok()?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        // A later backup has no file yet: nobody knows its token.
+        // A later backup has no file yet, so its token is unknown.
         let newest = names.filter_map(|name| number(&name)).max();
-        (newest == number(&saved.backup)).then(|| Self { saved, prefixes, found: Mutex::default() })
+        (newest == number(&saved.backup)).then(|| Self { saved, prefixes, logged: Lock::default() })
     }
 
-    /// Takes a key of the log; `None`: any key.
-    pub fn take(&self, key: Option<&[u8]>) {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Adds a key of the log. `None`: the record may change any key.
+    pub fn add(&self, key: Option<&[u8]>) {
+        let mut logged = self.logged.lock();
         match key {
             Some(key) => {
                 let is_covered = self.prefixes.iter().any(|prefix| key.starts_with(prefix));
-                if is_covered && !found.ids.contains(key) {
-                    found.is_partial |= found.ids.len() == MOST_KEYS;
-                    if !found.is_partial {
-                        found.ids.insert(key.into());
+                if is_covered && !logged.ids.contains(key) {
+                    logged.is_partial |= logged.ids.len() == MOST_KEYS;
+                    if !logged.is_partial {
+                        logged.ids.insert(key.into());
                     }
                 }
             }
-            None => found.is_partial = true,
+            None => logged.is_partial = true,
         }
     }
 
-    /// From what to go on, now that the keyspace is read from a backup with this metadata.
+    /// Returns the resume point, if `metadata`, that of the keyspace's backup, is the token of this
+    /// index backup.
     pub fn finish(&self, metadata: &[u8]) -> Option<Resume> {
-        let found = std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner));
-        if found.is_partial || self.saved.token != hex(metadata) {
+        let logged = std::mem::take(&mut *self.logged.lock());
+        if logged.is_partial || self.saved.token != hex(metadata) {
             return None;
         }
-        let mut ids = found.ids;
+        let mut ids = logged.ids;
         for key in &self.saved.expiring {
             ids.insert(bytes(key)?);
         }

@@ -1,0 +1,188 @@
+//! Creates, alters, drops and lists indexes.
+
+use std::cell::Cell;
+
+use ordna_secondary::{Error, IndexDefinition, Service};
+
+use crate::indexes::definitions::{Composite, Definitions, FIRST_NUMBER, error_text, library_name};
+use crate::indexes::schema::Schema;
+use crate::indexes::service::Indexes;
+
+/// Maximum number of indexes of both kinds together: each has a tree and a reverse map of its own.
+const MOST_INDEXES: usize = 1024;
+
+impl Indexes {
+    /// Changes the definitions and the service's indexes. Undoes the former if the latter or the
+    /// file fail.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Definitions) -> Result<(), String>,
+        apply: impl FnOnce(&Service) -> Result<(), Error>,
+    ) -> Result<(), String> {
+        if let Some(reason) = self.broken.get() {
+            return Err(format!("ERR the indexes of this directory were not read: {reason}"));
+        }
+        let mut definitions = self.definitions.lock();
+        let mut changed = definitions.clone();
+        change(&mut changed)?;
+        if changed.len() > MOST_INDEXES {
+            return Err(format!("ERR there are {MOST_INDEXES} indexes already"));
+        }
+        let service = self.start()?;
+        let save = |definitions: &Definitions| match &self.file {
+            Some(file) => definitions.save(file),
+            None => Ok(()),
+        };
+        save(&changed)?;
+        self.announce(&changed);
+        if let Err(error) = apply(service) {
+            self.announce(&definitions);
+            save(&definitions)?;
+            return Err(error_text(error));
+        }
+        *definitions = changed;
+        Ok(())
+    }
+
+    /// Creates an index of `ORDNA.INDEX`.
+    ///
+    /// # Errors
+    /// A text for the client.
+    pub fn create(&self, name: &str, mut definition: IndexDefinition) -> Result<(), String> {
+        definition.name = library_name(name);
+        let kept = definition.clone();
+        let number = Cell::new(FIRST_NUMBER);
+        self.change(
+            |definitions| {
+                number.set(FIRST_NUMBER + definitions.created);
+                definitions.created += 1;
+                let kept = Composite { number: number.get(), definition: kept };
+                match definitions.composites.insert(name.to_owned(), kept) {
+                    Some(_) => Err(format!("ERR an index named '{name}' exists")),
+                    None => Ok(()),
+                }
+            },
+            |service| service.create_numbered(definition, Some(number.get())),
+        )
+    }
+
+    /// Drops an index of `ORDNA.INDEX`.
+    ///
+    /// # Errors
+    /// A text for the client.
+    pub fn drop_index(&self, name: &str) -> Result<(), String> {
+        self.change(
+            |definitions| match definitions.composites.remove(name) {
+                Some(_) => Ok(()),
+                None => Err(unknown_index(name)),
+            },
+            |service| service.drop_index(&library_name(name)),
+        )
+    }
+
+    /// Returns the names of the indexes of `ORDNA.INDEX`.
+    pub fn names(&self) -> Vec<String> {
+        self.definitions.lock().composites.keys().cloned().collect()
+    }
+
+    /// Returns the definition of an index of `ORDNA.INDEX`.
+    ///
+    /// # Errors
+    /// `ORDNA.INDEX` has no index of this name.
+    pub fn definition(&self, name: &str) -> Result<IndexDefinition, String> {
+        let definitions = self.definitions.lock();
+        let found = definitions.composites.get(name);
+        found.map(|composite| composite.definition.clone()).ok_or_else(|| unknown_index(name))
+    }
+
+    /// Creates an index of `FT.CREATE`.
+    ///
+    /// # Errors
+    /// A text for the client.
+    pub fn create_schema(&self, schema: &Schema) -> Result<(), String> {
+        self.change(
+            |definitions| {
+                let old = definitions.schemas.insert(schema.name.clone(), schema.clone());
+                old.map_or(Ok(()), |_| Err("ERR Index already exists".to_owned()))
+            },
+            |service| create_all(service, &schema.library_indexes()),
+        )
+    }
+
+    /// Adds fields to an index of `FT.CREATE`: the last `added` fields of `altered`.
+    ///
+    /// # Errors
+    /// A text for the client.
+    pub fn alter_schema(&self, altered: &Schema, added: usize) -> Result<(), String> {
+        self.change(
+            |definitions| {
+                let schema = definitions.schemas.get_mut(&altered.name);
+                let schema = schema.ok_or_else(|| unknown_schema(&altered.name))?;
+                if schema.fields.len() + added != altered.fields.len() {
+                    return Err("ERR another client altered the index".to_owned());
+                }
+                schema.clone_from(altered);
+                Ok(())
+            },
+            |service| {
+                let new = &altered.fields[altered.fields.len() - added..];
+                let new: Vec<_> = new.iter().map(|field| altered.definition_of(field)).collect();
+                create_all(service, &new)
+            },
+        )
+    }
+
+    /// Drops an index of `FT.CREATE` and returns its schema.
+    ///
+    /// # Errors
+    /// A text for the client.
+    pub fn drop_schema(&self, name: &str) -> Result<Schema, String> {
+        let schema = self.schema(name)?;
+        self.change(
+            |definitions| match definitions.schemas.remove(name) {
+                Some(_) => Ok(()),
+                None => Err(unknown_schema(name)),
+            },
+            |service| {
+                let indexes = schema.library_indexes();
+                indexes.iter().try_for_each(|index| service.drop_index(&index.name))
+            },
+        )?;
+        Ok(schema)
+    }
+
+    /// Returns the names of the indexes of `FT.CREATE`.
+    pub fn schemas(&self) -> Vec<String> {
+        self.definitions.lock().schemas.keys().cloned().collect()
+    }
+
+    /// Returns the schema of an index of `FT.CREATE`.
+    ///
+    /// # Errors
+    /// `FT.CREATE` has no index of this name.
+    pub fn schema(&self, name: &str) -> Result<Schema, String> {
+        let found = self.definitions.lock().schemas.get(name).cloned();
+        found.ok_or_else(|| unknown_schema(name))
+    }
+}
+
+/// Creates all of these indexes of the library or, after an error, none.
+fn create_all(service: &Service, definitions: &[IndexDefinition]) -> Result<(), Error> {
+    for (at, definition) in definitions.iter().enumerate() {
+        if let Err(error) = service.create(definition.clone()) {
+            for definition in &definitions[..at] {
+                service.drop_index(&definition.name)?;
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn unknown_index(name: &str) -> String {
+    format!("ERR no index is named '{name}'")
+}
+
+fn unknown_schema(name: &str) -> String {
+    format!("ERR {name}: no such index")
+}

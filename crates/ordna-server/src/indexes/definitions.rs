@@ -1,0 +1,100 @@
+//! Definitions of the indexes, and the file in which they are kept.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use ordna_secondary::{Error, IndexDefinition};
+use serde::{Deserialize, Serialize};
+
+use crate::indexes::schema::Schema;
+
+/// Name of the file in the data directory.
+pub(super) const FILE: &str = "indexes.json";
+/// Lowest number of an index of `ORDNA.INDEX`. The library assigns lower numbers itself.
+pub(super) const FIRST_NUMBER: u64 = 1 << 32;
+
+/// An index of `ORDNA.INDEX`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Composite {
+    /// Part of the index's cursors, so that a cursor of a dropped index is recognized.
+    pub number: u64,
+    pub definition: IndexDefinition,
+}
+
+/// All defined indexes; the content of the file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Definitions {
+    /// Indexes of `ORDNA.INDEX`, by name.
+    pub composites: BTreeMap<String, Composite>,
+    /// Indexes of `FT.CREATE`, by name.
+    pub schemas: BTreeMap<String, Schema>,
+    /// Number of indexes of `ORDNA.INDEX` that were ever created.
+    pub created: u64,
+}
+
+impl Definitions {
+    /// Reads the file.
+    pub fn read(file: &Path) -> Result<Self, String> {
+        let shown = file.display();
+        let text = std::fs::read(file).map_err(|error| format!("{shown}: {error}"))?;
+        serde_json::from_slice(&text).map_err(|error| format!("{shown}: {error}"))
+    }
+
+    /// Replaces the file. A reader finds the old or the new content, never a part of one.
+    pub fn save(&self, file: &Path) -> Result<(), String> {
+        let write = || -> std::io::Result<()> {
+            let new = file.with_extension("new");
+            let mut out = std::fs::File::create(&new)?;
+            out.write_all(&serde_json::to_vec_pretty(self)?)?;
+            out.sync_all()?;
+            std::fs::rename(&new, file)?;
+            match file.parent() {
+                Some(dir) => std::fs::File::open(dir)?.sync_all(),
+                None => Ok(()),
+            }
+        };
+        write().map_err(|error| format!("ERR cannot write {}: {error}", file.display()))
+    }
+
+    /// Number of indexes of both kinds.
+    pub fn len(&self) -> usize {
+        self.composites.len() + self.schemas.len()
+    }
+
+    /// Prefixes of the keys that the indexes cover, sorted, each once.
+    pub fn prefixes(&self) -> Vec<Vec<u8>> {
+        let composites = self.composites.values();
+        let composites = composites.flat_map(|composite| &composite.definition.prefixes);
+        let schemas = self.schemas.values().flat_map(|schema| &schema.prefixes);
+        let mut prefixes: Vec<Vec<u8>> = composites.chain(schemas).cloned().collect();
+        prefixes.sort();
+        prefixes.dedup();
+        prefixes
+    }
+
+    /// The library's indexes, by the library's names. Only those of `ORDNA.INDEX` have a number.
+    pub fn library_indexes(&self) -> BTreeMap<String, (IndexDefinition, Option<u64>)> {
+        let composites = self.composites.values();
+        let composites = composites.map(|found| (found.definition.clone(), Some(found.number)));
+        let schemas = self.schemas.values().flat_map(Schema::library_indexes);
+        composites
+            .chain(schemas.map(|definition| (definition, None)))
+            .map(|index| (index.0.name.clone(), index))
+            .collect()
+    }
+}
+
+/// The library's name of an index of `ORDNA.INDEX`.
+pub fn library_name(name: &str) -> String {
+    format!("i\0{name}")
+}
+
+/// An error of the library as the text of a reply, with the names that clients know.
+pub fn error_text(error: Error) -> String {
+    let text = error.to_string();
+    let plain = ["i\\0", "d\\0", "f\\0"]
+        .iter()
+        .fold(text, |text, part| text.replace(&format!("\"{part}"), "\""));
+    format!("ERR {}", plain.replace("\\0", "."))
+}

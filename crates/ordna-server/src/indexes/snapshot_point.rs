@@ -1,0 +1,57 @@
+//! Consistent states of indexes and documents for queries.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ordna_secondary::{Read, View};
+
+use crate::indexes::definitions::error_text;
+use crate::indexes::service::Indexes;
+use crate::keyspace::snapshot::Snapshot;
+
+/// How long a query waits for its state or for the build of an index.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Options of a read that sees everything written before it.
+pub fn read_latest(timeout: Duration) -> Read {
+    Read::request_plus().timeout(timeout).wait_for_build()
+}
+
+impl Indexes {
+    /// Returns a state of the indexes that has all writes so far, and a snapshot of the documents
+    /// that is as old or younger. No transaction lies between them. `held`: the caller holds the
+    /// keyspace.
+    ///
+    /// # Errors
+    /// The indexes do not reach the state before `until`.
+    pub fn snapshot_point(&self, until: Instant, held: bool) -> Result<(View, Snapshot), String> {
+        // Attempts that do not hold the lock of the keyspace while they wait for the indexes.
+        const TRIES: u32 = 8;
+        let service = self.service()?;
+        let lock = || self.commands.read().unwrap_or_else(PoisonError::into_inner);
+        let view = || {
+            let left = until.saturating_duration_since(Instant::now());
+            service.view(&read_latest(left)).map_err(error_text)
+        };
+        let mut tries = 0;
+        let (view, documents) = loop {
+            let mut inside = (!held).then(lock);
+            let before = self.transactions.load(Ordering::Relaxed);
+            if tries < TRIES {
+                inside = None;
+            }
+            let view = view()?;
+            if !held && inside.is_none() {
+                inside = Some(lock());
+            }
+            let documents = self.covered.snapshot();
+            if held || self.transactions.load(Ordering::Relaxed) == before {
+                break (view, documents);
+            }
+            drop(inside);
+            tries += 1;
+        };
+        Ok((view, documents.ok_or("ERR the keyspace is being loaded")?))
+    }
+}
