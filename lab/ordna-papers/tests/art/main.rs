@@ -10,11 +10,11 @@ mod alone;
 mod art;
 #[cfg(feature = "htm")]
 mod art_htm;
-#[cfg(all(debug_assertions, not(feature = "pessimistic")))]
+#[cfg(debug_assertions)]
 mod art_interleavings;
 mod art_jump;
 mod art_keys;
 mod art_none;
-#[cfg(all(debug_assertions, not(feature = "pessimistic")))]
+#[cfg(debug_assertions)]
 mod art_rowex_interleavings;
 mod art_trees;
