@@ -18,30 +18,39 @@ pub fn run(part: &str) -> Outcome {
     test(packages.chain(["--lib", "--tests", part]))
 }
 
-/// This commit's share: half of the store's test programs, by turns, and those of some published
-/// structures. A program whose area the commit touches runs in any case.
+/// The published structures: folders of the sources, and prefixes of the test modules.
+const STRUCTURES: [&str; 6] = ["art", "hydralist", "nitro", "pi", "skiplist", "wormhole"];
+
+/// This commit's share: half of the store's test programs, by turns, and the tests of some published
+/// structures. Tests whose area the commit touches run in any case.
 pub fn run_share() -> Outcome {
     let (share, changed) = share()?;
-    let is_touched = |program: &str| {
-        let structure = program.split('_').next().unwrap_or(program);
-        let source = format!("lab/ordna-papers/src/{structure}");
+    let is_touched = |structure: &str| {
+        let source = format!("lab/ordna-papers/src/{structure}/");
         changed.iter().any(|path| path.starts_with(&source))
     };
-    let papers = programs("ordna-papers")?.into_iter().enumerate();
-    let papers = papers.filter(|(at, name)| at % SHARES == share || is_touched(name));
-    let mut chosen: Vec<String> = papers.map(|(_, name)| name).collect();
+    let structures = STRUCTURES.into_iter().enumerate();
+    let structures = structures.filter(|(at, name)| at % SHARES == share || is_touched(name));
+    let structures: Vec<&str> = structures.map(|(_, name)| name).collect();
     let is_store =
         |path: &String| STORE.iter().any(|name| path.starts_with(&format!("crates/{name}/")));
     let all = changed.iter().any(is_store);
+    let mut chosen = Vec::new();
     for package in STORE {
         let programs = programs(package)?.into_iter().enumerate();
         let mine = programs.filter(|(at, _)| all || at % 2 == share % 2).map(|(_, name)| name);
         chosen.extend(mine);
     }
-    println!("tests of the store and of published structures: {chosen:?}");
-    let packages = STORE.into_iter().chain(["ordna-papers"]).flat_map(|name| ["-p", name]);
+    println!("tests of the store: {chosen:?}, of published structures: {structures:?}");
+    let packages = STORE.into_iter().flat_map(|name| ["-p", name]);
     let chosen = chosen.iter().flat_map(|name| ["--test", name]);
-    test(packages.chain(["--lib"]).chain(chosen))
+    test(packages.chain(["--lib"]).chain(chosen))?;
+    test(["-p", "ordna-papers", "--lib"].into_iter())?;
+    if structures.is_empty() {
+        return Ok(());
+    }
+    let main = ["-p", "ordna-papers", "--test", "main", "--"];
+    test(main.into_iter().chain(structures))
 }
 
 fn test<'a>(what: impl Iterator<Item = &'a str>) -> Outcome {

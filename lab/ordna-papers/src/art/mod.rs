@@ -12,9 +12,7 @@
 //! they restart in one case only, as often as it comes: where a prefix is longer than nodes store,
 //! a writer goes down twice, and another has changed that way in between.
 //!
-//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory. The
-//! feature `pessimistic` puts `ArtOlc` on the locks of lock coupling, as the paper suggests for
-//! debugging: race detectors know nothing of validation, but see locks (§3.1).
+//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory.
 //!
 //! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
 //! child are compressed into the prefix of the node below; a subtree of one key is the key's

@@ -20,20 +20,10 @@ use ordna_base::sync::{Version, VersionLock, WriteGuard};
 #[derive(Debug)]
 pub struct Olc;
 
-#[cfg(not(feature = "pessimistic"))]
 impl Protocol for Olc {
     type Lock = VersionLock;
     type Read = Optimistic;
     type Write = Optimistic;
-    const READERS_NOTICE: bool = true;
-}
-
-/// The pessimistic twins of the optimistic primitives.
-#[cfg(feature = "pessimistic")]
-impl Protocol for Olc {
-    type Lock = super::coupling::SpinLock;
-    type Read = super::coupling::Shared;
-    type Write = super::coupling::Shared;
     const READERS_NOTICE: bool = true;
 }
 

@@ -1,7 +1,4 @@
 //! Rare interleavings of the radix tree whose readers look at no version (ROWEX), forced.
-//!
-//! Not with `pessimistic`: there an optimistic reader keeps out the writer that the last test lets
-//! in.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;

@@ -1,7 +1,5 @@
 //! Rare interleavings of the radix trees, forced: writers with each other, and with readers that
 //! validate what they read. Named after what breaks in published implementations.
-//!
-//! Not with `pessimistic`: there a reader keeps out the writer that these tests let in.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Memory that threads in the background allocate and free: counted for the whole process, so this
-//! file has one test.
+//! Memory that threads in the background allocate and free, counted for the whole process.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,13 @@ use ordna_papers::wormhole::layer::TableLayer;
 use ordna_testkit::memory::live_everywhere;
 use ordna_testkit::shorthand::Shorthand as _;
 
-ordna_testkit::count_memory!();
+use crate::own_process::in_own_process;
 
-/// What threads may hold back for a batch of frees: data nodes have 1,280 bytes.
+/// Bytes that threads may hold back for a batch of frees: a data node has 1,280 bytes.
 const SLACK: i64 = 1 << 20;
 
-/// What is left once a thread in the background has gone on that was stopped while it read: it
-/// frees then what was retired meanwhile. Ends soon in any case.
+/// The bytes that are left, after waiting up to ten seconds for background threads: one that was
+/// suspended while it read frees the garbage of that time later.
 fn settled(left: impl Fn() -> i64) -> i64 {
     let until = Instant::now() + Duration::from_secs(10);
     while left().abs() >= SLACK && Instant::now() < until {
@@ -42,7 +41,7 @@ fn check<L: SearchLayer<[u8]>>() {
         full
     };
     let options = Options { topology: Topology::declared(2), ..Options::default() };
-    // What the first index leaves behind for the threads is not its own.
+    // The first index fills caches of the threads.
     cycle(&HydraList::with(&options));
     let before = live_everywhere();
     let index = HydraList::with(&options);
@@ -57,7 +56,7 @@ fn check<L: SearchLayer<[u8]>>() {
     assert!(left.abs() < 4096, "{left} bytes are left after the drop");
 }
 
-/// As many keys as have nodes in slabs: freed nodes are used again, and slabs come back.
+/// Enough keys for nodes in slabs: freed nodes are used again, and slabs are freed.
 fn check_slabs() {
     const KEYS: u64 = 600_000;
     let before = live_everywhere();
@@ -76,7 +75,7 @@ fn check_slabs() {
     };
     let index = HydraList::new();
     let full: Vec<i64> = (0..3).map(|_| cycle(&index) - before).collect();
-    // Dead nodes that are not freed yet keep slabs: then the index has to say so.
+    // Dead nodes that are not freed yet keep slabs; the index must report them.
     let told = || index.memory_usage().total() as i64;
     let more = settled(|| live_everywhere() - before - told());
     assert!(more.abs() < SLACK, "{more} bytes more than the {} told", told());
@@ -88,7 +87,10 @@ fn check_slabs() {
 
 #[test]
 fn nodes_and_records_come_back_in_the_background_and_on_drop() {
-    check::<ArtLayer<[u8]>>();
-    check::<TableLayer<[u8]>>();
-    check_slabs();
+    let test = "hydralist_memory::nodes_and_records_come_back_in_the_background_and_on_drop";
+    in_own_process(test, || {
+        check::<ArtLayer<[u8]>>();
+        check::<TableLayer<[u8]>>();
+        check_slabs();
+    });
 }

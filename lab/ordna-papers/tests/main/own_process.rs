@@ -1,0 +1,24 @@
+//! A test in a process of its own.
+//!
+//! A test that counts the memory of the whole process would count that of the tests beside it.
+
+use std::process::Command;
+
+/// Names the test that the process is for.
+const VARIABLE: &str = "ORDNA_OWN_PROCESS";
+
+/// Runs `body` in a child process that runs nothing else. `test` is the path of the calling test.
+pub fn in_own_process(test: &str, body: impl FnOnce()) {
+    if std::env::var(VARIABLE).is_ok_and(|name| name == test) {
+        return body();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--test-threads=1", "--nocapture"])
+        .env(VARIABLE, test)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // A wrong name would run no test, and pass.
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+}
