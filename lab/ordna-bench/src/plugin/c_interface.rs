@@ -110,7 +110,7 @@ impl Plugin {
     /// An empty index; `None` if the library does not take such keys or so many threads.
     pub fn create<K: Kind + ?Sized>(&self, threads: u32) -> Option<Index<K>> {
         // SAFETY: the library is loaded; any arguments are allowed.
-        let peer = unsafe { (self.0.create)(K::KIND, threads) };
+        let peer = unsafe { (self.0.create)(<K as Kind>::KIND, threads) };
         Some(Index { plugin: self.clone(), peer: NonNull::new(peer)?, keys: PhantomData })
     }
 }
