@@ -5,20 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, Visibility};
+use syn::{Attribute, Item, ItemMacro, ItemMod, ItemUse, UseTree, Visibility};
 
 /// A file may have this many lines.
 const LINES: usize = 800;
 
-/// The crates whose files are checked.
+/// The crates whose files are checked: those of the product and of the laboratory.
 fn crates() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let entries = std::fs::read_dir(folder).expect("the crates stand beside xtask");
-    let mut crates: Vec<_> =
-        entries.map(|entry| entry.expect("a readable folder").path()).collect();
-    crates.retain(|path| path.join("Cargo.toml").exists());
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut crates = Vec::new();
+    for (folder, fewest) in [("crates", 10), ("lab", 2)] {
+        let entries = std::fs::read_dir(top.join(folder)).expect("a folder at the top");
+        let mut found: Vec<_> =
+            entries.map(|entry| entry.expect("a readable folder").path()).collect();
+        found.retain(|path| path.join("Cargo.toml").exists());
+        assert!(found.len() >= fewest, "only {found:?} found");
+        crates.extend(found);
+    }
     crates.sort();
-    assert!(crates.len() >= 7, "only {crates:?} found");
     crates
 }
 
@@ -59,17 +63,39 @@ fn stops_and_faults_hang_on_no_feature() {
 
 #[test]
 fn no_circle_between_files() {
-    let mut circles = Vec::new();
+    no_circle("files", &[], |imports| Imports::circles(&imports.edges()));
+}
+
+/// Circles between folders that are known and still to be cut.
+const KNOWN: [&str; 4] = [
+    "ordna store::collection -> store::engine:",
+    "ordna store::engine -> store::collection:",
+    "ordna store::engine -> store::options:",
+    "ordna store::options -> store::collection:",
+];
+
+/// Two folders of one level must not import each other, even if no two of their files do.
+#[test]
+fn no_circle_between_folders() {
+    no_circle("folders", &KNOWN, |imports| Imports::circles(&imports.folder_edges()));
+}
+
+fn no_circle(of: &str, known: &[&str], circles: impl Fn(&Imports) -> Vec<String>) {
+    let mut found = Vec::new();
     for path in crates() {
         let name = path.file_name().expect("a crate has a name").to_string_lossy().into_owned();
-        let found = Imports::of(&path.join("src")).circles();
-        circles.extend(found.into_iter().map(|circle| format!("{name} {circle}")));
+        let circles = circles(&Imports::of(&path.join("src")));
+        found.extend(circles.into_iter().map(|circle| format!("{name} {circle}")));
     }
-    assert!(circles.is_empty(), "files that import each other:\n{}", circles.join("\n"));
+    found.retain(|circle| !known.iter().any(|known| circle.starts_with(known)));
+    assert!(found.is_empty(), "{of} that import each other:\n{}", found.join("\n"));
 }
 
 /// The path of a module within its crate.
 type Module = Vec<String>;
+
+/// Imports of each module from others, by the names that they import.
+type Edges = BTreeMap<Module, BTreeMap<Module, BTreeSet<String>>>;
 
 /// An import: the file that has it, and its path.
 struct Use {
@@ -84,6 +110,8 @@ struct Imports {
     /// Names that a module re-exports, and what they stand for.
     exports: BTreeMap<(Module, String), Vec<String>>,
     uses: Vec<Use>,
+    /// Exported macros, which lie at the top of the crate wherever they are defined.
+    macros: BTreeSet<String>,
 }
 
 impl Imports {
@@ -141,23 +169,46 @@ impl Imports {
         if depth > 8 { None } else { self.file(module, &whole, depth + 1) }
     }
 
-    /// The imports that are part of a circle, in words.
-    fn circles(&self) -> Vec<String> {
-        let mut edges: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
-        let mut names: BTreeMap<(Module, Module), BTreeSet<String>> = BTreeMap::new();
+    /// The imports of one file from another: both files, and the names.
+    fn edges(&self) -> Edges {
+        let mut edges = Edges::new();
         for found in &self.uses {
             if let Some(to) = self.file(&found.from, &found.path, 0).filter(|to| *to != found.from)
             {
                 let name = found.path.last().cloned().unwrap_or_default();
-                names.entry((found.from.clone(), to.clone())).or_default().insert(name);
-                edges.entry(found.from.clone()).or_default().insert(to);
+                // A macro may have the name of a module.
+                if self.macros.contains(&name) && to == [name.clone()] {
+                    continue;
+                }
+                edges.entry(found.from.clone()).or_default().entry(to).or_default().insert(name);
             }
         }
+        edges
+    }
+
+    /// The imports between two modules of one parent, files and folders alike, with all that is
+    /// below each. What a parent and its child import of each other does not count.
+    fn folder_edges(&self) -> Edges {
+        let mut edges = Edges::new();
+        for (from, to, names) in self.edges().into_iter().flat_map(|(from, all)| {
+            all.into_iter().map(move |(to, names)| (from.clone(), to, names))
+        }) {
+            let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+            if shared < from.len().min(to.len()) {
+                let (from, to) = (from[..=shared].to_vec(), to[..=shared].to_vec());
+                edges.entry(from).or_default().entry(to).or_default().extend(names);
+            }
+        }
+        edges
+    }
+
+    /// The edges that are part of a circle, in words.
+    fn circles(edges: &Edges) -> Vec<String> {
         let reach = |from: &Module| {
             let mut seen = BTreeSet::new();
             let mut open = vec![from.clone()];
             while let Some(module) = open.pop() {
-                for next in edges.get(&module).into_iter().flatten() {
+                for next in edges.get(&module).into_iter().flat_map(BTreeMap::keys) {
                     if seen.insert(next.clone()) {
                         open.push(next.clone());
                     }
@@ -167,9 +218,9 @@ impl Imports {
         };
         let reached: BTreeMap<_, _> = edges.keys().map(|from| (from, reach(from))).collect();
         let mut circles = Vec::new();
-        for (from, to) in edges.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to))) {
+        let all = edges.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
+        for (from, (to, names)) in all {
             if reached.get(to).is_some_and(|reached| reached.contains(from)) {
-                let names = &names[&(from.clone(), to.clone())];
                 let names: Vec<_> = names.iter().map(String::as_str).collect();
                 let (from, to) = (from.join("::"), to.join("::"));
                 circles.push(format!("{from} -> {to}: {}", names.join(", ")));
@@ -240,6 +291,11 @@ impl<'ast> Visit<'ast> for Reader<'_> {
             }
             Item::Use(ItemUse { vis, tree, attrs, .. }) if !is_test(attrs) => {
                 self.tree(tree, &[], !matches!(vis, Visibility::Inherited));
+            }
+            Item::Macro(ItemMacro { ident: Some(name), attrs, .. }) => {
+                if attrs.iter().any(|attribute| attribute.path().is_ident("macro_export")) {
+                    self.imports.macros.insert(name.to_string());
+                }
             }
             _ => visit::visit_item(self, item),
         }
