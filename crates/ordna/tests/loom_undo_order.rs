@@ -1,4 +1,5 @@
-//! Models of a leaf's undo list: a push, an image and a prune, each beside a reader at a snapshot.
+//! Models of a leaf's undo list: a push, a range version and a prune, each beside a reader at a
+//! snapshot.
 //!
 //! `cargo xtask loom` runs them; `cargo xtask faults undo_order` shows that each notices its
 //! fault.
@@ -8,7 +9,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use ordna::models::{
-    Entry, Epoch, FOREVER, Leaf, LiveEpochs, Lookup, Probe, Reading, State, UndoLog,
+    Epoch, FOREVER, Leaf, LeafEntry, LeafReading, LiveEpochs, Lookup, OldState, Probe, UndoLog,
 };
 use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
@@ -17,8 +18,8 @@ use ordna_base::sync::explore;
 const KEY: u64 = 7;
 const OTHER: u64 = 8;
 
-/// A leaf with two entries. The write of epoch t stores 10 t under [`KEY`], so the snapshot of epoch t
-/// holds 10 t.
+/// A leaf with two entries. The write of epoch t stores 10 t under [`KEY`], so the snapshot of
+/// epoch t holds 10 t.
 struct Shared {
     leaf: Leaf<u64, u64>,
     slot: usize,
@@ -45,10 +46,10 @@ impl Shared {
         let leaf = Leaf::new(None, &Leaf::<u64, u64>::pool());
         let [slot, other] = [KEY, OTHER].map(|key| {
             let probe = Probe::new(&key);
-            assert!(leaf.put(&probe, Entry { key, word: 10, deadline: FOREVER }));
+            assert!(leaf.put(&probe, LeafEntry { key, word: 10, deadline: FOREVER }));
             leaf.find(&probe, InstructionSet::widest()).unwrap()
         });
-        // The second record above a snapshot is an image.
+        // The second record above a snapshot is a range version.
         let shared = Self { leaf, slot, other, log: UndoLog::new(2), collector: Collector::new() };
         (2..=epoch).for_each(|epoch| shared.overwrite(epoch));
         Arc::new(shared)
@@ -60,8 +61,8 @@ impl Shared {
     }
 
     fn store_at(&self, slot: usize, key: &u64, epoch: u64) {
-        let Entry { word, deadline, .. } = self.leaf.entry(slot);
-        let state = State::Present { word, deadline };
+        let LeafEntry { word, deadline, .. } = self.leaf.entry(slot);
+        let state = OldState::Present { word, deadline };
         let end = Epoch::new(epoch);
         self.log.push(self.leaf, &Probe::new(key), state, end, end.previous());
         self.leaf.set_word(slot, 10 * epoch);
@@ -87,14 +88,14 @@ impl Shared {
         let snapshot = Epoch::new(snapshot);
         let lock = &self.leaf.header().lock;
         let version = lock.try_read().unwrap()?;
-        let reading = Reading(Some((lock, version)));
+        let reading = LeafReading(Some((lock, version)));
         let mut found = Lookup::Slot;
-        let at_image = scans
-            && self.log.whole_at(self.leaf, snapshot, reading, |image| {
-                found = Lookup::Old(image.state_of(KEY));
+        let at_range_version = scans
+            && self.log.whole_at(self.leaf, snapshot, reading, |range| {
+                found = Lookup::Old(range.state_of(KEY));
             });
         let word = self.leaf.word(self.slot);
-        let found = if at_image {
+        let found = if at_range_version {
             found
         } else if scans {
             let mut old = Vec::new();
@@ -108,8 +109,8 @@ impl Shared {
         };
         let word = match found {
             Lookup::Slot => word,
-            Lookup::Old(State::Present { word, .. }) => word,
-            Lookup::Old(State::Absent) => 0,
+            Lookup::Old(OldState::Present { word, .. }) => word,
+            Lookup::Old(OldState::Absent) => 0,
             Lookup::Torn => return None,
         };
         lock.validate(version).then_some(word)
@@ -143,7 +144,7 @@ fn a_push_hides_nothing_from_a_reader() {
 }
 
 #[test]
-fn an_image_hides_nothing_from_a_reader() {
+fn a_range_version_hides_nothing_from_a_reader() {
     model(2, &[1, 2], |shared| {
         let lock = shared.leaf.header().lock.lock().unwrap();
         shared.store_at(shared.other, &OTHER, 3);

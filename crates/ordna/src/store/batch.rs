@@ -76,14 +76,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             Payment::Done
         };
         let engine = self.engine();
-        engine.writing(|turn| {
+        engine.writing(|scope| {
             let mut probes = Vec::with_capacity(GROUP);
             for group in writes.chunks(GROUP) {
                 probes.clear();
                 probes.extend(group.iter().map(|write| Probe::new(write.key())));
-                let places = engine.tree.approach(&probes, turn.guard);
-                for ((write, probe), place) in group.iter().zip(&probes).zip(places) {
-                    engine.apply_from(probe, Some(place), turn, payment, |_| write.change())?;
+                let addresses = engine.tree.locate_many(&probes, scope.guard);
+                for ((write, probe), address) in group.iter().zip(&probes).zip(addresses) {
+                    engine.apply_from(probe, Some(address), scope, payment, |_| write.change())?;
                     point("store.batch.between_writes");
                 }
             }

@@ -18,7 +18,8 @@ use super::long_scans::Scans;
 use super::options::Options;
 use crate::epoch::Epoch;
 use crate::tree::{
-    FOREVER, GROUP, Gone, LeafAddress, LiveEpochs, Outcome, Probe, Span, Step, Tree, Turn,
+    FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, ScanRequest, Tree, WriteCost,
+    WriteOutcome, WriteScope,
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
@@ -147,23 +148,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let empty = K::Owned::default();
         for (group, ranges) in ranges.chunks(GROUP).enumerate() {
             let entries = ranges.iter().fold(0_usize, |sum, (_, limit)| sum.saturating_add(*limit));
-            // The places hold while the guard does: not for long scans.
+            // The addresses hold while the guard does: not for long scans.
             let guard = (entries <= AT_ONCE).then(|| self.collector.pin());
-            let places = guard.as_ref().map(|guard| {
+            let addresses = guard.as_ref().map(|guard| {
                 let mut keys = [empty.borrow(); GROUP];
                 for (key, ((lower, _), _)) in keys.iter_mut().zip(ranges) {
                     if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
                         *key = lower;
                     }
                 }
-                self.tree.approach_scans(&keys[..ranges.len()], guard)
+                self.tree.locate_scans(&keys[..ranges.len()], guard)
             });
             for (at, (bounds, limit)) in ranges.iter().enumerate() {
                 let mut left = *limit;
                 if left == 0 || bounds_cross(bounds.0, bounds.1) {
                     continue;
                 }
-                let from = places.map(|places| places[at]);
+                let from = addresses.map(|addresses| addresses[at]);
                 self.scan_with(
                     view,
                     *bounds,
@@ -216,7 +217,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.scan_with(view, bounds, direction, (limit, None), visit);
     }
 
-    /// [`Engine::visit`] from a place that the tree told of, if one is given.
+    /// [`Engine::visit`] from an address that the tree told of, if one is given.
     fn scan_with(
         &self,
         view: View,
@@ -233,7 +234,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 scan.note_as_long();
             }
         };
-        let span = Span { lower, upper, direction, limit, from };
+        let span = ScanRequest { lower, upper, direction, limit, from };
         self.tree.visit(
             view.snapshot(),
             &span,
@@ -251,14 +252,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Runs `write` in an announced epoch.
     #[inline]
-    pub fn writing<R>(&self, write: impl FnOnce(&Turn<'_>) -> R) -> R {
+    pub fn writing<R>(&self, write: impl FnOnce(&WriteScope<'_>) -> R) -> R {
         // Pinned first: an undo record that the youngest snapshot needs is not freed under the
         // writer.
         let guard = self.collector.pin();
         let done = {
             let writing = self.epochs.enter(stripe_of_this_thread());
             let youngest = self.epochs.youngest();
-            write(&Turn { epoch: writing.epoch, youngest, guard: &guard })
+            write(&WriteScope { epoch: writing.epoch, youngest, guard: &guard })
         };
         drop(guard);
         self.help();
@@ -277,7 +278,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn apply<T, F>(
         &self,
         key: &K,
-        turn: &Turn<'_>,
+        scope: &WriteScope<'_>,
         payment: Payment,
         change: F,
     ) -> Result<u64, Error>
@@ -285,7 +286,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
-        self.apply_from(&Probe::new(key), None, turn, payment, change)
+        self.apply_from(&Probe::new(key), None, scope, payment, change)
     }
 
     /// Applies `change` to each item's key, as single writes that descend in groups, from where
@@ -305,11 +306,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         for group in items.get(first..).unwrap_or_default().chunks(GROUP) {
             probes.clear();
             probes.extend(group.iter().map(|item| Probe::new(key(item))));
-            self.writing(|turn| {
-                let places = self.tree.approach(&probes, turn.guard);
-                for ((item, probe), place) in group.iter().zip(&probes).zip(places) {
+            self.writing(|scope| {
+                let addresses = self.tree.locate_many(&probes, scope.guard);
+                for ((item, probe), address) in group.iter().zip(&probes).zip(addresses) {
                     let mut present = false;
-                    self.apply_from(probe, Some(place), turn, Payment::Due, |found| {
+                    self.apply_from(probe, Some(address), scope, Payment::Due, |found| {
                         present = found.is_some();
                         change(item)
                     })?;
@@ -329,7 +330,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         &self,
         probe: &Probe<'_, K>,
         from: Option<LeafAddress>,
-        turn: &Turn<'_>,
+        scope: &WriteScope<'_>,
         payment: Payment,
         mut change: F,
     ) -> Result<u64, Error>
@@ -348,16 +349,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 Change::Put(put) => Change::Put((put.value, put.expires_at.unwrap_or(FOREVER))),
             }
         };
-        let prepare = |step: Step| reserved.prepare(step, payment);
-        let mut outcome = Outcome::default();
+        let prepare = |step: WriteCost| reserved.prepare(step, payment);
+        let mut outcome = WriteOutcome::default();
         let live = || self.live();
-        self.tree.apply(probe, from, turn, decide, prepare, live, &mut outcome)?;
+        self.tree.apply(probe, from, scope, decide, prepare, live, &mut outcome)?;
         reserved.settle(&outcome);
         Ok(outcome.word)
     }
 
     /// Counts the effect of a write, and gives back the bytes that it no longer needs.
-    pub fn count(&self, key: &K, outcome: &Outcome) {
+    pub fn count(&self, key: &K, outcome: &WriteOutcome) {
         let (before, after) = (outcome.before.is_some(), outcome.after.is_some());
         if before != after {
             self.epochs.items.add(if after { 1 } else { -1 });
@@ -378,14 +379,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Removes the entries within the bounds; returns how many were shown.
     pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         let mut removed = 0;
-        self.writing(|turn| {
-            self.tree.remove_range(lower, upper, turn, |gone| match gone {
-                Gone::Entry(key, outcome) => {
+        self.writing(|scope| {
+            self.tree.remove_range(lower, upper, scope, |gone| match gone {
+                RemovedEntries::Entry(key, outcome) => {
                     removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
                     self.count(key, &outcome);
                     self.budget.release(outcome.shrinks);
                 }
-                Gone::Leaf { entries, bytes } => {
+                RemovedEntries::Leaf { entries, bytes } => {
                     removed += entries;
                     self.epochs.items.add(-(entries as i64));
                     self.budget.release(bytes);
@@ -397,9 +398,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// Removes the key if it has expired.
     pub fn remove_expired(&self, key: &K) {
-        self.writing(|turn| {
+        self.writing(|scope| {
             // Shown as absent means expired, or really absent. Removals need no memory.
-            let done = self.apply::<&V, _>(key, turn, Payment::Due, |found| {
+            let done = self.apply::<&V, _>(key, scope, Payment::Due, |found| {
                 if found.is_none() { Change::Remove } else { Change::Keep }
             });
             debug_assert!(done.is_ok());
@@ -429,7 +430,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Reserved<'a, K, V> {
         Self { engine, key, grows: 0, shrinks: 0, deadline: FOREVER }
     }
 
-    pub fn prepare(&mut self, step: Step, payment: Payment) -> Result<(), Error> {
+    pub fn prepare(&mut self, step: WriteCost, payment: Payment) -> Result<(), Error> {
         let needs = if payment == Payment::Done { 0 } else { step.grows };
         let grows = needs.saturating_sub(step.shrinks);
         match payment {
@@ -449,7 +450,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Reserved<'a, K, V> {
         Ok(())
     }
 
-    pub fn settle(mut self, outcome: &Outcome) {
+    pub fn settle(mut self, outcome: &WriteOutcome) {
         if !outcome.changed {
             return;
         }

@@ -153,7 +153,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
         self.within_limit(|engine| {
-            engine.writing(|turn| engine.apply(key, turn, Payment::Due, &mut change))
+            engine.writing(|scope| engine.apply(key, scope, Payment::Due, &mut change))
         })
         .map(|_| ())
     }
@@ -189,8 +189,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     {
         let engine = self.engine();
         engine
-            .writing(|turn| {
-                engine.apply(key, turn, Payment::Forced, |found| match (change(found), found) {
+            .writing(|scope| {
+                engine.apply(key, scope, Payment::Forced, |found| match (change(found), found) {
                     (Change::Put(expires_at), Some(found)) => {
                         Change::Put(Put { value: found.value.to_owned(), expires_at })
                     }

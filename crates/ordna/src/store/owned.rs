@@ -63,8 +63,8 @@ impl OwnedStore {
         Self(Store::with_options(options.records_stay()))
     }
 
-    /// Divides the entries of a store among owners. O(n), in parallel. The store has no journal, and
-    /// its records stay where they are.
+    /// Divides the entries of a store among owners. O(n), in parallel. The store has no journal,
+    /// and its records stay where they are.
     pub(crate) fn adopt(
         store: Store<[u8], u64>,
         owners: usize,
@@ -273,16 +273,21 @@ impl Owner {
         store.within_limit(|engine| {
             for group in entries[done..].chunks(GROUP) {
                 let probes: Vec<_> = group.iter().map(|(key, ..)| Probe::new(*key)).collect();
-                engine.writing(|turn| {
-                    let places = engine.tree.approach(&probes, turn.guard);
-                    for ((probe, (_, value, hash)), place) in probes.iter().zip(group).zip(places) {
-                        let word =
-                            engine.apply_from(probe, Some(place), turn, Payment::Due, |found| {
-                                match found {
-                                    None => Change::Put(Put::forever(*value)),
-                                    Some(_) => Change::Keep,
-                                }
-                            })?;
+                engine.writing(|scope| {
+                    let addresses = engine.tree.locate_many(&probes, scope.guard);
+                    for ((probe, (_, value, hash)), address) in
+                        probes.iter().zip(group).zip(addresses)
+                    {
+                        let word = engine.apply_from(
+                            probe,
+                            Some(address),
+                            scope,
+                            Payment::Due,
+                            |found| match found {
+                                None => Change::Put(Put::forever(*value)),
+                                Some(_) => Change::Keep,
+                            },
+                        )?;
                         done += 1;
                         if let Some(record) = Tree::<[u8], u64>::record(word) {
                             table.insert_unique(*hash, record, |_| unreachable!("reserved above"));
@@ -333,12 +338,12 @@ impl OwnedStore {
             // record.
             let key = |record: &Record<[u8], u64>| unsafe { record.key() };
             let probes: Vec<_> = group.iter().map(|record| Probe::new(key(record))).collect();
-            engine.writing(|turn| {
-                let places = engine.tree.approach(&probes, turn.guard);
-                for (probe, place) in probes.iter().zip(places) {
+            engine.writing(|scope| {
+                let addresses = engine.tree.locate_many(&probes, scope.guard);
+                for (probe, address) in probes.iter().zip(addresses) {
                     let mut is_there = false;
-                    let (from, payment) = (Some(place), Payment::Due);
-                    let done = engine.apply_from::<&u64, _>(probe, from, turn, payment, |found| {
+                    let (from, payment) = (Some(address), Payment::Due);
+                    let done = engine.apply_from::<&u64, _>(probe, from, scope, payment, |found| {
                         is_there = found.is_some();
                         Change::Remove
                     });

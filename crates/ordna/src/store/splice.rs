@@ -7,7 +7,7 @@ use super::entry::{Found, Put};
 use super::handle::Store;
 use super::journal::Scope;
 use super::logged::put_of;
-use crate::tree::{Probe, Splice, Spliced, Step, Turn};
+use crate::tree::{Probe, Splice, Spliced, WriteCost, WriteScope};
 use ordna_base::sync::notice;
 use ordna_base::value::MAX_LEN;
 use ordna_base::{Change, Error, Key};
@@ -25,7 +25,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
     fn splice<T: AsRef<[u8]>>(
         &self,
         key: &K,
-        turn: &Turn<'_>,
+        scope: &WriteScope<'_>,
         mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
     ) -> Result<Option<Written<T>>, Error> {
         loop {
@@ -38,7 +38,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
                 kept = decided.is_none();
                 decided.map(|(at, bytes)| Splice { at, bytes })
             };
-            let prepare = |step: Step| {
+            let prepare = |step: WriteCost| {
                 let needs = step.grows.saturating_sub(step.shrinks);
                 // While the limit is lifted, too, room is taken within it only.
                 if let Some(limit) = self.budget.limit()
@@ -50,7 +50,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
                 reserved.prepare(step, Payment::Due)
             };
             let probe = Probe::new(key);
-            let done = self.tree.splice(&probe, turn, decide_present, prepare, || self.live())?;
+            let done = self.tree.splice(&probe, scope, decide_present, prepare, || self.live())?;
             if let Some(Spliced { splice, len, outcome }) = done {
                 reserved.settle(&outcome);
                 return Ok(Some(Written { splice, len, is_new: false }));
@@ -60,7 +60,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
             }
             // Absent or expired: an entry like any other, unless it has come meanwhile.
             let (mut written, mut refused, mut came) = (None, None, false);
-            self.apply::<Vec<u8>, _>(key, turn, Payment::Due, |found| {
+            self.apply::<Vec<u8>, _>(key, scope, Payment::Due, |found| {
                 came = found.is_some();
                 let Some((at, bytes)) = (if came { None } else { decide(None) }) else {
                     return Change::Keep;
@@ -152,6 +152,6 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         key: &K,
         mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
     ) -> Result<Option<Written<T>>, Error> {
-        self.within_limit(|engine| engine.writing(|turn| engine.splice(key, turn, &mut decide)))
+        self.within_limit(|engine| engine.writing(|scope| engine.splice(key, scope, &mut decide)))
     }
 }

@@ -13,7 +13,7 @@ use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Leaf, Probe, is_inline};
+use super::leaf::{Leaf, LeafEntry, Probe, is_inline};
 use super::reshape::separator;
 use super::{LARGE, Sizes, Tree};
 
@@ -65,14 +65,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
             return false;
         }
         if self.leaves.is_empty() || self.filled == self.fill {
-            let anchor = match &self.last {
+            let low_fence = match &self.last {
                 Some(last) => separator(last.borrow(), key),
                 None => key.to_owned(),
             };
-            let leaf = Leaf::new(Some(anchor.borrow()), &self.pool);
+            let leaf = Leaf::new(Some(low_fence.borrow()), &self.pool);
             if let Some(before) = self.leaves.last() {
                 before.set_next(Some(leaf));
-                before.set_high(anchor.borrow().head());
+                before.set_high_fence(low_fence.borrow().head());
             }
             self.leaves.push(leaf);
             self.filled = 0;
@@ -84,7 +84,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
             _ => Leaf::word_of(&probe, Record::<K, V>::new_in(arena, key, value)),
         };
         let leaf = self.leaves.last().expect("just pushed");
-        let done = leaf.put(&probe, Entry { key: probe.head, word, deadline });
+        let done = leaf.put(&probe, LeafEntry { key: probe.head, word, deadline });
         debug_assert!(done, "the leaf has room");
         self.filled += 1;
         self.entries += 1;
@@ -115,11 +115,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             last = run.last.take().or(last);
             for leaf in std::mem::take(&mut run.leaves) {
-                leaf.with_anchor(|anchor| {
-                    let anchor = anchor.expect("leaves of runs have anchors");
+                leaf.with_low_fence(|low_fence| {
+                    let low_fence = low_fence.expect("leaves of runs have low_fences");
                     before.set_next(Some(leaf));
-                    before.set_high(anchor.head());
-                    tree.search.insert(anchor, leaf.place());
+                    before.set_high_fence(low_fence.head());
+                    tree.search.insert(low_fence, leaf.address());
                 });
                 tree.leaves.fetch_add(1, Ordering::Relaxed);
                 before = leaf;
@@ -133,9 +133,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Run<K, V> {
     #[expect(unsafe_code, reason = "the run owns its leaves")]
     fn drop(&mut self) {
         for leaf in &self.leaves {
-            let image = leaf.image();
+            let copy = leaf.copy();
             if !is_inline::<K, V>() {
-                for word in &image.words[..image.count] {
+                for word in &copy.words[..copy.count] {
                     // SAFETY: nobody else knows the run.
                     let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });
                 }

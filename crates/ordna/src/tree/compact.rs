@@ -41,8 +41,8 @@ impl Drop for Compacting<'_> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// Whether removals have left slabs of leaves more than a quarter empty, or slabs of records more
-    /// than a third.
+    /// Whether removals have left slabs of leaves more than a quarter empty, or slabs of records
+    /// more than a third.
     #[inline]
     pub fn is_sparse(&self) -> bool {
         self.sparse.load(Ordering::Relaxed) || self.arena.as_ref().is_some_and(Arena::has_much_room)
@@ -56,10 +56,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// If slabs are sparse, merges neighbours that fit, and moves leaves and records of the emptiest
-    /// slabs to others. O(n). One thread at a time; another one returns at once. Returns whether
-    /// another compaction is worth its while: removals or the merges have called for it, or slabs of
-    /// records are still sparse.
+    /// If slabs are sparse, merges neighbours that fit, and moves leaves and records of the
+    /// emptiest slabs to others. O(n). One thread at a time; another one returns at once. Returns
+    /// whether another compaction is worth its while: removals or the merges have called for it, or
+    /// slabs of records are still sparse.
     pub fn compact(&self, collector: &Collector) -> bool {
         // Release: the thread that compacts sees the call of a thread that it turns away.
         if !self.is_sparse() {
@@ -133,7 +133,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let Some(next) = leaf.next() else { return };
                 leaf = next;
             }
-            from = leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+            from = leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
         }
     }
 
@@ -179,13 +179,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
             unreachable!("a leaf is unlinked under the lock of the leaf on its left")
         };
-        let copy = right.with_anchor(|anchor| {
-            let copy = Leaf::new(anchor, &self.pool);
+        let copy = right.with_low_fence(|low_fence| {
+            let copy = Leaf::new(low_fence, &self.pool);
             copy.copy_from(right);
             self.log.merge(copy, right);
             left.set_next(Some(copy));
             point("tree.compact.before_replace");
-            self.search.replace(anchor.expect("only the first leaf lacks an anchor"), copy.place());
+            self.search.replace(
+                low_fence.expect("only the first leaf lacks an low_fence"),
+                copy.address(),
+            );
             copy
         });
         debug_assert!(copy != right);

@@ -25,27 +25,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let mut next = Some(self.first);
         let mut before: Option<K::Owned> = None;
         while let Some(leaf) = next {
-            let anchor = leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
-            let image = leaf.image();
+            let low_fence = leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
+            let copy = leaf.copy();
             if leaf.header().lock.try_read().ok().flatten().is_none() {
                 return broken("a leaf in the list is locked or unlinked");
             }
-            if image.count > self.slots {
+            if copy.count > self.slots {
                 return broken("a leaf holds more than it may");
             }
             next = leaf.next();
-            let high = next
-                .map_or(u64::MAX, |next| next.with_anchor(|anchor| anchor.map_or(0, Key::head)));
-            if leaf.high() != high {
-                return broken("a leaf's upper fence is not its neighbour's anchor");
+            let high = next.map_or(u64::MAX, |next| {
+                next.with_low_fence(|low_fence| low_fence.map_or(0, Key::head))
+            });
+            if leaf.high_fence() != high {
+                return broken("a leaf's upper fence is not its neighbour's low_fence");
             }
-            let order = image.sorted(self.simd);
-            for at in &order[..image.count] {
-                let entry = image.entry(usize::from(*at));
+            let order = copy.sorted(self.simd);
+            for at in &order[..copy.count] {
+                let entry = copy.entry(usize::from(*at));
                 let sound = Leaf::<K, V>::with_key(&entry, |key| {
                     let probe = Probe::new(key);
                     let ascends = before.as_ref().is_none_or(|before| before.borrow() < key);
-                    let above = anchor.as_ref().is_none_or(|anchor| anchor.borrow() <= key);
+                    let above =
+                        low_fence.as_ref().is_none_or(|low_fence| low_fence.borrow() <= key);
                     before = Some(key.to_owned());
                     ascends
                         && above
@@ -60,23 +62,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             if !self.log.is_sound(leaf, |key| {
                 leaf.covers(&Probe::new(key))
-                    && anchor.as_ref().is_none_or(|anchor| anchor.borrow() <= key)
+                    && low_fence.as_ref().is_none_or(|low_fence| low_fence.borrow() <= key)
             }) {
                 return broken("an undo list is out of order or in the wrong leaf");
             }
-            entries += image.count;
-            listed.push((anchor, leaf.place()));
+            entries += copy.count;
+            listed.push((low_fence, leaf.address()));
         }
         if listed.len() != self.leaves.load(Ordering::Relaxed) {
             return broken("the number of leaves is not what was counted");
         }
         let mut known = listed.iter();
         let mut agrees = true;
-        let nodes = self.search.check_invariants(|anchor, place| {
+        let nodes = self.search.check_invariants(|low_fence, address| {
             let listed = known.next();
             agrees &= listed.is_some_and(|(own, at)| {
                 // The first leaf has no separator.
-                *at == place && (anchor.is_none() || own.as_ref().map(Borrow::borrow) == anchor)
+                *at == address
+                    && (low_fence.is_none() || own.as_ref().map(Borrow::borrow) == low_fence)
             });
         });
         match nodes {
@@ -95,11 +98,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         while let Some(leaf) = next {
             leaves += Leaf::<K, V>::size() + leaf.extra_bytes();
             if !is_inline::<K, V>() {
-                // A leaf that a split has not emptied yet holds words of its neighbour's records. An
-                // unlinked one has none.
-                let image = self.consistent(&leaf, |_| Some(leaf.image()));
-                let image = image.unwrap_or_else(|_| LeafCopy::empty());
-                for word in &image.words[..image.count] {
+                // A leaf that a split has not emptied yet holds words of its neighbour's records.
+                // An unlinked one has none.
+                let copy = self.consistent(&leaf, |_| Some(leaf.copy()));
+                let copy = copy.unwrap_or_else(|_| LeafCopy::empty());
+                for word in &copy.words[..copy.count] {
                     #[expect(unsafe_code, reason = "records of linked leaves")]
                     // SAFETY: the caller holds a guard.
                     let size = Leaf::<K, V>::record(*word).map_or(0, |at| unsafe { at.size() });
@@ -116,7 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         (self.pool.spare(), self.arena.as_ref().map_or(0, Arena::spare))
     }
 
-    /// At most `limit` anchors, evenly spread, in order.
+    /// At most `limit` low fences, evenly spread, in order.
     pub fn sample(&self, limit: usize) -> Vec<K::Owned> {
         self.search.sample(limit)
     }

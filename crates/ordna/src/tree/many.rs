@@ -15,38 +15,39 @@ use super::leaf::{Leaf, Probe, is_inline};
 use super::search::{GROUP, LeafAddress};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// The places of up to [`GROUP`] keys, each to be passed on with its key under the same guard.
-    /// Asks for what reads and writes of the keys look at.
-    pub fn approach(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
-        let mut places = [0; GROUP];
-        let Some(first) = probes.first() else { return places };
+    /// The addresses of up to [`GROUP`] keys, each to be passed on with its key under the same
+    /// guard. Asks for what reads and writes of the keys look at.
+    pub fn locate_many(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
+        let mut addresses = [0; GROUP];
+        let Some(first) = probes.first() else { return addresses };
         let mut keys = [first.key; GROUP];
         for (key, probe) in keys.iter_mut().zip(probes) {
             *key = probe.key;
         }
-        self.search.find_many(&keys[..probes.len().min(GROUP)], &mut places, guard);
-        for (probe, place) in probes.iter().zip(&places) {
-            Self::leaf_at(*place).prefetch(probe);
+        self.search.find_many(&keys[..probes.len().min(GROUP)], &mut addresses, guard);
+        for (probe, address) in probes.iter().zip(&addresses) {
+            Self::leaf_at(*address).prefetch(probe);
         }
         if !is_inline::<K, V>() {
-            for (probe, place) in probes.iter().zip(&places) {
-                if let Some(word) = Self::leaf_at(*place).candidate(probe, self.simd) {
-                    prefetch(Leaf::<K, V>::address(word));
+            for (probe, address) in probes.iter().zip(&addresses) {
+                if let Some(word) = Self::leaf_at(*address).candidate(probe, self.simd) {
+                    prefetch(Leaf::<K, V>::record_address(word));
                 }
             }
         }
-        places
+        addresses
     }
 
-    /// The places where scans from up to [`GROUP`] keys upwards begin; asks for the whole leaves.
-    pub fn approach_scans(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
-        let mut places = [0; GROUP];
+    /// The addresses where scans from up to [`GROUP`] keys upwards begin; asks for the whole
+    /// leaves.
+    pub fn locate_scans(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
+        let mut addresses = [0; GROUP];
         let keys = &keys[..keys.len().min(GROUP)];
-        self.search.find_many(keys, &mut places, guard);
-        for place in &places[..keys.len()] {
-            Self::leaf_at(*place).prefetch_whole();
+        self.search.find_many(keys, &mut addresses, guard);
+        for address in &addresses[..keys.len()] {
+            Self::leaf_at(*address).prefetch_whole();
         }
-        places
+        addresses
     }
 
     /// Calls `each` with position, value and deadline of every key, in order.
@@ -68,9 +69,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if probes.is_empty() {
                 return;
             }
-            let places = self.approach(&probes, guard);
-            for (at, (probe, place)) in probes.iter().zip(&places).enumerate() {
-                let found = self.find_from(Self::leaf_at(*place), probe, snapshot, guard);
+            let addresses = self.locate_many(&probes, guard);
+            for (at, (probe, address)) in probes.iter().zip(&addresses).enumerate() {
+                let found = self.find_from(Self::leaf_at(*address), probe, snapshot, guard);
                 match found {
                     None => each(first + at, None),
                     Some((word, deadline)) => Leaf::<K, V>::with_value(word, |value| {

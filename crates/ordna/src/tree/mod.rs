@@ -17,7 +17,7 @@
 //! 1. Keys move to the right only, or with a leaf that is unlinked. So a leaf that once covered a
 //!    key leads to it along the list.
 //! 2. The first leaf is never unlinked.
-//! 3. A leaf and its anchor enter and leave the search layer under the lock of the leaf on its
+//! 3. A leaf and its low fence enter and leave the search layer under the lock of the leaf on its
 //!    left.
 //!
 //! # Progress
@@ -33,7 +33,7 @@
 //! | `search` | from a key to its leaf |
 //! | `leaf` | slots, buckets, fences |
 //! | `undo` | what snapshots need of changed entries |
-//! | `images` | undo records of all keys of a leaf |
+//! | `range_versions` | undo records of all keys of a leaf |
 //! | `states` | states of keys before a change |
 //! | `chunks` | the memory of undo records |
 //! | `point` | reads and writes of single keys |
@@ -69,20 +69,20 @@ use ordna_base::{Key, Value};
 pub use build::Run;
 use leaf::Leaf;
 pub use leaf::{FOREVER, Probe, SLOTS};
-use point::Held;
-pub use reshape::Gone;
-pub use scan::Span;
-use search::Search;
+use point::LockedLeaf;
+pub use reshape::RemovedEntries;
+pub use scan::ScanRequest;
+use search::SearchLayer;
 pub use search::{FANOUT, GROUP, LeafAddress};
 pub use splice::{Splice, Spliced};
 pub use undo::LiveEpochs;
-use undo::{State, UndoLog};
+use undo::{OldState, UndoLog};
 
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]
 pub mod models {
-    pub use super::leaf::{Entry, FOREVER, Leaf, Probe};
-    pub use super::undo::{LiveEpochs, Lookup, Reading, State, UndoLog};
+    pub use super::leaf::{FOREVER, Leaf, LeafEntry, Probe};
+    pub use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
     pub use crate::epoch::Epoch;
 }
 
@@ -109,11 +109,12 @@ impl Default for Sizes {
 
 /// An ordered map whose past states live snapshots can read.
 pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
-    search: Search<K>,
+    search: SearchLayer<K>,
     log: UndoLog<K, V>,
     first: Leaf<K, V>,
     pool: Pool,
-    /// Where small records lie; `None` if records are to stay in their places, or if there are none.
+    /// Where small records lie; `None` if records are to stay in their places, or if there are
+    /// none.
     arena: Option<Arena>,
     /// Entries of a leaf at most.
     slots: usize,
@@ -133,14 +134,14 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Tree<K, V> {}
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
 
 /// A writer's turn: an announced epoch, and what was read after the announcement.
-pub struct Turn<'a> {
+pub struct WriteScope<'a> {
     pub epoch: Epoch,
     /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`].
     pub youngest: Epoch,
     pub guard: &'a Guard<'a>,
 }
 
-impl Turn<'_> {
+impl WriteScope<'_> {
     /// The youngest snapshot that does not see this turn's writes.
     fn seen_by(&self) -> Epoch {
         self.youngest.min(self.epoch.previous())
@@ -149,7 +150,7 @@ impl Turn<'_> {
 
 /// A write that is about to happen, in bytes of the memory limit.
 #[derive(Debug, Clone, Copy)]
-pub struct Step {
+pub struct WriteCost {
     /// Bytes of the new entry.
     pub grows: usize,
     /// Bytes of the entry that it replaces.
@@ -164,7 +165,7 @@ pub struct Step {
 
 /// The result of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct WriteOutcome {
     /// The deadline of the entry before, if there was one.
     pub before: Option<u64>,
     /// The deadline of the entry after, if there is one.

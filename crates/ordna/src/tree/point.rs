@@ -14,13 +14,13 @@ use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ordna_base::sync::{Obsolete, WriteGuard, check, fault, notice, point};
 use ordna_base::{Change, Error, Key, Value};
 
-use super::leaf::{Entry, FOREVER, Header, Leaf, Probe, SLOTS, is_inline};
-use super::search::{LeafAddress, Search};
-use super::undo::{LiveEpochs, Lookup, Reading, State, UndoLog};
-use super::{LARGE, Outcome, RETRIES, Sizes, Step, Tree, Turn};
+use super::leaf::{FOREVER, Leaf, LeafEntry, LeafHeader, Probe, SLOTS, is_inline};
+use super::search::{LeafAddress, SearchLayer};
+use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
+use super::{LARGE, RETRIES, Sizes, Tree, WriteCost, WriteOutcome, WriteScope};
 
 /// A locked leaf.
-pub(super) struct Held<'a, K: Key + ?Sized, V: Value + ?Sized> {
+pub(super) struct LockedLeaf<'a, K: Key + ?Sized, V: Value + ?Sized> {
     pub leaf: Leaf<K, V>,
     pub lock: WriteGuard<'a>,
 }
@@ -33,7 +33,7 @@ enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// An arena for a new tree; `None` if its records are to stay in their places, or it has none.
+    /// An arena for a new tree; `None` if its records are to stay in place, or it has none.
     pub fn arena(records_stay: bool) -> Option<Arena> {
         let stay = notice!("tree.arena.records_stay", records_stay);
         (!is_inline::<K, V>() && !stay).then(Arena::new)
@@ -44,7 +44,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let pool = Leaf::<K, V>::pool();
         let first = Leaf::new(None, &pool);
         Self {
-            search: Search::new(first.place(), sizes.fanout),
+            search: SearchLayer::new(first.address(), sizes.fanout),
             log: UndoLog::new(sizes.slots),
             first,
             pool,
@@ -99,16 +99,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     #[inline]
-    pub(super) fn leaf_at(place: usize) -> Leaf<K, V> {
-        #[expect(unsafe_code, reason = "places are leaves")]
+    pub(super) fn leaf_at(address: usize) -> Leaf<K, V> {
+        #[expect(unsafe_code, reason = "addresses are leaves")]
         // SAFETY: the search layer leads to leaves that its callers' guards keep.
-        unsafe { Leaf::at(place) }.expect("places are not null")
+        unsafe { Leaf::at(address) }.expect("addresses are not null")
     }
 
     /// The header, for as long as the guard keeps the leaf.
     #[inline]
-    pub(super) fn header<'g>(leaf: &Leaf<K, V>, _: &'g Guard<'_>) -> &'g Header {
-        let header: *const Header = leaf.header();
+    pub(super) fn header<'g>(leaf: &Leaf<K, V>, _: &'g Guard<'_>) -> &'g LeafHeader {
+        let header: *const LeafHeader = leaf.header();
         #[expect(unsafe_code, reason = "a longer borrow")]
         // SAFETY: the guard outlives the borrow and keeps the leaf's memory.
         unsafe {
@@ -125,12 +125,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     pub(super) fn consistent<R>(
         &self,
         leaf: &Leaf<K, V>,
-        mut read: impl FnMut(Reading<'_>) -> Option<R>,
+        mut read: impl FnMut(LeafReading<'_>) -> Option<R>,
     ) -> Result<R, Obsolete> {
         let lock = &leaf.header().lock;
         for _ in 0..RETRIES {
             let version = lock.read()?;
-            let done = read(Reading(Some((lock, version))));
+            let done = read(LeafReading(Some((lock, version))));
             point("tree.read.before_validate");
             let valid = check!("tree.read.validate", lock.validate(version));
             if let (true, Some(done)) = (valid, done) {
@@ -139,7 +139,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         loop {
             let held = lock.lock()?;
-            let done = read(Reading(None));
+            let done = read(LeafReading(None));
             held.unlock_unchanged();
             if let Some(done) = done {
                 return Ok(done);
@@ -154,7 +154,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
         snapshot: Option<Epoch>,
-        reading: Reading<'_>,
+        reading: LeafReading<'_>,
     ) -> Option<Seek<K, V>> {
         point("tree.seek.begun");
         let found = leaf.find(probe, self.simd);
@@ -168,8 +168,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if let Some(snapshot) = snapshot {
             match self.log.at_snapshot(leaf, probe, snapshot, reading) {
                 Lookup::Slot => {}
-                Lookup::Old(State::Present { word, deadline }) => found = Some((word, deadline)),
-                Lookup::Old(State::Absent) => return Some(Seek::Absent),
+                Lookup::Old(OldState::Present { word, deadline }) => found = Some((word, deadline)),
+                Lookup::Old(OldState::Absent) => return Some(Seek::Absent),
                 Lookup::Torn => return None,
             }
         }
@@ -233,22 +233,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         probe: &Probe<'_, K>,
         mut from: Option<LeafAddress>,
         guard: &'g Guard<'_>,
-    ) -> Held<'g, K, V> {
-        let look = |place| {
-            let leaf = Self::leaf_at(place);
+    ) -> LockedLeaf<'g, K, V> {
+        let look = |address| {
+            let leaf = Self::leaf_at(address);
             // The version waits for the header; the buckets come meanwhile.
             leaf.prefetch(probe);
             leaf.prefetch_next_bucket(probe);
             leaf.header().lock.try_read().ok().flatten()
         };
         'search: loop {
-            let (place, covered) = match from.take() {
-                Some(place) => (place, None),
+            let (address, covered) = match from.take() {
+                Some(address) => (address, None),
                 None if K::HEAD_IS_KEY => (self.search.find(probe.key, false, guard), None),
                 // The fence of byte strings is a record of the next leaf: two more misses.
                 None => self.search.find_fenced(probe.key, look, guard),
             };
-            let mut leaf = Self::leaf_at(place);
+            let mut leaf = Self::leaf_at(address);
             leaf.prefetch(probe);
             leaf.prefetch_next_bucket(probe);
             point("tree.lock.searched");
@@ -261,21 +261,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 };
                 if let Some(lock) = unchanged {
                     debug_assert!(leaf.covers(probe), "a leaf keeps its fence with its version");
-                    return Held { leaf, lock };
+                    return LockedLeaf { leaf, lock };
                 }
             }
             loop {
                 let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
                 debug_assert!(
-                    leaf.with_anchor(|anchor| anchor.is_none_or(|anchor| anchor <= probe.key)),
+                    leaf.with_low_fence(
+                        |low_fence| low_fence.is_none_or(|low_fence| low_fence <= probe.key)
+                    ),
                     "a search ends at or before the key's leaf, and walks go to the right"
                 );
                 if leaf.covers(probe) {
-                    return Held { leaf, lock };
+                    return LockedLeaf { leaf, lock };
                 }
                 let next = leaf.next();
                 lock.unlock_unchanged();
-                leaf = next.expect("the last leaf covers every key above its anchor");
+                leaf = next.expect("the last leaf covers every key above its low_fence");
             }
         }
     }
@@ -286,20 +288,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
-        turn: &Turn<'_>,
+        scope: &WriteScope<'_>,
     ) -> bool {
-        let youngest = turn.seen_by();
+        let youngest = scope.seen_by();
         if check!("tree.write.pushes", youngest == Epoch::ZERO) {
             return false;
         }
-        let largest = leaf.header().dead.load(Ordering::Relaxed);
+        let largest = leaf.header().newest_end.load(Ordering::Relaxed);
         largest <= youngest || !self.log.covers(leaf, probe, youngest)
     }
 
     /// Shows value and deadline of the key to `decide` and does what it says, as one step.
     /// `prepare` runs before the change and may refuse it. `live` tells the live snapshots, for
     /// prunes; `None` forbids them. Both closures run under the leaf's lock, perhaps several times.
-    /// `from` is what [`Tree::approach`] told of the key under the turn's guard. Writes the
+    /// `from` is what [`Tree::locate_many`] told of the key under the guard of `scope`. Writes the
     /// result to `outcome`: a copy of a returned result waits for its stores. O(log n).
     ///
     /// # Errors
@@ -309,14 +311,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         probe: &Probe<'_, K>,
         mut from: Option<LeafAddress>,
-        turn: &Turn<'_>,
+        scope: &WriteScope<'_>,
         mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
-        mut prepare: impl FnMut(Step) -> Result<(), Error>,
+        mut prepare: impl FnMut(WriteCost) -> Result<(), Error>,
         live: impl Fn() -> Option<LiveEpochs>,
-        outcome: &mut Outcome,
+        outcome: &mut WriteOutcome,
     ) -> Result<(), Error> {
         loop {
-            let Held { leaf, lock } = self.lock(probe, from.take(), turn.guard);
+            let LockedLeaf { leaf, lock } = self.lock(probe, from.take(), scope.guard);
             let slot = leaf.find(probe, self.simd);
             let old = slot.map(|slot| leaf.entry(slot));
             let change = match &old {
@@ -329,41 +331,45 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 (Change::Keep, _) | (Change::Remove, None) => {
                     lock.unlock_unchanged();
                     let deadline = old.map(|old| old.deadline);
-                    *outcome = Outcome { before: deadline, after: deadline, ..Outcome::default() };
+                    *outcome = WriteOutcome {
+                        before: deadline,
+                        after: deadline,
+                        ..WriteOutcome::default()
+                    };
                     return Ok(());
                 }
                 (Change::Put(_), None) if leaf.count() >= self.slots => {
-                    self.make_room(Held { leaf, lock }, probe, turn.guard);
+                    self.make_room(LockedLeaf { leaf, lock }, probe, scope.guard);
                     continue;
                 }
                 (Change::Put(put), slot) => (Some(put), slot),
                 (Change::Remove, slot) => (None, slot),
             };
             let shrinks = old.map_or(0, |old| Self::cost_of(old.word, old.deadline));
-            let undo = self.needs_undo(leaf, probe, turn);
+            let undo = self.needs_undo(leaf, probe, scope);
             if let Some((value, deadline)) = &put {
                 let value = value.borrow();
                 let grows = Self::cost(probe.key, value, *deadline != FOREVER);
                 let kept = if is_inline::<K, V>() { 0 } else { shrinks };
                 let undo = if undo { self.log.next_push() + kept } else { 0 };
-                let step = Step { grows, shrinks, undo, deadline: *deadline, room: false };
+                let step = WriteCost { grows, shrinks, undo, deadline: *deadline, room: false };
                 if let Err(refused) = value.check().and_then(|()| prepare(step)) {
                     lock.unlock_unchanged();
                     return Err(refused);
                 }
             }
-            *outcome = Outcome {
+            *outcome = WriteOutcome {
                 before: old.map(|old| old.deadline),
                 after: put.as_ref().map(|(_, deadline)| *deadline),
                 changed: true,
                 shrinks,
-                ..Outcome::default()
+                ..WriteOutcome::default()
             };
-            let in_place = self.write(leaf, probe, slot, put, undo, turn, outcome);
-            self.prune_and_unlock(leaf, lock, in_place, &live, turn.guard, outcome);
+            let in_place = self.write(leaf, probe, slot, put, undo, scope, outcome);
+            self.prune_and_unlock(leaf, lock, in_place, &live, scope.guard, outcome);
             let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
             if sparse {
-                self.merge_around(leaf, turn.guard);
+                self.merge_around(leaf, scope.guard);
             }
             return Ok(());
         }
@@ -378,7 +384,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         in_place: bool,
         live: impl Fn() -> Option<LiveEpochs>,
         guard: &Guard<'_>,
-        outcome: &mut Outcome,
+        outcome: &mut WriteOutcome,
     ) {
         if self.log.is_prune_due(leaf)
             && let Some(live) = live()
@@ -404,18 +410,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         slot: Option<usize>,
         put: Option<(T, u64)>,
         undo: bool,
-        turn: &Turn<'_>,
-        outcome: &mut Outcome,
+        scope: &WriteScope<'_>,
+        outcome: &mut WriteOutcome,
     ) -> bool {
         let old = slot.map(|slot| leaf.entry(slot));
         let pushes_late = fault!("tree.write.slot_first");
-        let push = |outcome: &mut Outcome| {
+        let push = |outcome: &mut WriteOutcome| {
             point("tree.write.before_push");
-            let state = old.map_or(State::Absent, |old| State::Present {
+            let state = old.map_or(OldState::Absent, |old| OldState::Present {
                 word: old.word,
                 deadline: old.deadline,
             });
-            outcome.undo.0 += self.log.push(leaf, probe, state, turn.epoch, turn.seen_by());
+            outcome.undo.0 += self.log.push(leaf, probe, state, scope.epoch, scope.seen_by());
             point("tree.write.pushed");
         };
         let Some((value, deadline)) = put else {
@@ -425,7 +431,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             leaf.clear(slot);
             if !undo {
-                Self::retire(old.word, turn.guard);
+                Self::retire(old.word, scope.guard);
             }
             // Readers of the emptied slot need the new version.
             return fault!("tree.remove.new_version");
@@ -454,7 +460,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         outcome.word = word;
         match slot.zip(old) {
             None => {
-                let entry = Entry { key: probe.head, word, deadline };
+                let entry = LeafEntry { key: probe.head, word, deadline };
                 let done = leaf.put(probe, entry);
                 debug_assert!(done, "the leaf has room");
             }
@@ -463,7 +469,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 leaf.set_word(slot, word);
                 leaf.set_deadline(slot, deadline);
                 if !undo {
-                    Self::retire(old.word, turn.guard);
+                    Self::retire(old.word, scope.guard);
                 }
                 if undo && pushes_late {
                     push(outcome);
@@ -484,8 +490,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     pub fn words(&self) -> Vec<Vec<u64>> {
         let leaves = std::iter::successors(Some(self.first), |leaf| leaf.next());
         let words = leaves.map(|leaf| {
-            let image = leaf.image();
-            image.words[..image.count].to_vec()
+            let copy = leaf.copy();
+            copy.words[..copy.count].to_vec()
         });
         words.collect()
     }
@@ -513,8 +519,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
         while let Some(leaf) = next {
             next = leaf.next();
             if !is_inline::<K, V>() {
-                let image = leaf.image();
-                for word in &image.words[..image.count] {
+                let copy = leaf.copy();
+                for word in &copy.words[..copy.count] {
                     #[expect(unsafe_code, reason = "the tree is gone")]
                     // SAFETY: nobody else uses the tree.
                     let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });

@@ -22,8 +22,8 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, Leaf, LeafCopy, Probe, is_inline};
-use super::{Held, Outcome, State, Tree, Turn};
+use super::leaf::{Leaf, LeafCopy, LeafEntry, Probe, is_inline};
+use super::{LockedLeaf, OldState, Tree, WriteOutcome, WriteScope};
 
 /// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
 const FLUSH: usize = 16;
@@ -35,8 +35,8 @@ const UNDO: usize = 4;
 const AT_ONCE: usize = 64;
 
 /// A part of what the removal of a range took.
-pub enum Gone<'a, K: Key + ?Sized> {
-    Entry(&'a K, Outcome),
+pub enum RemovedEntries<'a, K: Key + ?Sized> {
+    Entry(&'a K, WriteOutcome),
     /// All entries of a leaf, without deadlines, and their bytes of the memory limit.
     Leaf {
         entries: usize,
@@ -44,7 +44,7 @@ pub enum Gone<'a, K: Key + ?Sized> {
     },
 }
 
-/// The shortest anchor above `below` and not above `above`.
+/// The shortest low fence above `below` and not above `above`.
 pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
     if K::HEAD_IS_KEY {
         return above.to_owned();
@@ -55,68 +55,73 @@ pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Makes room in a full leaf for a key that it covers.
-    pub(super) fn make_room(&self, held: Held<'_, K, V>, probe: &Probe<'_, K>, guard: &Guard<'_>) {
-        let Held { leaf: left, lock } = held;
+    pub(super) fn make_room(
+        &self,
+        held: LockedLeaf<'_, K, V>,
+        probe: &Probe<'_, K>,
+        guard: &Guard<'_>,
+    ) {
+        let LockedLeaf { leaf: left, lock } = held;
         let Some(right) = left.next() else {
-            let image = left.image();
-            let entries = self.in_order(left, &image, Self::prefix(left, &image));
+            let copy = left.copy();
+            let entries = self.in_order(left, &copy, Self::prefix(left, &copy));
             let last = entries.last().expect("a full leaf has entries");
-            let anchor = Leaf::<K, V>::with_key(last, |last| {
+            let low_fence = Leaf::<K, V>::with_key(last, |last| {
                 (last < probe.key).then(|| separator(last, probe.key))
             });
-            match anchor {
-                Some(anchor) => self.append(left, anchor.borrow()),
+            match low_fence {
+                Some(low_fence) => self.append(left, low_fence.borrow()),
                 None => self.split(left, &entries),
             }
             return drop(lock);
         };
         right.prefetch_whole();
-        let image = left.image();
+        let copy = left.copy();
         let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
             unreachable!("a leaf is unlinked under the lock of the leaf on its left")
         };
-        let all = image.count + right.count();
-        let prefix = Self::prefix(left, &image);
-        if right.count() + (self.slots / 4).max(1) <= self.slots && all / 2 < image.count {
-            let entries = self.in_order(left, &image, prefix);
-            self.shift(left, right, &entries, image.count - all / 2, guard);
+        let all = copy.count + right.count();
+        let prefix = Self::prefix(left, &copy);
+        if right.count() + (self.slots / 4).max(1) <= self.slots && all / 2 < copy.count {
+            let entries = self.in_order(left, &copy, prefix);
+            self.shift(left, right, &entries, copy.count - all / 2, guard);
         } else {
             // The misses of both leaves' records overlap.
-            let right_image = right.image();
-            let right_prefix = Self::prefix(right, &right_image);
-            let mut entries = self.in_order(left, &image, prefix);
-            entries.extend(self.in_order(right, &right_image, right_prefix));
+            let right_copy = right.copy();
+            let right_prefix = Self::prefix(right, &right_copy);
+            let mut entries = self.in_order(left, &copy, prefix);
+            entries.extend(self.in_order(right, &right_copy, right_prefix));
             self.split_two(left, right, &entries, guard);
         }
         drop(right_lock);
         drop(lock);
     }
 
-    /// Bytes that all keys of a locked leaf share: those that its anchor and its fence share. Asks
+    /// Bytes that all keys of a locked leaf share: those that its fences share. Asks
     /// for its records as far as their order most probably needs.
-    fn prefix(leaf: Leaf<K, V>, image: &LeafCopy<K, V>) -> usize {
+    fn prefix(leaf: Leaf<K, V>, copy: &LeafCopy<K, V>) -> usize {
         if K::HEAD_IS_KEY {
             return 0;
         }
-        let shared = leaf.with_anchor(|anchor| {
+        let shared = leaf.with_low_fence(|low_fence| {
             let next = leaf.next();
-            next.zip(anchor).map_or(0, |(next, anchor)| {
+            next.zip(low_fence).map_or(0, |(next, low_fence)| {
                 let fence = |fence: Option<&K>| {
-                    fence.map_or(0, |fence| common_prefix(anchor.tail(), fence.tail()))
+                    fence.map_or(0, |fence| common_prefix(low_fence.tail(), fence.tail()))
                 };
-                next.with_anchor(fence)
+                next.with_low_fence(fence)
             })
         });
-        image.prefetch_records(0..image.count as u8, shared + size_of::<u64>());
+        copy.prefetch_records(0..copy.count as u8, shared + size_of::<u64>());
         shared
     }
 
     /// The entries of a locked leaf in order, whose keys share a prefix.
-    fn in_order(&self, leaf: Leaf<K, V>, image: &LeafCopy<K, V>, prefix: usize) -> Vec<Entry> {
-        debug_assert_eq!(leaf.count(), image.count, "the leaf is locked");
-        let order = image.sorted_behind(prefix, self.simd);
-        let entries: Vec<Entry> =
-            order[..image.count].iter().map(|at| image.entry(usize::from(*at))).collect();
+    fn in_order(&self, leaf: Leaf<K, V>, copy: &LeafCopy<K, V>, prefix: usize) -> Vec<LeafEntry> {
+        debug_assert_eq!(leaf.count(), copy.count, "the leaf is locked");
+        let order = copy.sorted_behind(prefix, self.simd);
+        let entries: Vec<LeafEntry> =
+            order[..copy.count].iter().map(|at| copy.entry(usize::from(*at))).collect();
         debug_assert!(
             entries.is_sorted_by(|one, other| {
                 Leaf::<K, V>::with_key(one, |one| {
@@ -128,40 +133,49 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         entries
     }
 
-    /// A new last leaf for keys from `anchor` on; the left one stays full.
-    fn append(&self, left: Leaf<K, V>, anchor: &K) {
-        let right = Leaf::new(Some(anchor), &self.pool);
-        self.link(left, right, anchor);
-        self.log.divide(left, right, anchor);
-        self.search.insert(anchor, right.place());
+    /// A new last leaf for keys from `low_fence` on; the left one stays full.
+    fn append(&self, left: Leaf<K, V>, low_fence: &K) {
+        let right = Leaf::new(Some(low_fence), &self.pool);
+        self.link(left, right, low_fence);
+        self.log.divide(left, right, low_fence);
+        self.search.insert(low_fence, right.address());
     }
 
     /// Puts a new leaf behind a locked one.
-    fn link(&self, left: Leaf<K, V>, right: Leaf<K, V>, anchor: &K) {
+    fn link(&self, left: Leaf<K, V>, right: Leaf<K, V>, low_fence: &K) {
         self.leaves.fetch_add(1, Ordering::Relaxed);
-        debug_assert!(anchor.head() <= left.high(), "an anchor lies within the leaf that is split");
+        debug_assert!(
+            low_fence.head() <= left.high_fence(),
+            "an low_fence lies within the leaf that is split"
+        );
         right.set_next(left.next());
-        right.set_high(left.high());
+        right.set_high_fence(left.high_fence());
         left.set_next(Some(right));
-        left.set_high(anchor.head());
+        left.set_high_fence(low_fence.head());
         point("tree.split.linked");
     }
 
     /// Moves the upper half of a full leaf to a new one.
-    fn split(&self, left: Leaf<K, V>, entries: &[Entry]) {
+    fn split(&self, left: Leaf<K, V>, entries: &[LeafEntry]) {
         let (low, high) = entries.split_at(entries.len() / 2);
-        let anchor = Self::between(low, high);
-        let anchor: &K = anchor.borrow();
-        let right = Leaf::new(Some(anchor), &self.pool);
+        let low_fence = Self::between(low, high);
+        let low_fence: &K = low_fence.borrow();
+        let right = Leaf::new(Some(low_fence), &self.pool);
         right.fill(high.iter().copied());
-        self.log.divide(left, right, anchor);
-        self.link(left, right, anchor);
+        self.log.divide(left, right, low_fence);
+        self.link(left, right, low_fence);
         left.fill(low.iter().copied());
-        self.search.insert(anchor, right.place());
+        self.search.insert(low_fence, right.address());
     }
 
     /// Spreads the entries of two neighbours over three leaves: all that move go to the right.
-    fn split_two(&self, left: Leaf<K, V>, right: Leaf<K, V>, entries: &[Entry], guard: &Guard<'_>) {
+    fn split_two(
+        &self,
+        left: Leaf<K, V>,
+        right: Leaf<K, V>,
+        entries: &[LeafEntry],
+        guard: &Guard<'_>,
+    ) {
         let (low, rest) = entries.split_at(entries.len() / 3);
         let (middle, high) = rest.split_at(rest.len() / 2);
         let (low_end, middle_end) = (Self::between(low, middle), Self::between(middle, high));
@@ -173,29 +187,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.log.divide(right, last, middle_end);
         self.link(right, last, middle_end);
         right.fill(middle.iter().copied());
-        // The new anchor may be the right leaf's former one, or lie below it: that goes first.
+        // The new low fence may be the right leaf's former one, or lie below it: that goes first.
         let lowers_first = !fault!("tree.split_two.lowers_first");
         if lowers_first {
             self.lower(left, right, low_end, guard);
         }
-        self.search.insert(middle_end, last.place());
+        self.search.insert(middle_end, last.address());
         if !lowers_first {
             self.lower(left, right, low_end, guard);
         }
         left.fill(low.iter().copied());
     }
 
-    /// Lowers the anchor of the right one of two locked leaves, in the search layer too.
-    fn lower(&self, left: Leaf<K, V>, right: Leaf<K, V>, anchor: &K, guard: &Guard<'_>) {
+    /// Lowers the low fence of the right one of two locked leaves, in the search layer too.
+    fn lower(&self, left: Leaf<K, V>, right: Leaf<K, V>, low_fence: &K, guard: &Guard<'_>) {
         point("tree.shift.before_lower");
-        right.with_anchor(|old| {
-            let old = old.expect("only the first leaf lacks an anchor");
-            debug_assert!(anchor <= old, "an anchor never rises");
-            self.search.lower(old, anchor, guard);
+        right.with_low_fence(|old| {
+            let old = old.expect("only the first leaf lacks an low_fence");
+            debug_assert!(low_fence <= old, "an low_fence never rises");
+            self.search.lower(old, low_fence, guard);
         });
-        let old = right.replace_anchor(anchor);
-        left.set_high(anchor.head());
-        Self::retire_anchor(old, guard);
+        let old = right.replace_low_fence(low_fence);
+        left.set_high_fence(low_fence.head());
+        Self::retire_fence(old, guard);
     }
 
     /// Moves the `count` largest entries to the right neighbour.
@@ -203,34 +217,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         left: Leaf<K, V>,
         right: Leaf<K, V>,
-        entries: &[Entry],
+        entries: &[LeafEntry],
         count: usize,
         guard: &Guard<'_>,
     ) {
         let (low, high) = entries.split_at(entries.len() - count);
-        let anchor = Self::between(low, high);
-        let anchor: &K = anchor.borrow();
+        let low_fence = Self::between(low, high);
+        let low_fence: &K = low_fence.borrow();
         for entry in high {
             let done = right.put_entry(*entry);
             debug_assert!(done, "the neighbour has room");
         }
-        self.log.divide(left, right, anchor);
-        self.lower(left, right, anchor, guard);
+        self.log.divide(left, right, low_fence);
+        self.lower(left, right, low_fence, guard);
         left.fill(low.iter().copied());
     }
 
-    fn retire_anchor(anchor: Option<ordna_base::record::Record<K, u64>>, guard: &Guard<'_>) {
-        if let Some(anchor) = anchor {
-            #[expect(unsafe_code, reason = "the anchor left its leaf")]
+    fn retire_fence(low_fence: Option<ordna_base::record::Record<K, u64>>, guard: &Guard<'_>) {
+        if let Some(low_fence) = low_fence {
+            #[expect(unsafe_code, reason = "the low_fence left its leaf")]
             // SAFETY: taken out under the leaf's lock.
             unsafe {
-                anchor.retire(guard)
+                low_fence.retire(guard)
             };
         }
     }
 
-    /// An anchor between two sorted runs.
-    fn between(low: &[Entry], high: &[Entry]) -> K::Owned {
+    /// A low fence between two sorted runs.
+    fn between(low: &[LeafEntry], high: &[LeafEntry]) -> K::Owned {
         let (below, above) = (low.last().expect("not empty"), high.first().expect("not empty"));
         Leaf::<K, V>::with_key(below, |below| {
             Leaf::<K, V>::with_key(above, |above| {
@@ -245,10 +259,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if self.absorb_next(leaf, guard) || leaf == self.first {
             return;
         }
-        let place =
-            leaf.with_anchor(|anchor| anchor.map(|anchor| self.search.find(anchor, true, guard)));
-        if let Some(place) = place {
-            let left = Self::leaf_at(place);
+        let address = leaf.with_low_fence(|low_fence| {
+            low_fence.map(|low_fence| self.search.find(low_fence, true, guard))
+        });
+        if let Some(address) = address {
+            let left = Self::leaf_at(address);
             if left != leaf {
                 self.absorb_next(left, guard);
             }
@@ -273,9 +288,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             lock.unlock_unchanged();
             return false;
         }
-        let image = right.image();
-        for at in 0..image.count {
-            let done = left.put_entry(image.entry(at));
+        let copy = right.copy();
+        for at in 0..copy.count {
+            let done = left.put_entry(copy.entry(at));
             debug_assert!(done, "the leaf has room");
         }
         self.unlink(left, right, guard);
@@ -296,8 +311,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         lower: Bound<&K>,
         upper: Bound<&K>,
-        turn: &Turn<'_>,
-        mut each: impl FnMut(Gone<'_, K>),
+        scope: &WriteScope<'_>,
+        mut each: impl FnMut(RemovedEntries<'_, K>),
     ) {
         let empty = K::Owned::default();
         let mut from: K::Owned = match lower {
@@ -305,21 +320,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Bound::Unbounded => empty,
         };
         loop {
-            let Held { leaf, lock } = self.lock(&Probe::new(from.borrow()), None, turn.guard);
+            let LockedLeaf { leaf, lock } =
+                self.lock(&Probe::new(from.borrow()), None, scope.guard);
             let within = |key: &K| !is_below(key, lower) && !is_above(key, upper);
-            self.remove_entries(leaf, within, turn, &mut each);
-            if check!("tree.range.drops", turn.seen_by() == Epoch::ZERO) {
+            self.remove_entries(leaf, within, scope, &mut each);
+            if check!("tree.range.drops", scope.seen_by() == Epoch::ZERO) {
                 let mut left = AT_ONCE;
-                while left > 0 && self.drop_next(leaf, upper, turn, &mut each) {
+                while left > 0 && self.drop_next(leaf, upper, scope, &mut each) {
                     left -= 1;
                 }
             }
             let next =
-                leaf.next().and_then(|next| next.with_anchor(|at| at.map(ToOwned::to_owned)));
+                leaf.next().and_then(|next| next.with_low_fence(|at| at.map(ToOwned::to_owned)));
             drop(lock);
             point("tree.range.leaf_done");
             if leaf.count() <= self.slots / 4 {
-                self.merge_around(leaf, turn.guard);
+                self.merge_around(leaf, scope.guard);
             }
             match next {
                 Some(next) if !is_above(next.borrow(), upper) => from = next,
@@ -333,33 +349,33 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         leaf: Leaf<K, V>,
         within: impl Fn(&K) -> bool,
-        turn: &Turn<'_>,
-        each: &mut impl FnMut(Gone<'_, K>),
+        scope: &WriteScope<'_>,
+        each: &mut impl FnMut(RemovedEntries<'_, K>),
     ) {
-        let image = leaf.image();
-        for at in 0..image.count {
-            let entry = image.entry(at);
+        let copy = leaf.copy();
+        for at in 0..copy.count {
+            let entry = copy.entry(at);
             Leaf::<K, V>::with_key(&entry, |key| {
                 let probe = Probe::new(key);
                 let Some(slot) = leaf.find(&probe, self.simd).filter(|_| within(key)) else {
                     return;
                 };
                 let shrinks = Self::cost_of(entry.word, entry.deadline);
-                let undo = self.needs_undo(leaf, &probe, turn);
+                let undo = self.needs_undo(leaf, &probe, scope);
                 let mut taken = 0;
                 if undo {
-                    let state = State::Present { word: entry.word, deadline: entry.deadline };
-                    taken = self.log.push(leaf, &probe, state, turn.epoch, turn.seen_by());
+                    let state = OldState::Present { word: entry.word, deadline: entry.deadline };
+                    taken = self.log.push(leaf, &probe, state, scope.epoch, scope.seen_by());
                 }
                 leaf.clear(slot);
                 if !undo {
-                    Self::retire(entry.word, turn.guard);
+                    Self::retire(entry.word, scope.guard);
                 }
                 let before = Some(entry.deadline);
                 let undo = (taken, 0);
-                each(Gone::Entry(
+                each(RemovedEntries::Entry(
                     key,
-                    Outcome { before, after: None, changed: true, shrinks, undo, word: 0 },
+                    WriteOutcome { before, after: None, changed: true, shrinks, undo, word: 0 },
                 ));
             });
         }
@@ -371,18 +387,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         left: Leaf<K, V>,
         upper: Bound<&K>,
-        turn: &Turn<'_>,
-        each: &mut impl FnMut(Gone<'_, K>),
+        scope: &WriteScope<'_>,
+        each: &mut impl FnMut(RemovedEntries<'_, K>),
     ) -> bool {
         let Some(right) = left.next() else { return false };
-        let Ok(lock) = Self::header(&right, turn.guard).lock.lock() else {
+        let Ok(lock) = Self::header(&right, scope.guard).lock.lock() else {
             unreachable!("a leaf is unlinked under the lock of the leaf on its left")
         };
         let below = match (right.next(), upper) {
             (_, Bound::Unbounded) => true,
             (None, _) => false,
             (Some(next), Bound::Included(key) | Bound::Excluded(key)) => {
-                next.with_anchor(|fence| fence.is_some_and(|fence| fence <= key))
+                next.with_low_fence(|fence| fence.is_some_and(|fence| fence <= key))
             }
         };
         if !below || self.log.are_beyond([left, right], UNDO * self.slots) {
@@ -391,13 +407,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
         if is_inline::<K, V>() && !right.has_deadlines() {
             let entries = right.count();
-            each(Gone::Leaf { entries, bytes: entries * Leaf::<K, V>::SHARE });
+            each(RemovedEntries::Leaf { entries, bytes: entries * Leaf::<K, V>::SHARE });
         } else {
-            self.remove_entries(right, |_| true, turn, each);
+            self.remove_entries(right, |_| true, scope, each);
         }
-        self.unlink(left, right, turn.guard);
+        self.unlink(left, right, scope.guard);
         lock.unlock_obsolete();
-        self.retire_leaf(right, turn.guard);
+        self.retire_leaf(right, scope.guard);
         true
     }
 
@@ -405,12 +421,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// now. Both are locked.
     fn unlink(&self, left: Leaf<K, V>, right: Leaf<K, V>, guard: &Guard<'_>) {
         self.log.merge(left, right);
-        debug_assert!(left.high() <= right.high(), "neighbours ascend");
-        left.set_high(right.high());
+        debug_assert!(left.high_fence() <= right.high_fence(), "neighbours ascend");
+        left.set_high_fence(right.high_fence());
         left.set_next(right.next());
         point("tree.merge.before_remove");
-        right.with_anchor(|anchor| {
-            self.search.remove(anchor.expect("only the first leaf lacks an anchor"), guard);
+        right.with_low_fence(|low_fence| {
+            self.search.remove(low_fence.expect("only the first leaf lacks an low_fence"), guard);
         });
     }
 

@@ -21,8 +21,8 @@ use ordna_base::value::MAX_LEN;
 use ordna_base::{Error, Key};
 
 use super::leaf::{Leaf, Probe};
-use super::undo::{LiveEpochs, State};
-use super::{Held, Outcome, Step, Tree, Turn};
+use super::undo::{LiveEpochs, OldState};
+use super::{LockedLeaf, Tree, WriteCost, WriteOutcome, WriteScope};
 
 /// Values of this length get room behind them when they grow: below it, a copy costs no more than
 /// the allocation of a record.
@@ -41,7 +41,7 @@ pub struct Spliced<T> {
     pub splice: Splice<T>,
     /// The new length of the value.
     pub len: usize,
-    pub outcome: Outcome,
+    pub outcome: WriteOutcome,
 }
 
 impl<K: Key + ?Sized> Tree<K, [u8]> {
@@ -54,12 +54,12 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         probe: &Probe<'_, K>,
-        turn: &Turn<'_>,
+        scope: &WriteScope<'_>,
         decide: impl FnOnce(&[u8], u64) -> Option<Splice<T>>,
-        mut prepare: impl FnMut(Step) -> Result<(), Error>,
+        mut prepare: impl FnMut(WriteCost) -> Result<(), Error>,
         live: impl Fn() -> Option<LiveEpochs>,
     ) -> Result<Option<Spliced<T>>, Error> {
-        let Held { leaf, lock } = self.lock(probe, None, turn.guard);
+        let LockedLeaf { leaf, lock } = self.lock(probe, None, scope.guard);
         let entry = leaf.find(probe, self.simd).map(|slot| (slot, leaf.entry(slot)));
         let decided = entry.and_then(|(slot, old)| {
             let record = Leaf::<K, [u8]>::record(old.word)?;
@@ -92,8 +92,8 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             }
             (None, None) => Self::cost_of_len(probe.key, new_len, old.deadline),
         };
-        let undo = self.needs_undo(leaf, probe, turn);
-        let mut step = Step {
+        let undo = self.needs_undo(leaf, probe, scope);
+        let mut step = WriteCost {
             grows,
             shrinks,
             undo: if undo { self.log.next_push() + shrinks } else { 0 },
@@ -114,16 +114,16 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             lock.unlock_unchanged();
             return Err(refused);
         }
-        let mut outcome = Outcome {
+        let mut outcome = WriteOutcome {
             before: Some(old.deadline),
             after: Some(old.deadline),
             changed: true,
             shrinks,
-            ..Outcome::default()
+            ..WriteOutcome::default()
         };
         if undo {
-            let state = State::Present { word: old.word, deadline: old.deadline };
-            outcome.undo.0 = self.log.push(leaf, probe, state, turn.epoch, turn.seen_by());
+            let state = OldState::Present { word: old.word, deadline: old.deadline };
+            outcome.undo.0 = self.log.push(leaf, probe, state, scope.epoch, scope.seen_by());
             point("tree.splice.pushed");
         }
         let extends = claim.is_some();
@@ -148,10 +148,10 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         match (undo, extends) {
             (true, _) => {}
             // SAFETY: unlinked under the leaf's lock; the new record has the share.
-            (false, true) => unsafe { record.retire_without_share(turn.guard) },
-            (false, false) => Self::retire(old.word, turn.guard),
+            (false, true) => unsafe { record.retire_without_share(scope.guard) },
+            (false, false) => Self::retire(old.word, scope.guard),
         }
-        self.prune_and_unlock(leaf, lock, true, live, turn.guard, &mut outcome);
+        self.prune_and_unlock(leaf, lock, true, live, scope.guard, &mut outcome);
         Ok(Some(Spliced { splice, len: new_len, outcome }))
     }
 

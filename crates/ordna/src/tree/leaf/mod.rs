@@ -11,10 +11,10 @@
 //!
 //! | offset | bytes | holds |
 //! |---|---|---|
-//! | 0 | 64 | lock, next leaf, slots in use, undo list and its largest death, upper fence, anchor, deadlines |
+//! | 0 | 64 | lock, next leaf, slots in use, undo list and its largest end epoch, high fence, low fence, deadlines |
 //! | 64 | 64 | the order of the slots, and the version it is of |
 //! | 128 | 64 each | integers: for each bucket a line of keys and a line of words; byte strings: a line of words |
-//! | 576 | 64 | byte strings: briefs of the keys in the order of the slots |
+//! | 576 | 64 | byte strings: fingerprints of the keys in the order of the slots |
 //!
 //! A *word* is the value if key and value are integers, else the address of a record. With
 //! byte-string keys its upper 16 bits are a tag from the key's hash, which tells the bucket too. So
@@ -23,11 +23,11 @@
 //!
 //! # Invariants
 //! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
-//!    probe order, from the bucket of its hash on, that had a free slot; every bucket passed has its
-//!    overflow bit (bits 56 to 62). Bit 63: the memory comes from a pool.
-//! 2. The keys of a leaf lie in [anchor, anchor of the next leaf). `high` is the head of that upper
-//!    fence, `u64::MAX` for the last leaf.
-//! 3. The anchor never rises: keys move to the right, or with their whole leaf.
+//!    probe order, from the bucket of its hash on, that had a free slot; every bucket passed has
+//!    its overflow bit (bits 56 to 62). Bit 63: the memory comes from a pool.
+//! 2. The keys of a leaf lie in [low fence, low fence of the next leaf). `high_fence` is the head
+//!    of that fence, `u64::MAX` for the last leaf.
+//! 3. The low fence never rises: keys move to the right, or with their whole leaf.
 //! 4. The order is valid if its number is the version's.
 //!
 //! Source: slotted leaves of HydraList §4.2; Wormhole §2.3, whose tags give direct positions.
@@ -71,24 +71,24 @@ pub type DeadlineLine = [AtomicU64; SLOTS];
 
 /// The fixed part of a leaf, in the order of the layout above.
 #[repr(C, align(128))]
-pub struct Header {
+pub struct LeafHeader {
     pub lock: VersionLock,
-    pub next: AtomicPtr<Header>,
+    pub next: AtomicPtr<LeafHeader>,
     used: AtomicU64,
     /// Address of the youngest undo record; above it a countdown to the next prune.
     pub undo: AtomicU64,
-    /// The largest death among the undo records.
-    pub dead: AtomicEpoch,
-    high: AtomicU64,
-    /// Integers: the anchor; byte strings: the address of its record, or 0 for the first leaf.
-    anchor: AtomicU64,
+    /// The largest end epoch among the undo records.
+    pub newest_end: AtomicEpoch,
+    high_fence: AtomicU64,
+    /// Integers: the low fence; byte strings: the address of its record, or 0 for the first leaf.
+    low_fence: AtomicU64,
     deadlines: AtomicPtr<DeadlineLine>,
     order: [AtomicU64; BUCKETS + 1],
 }
 
 /// A handle of a leaf.
 pub struct Leaf<K: Key + ?Sized, V: Value + ?Sized> {
-    header: NonNull<Header>,
+    header: NonNull<LeafHeader>,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
@@ -115,7 +115,7 @@ pub struct Probe<'a, K: Key + ?Sized> {
 
 /// An entry as a slot holds it.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct LeafEntry {
     /// The key if it is an integer.
     pub key: u64,
     /// The value, or the tagged address of the record.
@@ -172,18 +172,18 @@ pub struct LeafCopy<K: Key + ?Sized, V: Value + ?Sized> {
     pub count: usize,
     pub deadlines: Option<Box<[u64; SLOTS]>>,
     pub next: Option<Leaf<K, V>>,
-    pub high: u64,
+    pub high_fence: u64,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
     pub fn empty() -> Self {
         let (keys, words) = ([0; SLOTS], [0; SLOTS]);
-        Self { keys, words, count: 0, deadlines: None, next: None, high: u64::MAX }
+        Self { keys, words, count: 0, deadlines: None, next: None, high_fence: u64::MAX }
     }
 
-    pub fn entry(&self, at: usize) -> Entry {
+    pub fn entry(&self, at: usize) -> LeafEntry {
         let deadline = self.deadlines.as_ref().map_or(FOREVER, |deadlines| deadlines[at]);
-        Entry { key: self.keys[at], word: self.words[at], deadline }
+        LeafEntry { key: self.keys[at], word: self.words[at], deadline }
     }
 }
 
@@ -194,7 +194,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     pub const SHARE: usize = Self::LAYOUT.size() * 4 / (SLOTS * 3);
 
     const LAYOUT: Layout = {
-        let size = size_of::<Header>() + Self::LINES * size_of::<Line>();
+        let size = size_of::<LeafHeader>() + Self::LINES * size_of::<Line>();
         match Layout::from_size_align(size.next_multiple_of(128), 128) {
             Ok(layout) => layout,
             Err(_) => panic!("a power of two"),
@@ -211,8 +211,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         Self::LAYOUT.size()
     }
 
-    /// An empty leaf that covers the keys from `anchor` on (`None`: all).
-    pub fn new(anchor: Option<&K>, pool: &Pool) -> Self {
+    /// An empty leaf that covers the keys from `low_fence` on (`None`: all).
+    pub fn new(low_fence: Option<&K>, pool: &Pool) -> Self {
         let (memory, pooled) = match pool.allocate() {
             Some(memory) => (memory, POOLED),
             // SAFETY: the layout is not empty.
@@ -221,49 +221,50 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
                 None => handle_alloc_error(Self::LAYOUT),
             },
         };
-        let header = Header {
+        let header = LeafHeader {
             lock: VersionLock::new(),
             next: AtomicPtr::default(),
             used: AtomicU64::new(pooled),
             undo: AtomicU64::new(0),
-            dead: AtomicEpoch::new(Epoch::ZERO),
-            high: AtomicU64::new(u64::MAX),
-            anchor: AtomicU64::new(0),
+            newest_end: AtomicEpoch::new(Epoch::ZERO),
+            high_fence: AtomicU64::new(u64::MAX),
+            low_fence: AtomicU64::new(0),
             deadlines: AtomicPtr::default(),
             order: Default::default(),
         };
         let _ = memory.as_ptr().expose_provenance();
         // SAFETY: new memory of the layout; the lines begin behind the header, aligned.
         unsafe {
-            memory.cast::<Header>().write(header);
-            let lines = memory.as_ptr().add(size_of::<Header>()).cast::<Line>();
+            memory.cast::<LeafHeader>().write(header);
+            let lines = memory.as_ptr().add(size_of::<LeafHeader>()).cast::<Line>();
             for at in 0..Self::LINES {
                 lines.add(at).write(Line::filled(0));
             }
         }
         let leaf = Self { header: memory.cast(), kinds: PhantomData };
-        if let Some(anchor) = anchor {
-            let _ = leaf.replace_anchor(anchor);
+        if let Some(low_fence) = low_fence {
+            let _ = leaf.replace_low_fence(low_fence);
         }
         leaf
     }
 
     /// The address, for the search layer.
     #[inline]
-    pub fn place(self) -> usize {
+    pub fn address(self) -> usize {
         self.header.as_ptr().expose_provenance()
     }
 
     /// # Safety
-    /// `place` comes from [`Leaf::place`] of a leaf of these kinds that the caller's guard keeps.
+    /// `address` comes from [`Leaf::address`] of a leaf of these kinds that the caller's guard
+    /// keeps.
     #[inline]
-    pub unsafe fn at(place: usize) -> Option<Self> {
-        let header = NonNull::new(ptr::with_exposed_provenance_mut(place))?;
+    pub unsafe fn at(address: usize) -> Option<Self> {
+        let header = NonNull::new(ptr::with_exposed_provenance_mut(address))?;
         Some(Self { header, kinds: PhantomData })
     }
 
     #[inline]
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &LeafHeader {
         // SAFETY: handles are followed under a guard, see the contract.
         unsafe { self.header.as_ref() }
     }
@@ -343,66 +344,68 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.header().next.store(next, Ordering::Release);
     }
 
-    pub fn high(self) -> u64 {
-        self.header().high.load(Ordering::Relaxed)
+    pub fn high_fence(self) -> u64 {
+        self.header().high_fence.load(Ordering::Relaxed)
     }
 
-    pub fn set_high(self, high: u64) {
-        self.header().high.store(high, Ordering::Relaxed);
+    pub fn set_high_fence(self, high: u64) {
+        self.header().high_fence.store(high, Ordering::Relaxed);
     }
 
-    /// Whether keys from the anchor on, up to this one, belong here and not further to the right.
-    /// To be validated.
+    /// Whether keys from the low fence on, up to this one, belong here and not further to the
+    /// right. To be validated.
     #[inline]
     pub fn covers(self, probe: &Probe<'_, K>) -> bool {
-        let high = self.high();
+        let high = self.high_fence();
         if probe.head != high {
             return check!("tree.leaf.covers", probe.head < high);
         }
-        // `high` is the head of the next anchor, or the largest head there is.
+        // `high_fence` is the head of the next low fence, or the largest head there is.
         let Some(next) = self.next() else { return true };
         !K::HEAD_IS_KEY
-            && next.with_anchor(|anchor| anchor.is_some_and(|anchor| probe.key < anchor))
+            && next.with_low_fence(|low_fence| {
+                low_fence.is_some_and(|low_fence| probe.key < low_fence)
+            })
     }
 
-    /// Calls `f` with the anchor; `None` for the first leaf of byte strings, which has the empty
+    /// Calls `f` with the low fence; `None` for the first leaf of byte strings, which has the empty
     /// key.
-    pub fn with_anchor<R>(self, f: impl FnOnce(Option<&K>) -> R) -> R {
-        Self::with_anchor_word(self.anchor_word(), f)
+    pub fn with_low_fence<R>(self, f: impl FnOnce(Option<&K>) -> R) -> R {
+        Self::with_fence_word(self.low_fence_word(), f)
     }
 
-    /// The anchor, or the address of its record. While a guard lasts, equal words are equal
-    /// anchors.
-    pub fn anchor_word(self) -> u64 {
-        self.header().anchor.load(Ordering::Acquire)
+    /// The low fence, or the address of its record. While a guard lasts, equal words are equal
+    /// low fences.
+    pub fn low_fence_word(self) -> u64 {
+        self.header().low_fence.load(Ordering::Acquire)
     }
 
-    /// Calls `f` with an anchor that a leaf had under the caller's guard.
-    pub fn with_anchor_word<R>(anchor: u64, f: impl FnOnce(Option<&K>) -> R) -> R {
+    /// Calls `f` with a low fence that a leaf had under the caller's guard.
+    pub fn with_fence_word<R>(low_fence: u64, f: impl FnOnce(Option<&K>) -> R) -> R {
         if K::HEAD_IS_KEY {
-            return f(K::from_head(&anchor));
+            return f(K::from_head(&low_fence));
         }
         // SAFETY: null or a record that is retired, not freed, when it is replaced.
         let record = unsafe {
-            Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize))
+            Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(low_fence as usize))
         };
         // SAFETY: as above, under the caller's guard.
         f(record.map(|record| unsafe { record.key() }))
     }
 
-    /// Lowers the anchor. Returns the record of the former one, to be retired.
+    /// Lowers the low fence. Returns the record of the former one, to be retired.
     #[must_use]
-    pub fn replace_anchor(self, anchor: &K) -> Option<Record<K, u64>> {
+    pub fn replace_low_fence(self, low_fence: &K) -> Option<Record<K, u64>> {
         let new = if K::HEAD_IS_KEY {
-            anchor.head()
+            low_fence.head()
         } else {
-            Record::<K, u64>::new(anchor, &0).as_ptr().expose_provenance() as u64
+            Record::<K, u64>::new(low_fence, &0).as_ptr().expose_provenance() as u64
         };
-        let old = self.header().anchor.swap(new, Ordering::AcqRel);
+        let old = self.header().low_fence.swap(new, Ordering::AcqRel);
         if K::HEAD_IS_KEY {
             return None;
         }
-        // SAFETY: as in `with_anchor`.
+        // SAFETY: as in `with_low_fence`.
         unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(old as usize)) }
     }
 
@@ -475,7 +478,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// The address in a word.
-    pub fn address(word: u64) -> *const u8 {
+    pub fn record_address(word: u64) -> *const u8 {
         ptr::with_exposed_provenance((word & ADDRESS) as usize)
     }
 
@@ -491,9 +494,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.words(slot / LANES).0[slot % LANES].load(Ordering::Acquire)
     }
 
-    pub fn entry(self, slot: usize) -> Entry {
+    pub fn entry(self, slot: usize) -> LeafEntry {
         let key = if K::HEAD_IS_KEY { self.keys(slot / LANES).get(slot % LANES) } else { 0 };
-        Entry { key, word: self.word(slot), deadline: self.deadline(slot) }
+        LeafEntry { key, word: self.word(slot), deadline: self.deadline(slot) }
     }
 
     /// Overwrites the word of a slot: the key stays. Needs no new version, as a reader gets the old
@@ -534,16 +537,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Puts an entry into a free slot of its probe order. `false` if there is none.
-    pub fn put(self, probe: &Probe<'_, K>, entry: Entry) -> bool {
+    pub fn put(self, probe: &Probe<'_, K>, entry: LeafEntry) -> bool {
         self.put_from(probe.bucket, entry)
     }
 
     /// [`Leaf::put`] of an entry of another leaf. Reads no record.
-    pub fn put_entry(self, entry: Entry) -> bool {
+    pub fn put_entry(self, entry: LeafEntry) -> bool {
         self.put_from(bucket_of(K::from_head(&entry.key).map_or(entry.word, hash_of)), entry)
     }
 
-    fn put_from(self, mut bucket: usize, entry: Entry) -> bool {
+    fn put_from(self, mut bucket: usize, entry: LeafEntry) -> bool {
         let mut used = self.header().used.load(Ordering::Relaxed);
         for _ in 0..BUCKETS {
             let here = (used >> (bucket * LANES)) as u32 & 0xFF;
@@ -577,7 +580,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Replaces all entries.
-    pub fn fill(self, entries: impl Iterator<Item = Entry>) {
+    pub fn fill(self, entries: impl Iterator<Item = LeafEntry>) {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
         if !is_inline::<K, V>() {
             (0..SLOTS).for_each(|slot| self.set_word(slot, 0));
@@ -589,8 +592,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Becomes what another leaf is, but for its anchor and its undo records. Takes the deadlines
-    /// from it; a reader that stands there finds its version changed.
+    /// Becomes what another leaf is, but for its low fence and its undo records. Takes the
+    /// deadlines from it; a reader that stands there finds its version changed.
     pub fn copy_from(self, other: Self) {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
         for at in 0..Self::LINES {
@@ -603,7 +606,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             .store(from.deadlines.swap(ptr::null_mut(), Ordering::Relaxed), Ordering::Release);
         to.used.store(from.used.load(Ordering::Relaxed) & !POOLED | pooled, Ordering::Release);
         self.set_next(other.next());
-        self.set_high(other.high());
+        self.set_high_fence(other.high_fence());
     }
 
     /// Whether the leaf stands in a slab that is to become empty.
@@ -615,7 +618,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     /// Calls `f` with an entry's key.
     #[inline]
-    pub fn with_key<R>(entry: &Entry, f: impl FnOnce(&K) -> R) -> R {
+    pub fn with_key<R>(entry: &LeafEntry, f: impl FnOnce(&K) -> R) -> R {
         if let Some(key) = K::from_head(&entry.key) {
             return f(key);
         }
@@ -638,16 +641,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// A copy of the entries; to be validated before anything is made of it.
-    pub fn image(self) -> LeafCopy<K, V> {
-        let mut image = LeafCopy::empty();
-        let _ = self.copy_to(&mut image);
-        image
+    pub fn copy(self) -> LeafCopy<K, V> {
+        let mut copy = LeafCopy::empty();
+        let _ = self.copy_to(&mut copy);
+        copy
     }
 
     /// Copies the entries; to be validated before anything is made of them. Returns the slots that
     /// they stood in.
-    pub fn copy_to(self, image: &mut LeafCopy<K, V>) -> u64 {
-        let LeafCopy { keys, words, deadlines, .. } = image;
+    pub fn copy_to(self, copy: &mut LeafCopy<K, V>) -> u64 {
+        let LeafCopy { keys, words, deadlines, .. } = copy;
         let used = self.used();
         *deadlines = self.has_deadlines().then(|| Box::new([FOREVER; SLOTS]));
         let mut count = 0;
@@ -667,23 +670,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             }
         }
         point("tree.leaf.entries_copied");
-        (image.count, image.next, image.high) = (count, self.next(), self.high());
+        (copy.count, copy.next, copy.high_fence) = (count, self.next(), self.high_fence());
         used
     }
 
-    /// Bytes of the anchor and the deadlines.
+    /// Bytes of the low fence and the deadlines.
     pub fn extra_bytes(self) -> usize {
-        let anchor = if K::HEAD_IS_KEY {
+        let low_fence = if K::HEAD_IS_KEY {
             0
         } else {
-            self.with_anchor(|anchor| {
-                anchor.map_or(0, |anchor| Record::<K, u64>::size_with_tails(anchor.tail().len()))
+            self.with_low_fence(|low_fence| {
+                low_fence.map_or(0, |low_fence| {
+                    Record::<K, u64>::size_with_tails(low_fence.tail().len())
+                })
             })
         };
-        anchor + if self.has_deadlines() { size_of::<DeadlineLine>() } else { 0 }
+        low_fence + if self.has_deadlines() { size_of::<DeadlineLine>() } else { 0 }
     }
 
-    /// Frees the leaf's memory, and its anchor and deadlines; not its records.
+    /// Frees the leaf's memory, and its low fence and deadlines; not its records.
     ///
     /// # Safety
     /// No other thread can reach it.
@@ -691,10 +696,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         // SAFETY: exclusively the caller's.
         unsafe {
             let header = self.header.as_ref();
-            let anchor = header.anchor.load(Ordering::Relaxed);
+            let low_fence = header.low_fence.load(Ordering::Relaxed);
             if !K::HEAD_IS_KEY
                 && let Some(record) =
-                    Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(anchor as usize))
+                    Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(low_fence as usize))
             {
                 record.free();
             }
@@ -723,7 +728,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: the address of a leaf of these kinds, exclusively the caller's.
         unsafe {
-            if let Some(header) = NonNull::new(memory.cast::<Header>()) {
+            if let Some(header) = NonNull::new(memory.cast::<LeafHeader>()) {
                 Leaf::<K, V> { header, kinds: PhantomData }.free();
             }
         }
@@ -758,7 +763,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
             return order::of_integers(&self.keys[..self.count], simd);
         }
         let key = |at: u8| {
-            // A torn image may hold an empty word; its order is thrown away.
+            // A torn copy may hold an empty word; its order is thrown away.
             Leaf::<K, V>::record(self.words[usize::from(at)]).map_or(&[][..], |record| {
                 // SAFETY: under the caller's guard.
                 unsafe { record.key::<'_>() }.tail()
@@ -775,7 +780,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         }
         let size = Record::<K, V>::size_with_key(len);
         for at in positions {
-            let record = Leaf::<K, V>::address(self.words[usize::from(at)]);
+            let record = Leaf::<K, V>::record_address(self.words[usize::from(at)]);
             for line in (0..size.min(MOST_AHEAD)).step_by(64) {
                 prefetch(record.wrapping_add(line));
             }

@@ -5,11 +5,11 @@
 //! computed of, plus one: a reader of that version finds the order right or does not find it.
 //! Racing scans of one version write the same.
 //!
-//! # Briefs
-//! An order of byte strings comes with a *fingerprint* of each key: eight bits from the first bit on in
-//! which the leaf's keys differ. A bound's fingerprint tells where the bound probably lies, so a scan fetches
-//! only the records from there on. The scan compares the bound with the records around that
-//! position: the fingerprint of a key with another prefix tells nothing.
+//! # Fingerprints
+//! An order of byte strings comes with a *fingerprint* of each key: eight bits from the first bit
+//! on in which the leaf's keys differ. A bound's fingerprint tells where the bound probably lies,
+//! so a scan fetches only the records from there on. The scan compares the bound with the records
+//! around that position: the fingerprint of a key with another prefix tells nothing.
 
 use std::ops::Bound;
 
@@ -21,14 +21,14 @@ use ordna_base::{Key, Value, order};
 
 use super::{BUCKETS, FOREVER, Leaf, LeafCopy, SLOTS};
 
-/// The line of the briefs in a leaf of byte strings.
-const BRIEFS: usize = BUCKETS;
+/// The line of the fingerprints in a leaf of byte strings.
+const FINGERPRINTS: usize = BUCKETS;
 /// A byte for each position.
-type Places = [u8; order::MOST];
+type Positions = [u8; order::MOST];
 
 /// What [`Leaf::copy_ordered`] has copied.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Ordered {
+pub struct OrderedCopy {
     /// Whether the leaf has entries behind the last one copied.
     pub more: bool,
     /// The lower bound lies between these positions, most probably.
@@ -44,17 +44,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         version: u64,
         (lower, most): (Bound<&K>, usize),
         simd: InstructionSet,
-        image: &mut LeafCopy<K, V>,
-    ) -> Option<Ordered> {
+        copy: &mut LeafCopy<K, V>,
+    ) -> Option<OrderedCopy> {
         let used = self.used();
         let count = used.count_ones() as usize;
         let guess = || if K::HEAD_IS_KEY { (0, 0) } else { self.guess(lower, count) };
         let (slots, guess) = self.published_order(version + 1, guess)?;
         let begin = if K::HEAD_IS_KEY { self.below(lower, used, simd) } else { 0 };
         let end = count.min(begin.saturating_add(most));
-        // Every place of a published order is below `SLOTS`.
+        // Every position of a published order is below `SLOTS`.
         let slots = slots[begin..end].iter().map(|slot| usize::from(*slot));
-        let LeafCopy { keys, words, deadlines, .. } = image;
+        let LeafCopy { keys, words, deadlines, .. } = copy;
         for ((slot, key), word) in slots.clone().zip(keys).zip(words) {
             if K::HEAD_IS_KEY {
                 *key = self.keys(slot / LANES).get(slot % LANES);
@@ -67,8 +67,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             line
         });
         point("tree.leaf.entries_copied");
-        (image.count, image.next, image.high) = (end - begin, self.next(), self.high());
-        Some(Ordered { more: end < count, guess })
+        (copy.count, copy.next, copy.high_fence) = (end - begin, self.next(), self.high_fence());
+        Some(OrderedCopy { more: end < count, guess })
     }
 
     /// How many integers are outside of the lower bound.
@@ -86,50 +86,50 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         (below & used).count_ones() as usize
     }
 
-    /// Between which positions of the published order the bound lies, by the briefs.
+    /// Between which positions of the published order the bound lies, by the fingerprints.
     fn guess(self, lower: Bound<&K>, count: usize) -> (usize, usize) {
         let (Bound::Included(key) | Bound::Excluded(key)) = lower else { return (0, 0) };
-        let line = self.line(BRIEFS);
-        let briefs = load(&line.0[..BUCKETS]);
+        let line = self.line(FINGERPRINTS);
+        let fingerprints = load(&line.0[..BUCKETS]);
         let fingerprint = fingerprint(key.tail(), line.get(BUCKETS) as usize);
-        let briefs = &briefs[..count];
-        let below = briefs.iter().filter(|other| **other < fingerprint).count();
-        (below, below + briefs.iter().filter(|other| **other == fingerprint).count())
+        let fingerprints = &fingerprints[..count];
+        let below = fingerprints.iter().filter(|other| **other < fingerprint).count();
+        (below, below + fingerprints.iter().filter(|other| **other == fingerprint).count())
     }
 
-    /// The positions in order of an image that was read at `version` from the slots `used`. Sorts
-    /// the image and publishes the order if none is published.
+    /// The positions in order of a copy that was read at `version` from the slots `used`. Sorts
+    /// the copy and publishes the order if none is published.
     pub fn order(
         self,
-        image: &LeafCopy<K, V>,
+        copy: &LeafCopy<K, V>,
         used: u64,
         version: u64,
         simd: InstructionSet,
-    ) -> Places {
+    ) -> Positions {
         if let Some((slots, ())) = self.published_order(version + 1, || ()) {
             // A slot's position is the number of used slots before it.
             return slots.map(|slot| (used & ((1 << slot) - 1)).count_ones() as u8);
         }
-        let places = image.sorted(simd);
+        let positions = copy.sorted(simd);
         let mut slots = [0; order::MOST];
         let mut rest = used;
-        for slot in slots.iter_mut().take(image.count) {
+        for slot in slots.iter_mut().take(copy.count) {
             *slot = rest.trailing_zeros() as u8;
             rest &= rest.wrapping_sub(1);
         }
-        let ordered = places.map(|place| slots[usize::from(place) % order::MOST]);
+        let ordered = positions.map(|position| slots[usize::from(position) % order::MOST]);
         // 0 is the number of no version.
         self.publish_order(&ordered, version + 1, || {
             if !K::HEAD_IS_KEY {
-                self.publish_briefs(image, &places[..image.count]);
+                self.publish_fingerprints(copy, &positions[..copy.count]);
             }
         });
-        places
+        positions
     }
 
     /// The slots in the order of their keys, if the order with this number is published, and what
-    /// `read` returns of the briefs.
-    fn published_order<R>(self, number: u64, read: impl FnOnce() -> R) -> Option<(Places, R)> {
+    /// `read` returns of the fingerprints.
+    fn published_order<R>(self, number: u64, read: impl FnOnce() -> R) -> Option<(Positions, R)> {
         let words = &self.header().order;
         if words[BUCKETS].load(Ordering::Acquire) == number {
             let done = (load(&words[..BUCKETS]), read());
@@ -144,7 +144,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// Publishes the order of the version `number` − 1, and what `store` stores. Racing threads of
     /// one version write the same; a thread that comes late for its version finds another number or
     /// is overtaken.
-    fn publish_order(self, places: &Places, number: u64, store: impl FnOnce()) {
+    fn publish_order(self, positions: &Positions, number: u64, store: impl FnOnce()) {
         const BUSY: u64 = u64::MAX;
         let words = &self.header().order;
         let seen = words[BUCKETS].load(Ordering::Relaxed);
@@ -157,32 +157,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         if taken.is_err() {
             return;
         }
-        // Pairs with the fence in `published_order`: a reader that sees a new place sees `BUSY` or
-        // later.
+        // Pairs with the fence in `published_order`: a reader that sees a new position sees `BUSY`
+        // or later.
         fence(Ordering::Release);
-        write(&words[..BUCKETS], places);
+        write(&words[..BUCKETS], positions);
         store();
         words[BUCKETS].store(number, Ordering::Release);
     }
 
-    /// Stores the briefs of an image's keys, in this order.
-    fn publish_briefs(self, image: &LeafCopy<K, V>, places: &[u8]) {
-        let key = |place: u8| {
-            let record = Self::record(image.words[usize::from(place)]);
-            // SAFETY: an image that was validated under the caller's guard.
+    /// Stores the fingerprints of a copy's keys, in this order.
+    fn publish_fingerprints(self, copy: &LeafCopy<K, V>, positions: &[u8]) {
+        let key = |position: u8| {
+            let record = Self::record(copy.words[usize::from(position)]);
+            // SAFETY: a copy that was validated under the caller's guard.
             record.map_or(&[][..], |record| unsafe { record.key::<'_>() }.tail())
         };
-        let (Some(first), Some(last)) = (places.first(), places.last()) else { return };
+        let (Some(first), Some(last)) = (positions.first(), positions.last()) else { return };
         let (first, last) = (key(*first), key(*last));
         let shared = common_prefix(first, last);
         let byte = |key: &[u8]| key.get(shared).copied().unwrap_or(0);
         let bit = 8 * shared + (byte(first) ^ byte(last)).leading_zeros() as usize;
-        let mut briefs = [0; order::MOST];
-        for (to, place) in briefs.iter_mut().zip(places) {
-            *to = fingerprint(key(*place), bit);
+        let mut fingerprints = [0; order::MOST];
+        for (to, position) in fingerprints.iter_mut().zip(positions) {
+            *to = fingerprint(key(*position), bit);
         }
-        let line = self.line(BRIEFS);
-        write(&line.0[..BUCKETS], &briefs);
+        let line = self.line(FINGERPRINTS);
+        write(&line.0[..BUCKETS], &fingerprints);
         line.set(BUCKETS, bit as u64);
     }
 }
@@ -195,17 +195,17 @@ fn fingerprint(key: &[u8], bit: usize) -> u8 {
 }
 
 /// The bytes in these words; those behind them are 0.
-fn load(words: &[AtomicU64]) -> Places {
-    let mut places = [0; order::MOST];
-    for (eight, word) in places.chunks_exact_mut(8).zip(words) {
+fn load(words: &[AtomicU64]) -> Positions {
+    let mut positions = [0; order::MOST];
+    for (eight, word) in positions.chunks_exact_mut(8).zip(words) {
         eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
     }
-    places
+    positions
 }
 
 /// Stores bytes in words.
-fn write(words: &[AtomicU64], places: &Places) {
-    for (eight, word) in places.chunks_exact(8).zip(words) {
+fn write(words: &[AtomicU64], positions: &Positions) {
+    for (eight, word) in positions.chunks_exact(8).zip(words) {
         let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         word.store(eight, Ordering::Relaxed);
     }

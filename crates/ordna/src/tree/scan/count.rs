@@ -12,9 +12,9 @@
 //! layer would make each insert and removal write to a line that all threads share.
 //!
 //! # Invariants
-//! A leaf counts whole only if its anchor is the fence of the leaf before, as both were read. Else
-//! entries have moved between the two reads, and the leaf is searched for the first one not yet
-//! counted.
+//! A leaf counts whole only if its low fence is the high fence of the leaf before, as both were
+//! read. Else entries have moved between the two reads, and the leaf is searched for the first one
+//! not yet counted.
 
 use std::borrow::Borrow;
 use std::ops::Bound;
@@ -26,7 +26,7 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{Obsolete, notice, point};
 use ordna_base::{Key, Value};
 
-use super::{Part, Stretch};
+use super::{LeafRequest, ScanBatch};
 use crate::tree::Tree;
 use crate::tree::leaf::Leaf;
 
@@ -34,26 +34,26 @@ use crate::tree::leaf::Leaf;
 const SECTION: usize = 1024;
 
 /// Where a count stands: all below is counted.
-enum Start<K: Key + ?Sized> {
+enum CountStart<K: Key + ?Sized> {
     Bound(Bound<K::Owned>),
-    /// The anchor that a leaf had, see [`Leaf::anchor_word`].
-    Anchor(u64),
+    /// The low fence that a leaf had, see [`Leaf::low_fence_word`].
+    LowFence(u64),
 }
 
 /// The facts of a leaf that its header holds.
-struct Whole<K: Key + ?Sized, V: Value + ?Sized> {
+struct WholeLeaf<K: Key + ?Sized, V: Value + ?Sized> {
     count: usize,
     next: Option<Leaf<K, V>>,
-    /// The anchor of `next`.
+    /// The low fence of `next`.
     fence: u64,
 }
 
 /// The entries that a leaf adds to a count.
-enum Step<K: Key + ?Sized, V: Value + ?Sized> {
-    /// So many entries, all within the bounds, and the leaf that follows.
-    Whole(Whole<K, V>),
-    /// The entries from one to another position of the stretch that was read.
-    Part(usize, usize),
+enum CountStep<K: Key + ?Sized, V: Value + ?Sized> {
+    /// All entries of a leaf, which lies within the bounds, and the leaf that follows.
+    Leaf(WholeLeaf<K, V>),
+    /// The entries from one to another position of the batch that was read.
+    Entries(usize, usize),
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
@@ -67,11 +67,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         shows: impl Fn(u64) -> bool,
     ) -> usize {
         let mut total = 0;
-        self.step_by_leaves(snapshot, (lower, upper), collector, |stretch, step| {
+        self.step_by_leaves(snapshot, (lower, upper), collector, |batch, step| {
             total += match step {
-                Step::Whole(whole) => whole.count,
-                Step::Part(begin, end) => {
-                    (begin..end).filter(|at| shows(stretch.entry(*at).deadline)).count()
+                CountStep::Leaf(whole) => whole.count,
+                CountStep::Entries(begin, end) => {
+                    (begin..end).filter(|at| shows(batch.entry(*at).deadline)).count()
                 }
             };
             true
@@ -91,18 +91,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) -> Option<R> {
         let (mut left, mut read, mut found) = (position, Some(read), None);
         let all = (Bound::Unbounded, Bound::Unbounded);
-        self.step_by_leaves(snapshot, all, collector, |stretch, step| {
+        self.step_by_leaves(snapshot, all, collector, |batch, step| {
             let (begin, end) = match step {
-                Step::Whole(whole) if left >= whole.count => {
+                CountStep::Leaf(whole) if left >= whole.count => {
                     left -= whole.count;
                     return true;
                 }
                 // The entry is here: the leaf is to be read.
-                Step::Whole(_) => return false,
-                Step::Part(begin, end) => (begin, end),
+                CountStep::Leaf(_) => return false,
+                CountStep::Entries(begin, end) => (begin, end),
             };
             for at in begin..end {
-                let entry = stretch.entry(at);
+                let entry = batch.entry(at);
                 if !shows(entry.deadline) {
                     continue;
                 }
@@ -130,10 +130,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         snapshot: Option<Epoch>,
         (lower, upper): (Bound<&K>, Bound<&K>),
         collector: &Collector,
-        mut each: impl FnMut(&Stretch<K, V>, Step<K, V>) -> bool,
+        mut each: impl FnMut(&ScanBatch<K, V>, CountStep<K, V>) -> bool,
     ) {
-        let mut from: Start<K> = Start::Bound(lower.map(ToOwned::to_owned));
-        let mut stretch = Stretch::empty();
+        let mut from: CountStart<K> = CountStart::Bound(lower.map(ToOwned::to_owned));
+        let mut batch = ScanBatch::empty();
         'section: loop {
             let guard = collector.pin();
             let mut leaf = Self::with_bound(&from, |from| self.leaf_of_lower(from, &guard));
@@ -144,66 +144,69 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 }
                 asked -= 1;
                 let whole = match &from {
-                    Start::Bound(_) => Ok(None),
-                    Start::Anchor(anchor) => self.whole(leaf, *anchor, snapshot, upper),
+                    CountStart::Bound(_) => Ok(None),
+                    CountStart::LowFence(low_fence) => {
+                        self.whole(leaf, *low_fence, snapshot, upper)
+                    }
                 };
                 let Ok(whole) = whole else { break };
                 if let Some(whole) = whole {
                     let (next, fence) = (whole.next, whole.fence);
-                    if each(&stretch, Step::Whole(whole)) {
+                    if each(&batch, CountStep::Leaf(whole)) {
                         let Some(next) = next else { return };
-                        (leaf, from) = (next, Start::Anchor(fence));
+                        (leaf, from) = (next, CountStart::LowFence(fence));
                         point("tree.count.counted");
                         continue;
                     }
                 }
-                let part = Part {
+                let part = LeafRequest {
                     ascending: true,
                     wanted: usize::MAX,
                     goes_on: false,
                     lower: Bound::Unbounded,
                 };
-                if self.read(leaf, snapshot, &part, &mut stretch).is_err() {
+                if self.read(leaf, snapshot, &part, &mut batch).is_err() {
                     break;
                 }
                 let begin =
-                    Self::with_bound(&from, |from| stretch.partition(|key| !is_below(key, from)));
-                let end = stretch.partition(|key| is_above(key, upper));
-                if !each(&stretch, Step::Part(begin, end.max(begin))) || end < stretch.len() {
+                    Self::with_bound(&from, |from| batch.partition(|key| !is_below(key, from)));
+                let end = batch.partition(|key| is_above(key, upper));
+                if !each(&batch, CountStep::Entries(begin, end.max(begin))) || end < batch.len() {
                     return;
                 }
-                let Some(next) = stretch.image.next else { return };
-                let fence = next.anchor_word();
-                // An anchor that has sunk below what was counted leads to entries that were here.
-                let last = stretch.len().checked_sub(1).map(|last| stretch.entry(last));
+                let Some(next) = batch.copy.next else { return };
+                let fence = next.low_fence_word();
+                // A low fence that has sunk below what was counted leads to entries that were here.
+                let last = batch.len().checked_sub(1).map(|last| batch.entry(last));
                 let sunk = last.and_then(|last| {
                     Leaf::<K, V>::with_key(&last, |last| {
-                        Leaf::<K, V>::with_anchor_word(fence, |fence| {
+                        Leaf::<K, V>::with_fence_word(fence, |fence| {
                             (fence.is_none_or(|fence| fence <= last)).then(|| last.to_owned())
                         })
                     })
                 });
                 from = match sunk {
-                    Some(last) => Start::Bound(Bound::Excluded(last)),
-                    None => Start::Anchor(fence),
+                    Some(last) => CountStart::Bound(Bound::Excluded(last)),
+                    None => CountStart::LowFence(fence),
                 };
                 leaf = next;
                 point("tree.count.counted");
             }
             // The next section, or the search for a leaf that was unlinked, begins by key.
-            if let Start::Anchor(anchor) = from {
-                let key = Leaf::<K, V>::with_anchor_word(anchor, |key| key.map(ToOwned::to_owned));
+            if let CountStart::LowFence(low_fence) = from {
+                let key =
+                    Leaf::<K, V>::with_fence_word(low_fence, |key| key.map(ToOwned::to_owned));
                 let Some(key) = key else { continue 'section };
-                from = Start::Bound(Bound::Included(key));
+                from = CountStart::Bound(Bound::Included(key));
             }
         }
     }
 
     /// Calls `f` with the bound from which on entries are not counted yet.
-    fn with_bound<R>(from: &Start<K>, f: impl FnOnce(Bound<&K>) -> R) -> R {
+    fn with_bound<R>(from: &CountStart<K>, f: impl FnOnce(Bound<&K>) -> R) -> R {
         match from {
-            Start::Bound(bound) => f(bound.as_ref().map(Borrow::borrow)),
-            Start::Anchor(anchor) => Leaf::<K, V>::with_anchor_word(*anchor, |key| {
+            CountStart::Bound(bound) => f(bound.as_ref().map(Borrow::borrow)),
+            CountStart::LowFence(low_fence) => Leaf::<K, V>::with_fence_word(*low_fence, |key| {
                 f(key.map_or(Bound::Unbounded, Bound::Included))
             }),
         }
@@ -211,47 +214,47 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Asks for the headers of this leaf and those that follow; returns of how many.
     fn ask_ahead(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) -> usize {
-        leaf.with_anchor(|anchor| {
+        leaf.with_low_fence(|low_fence| {
             let empty = K::Owned::default();
-            let anchor = anchor.unwrap_or_else(|| empty.borrow());
-            self.search.prefetch_from(anchor, guard)
+            let low_fence = low_fence.unwrap_or_else(|| empty.borrow());
+            self.search.prefetch_from(low_fence, guard)
         })
     }
 
-    /// The header's facts, if all entries of the leaf count, and its anchor is this one.
+    /// The header's facts, if all entries of the leaf count, and its low fence is this one.
     ///
     /// # Errors
     /// The leaf is unlinked.
     fn whole(
         &self,
         leaf: Leaf<K, V>,
-        anchor: u64,
+        low_fence: u64,
         snapshot: Option<Epoch>,
         upper: Bound<&K>,
-    ) -> Result<Option<Whole<K, V>>, Obsolete> {
+    ) -> Result<Option<WholeLeaf<K, V>>, Obsolete> {
         self.consistent(&leaf, |_| {
             let past = snapshot.is_some_and(|snapshot| {
-                let dead = leaf.header().dead.load(Ordering::Acquire);
+                let dead = leaf.header().newest_end.load(Ordering::Acquire);
                 notice!("tree.count.sees_undo", dead > snapshot)
             });
-            let moved = notice!("tree.count.checks_anchor", leaf.anchor_word() != anchor);
+            let moved = notice!("tree.count.checks_anchor", leaf.low_fence_word() != low_fence);
             if past || moved || leaf.has_deadlines() {
                 return Some(None);
             }
             let next = leaf.next();
-            let fence = next.map_or(0, Leaf::anchor_word);
+            let fence = next.map_or(0, Leaf::low_fence_word);
             let within = match upper {
                 Bound::Unbounded => true,
                 Bound::Included(key) | Bound::Excluded(key) => {
                     next.is_some()
-                        && (leaf.high() < key.head()
-                            || leaf.high() == key.head()
-                                && Leaf::<K, V>::with_anchor_word(fence, |fence| {
+                        && (leaf.high_fence() < key.head()
+                            || leaf.high_fence() == key.head()
+                                && Leaf::<K, V>::with_fence_word(fence, |fence| {
                                     fence.is_some_and(|fence| fence <= key)
                                 }))
                 }
             };
-            Some(within.then(|| Whole { count: leaf.count(), next, fence }))
+            Some(within.then(|| WholeLeaf { count: leaf.count(), next, fence }))
         })
     }
 }

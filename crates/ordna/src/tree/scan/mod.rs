@@ -7,7 +7,7 @@
 //! A scan leaves its reading section every [`SECTION`] leaves.
 //!
 //! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the
-//! anchor that it read together with the leaf.
+//! low fence that it read together with the leaf.
 
 mod count;
 
@@ -22,9 +22,9 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Entry, FOREVER, Leaf, LeafCopy, USUAL_KEY, is_inline};
+use super::leaf::{FOREVER, Leaf, LeafCopy, LeafEntry, USUAL_KEY, is_inline};
 use super::search::LeafAddress;
-use super::undo::{Reading, State};
+use super::undo::{LeafReading, OldState};
 use super::{RETRIES, Tree};
 
 /// Leaves that a scan reads in one reading section: some 500 entries.
@@ -37,43 +37,43 @@ const AHEAD: usize = 24;
 const RECORDS_AHEAD: usize = 12;
 
 /// The entries of one leaf, in order, as of a view.
-pub(super) struct Stretch<K: Key + ?Sized, V: Value + ?Sized> {
-    pub(super) image: LeafCopy<K, V>,
+pub(super) struct ScanBatch<K: Key + ?Sized, V: Value + ?Sized> {
+    pub(super) copy: LeafCopy<K, V>,
     pub(super) order: [u8; ordna_base::order::MOST],
-    /// The entries at a snapshot, where they differ from the image.
-    pub(super) at_snapshot: Option<Vec<Entry>>,
-    /// Whether the image holds the entries in order, none with a deadline.
+    /// The entries at a snapshot, where they differ from the copy.
+    pub(super) at_snapshot: Option<Vec<LeafEntry>>,
+    /// Whether the copy holds the entries in order, none with a deadline.
     plain: bool,
     /// Bytes of the scan's bound: other keys are about as long.
     key_len: usize,
     /// Where the scan's lower bound lies, most probably.
     guess: (usize, usize),
-    /// The anchor, for scans downwards.
-    anchor: Option<K::Owned>,
+    /// The low fence, for scans downwards.
+    low_fence: Option<K::Owned>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
     pub(super) fn empty() -> Self {
         let order = [0; ordna_base::order::MOST];
         Self {
-            image: LeafCopy::empty(),
+            copy: LeafCopy::empty(),
             order,
             at_snapshot: None,
             plain: false,
             key_len: USUAL_KEY,
             guess: (0, 0),
-            anchor: None,
+            low_fence: None,
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.at_snapshot.as_ref().map_or(self.image.count, Vec::len)
+        self.at_snapshot.as_ref().map_or(self.copy.count, Vec::len)
     }
 
-    pub(super) fn entry(&self, at: usize) -> Entry {
+    pub(super) fn entry(&self, at: usize) -> LeafEntry {
         match &self.at_snapshot {
             Some(entries) => entries[at],
-            None => self.image.entry(usize::from(self.order[at])),
+            None => self.copy.entry(usize::from(self.order[at])),
         }
     }
 
@@ -84,19 +84,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
         &self,
         range: Range<usize>,
         wanted: usize,
-        mut show: impl FnMut(Entry) -> ControlFlow<()>,
+        mut show: impl FnMut(LeafEntry) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if is_inline::<K, V>() && self.plain {
-            let (keys, words) = (&self.image.keys[range.clone()], &self.image.words[range]);
+            let (keys, words) = (&self.copy.keys[range.clone()], &self.copy.words[range]);
             let entry = |(key, word): (&u64, &u64)| (*key, *word);
             let mut entries = keys.iter().zip(words).map(entry);
             return entries
-                .try_for_each(|(key, word)| show(Entry { key, word, deadline: FOREVER }));
+                .try_for_each(|(key, word)| show(LeafEntry { key, word, deadline: FOREVER }));
         }
-        let end = range.end.min(range.start.saturating_add(wanted)).min(self.image.count);
+        let end = range.end.min(range.start.saturating_add(wanted)).min(self.copy.count);
         range.into_iter().try_for_each(|at| {
             if let Some(ahead) = self.order[..end].get(at + RECORDS_AHEAD) {
-                self.image.prefetch_records(std::iter::once(*ahead), self.key_len);
+                self.copy.prefetch_records(std::iter::once(*ahead), self.key_len);
             }
             show(self.entry(at))
         })
@@ -119,7 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
         self.partition_of(0..self.len(), reached)
     }
 
-    /// [`Stretch::partition`] if the result lies within these positions.
+    /// [`ScanBatch::partition`] if the result lies within these positions.
     fn partition_of(&self, at: Range<usize>, reached: impl Fn(&K) -> bool) -> usize {
         let (mut low, mut high) = (at.start, at.end);
         while low < high {
@@ -132,7 +132,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stretch<K, V> {
 }
 
 /// What a scan wants of a leaf.
-pub(super) struct Part<'a, K: ?Sized> {
+pub(super) struct LeafRequest<'a, K: ?Sized> {
     pub(super) ascending: bool,
     /// Entries wanted; a read may copy more.
     pub(super) wanted: usize,
@@ -142,7 +142,7 @@ pub(super) struct Part<'a, K: ?Sized> {
     pub(super) lower: Bound<&'a K>,
 }
 
-fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &Entry, other: &Entry) -> Order {
+fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &LeafEntry, other: &LeafEntry) -> Order {
     if K::HEAD_IS_KEY {
         return one.key.cmp(&other.key);
     }
@@ -150,13 +150,13 @@ fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &Entry, other: &Entry) -> Or
 }
 
 /// Where a scan stands, and how far it may go.
-pub struct Span<'a, K: Key + ?Sized> {
+pub struct ScanRequest<'a, K: Key + ?Sized> {
     pub lower: Bound<&'a K>,
     pub upper: Bound<&'a K>,
     pub direction: Direction,
     /// Entries that the caller wants at most: what is beyond is not fetched ahead.
     pub limit: usize,
-    /// The place that [`Tree::approach_scans`] told of the lower bound of a scan upwards, under a
+    /// The address that [`Tree::locate_scans`] told of the lower bound of a scan upwards, under a
     /// guard that the caller holds.
     pub from: Option<LeafAddress>,
 }
@@ -168,7 +168,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     pub fn visit(
         &self,
         snapshot: Option<Epoch>,
-        span: &Span<'_, K>,
+        span: &ScanRequest<'_, K>,
         collector: &Collector,
         mut section: impl FnMut(),
         mut visit: impl FnMut(&K, &V, u64) -> ControlFlow<()>,
@@ -178,47 +178,47 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let ascending = span.direction == Direction::Ascending;
         let mut left = span.limit;
         let mut from = span.from;
-        let mut stretch = Stretch::empty();
+        let mut batch = ScanBatch::empty();
         loop {
             let guard = collector.pin();
             section();
             let mut goes_on = false;
-            let mut leaf = if let Some(place) = from.take() {
-                Self::leaf_at(place)
+            let mut leaf = if let Some(address) = from.take() {
+                Self::leaf_at(address)
             } else if ascending {
                 self.leaf_of_lower(lower.as_ref().map(Borrow::borrow), &guard)
             } else {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
             };
             // The last entry of an ascending scan in this section; the guard keeps its record.
-            let mut behind: Option<Entry> = None;
+            let mut behind: Option<LeafEntry> = None;
             for _ in 0..SECTION {
                 let first = lower.as_ref().map(Borrow::borrow);
                 let read = Self::with_lower(behind.as_ref(), first, |lower| {
                     let wanted = if left == 0 { usize::MAX } else { left };
-                    let part = Part { ascending, wanted, goes_on, lower };
-                    let more = self.read(leaf, snapshot, &part, &mut stretch)?;
-                    Ok::<_, Obsolete>((more, if ascending { stretch.begin(lower) } else { 0 }))
+                    let part = LeafRequest { ascending, wanted, goes_on, lower };
+                    let more = self.read(leaf, snapshot, &part, &mut batch)?;
+                    Ok::<_, Obsolete>((more, if ascending { batch.begin(lower) } else { 0 }))
                 });
                 let Ok((more, mut begin)) = read else { break };
                 goes_on = true;
                 point("tree.scan.read");
                 let last_key = upper.as_ref().map(Borrow::borrow);
                 if !ascending {
-                    if !Self::reaches(&stretch, last_key) {
+                    if !Self::reaches(&batch, last_key) {
                         // Keys below the bound went to the right before the leaf was read.
-                        let Some(next) = stretch.image.next else { break };
+                        let Some(next) = batch.copy.next else { break };
                         leaf = next;
                         continue;
                     }
-                    begin = stretch.partition(|key| !is_below(key, first));
+                    begin = batch.partition(|key| !is_below(key, first));
                 }
                 let end = match last_key {
-                    Bound::Unbounded => stretch.len(),
-                    _ => stretch.partition(|key| is_above(key, last_key)),
+                    Bound::Unbounded => batch.len(),
+                    _ => batch.partition(|key| is_above(key, last_key)),
                 };
                 let (mut last, wanted) = (None, left);
-                let mut show = |entry: Entry| {
+                let mut show = |entry: LeafEntry| {
                     left = left.saturating_sub(1);
                     last = Some(entry);
                     Leaf::<K, V>::with_key(&entry, |key| {
@@ -229,9 +229,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 };
                 let range = begin..end.max(begin);
                 let shown = if ascending {
-                    stretch.try_for_each(range, wanted, show)
+                    batch.try_for_each(range, wanted, show)
                 } else {
-                    range.rev().try_for_each(|at| show(stretch.entry(at)))
+                    range.rev().try_for_each(|at| show(batch.entry(at)))
                 };
                 if shown.is_break() {
                     return;
@@ -243,7 +243,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         upper = Bound::Excluded(Leaf::<K, V>::with_key(&last, ToOwned::to_owned));
                     }
                 }
-                let done = if ascending { end < stretch.len() } else { begin > 0 };
+                let done = if ascending { end < batch.len() } else { begin > 0 };
                 if done {
                     return;
                 }
@@ -253,14 +253,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     continue;
                 }
                 let next = if ascending {
-                    stretch.image.next
+                    batch.copy.next
                 } else if leaf == self.first {
                     None
                 } else {
-                    Self::lower_fence(leaf, &stretch).map(|anchor| {
+                    Self::lower_fence(leaf, &batch).map(|low_fence| {
                         // Nothing of this leaf is left: go on below it.
-                        upper = Bound::Excluded(anchor.clone());
-                        Self::leaf_at(self.search.find(anchor.borrow(), true, &guard))
+                        upper = Bound::Excluded(low_fence.clone());
+                        Self::leaf_at(self.search.find(low_fence.borrow(), true, &guard))
                     })
                 };
                 let Some(next) = next else { return };
@@ -270,13 +270,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 lower = Bound::Excluded(Leaf::<K, V>::with_key(&last, ToOwned::to_owned));
             }
             if ascending {
-                // Leaves without entries are passed too. An anchor that has sunk below the last
+                // Leaves without entries are passed too. A low fence that has sunk below the last
                 // key leads to keys that were returned already.
-                let anchor = leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
-                if let Some(anchor) = anchor
-                    && !is_below(anchor.borrow(), lower.as_ref().map(Borrow::borrow))
+                let low_fence = leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
+                if let Some(low_fence) = low_fence
+                    && !is_below(low_fence.borrow(), lower.as_ref().map(Borrow::borrow))
                 {
-                    lower = Bound::Included(anchor);
+                    lower = Bound::Included(low_fence);
                 }
             }
         }
@@ -285,7 +285,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Calls `f` with the lower bound of the rest of a scan upwards: behind the last entry of its
     /// section, else as given.
     fn with_lower<R>(
-        behind: Option<&Entry>,
+        behind: Option<&LeafEntry>,
         lower: Bound<&K>,
         f: impl FnOnce(Bound<&K>) -> R,
     ) -> R {
@@ -311,7 +311,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Bound::Included(key) => Self::leaf_at(self.search.find(key, false, guard)),
             Bound::Excluded(key) => Self::leaf_at(self.search.find(key, true, guard)),
             Bound::Unbounded => {
-                // The largest anchor, and what may follow it.
+                // The largest low fence, and what may follow it.
                 let mut leaf = Self::leaf_at(self.search.last(guard));
                 while let Some(next) = leaf.next() {
                     leaf = next;
@@ -321,26 +321,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// The anchor that the leaf had when it was read: it may have sunk since, below entries that
+    /// The low fence that the leaf had when it was read: it may have sunk since, below entries that
     /// were on the left then.
-    fn lower_fence(leaf: Leaf<K, V>, stretch: &Stretch<K, V>) -> Option<K::Owned> {
+    fn lower_fence(leaf: Leaf<K, V>, batch: &ScanBatch<K, V>) -> Option<K::Owned> {
         if fault!("tree.scan.anchor_outside") {
-            return leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned));
+            return leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
         }
-        stretch.anchor.clone()
+        batch.low_fence.clone()
     }
 
-    /// Whether the leaf's upper fence is at or above the bound of a scan downwards.
-    fn reaches(stretch: &Stretch<K, V>, upper: Bound<&K>) -> bool {
-        let (Some(next), Bound::Included(key) | Bound::Excluded(key)) = (stretch.image.next, upper)
+    /// Whether the leaf's high fence is at or above the bound of a scan downwards.
+    fn reaches(batch: &ScanBatch<K, V>, upper: Bound<&K>) -> bool {
+        let (Some(next), Bound::Included(key) | Bound::Excluded(key)) = (batch.copy.next, upper)
         else {
-            return stretch.image.next.is_none();
+            return batch.copy.next.is_none();
         };
-        if key.head() != stretch.image.high {
-            return key.head() < stretch.image.high;
+        if key.head() != batch.copy.high_fence {
+            return key.head() < batch.copy.high_fence;
         }
-        // Anchors only sink: a fence that has sunk below the bound leads to the right once more.
-        next.with_anchor(|fence| {
+        // Low fences only sink: a fence that has sunk below the bound leads to the right once more.
+        next.with_low_fence(|fence| {
             fence.is_some_and(|fence| match upper {
                 Bound::Included(key) => key < fence,
                 _ => key <= fence,
@@ -353,11 +353,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         &self,
         leaf: Leaf<K, V>,
         snapshot: Option<Epoch>,
-        part: &Part<'_, K>,
-        stretch: &mut Stretch<K, V>,
+        part: &LeafRequest<'_, K>,
+        batch: &mut ScanBatch<K, V>,
     ) -> Result<bool, Obsolete> {
         let lock = &leaf.header().lock;
-        let Part { ascending, wanted, goes_on, lower } = *part;
+        let LeafRequest { ascending, wanted, goes_on, lower } = *part;
         for round in 0.. {
             // A reader that loses too often reads under the lock.
             let held = if round < RETRIES { None } else { Some(lock.lock()?) };
@@ -377,35 +377,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     }
                 }
             }
-            let reading = Reading(version.map(|version| (lock, version)));
+            let reading = LeafReading(version.map(|version| (lock, version)));
             point("tree.scan.begun");
             let ordered = version.filter(|_| ascending && snapshot.is_none()).and_then(|version| {
                 // A scan that goes on mostly begins with the first entry.
                 let lower = if goes_on { Bound::Unbounded } else { lower };
                 let most = if K::HEAD_IS_KEY || goes_on { wanted } else { usize::MAX };
                 let number = version.number();
-                leaf.copy_ordered(number, (lower, most), self.simd, &mut stretch.image)
+                leaf.copy_ordered(number, (lower, most), self.simd, &mut batch.copy)
             });
-            let at_image = snapshot.is_some_and(|snapshot| {
-                self.log.whole_at(leaf, snapshot, reading, |old| old.copy_to(&mut stretch.image))
+            let at_range_version = snapshot.is_some_and(|snapshot| {
+                self.log.whole_at(leaf, snapshot, reading, |old| old.copy_to(&mut batch.copy))
             });
             point("tree.scan.image_sought");
             let mut used = 0;
-            if at_image {
-                (stretch.image.next, stretch.image.high) = (leaf.next(), leaf.high());
+            if at_range_version {
+                (batch.copy.next, batch.copy.high_fence) = (leaf.next(), leaf.high_fence());
             } else if ordered.is_none() {
-                used = leaf.copy_to(&mut stretch.image);
+                used = leaf.copy_to(&mut batch.copy);
             }
-            stretch.anchor = (!ascending)
-                .then(|| leaf.with_anchor(|anchor| anchor.map(ToOwned::to_owned)))
+            batch.low_fence = (!ascending)
+                .then(|| leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned)))
                 .flatten();
             let mut old = Vec::new();
             let mut whole = true;
             if let Some(snapshot) = snapshot
-                && !at_image
-                && leaf.header().dead.load(Ordering::Acquire) > snapshot
+                && !at_range_version
+                && leaf.header().newest_end.load(Ordering::Acquire) > snapshot
             {
-                let slots = &stretch.image.keys[..stretch.image.count];
+                let slots = &batch.copy.keys[..batch.copy.count];
                 whole = self.log.append_above(leaf, snapshot, reading, slots, &mut old);
             }
             point("tree.scan.before_validate");
@@ -419,29 +419,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if !valid || !whole {
                 continue;
             }
-            stretch.order = match version {
-                _ if at_image || ordered.is_some() => ordna_base::order::identity(),
-                Some(version) => leaf.order(&stretch.image, used, version.number(), self.simd),
-                None => stretch.image.sorted(self.simd),
+            batch.order = match version {
+                _ if at_range_version || ordered.is_some() => ordna_base::order::identity(),
+                Some(version) => leaf.order(&batch.copy, used, version.number(), self.simd),
+                None => batch.copy.sorted(self.simd),
             };
-            stretch.guess = ordered.map_or((0, 0), |ordered| ordered.guess);
+            batch.guess = ordered.map_or((0, 0), |ordered| ordered.guess);
             if wanted > 1 {
                 // Without a known order the search may touch any record.
-                let (low, high) = stretch.guess;
+                let (low, high) = batch.guess;
                 let known = ordered.is_some() || goes_on && ascending;
                 let end = high.saturating_add(wanted.min(RECORDS_AHEAD));
-                let end = stretch.image.count.min(if known { end } else { usize::MAX });
-                let order = stretch.order.get(low.saturating_sub(1)..end).unwrap_or_default();
+                let end = batch.copy.count.min(if known { end } else { usize::MAX });
+                let order = batch.order.get(low.saturating_sub(1)..end).unwrap_or_default();
                 if let Bound::Included(key) | Bound::Excluded(key) = lower {
-                    stretch.key_len = key.tail().len();
+                    batch.key_len = key.tail().len();
                 }
-                stretch.image.prefetch_records(order.iter().copied(), stretch.key_len);
+                batch.copy.prefetch_records(order.iter().copied(), batch.key_len);
             }
-            stretch.at_snapshot = None;
-            let is_ordered = at_image || ordered.is_some();
-            stretch.plain = is_ordered && old.is_empty() && stretch.image.deadlines.is_none();
+            batch.at_snapshot = None;
+            let is_ordered = at_range_version || ordered.is_some();
+            batch.plain = is_ordered && old.is_empty() && batch.copy.deadlines.is_none();
             if !old.is_empty() {
-                stretch.at_snapshot = Some(Self::merge(stretch, old));
+                batch.at_snapshot = Some(Self::merge(batch, old));
             }
             return Ok(ordered.is_some_and(|ordered| ordered.more));
         }
@@ -449,11 +449,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// The entries at a snapshot: of each key with records the oldest one decides, else the slot.
-    fn merge(stretch: &Stretch<K, V>, mut old: Vec<(Entry, State)>) -> Vec<Entry> {
+    fn merge(batch: &ScanBatch<K, V>, mut old: Vec<(LeafEntry, OldState)>) -> Vec<LeafEntry> {
         // Youngest first; the sort is stable, so the last of a key is its oldest.
         old.sort_by(|(one, _), (other, _)| compare::<K, V>(one, other));
-        let mut merged = Vec::with_capacity(stretch.image.count + old.len());
-        let mut slots = (0..stretch.image.count).map(|at| stretch.entry(at)).peekable();
+        let mut merged = Vec::with_capacity(batch.copy.count + old.len());
+        let mut slots = (0..batch.copy.count).map(|at| batch.entry(at)).peekable();
         let mut old = old.into_iter().peekable();
         while let Some((key, mut state)) = old.next() {
             while let Some((_, older)) =
@@ -466,8 +466,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 merged.push(slot);
             }
             slots.next_if(|slot| compare::<K, V>(slot, &key) == Order::Equal);
-            if let State::Present { word, deadline } = state {
-                merged.push(Entry { key: key.key, word, deadline });
+            if let OldState::Present { word, deadline } = state {
+                merged.push(LeafEntry { key: key.key, word, deadline });
             }
         }
         merged.extend(slots);

@@ -11,7 +11,7 @@ use ordna_base::record::Record;
 pub(super) type Separator<K> = Record<K, u64>;
 
 /// A separator on its way into a node.
-pub(super) struct Boundary<K: Key + ?Sized> {
+pub(super) struct SeparatorEntry<K: Key + ?Sized> {
     pub(super) head: u64,
     pub(super) separator: Option<Separator<K>>,
 }
@@ -21,10 +21,10 @@ pub(super) fn bytes_of<K: Key + ?Sized>(key: &K) -> &[u8] {
     key.tail()
 }
 
-impl<K: Key + ?Sized> Boundary<K> {
-    pub(super) fn new(anchor: &K) -> Self {
-        let separator = (!K::HEAD_IS_KEY).then(|| Separator::new(anchor, &0));
-        Self { head: anchor.head(), separator }
+impl<K: Key + ?Sized> SeparatorEntry<K> {
+    pub(super) fn new(low_fence: &K) -> Self {
+        let separator = (!K::HEAD_IS_KEY).then(|| Separator::new(low_fence, &0));
+        Self { head: low_fence.head(), separator }
     }
 
     pub(super) fn key(&self) -> Option<&K> {
@@ -42,33 +42,34 @@ pub(super) struct Contents<K: Key + ?Sized> {
 }
 
 impl<K: Key + ?Sized> Contents<K> {
-    pub(super) fn put(&mut self, at: usize, boundary: &Boundary<K>, child: usize) {
+    pub(super) fn put(&mut self, at: usize, boundary: &SeparatorEntry<K>, child: usize) {
         self.heads.insert(at, boundary.head);
         self.separators.insert(at, boundary.separator);
         self.children.insert(at + 1, child);
     }
 
-    pub(super) fn take(&mut self, at: usize) -> Boundary<K> {
+    pub(super) fn take(&mut self, at: usize) -> SeparatorEntry<K> {
         let below = at.saturating_sub(1);
         self.children.remove(at);
-        Boundary { head: self.heads.remove(below), separator: self.separators.remove(below) }
+        SeparatorEntry { head: self.heads.remove(below), separator: self.separators.remove(below) }
     }
 
     /// Splits behind `children`: what stays, the boundary between, what goes to the right.
-    pub(super) fn split(mut self, children: usize) -> (Self, Boundary<K>, Self) {
+    pub(super) fn split(mut self, children: usize) -> (Self, SeparatorEntry<K>, Self) {
         let right = Self {
             heads: self.heads.split_off(children),
             separators: self.separators.split_off(children),
             children: self.children.split_off(children),
         };
-        let boundary = Boundary {
+        let boundary = SeparatorEntry {
             head: self.heads.pop().unwrap_or(0),
             separator: self.separators.pop().flatten(),
         };
         (self, boundary, right)
     }
 
-    /// The common prefix of the separators, their heads behind it, and the eight bytes behind those.
+    /// The common prefix of the separators, their heads behind it, and the eight bytes behind
+    /// those.
     pub(super) fn normalized(&self) -> (usize, Vec<u64>, Vec<u64>) {
         // SAFETY: separators of the node, under the writers' lock.
         let bytes = |separator: &Separator<K>| bytes_of(unsafe { separator.key::<'_>() });

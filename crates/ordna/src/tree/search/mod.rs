@@ -1,11 +1,12 @@
 //! The search layer: a B-tree of separators that leads from a key to its leaf.
 //!
 //! # Contract
-//! [`Search`] maps *anchors*, the lower bounds of leaves, to *places*, the addresses of leaves. A
-//! place is a number here: nothing is read behind it. [`Search::find`] runs beside everything.
-//! [`Search::insert`] and [`Search::remove`] exclude each other by a lock. A search that overlaps a
-//! change returns the place of the state before or after it. A place that was removed before the
-//! search began is never returned, so callers may retire a leaf after its removal returns.
+//! [`SearchLayer`] maps *low fences*, the lower bounds of leaves, to the addresses of leaves. A
+//! address is opaque here: no leaf is read. [`SearchLayer::find`] runs beside everything.
+//! [`SearchLayer::insert`] and [`SearchLayer::remove`] exclude each other by a lock. A search that
+//! overlaps a change returns the address of the state before or after it. An address that was
+//! removed before the search began is never returned, so callers may retire a leaf after its
+//! removal returns.
 //!
 //! # Invariants
 //! 1. Separators of a node ascend strictly. Child *i* covers the keys from separator *i* − 1 (the
@@ -14,8 +15,8 @@
 //! 3. A *head* is eight bytes of its separator, big-endian, behind the node's prefix, which all
 //!    separators of the node share; a *second* is the eight bytes behind the head. Heads ascend,
 //!    and seconds of equal heads do, perhaps not strictly. Unused ones are `u64::MAX`.
-//! 4. Integers: a *fingerprint* is what the separator is above the node's first one, without its low bits,
-//!    in 16 bits. Briefs ascend, perhaps not strictly.
+//! 4. Integers: a *fingerprint* is what the separator is above the node's first one, without its
+//!    low bits, in 16 bits. Fingerprints ascend, perhaps not strictly.
 //!
 //! # Protocol
 //! Readers couple versions: they read the child's version, then validate the parent, so a child is
@@ -23,14 +24,15 @@
 //! searches under the lock of the writers. Writers lock all nodes of a change and unlock them at
 //! its end.
 //!
-//! [`Search::find_fenced`] reads a leaf's version between two validations of the lowest node. Its
-//! callers change leaves and anchors together under the leaf's lock. So at an unlocked version the
-//! leaf's upper fence is the separator above its place, if the node holds that. A leaf at the end of
-//! its node has its fence in a node above, which may sink meanwhile.
+//! [`SearchLayer::find_fenced`] reads a leaf's version between two validations of the lowest node.
+//! Its callers change leaves and low fences together under the leaf's lock. So at an unlocked
+//! version the leaf's high fence is the separator above its address, if the node holds that. A leaf
+//! at the end of its node has its fence in a node above, which may sink meanwhile.
 //!
 //! # Why a B-tree
-//! A node compares 64 heads in eight vector instructions whose misses overlap, and 64 briefs in two.
-//! Separators are as short as their neighbours allow: few bytes behind a common prefix decide.
+//! A node compares 64 heads in eight vector instructions whose misses overlap, and 64 fingerprints
+//! in two. Separators are as short as their neighbours allow: few bytes behind a common prefix
+//! decide.
 //!
 //! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before
 //! they return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized
@@ -46,31 +48,31 @@ mod shrink;
 mod tests;
 
 use std::ptr;
-use std::sync::PoisonError;
 
-use contents::{Boundary, Contents, Separator};
+use contents::{Contents, Separator, SeparatorEntry};
 pub use node::FANOUT;
 use node::Node;
 use ordna_base::Key;
 use ordna_base::reclaim::Guard;
 use ordna_base::simd::{InstructionSet, prefetch};
+use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use ordna_base::sync::lock::{Mutex, MutexGuard};
 use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
 /// Restarts of a search before it takes the writers' lock.
 const RETRIES: usize = 16;
-/// Keys that descend together in [`Search::find_many`]: as many misses as a core overlaps.
+/// Keys that descend together in [`SearchLayer::find_many`]: as many misses as a core overlaps.
 pub const GROUP: usize = 16;
 
 /// The address of a leaf.
 pub type LeafAddress = usize;
 
-/// Maps anchors to places; see the [module](self).
-pub struct Search<K: Key + ?Sized> {
+/// Maps low fences to addresses; see the [module](self).
+pub struct SearchLayer<K: Key + ?Sized> {
     root: AtomicPtr<Node<K>>,
-    /// Held by the one writer.
-    turn: Mutex<()>,
+    /// Excludes other writers. A writer that panics has changed nothing: what may panic runs before
+    /// its first store.
+    writers: Lock<()>,
     /// Children of a node at most; tests shrink it.
     fanout: usize,
     simd: InstructionSet,
@@ -78,14 +80,14 @@ pub struct Search<K: Key + ?Sized> {
 }
 
 // SAFETY: nodes are atomics; who frees what follows from the contract.
-unsafe impl<K: Key + ?Sized> Send for Search<K> {}
+unsafe impl<K: Key + ?Sized> Send for SearchLayer<K> {}
 // SAFETY: as above.
-unsafe impl<K: Key + ?Sized> Sync for Search<K> {}
+unsafe impl<K: Key + ?Sized> Sync for SearchLayer<K> {}
 
 /// A node on the way down and the child taken there.
 type Path<K> = Vec<(*mut Node<K>, usize)>;
 
-impl<K: Key + ?Sized> Search<K> {
+impl<K: Key + ?Sized> SearchLayer<K> {
     /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to
     /// [`FANOUT`].
     pub fn new(first: LeafAddress, fanout: usize) -> Self {
@@ -93,23 +95,23 @@ impl<K: Key + ?Sized> Search<K> {
             Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first] };
         Self {
             root: AtomicPtr::new(Node::boxed(0, &contents)),
-            turn: Mutex::new(()),
+            writers: Lock::new(()),
             fanout: fanout.clamp(3, FANOUT),
             simd: InstructionSet::widest(),
             bytes: AtomicUsize::new(Node::<K>::size()),
         }
     }
 
-    /// The place of the leaf that covers `key`; if `strict`, of the leaf that covers the keys just
-    /// below it. The caller holds a guard of the collector that writers retire to. O(log n).
+    /// The address of the leaf that covers `key`; if `strict`, of the leaf that covers the keys
+    /// just below it. The caller holds a guard of the collector that writers retire to. O(log n).
     #[inline]
     pub fn find(&self, key: &K, strict: bool, guard: &Guard<'_>) -> LeafAddress {
         for _ in 0..RETRIES {
-            if let Ok(place) = self.try_find(key, strict, guard) {
-                return place;
+            if let Ok(address) = self.try_find(key, strict, guard) {
+                return address;
             }
         }
-        let _turn = self.turn();
+        let _writers = self.writers.lock();
         let (node, at) = *self.path(key, strict).last().expect("a path has a node");
         // SAFETY: nothing changes under the writers' lock.
         unsafe { (*node).child(at) }
@@ -131,9 +133,10 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
-    /// [`Search::find`] for a caller that needs the leaf's upper fence. `look` runs with the place
-    /// while the layer leads there, and tells the leaf's version. It comes back if the fence is a
-    /// separator of the same node: then the leaf covered the key at that version. O(log n).
+    /// [`SearchLayer::find`] for a caller that needs the leaf's high fence. `look` runs with the
+    /// address while the layer leads there, and tells the leaf's version. It comes back if the
+    /// fence is a separator of the same node: then the leaf covered the key at that version. O(log
+    /// n).
     #[inline]
     pub fn find_fenced(
         &self,
@@ -143,33 +146,33 @@ impl<K: Key + ?Sized> Search<K> {
     ) -> (LeafAddress, Option<Version>) {
         let bottom = self.try_bottom(|node| node.route(key, false, self.simd));
         if let Ok((node, version, at)) = bottom {
-            let (place, inner) = (node.child(at), at + 1 < node.len());
+            let (address, inner) = (node.child(at), at + 1 < node.len());
             // An address of a torn read is not followed.
             if node.checked(version).is_ok() {
                 point("search.find.before_look");
-                let seen = look(place);
+                let seen = look(address);
                 point("search.find.looked");
                 if check!("search.fence.validate", node.checked(version).is_ok()) {
                     let inner = check!("search.fence.inner", inner);
-                    return (place, seen.filter(|_| inner));
+                    return (address, seen.filter(|_| inner));
                 }
             }
         }
         (self.find(key, false, guard), None)
     }
 
-    /// The place of the last leaf. O(log n).
+    /// The address of the last leaf. O(log n).
     pub fn last(&self, _: &Guard<'_>) -> LeafAddress {
         let last = |node: &Node<K>| node.len().checked_sub(1);
         for _ in 0..RETRIES {
             if let Ok((node, version, at)) = self.try_bottom(last) {
-                let place = node.child(at);
+                let address = node.child(at);
                 if node.checked(version).is_ok() {
-                    return place;
+                    return address;
                 }
             }
         }
-        let _turn = self.turn();
+        let _writers = self.writers.lock();
         let mut node = self.root.load(Ordering::Relaxed);
         loop {
             // SAFETY: nothing changes under the writers' lock.
@@ -241,7 +244,7 @@ impl<K: Key + ?Sized> Search<K> {
         // SAFETY: a child at a moment of this guard.
         let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
         if alone && node.height == 1 {
-            // The nearest caches do not hold the lowest level: its places come with its heads.
+            // The nearest caches do not hold the lowest level: its addresses come with its heads.
             below.prefetch();
             below.prefetch_children();
         }
@@ -253,11 +256,11 @@ impl<K: Key + ?Sized> Search<K> {
         Ok((below, next))
     }
 
-    /// The places of up to [`GROUP`] keys: all descend together, so that their misses overlap.
-    pub fn find_many(&self, keys: &[&K], places: &mut [LeafAddress; GROUP], guard: &Guard<'_>) {
-        if self.try_find_many(keys, places).is_err() {
-            for (key, place) in keys.iter().zip(places) {
-                *place = self.find(key, false, guard);
+    /// The addresses of up to [`GROUP`] keys: all descend together, so that their misses overlap.
+    pub fn find_many(&self, keys: &[&K], addresses: &mut [LeafAddress; GROUP], guard: &Guard<'_>) {
+        if self.try_find_many(keys, addresses).is_err() {
+            for (key, address) in keys.iter().zip(addresses) {
+                *address = self.find(key, false, guard);
             }
         }
     }
@@ -265,7 +268,7 @@ impl<K: Key + ?Sized> Search<K> {
     fn try_find_many(
         &self,
         keys: &[&K],
-        places: &mut [LeafAddress; GROUP],
+        addresses: &mut [LeafAddress; GROUP],
     ) -> Result<(), Obsolete> {
         let (root, version) = self.enter()?;
         let mut at = [(root, version); GROUP];
@@ -276,33 +279,28 @@ impl<K: Key + ?Sized> Search<K> {
                 *span = node.narrow(key, self.simd).ok_or(Obsolete)?;
                 node.prefetch_span(*span);
             }
-            for (((key, span), place), (node, version)) in
-                keys.iter().zip(&spans).zip(places.iter_mut()).zip(&at)
+            for (((key, span), address), (node, version)) in
+                keys.iter().zip(&spans).zip(addresses.iter_mut()).zip(&at)
             {
                 let child = if span.0 == span.1 {
                     span.0
                 } else {
                     node.decide(key, false, *span, self.simd).ok_or(Obsolete)?
                 };
-                *place = node.child(child);
+                *address = node.child(child);
                 node.checked(*version)?;
                 if height > 0 {
                     // SAFETY: a child at a moment of this guard.
-                    unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*place) }.prefetch();
+                    unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*address) }.prefetch();
                 }
             }
             if height > 0 {
-                for (place, (node, version)) in places.iter().zip(&mut at).take(keys.len()) {
-                    (*node, *version) = self.step(node, *version, *place, false)?;
+                for (address, (node, version)) in addresses.iter().zip(&mut at).take(keys.len()) {
+                    (*node, *version) = self.step(node, *version, *address, false)?;
                 }
             }
         }
         Ok(())
-    }
-
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        // A writer that panics has changed nothing: what may panic runs before its first store.
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The way down, under the writers' lock.
@@ -321,12 +319,12 @@ impl<K: Key + ?Sized> Search<K> {
         }
     }
 
-    /// Leads the keys from `anchor` on to `place`. O(log n).
-    pub fn insert(&self, anchor: &K, place: LeafAddress) {
-        let _turn = self.turn();
-        let mut path = self.path(anchor, false);
+    /// Leads the keys from `low_fence` on to `address`. O(log n).
+    pub fn insert(&self, low_fence: &K, address: LeafAddress) {
+        let _writers = self.writers.lock();
+        let mut path = self.path(low_fence, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
-        let (mut boundary, mut child) = (Boundary::new(anchor), place);
+        let (mut boundary, mut child) = (SeparatorEntry::new(low_fence), address);
         let separator = boundary.separator.map_or(0, Self::size_of);
         self.bytes.fetch_add(separator, Ordering::Relaxed);
         while let Some((node, at)) = path.pop() {
@@ -339,7 +337,7 @@ impl<K: Key + ?Sized> Search<K> {
             }
             let mut contents = node.contents();
             contents.put(at, &boundary, child);
-            // Ascending anchors leave full nodes behind.
+            // Ascending low fences leave full nodes behind.
             let ascending = at + 1 == node.len()
                 && path.iter().all(|(up, at)| {
                     // SAFETY: as above.
@@ -366,31 +364,31 @@ impl<K: Key + ?Sized> Search<K> {
         self.root.store(above, Ordering::Release);
     }
 
-    /// Lowers the anchor `old` of a place to `new`, which lies above the anchor before it.
+    /// Lowers the low fence `old` of an address to `new`, which lies above the low fence before it.
     /// O(log n).
     ///
-    /// A search that comes by the old separator ends at the place on the left.
+    /// A search that comes by the old separator ends at the address on the left.
     pub fn lower(&self, old: &K, new: &K, guard: &Guard<'_>) {
-        let _turn = self.turn();
+        let _writers = self.writers.lock();
         let path = self.path(old, false);
         // The separator is the one before the last child that is not the first of its node.
         let found = path.iter().rfind(|(_, at)| *at > 0);
-        let Some((node, at)) = found else { unreachable!("the first leaf has no anchor") };
+        let Some((node, at)) = found else { unreachable!("the first leaf has no low_fence") };
         // SAFETY: the writers' lock keeps the node.
         let node = unsafe { &**node };
         let _held = node.lock.enter_owned();
         point("search.lower.locked");
-        let boundary = Boundary::new(new);
+        let boundary = SeparatorEntry::new(new);
         let separator = boundary.separator.map_or(0, Self::size_of);
         self.bytes.fetch_add(separator, Ordering::Relaxed);
         self.retire(node.replace(at - 1, &boundary), guard);
     }
 
-    /// Has the keys from `anchor` on lead where those below it lead. `anchor` was inserted. O(log
-    /// n).
-    pub fn remove(&self, anchor: &K, guard: &Guard<'_>) {
-        let _turn = self.turn();
-        let mut path = self.path(anchor, false);
+    /// Has the keys from `low_fence` on lead where those below it lead. `low_fence` was inserted.
+    /// O(log n).
+    pub fn remove(&self, low_fence: &K, guard: &Guard<'_>) {
+        let _writers = self.writers.lock();
+        let mut path = self.path(low_fence, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
         let mut gone: Vec<*mut Node<K>> = Vec::new();
         let mut raised = None;
@@ -434,7 +432,7 @@ impl<K: Key + ?Sized> Search<K> {
         }
         drop(held);
         // The way to the node that shrank: from its lower bound on.
-        let shrunk = raised.as_ref().and_then(Boundary::key).unwrap_or(anchor);
+        let shrunk = raised.as_ref().and_then(SeparatorEntry::key).unwrap_or(low_fence);
         self.merge_sparse(shrunk, guard);
         self.lower_root(guard);
     }
@@ -475,16 +473,15 @@ impl<K: Key + ?Sized> Search<K> {
         unsafe { separator.size() }
     }
 
-    /// Leads the keys from `anchor` on to `place`, and no more to where they led. `anchor` was
-    /// inserted.
-    /// O(log n).
-    pub fn replace(&self, anchor: &K, place: LeafAddress) {
-        let _turn = self.turn();
-        if let Some((node, at)) = self.path(anchor, false).pop() {
+    /// Leads the keys from `low_fence` on to `address`, and no more to where they led. `low_fence`
+    /// was inserted. O(log n).
+    pub fn replace(&self, low_fence: &K, address: LeafAddress) {
+        let _writers = self.writers.lock();
+        if let Some((node, at)) = self.path(low_fence, false).pop() {
             // SAFETY: the writers' lock keeps the node.
             let node = unsafe { &*node };
             let _held = node.lock.enter_owned();
-            node.set_child(at, place);
+            node.set_child(at, address);
         }
     }
 
@@ -494,7 +491,7 @@ impl<K: Key + ?Sized> Search<K> {
     }
 }
 
-impl<K: Key + ?Sized> Drop for Search<K> {
+impl<K: Key + ?Sized> Drop for SearchLayer<K> {
     fn drop(&mut self) {
         let mut stack = vec![self.root.load(Ordering::Relaxed)];
         while let Some(node) = stack.pop() {

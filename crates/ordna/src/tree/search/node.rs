@@ -4,16 +4,17 @@
 //! That of [the layer](super): readers validate, one writer at a time changes a locked node.
 //!
 //! # Layout
-//! A cache line holds lock, length and prefix. Then come two lines of briefs, eight of heads, eight
-//! of second heads, eight of children. A search among integers reads the briefs, 16 bits of each
-//! separator; only a key whose fingerprint equals a separator's reads heads. A search among byte strings
-//! reads heads, among equal heads the second heads, and among equal ones the separators.
+//! A cache line holds lock, length and prefix. Then come two lines of fingerprints, eight of heads,
+//! eight of second heads, eight of children. A search among integers reads the fingerprints, 16
+//! bits of each separator; only a key whose fingerprint equals a separator's reads heads. A search
+//! among byte strings reads heads, among equal heads the second heads, and among equal ones the
+//! separators.
 
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::ptr;
 
-use super::contents::{Boundary, Contents, Separator, bytes_of};
+use super::contents::{Contents, Separator, SeparatorEntry, bytes_of};
 use ordna_base::Key;
 use ordna_base::key::{common_prefix, head_at};
 use ordna_base::reclaim::Retire;
@@ -29,10 +30,10 @@ pub const FANOUT: usize = 64;
 const LINES: usize = FANOUT / LANES;
 /// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
 const INLINE: usize = 32;
-/// The fingerprint of an unused place; no separator has it.
+/// The fingerprint of an unused slot; no separator has it.
 const UNUSED: u16 = u16::MAX;
-/// Briefs in a word.
-const BRIEFS: usize = 4;
+/// Fingerprints in a word.
+const FINGERPRINTS: usize = 4;
 
 #[repr(C, align(64))]
 pub(super) struct Node<K: Key + ?Sized> {
@@ -41,12 +42,12 @@ pub(super) struct Node<K: Key + ?Sized> {
     len: AtomicUsize,
     /// Byte strings: bytes that all separators share. Integers: bits that a fingerprint drops.
     prefix: AtomicUsize,
-    /// Levels below; 0: the children are places.
+    /// Levels below; 0: the children are leaves.
     pub(super) height: usize,
     /// Byte strings: the first [`INLINE`] bytes of the prefix. Integers: the first separator.
     start: [AtomicU64; INLINE / 8],
     /// Integers: what each separator is above the first, without its low bits.
-    briefs: [Line; 2],
+    fingerprints: [Line; 2],
     heads: [Line; LINES],
     /// Byte strings: the eight bytes behind each head.
     seconds: [Line; LINES],
@@ -65,7 +66,7 @@ impl<K: Key + ?Sized> Node<K> {
             prefix: AtomicUsize::new(0),
             height,
             start: Default::default(),
-            briefs: std::array::from_fn(|_| Line::filled(u64::MAX)),
+            fingerprints: std::array::from_fn(|_| Line::filled(u64::MAX)),
             heads: std::array::from_fn(|_| Line::filled(u64::MAX)),
             seconds: std::array::from_fn(|_| Line::filled(u64::MAX)),
             children: std::array::from_fn(|_| Line::filled(0)),
@@ -120,8 +121,8 @@ impl<K: Key + ?Sized> Node<K> {
         if from == to { Some(from) } else { self.decide(key, strict, (from, to), simd) }
     }
 
-    /// The first step of [`Node::route`], which reads briefs, or heads: between which two numbers
-    /// the answer lies.
+    /// The first step of [`Node::route`], which reads fingerprints, or heads: between which two
+    /// numbers the answer lies.
     #[inline]
     pub(super) fn narrow(&self, key: &K, simd: InstructionSet) -> Option<(usize, usize)> {
         let separators = self.len().checked_sub(1)?;
@@ -131,7 +132,9 @@ impl<K: Key + ?Sized> Node<K> {
             };
             let shift = self.prefix.load(Ordering::Relaxed) as u32 % u64::BITS;
             match u16::try_from(above >> shift) {
-                Ok(fingerprint) if fingerprint < UNUSED => simd.span(&self.briefs, fingerprint),
+                Ok(fingerprint) if fingerprint < UNUSED => {
+                    simd.span(&self.fingerprints, fingerprint)
+                }
                 _ => (separators, separators),
             }
         } else {
@@ -189,7 +192,7 @@ impl<K: Key + ?Sized> Node<K> {
     pub(super) fn prefetch(&self) {
         prefetch(self);
         if K::HEAD_IS_KEY {
-            self.briefs.iter().for_each(|line| prefetch(line));
+            self.fingerprints.iter().for_each(|line| prefetch(line));
         } else {
             self.heads.iter().for_each(|line| prefetch(line));
         }
@@ -212,8 +215,8 @@ impl<K: Key + ?Sized> Node<K> {
         self.children.iter().for_each(|line| prefetch(line));
     }
 
-    /// Computes the briefs anew. The caller holds the lock, or nobody else knows the node.
-    fn set_briefs(&self) {
+    /// Computes the fingerprints anew. The caller holds the lock, or nobody else knows the node.
+    fn set_fingerprints(&self) {
         debug_assert!(
             (2..self.len()).all(|at| self.head(at - 2) <= self.head(at - 1)),
             "separators ascend"
@@ -230,14 +233,14 @@ impl<K: Key + ?Sized> Node<K> {
         }
         self.start[0].store(first, Ordering::Relaxed);
         self.prefix.store(shift as usize, Ordering::Relaxed);
-        for at in 0..FANOUT / BRIEFS {
-            let word = (0..BRIEFS).rev().fold(0, |word, lane| {
-                let at = at * BRIEFS + lane;
+        for at in 0..FANOUT / FINGERPRINTS {
+            let word = (0..FINGERPRINTS).rev().fold(0, |word, lane| {
+                let at = at * FINGERPRINTS + lane;
                 let fingerprint =
                     if at < separators { (self.head(at) - first) >> shift } else { UNUSED.into() };
                 word << u16::BITS | fingerprint
             });
-            self.briefs[at / LANES].set(at % LANES, word);
+            self.fingerprints[at / LANES].set(at % LANES, word);
         }
     }
 
@@ -302,11 +305,11 @@ impl<K: Key + ?Sized> Node<K> {
             self.set_child(at, contents.children.get(at).copied().unwrap_or(0));
         }
         self.len.store(len, Ordering::Relaxed);
-        self.set_briefs();
+        self.set_fingerprints();
     }
 
     /// Puts `boundary` and the child above it behind child `at`.
-    pub(super) fn put(&self, at: usize, boundary: &Boundary<K>, child: usize) {
+    pub(super) fn put(&self, at: usize, boundary: &SeparatorEntry<K>, child: usize) {
         let len = self.len();
         if !self.fits(boundary) {
             let mut contents = self.contents();
@@ -323,11 +326,11 @@ impl<K: Key + ?Sized> Node<K> {
         self.set_head(at, boundary);
         self.set_child(at + 1, child);
         self.len.store(len + 1, Ordering::Relaxed);
-        self.set_briefs();
+        self.set_fingerprints();
     }
 
     /// Whether a separator starts with the node's prefix.
-    fn fits(&self, boundary: &Boundary<K>) -> bool {
+    fn fits(&self, boundary: &SeparatorEntry<K>) -> bool {
         let prefix = self.prefix.load(Ordering::Relaxed);
         boundary.separator.is_none_or(|separator| {
             // SAFETY: separators of the writer's own, under the lock.
@@ -339,11 +342,11 @@ impl<K: Key + ?Sized> Node<K> {
     }
 
     /// Puts `boundary` in the place of separator `at`, which it returns.
-    pub(super) fn replace(&self, at: usize, boundary: &Boundary<K>) -> Option<Separator<K>> {
+    pub(super) fn replace(&self, at: usize, boundary: &SeparatorEntry<K>) -> Option<Separator<K>> {
         let old = self.separator(at);
         if self.fits(boundary) {
             self.set_head(at, boundary);
-            self.set_briefs();
+            self.set_fingerprints();
         } else {
             let mut contents = self.contents();
             contents.heads[at] = boundary.head;
@@ -354,7 +357,7 @@ impl<K: Key + ?Sized> Node<K> {
     }
 
     /// Sets separator `at`, which starts with the node's prefix.
-    fn set_head(&self, at: usize, boundary: &Boundary<K>) {
+    fn set_head(&self, at: usize, boundary: &SeparatorEntry<K>) {
         let prefix = self.prefix.load(Ordering::Relaxed);
         let (head, second) = boundary.separator.map_or((boundary.head, u64::MAX), |separator| {
             // SAFETY: the writer's own.
@@ -368,7 +371,7 @@ impl<K: Key + ?Sized> Node<K> {
 
     /// Takes child `at` and the separator next to it out: the one below, or above for the first
     /// child.
-    pub(super) fn take(&self, at: usize) -> Boundary<K> {
+    pub(super) fn take(&self, at: usize) -> SeparatorEntry<K> {
         let mut contents = self.contents();
         let boundary = contents.take(at);
         self.fill(&contents);

@@ -3,16 +3,16 @@
 //! # Contract
 //! A writer's own, under the writers' lock. The left node and the one above are locked while the
 //! left node takes the children of the right one, which is obsolete afterwards. A search in the
-//! right node finds right places until then; any other that overlaps restarts.
+//! right node finds right leaves until then; any other that overlaps restarts.
 
 use std::ptr;
 
-use super::{Node, Search};
+use super::{Node, SearchLayer};
 use ordna_base::Key;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::point;
 
-impl<K: Key + ?Sized> Search<K> {
+impl<K: Key + ?Sized> SearchLayer<K> {
     /// Merges each node on the way to `key` that is at most a quarter full, if it fits into three
     /// quarters of a node with the neighbour on its right, or on its left. O(log n).
     pub(super) fn merge_sparse(&self, key: &K, guard: &Guard<'_>) {

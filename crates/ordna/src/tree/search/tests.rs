@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use ordna_base::Key;
 use ordna_base::reclaim::Collector;
 
-use super::{FANOUT, GROUP, Search};
+use super::{FANOUT, GROUP, SearchLayer};
 
 struct Random(u64);
 
@@ -18,14 +18,14 @@ impl Random {
     }
 }
 
-/// Inserts, lowers and removes anchors at random; then every search agrees with the map.
+/// Inserts, lowers and removes low fences at random; then every search agrees with the map.
 fn agrees<K: Key + ?Sized>(fanout: usize, make: impl Fn(&mut Random) -> K::Owned)
 where
     K::Owned: Ord + Clone + Debug,
 {
     let (collector, mut random) = (Collector::new(), Random(9));
-    let search = Search::<K>::new(1, fanout);
-    let mut anchors: BTreeMap<K::Owned, usize> = BTreeMap::new();
+    let search = SearchLayer::<K>::new(1, fanout);
+    let mut low_fences: BTreeMap<K::Owned, usize> = BTreeMap::new();
     let lowest = K::Owned::default();
     for round in 2..6000 {
         let guard = collector.pin();
@@ -33,54 +33,54 @@ where
         if key == lowest {
             continue;
         }
-        let at = anchors
+        let at = low_fences
             .range::<K::Owned, _>(key.clone()..)
             .next()
-            .map(|(key, place)| (key.clone(), *place));
+            .map(|(key, address)| (key.clone(), *address));
         match at {
             Some((old, _)) if old == key => {
-                anchors.remove::<K::Owned>(&key);
+                low_fences.remove::<K::Owned>(&key);
                 search.remove(key.borrow(), &guard);
             }
-            Some((old, place)) if random.below(4) == 0 => {
-                anchors.remove::<K::Owned>(&old);
+            Some((old, address)) if random.below(4) == 0 => {
+                low_fences.remove::<K::Owned>(&old);
                 search.lower(old.borrow(), key.borrow(), &guard);
-                anchors.insert(key, place);
+                low_fences.insert(key, address);
             }
             Some((old, _)) if random.below(4) == 0 => {
-                anchors.remove::<K::Owned>(&old);
+                low_fences.remove::<K::Owned>(&old);
                 search.remove(old.borrow(), &guard);
             }
             _ => {
                 search.insert(key.borrow(), round);
-                anchors.insert(key, round);
+                low_fences.insert(key, round);
             }
         }
     }
-    assert!(anchors.len() > 500, "{} anchors are too few to have levels", anchors.len());
+    assert!(low_fences.len() > 500, "{} low_fences are too few to have levels", low_fences.len());
     let mut keys: Vec<K::Owned> = (0..4000).map(|_| make(&mut random)).collect();
-    keys.extend(anchors.keys().cloned());
+    keys.extend(low_fences.keys().cloned());
     let guard = collector.pin();
     for group in keys.chunks(GROUP) {
         let expected: Vec<usize> = group
             .iter()
             .map(|key| {
-                anchors
+                low_fences
                     .range::<K::Owned, _>(..=key.clone())
                     .next_back()
-                    .map_or(1, |(_, place)| *place)
+                    .map_or(1, |(_, address)| *address)
             })
             .collect();
-        let mut places = [0; GROUP];
+        let mut addresses = [0; GROUP];
         let borrowed: Vec<&K> = group.iter().map(Borrow::borrow).collect();
-        search.find_many(&borrowed, &mut places, &guard);
-        assert_eq!(places[..group.len()], expected, "{group:?}");
-        for (key, place) in group.iter().zip(expected) {
-            assert_eq!(search.find(key.borrow(), false, &guard), place, "{key:?}");
-            let below = anchors
+        search.find_many(&borrowed, &mut addresses, &guard);
+        assert_eq!(addresses[..group.len()], expected, "{group:?}");
+        for (key, address) in group.iter().zip(expected) {
+            assert_eq!(search.find(key.borrow(), false, &guard), address, "{key:?}");
+            let below = low_fences
                 .range::<K::Owned, _>(..key.clone())
                 .next_back()
-                .map_or(1, |(_, place)| *place);
+                .map_or(1, |(_, address)| *address);
             assert_eq!(search.find(key.borrow(), true, &guard), below, "below {key:?}");
         }
     }
@@ -117,12 +117,12 @@ fn integers_in_clusters_lead_to_their_places() {
 fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
     const EACH: u64 = 16;
     let collector = Collector::new();
-    let search = Search::<u64>::new(1, EACH as usize);
-    // Ascending anchors: lowest nodes are full.
-    (1..EACH * EACH).for_each(|anchor| search.insert(&anchor, anchor as usize + 1));
+    let search = SearchLayer::<u64>::new(1, EACH as usize);
+    // Ascending low fences: lowest nodes are full.
+    (1..EACH * EACH).for_each(|low_fence| search.insert(&low_fence, low_fence as usize + 1));
     let guard = collector.pin();
-    let leaves = |anchor: &u64| !anchor.is_multiple_of(EACH);
-    (1..EACH * EACH).filter(leaves).for_each(|anchor| search.remove(&anchor, &guard));
+    let leaves = |low_fence: &u64| !low_fence.is_multiple_of(EACH);
+    (1..EACH * EACH).filter(leaves).for_each(|low_fence| search.remove(&low_fence, &guard));
     let nodes = search.check_invariants(|_, _| {}).unwrap();
     assert!(nodes <= 4, "{nodes} nodes for {EACH} children");
 }

@@ -1,13 +1,13 @@
 //! Memory of undo records: chunks that stripes of threads fill in order.
 //!
 //! # Contract
-//! A stripe's lock orders all changes of its chunks. [`Stripe::has_room`] asks without the lock; its
-//! answer is of some moment. Threads of different stripes write to no common cache line. A chunk
-//! that left its stripe is *gone*: its records count no more, and a guard keeps its memory.
+//! A stripe's lock orders all changes of its chunks. [`ChunkStripe::has_room`] asks without the
+//! lock; its answer is of some moment. Threads of different stripes write to no common cache line.
+//! A chunk that left its stripe is *gone*: its records count no more, and a guard keeps its memory.
 //!
 //! # Invariants
-//! 1. `last` of a chunk is at least each death in it. Chunks go from the front; one with a smaller
-//!    `last` behind another, of images that a split divided, goes with that.
+//! 1. `last` of a chunk is at least each end epoch in it. Chunks go from the front; one with a
+//!    smaller `last` behind another, of range versions that a split divided, goes with that.
 //! 2. A record may have words behind it, in the room of further records. They never change.
 //! 3. `linked` of a stripe is the sum of its chunks', and so is `owned`. `emptied` counts the
 //!    chunks that hold records of which none is linked.
@@ -32,40 +32,40 @@ use ordna_base::{Key, Value};
 pub const CHUNK: usize = 16 << 10;
 
 /// One undo record.
-pub struct Undo {
+pub struct UndoRecord {
     /// The key if it is an integer, else its hash.
     pub key: AtomicU64,
     /// The old word. Byte strings: the record, which holds the key, also for "absent".
     pub old: AtomicU64,
     pub deadline: AtomicU64,
-    /// The death, times two, plus one if the key was present.
-    pub dead: AtomicU64,
+    /// The end epoch, times two, plus one if the key was present.
+    pub end: AtomicU64,
     pub next: AtomicU64,
-    /// The death of the next record; 0 if there is none.
-    pub next_dead: AtomicEpoch,
+    /// The end epoch of the next record; 0 if there is none.
+    pub next_end: AtomicEpoch,
 }
 
 /// Used under the lock of the chunk's stripe, apart from the stripe's number.
 #[repr(C, align(64))]
-struct Header {
+struct ChunkHeader {
     stripe: usize,
     /// Records written.
     len: usize,
     /// Records still in a list.
     linked: usize,
-    /// The largest death.
+    /// The largest end epoch.
     last: Epoch,
     /// Bytes of records that the chunk owns.
     owned: usize,
     /// The next one of the chunks that are retired together.
-    next: Option<NonNull<Header>>,
+    next: Option<NonNull<ChunkHeader>>,
     /// Whether the chunk was taken out of its stripe: its records count no more.
     gone: bool,
 }
 
 /// Memory of a stripe's records, filled in order.
 struct Chunk<K: Key + ?Sized, V: Value + ?Sized> {
-    memory: NonNull<Header>,
+    memory: NonNull<ChunkHeader>,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
@@ -82,14 +82,14 @@ struct Chunks<K: Key + ?Sized, V: Value + ?Sized> {
 
 /// The chunks of some threads, on cache lines of their own.
 #[repr(align(128))]
-pub struct Stripe<K: Key + ?Sized, V: Value + ?Sized> {
+pub struct ChunkStripe<K: Key + ?Sized, V: Value + ?Sized> {
     chunks: Mutex<Chunks<K, V>>,
     has_room: AtomicBool,
 }
 
 /// What a stripe's lists hold, or what they held.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Held {
+pub struct ChunkUsage {
     pub chunks: usize,
     /// Records in lists.
     pub records: usize,
@@ -97,7 +97,7 @@ pub struct Held {
     pub owned: usize,
 }
 
-impl Held {
+impl ChunkUsage {
     /// Bytes of chunks and of what they own.
     pub fn bytes(self) -> usize {
         self.chunks * CHUNK + self.owned
@@ -105,8 +105,8 @@ impl Held {
 }
 
 /// Chunks that left their stripes, linked.
-pub struct Gone<K: Key + ?Sized, V: Value + ?Sized> {
-    first: Option<NonNull<Header>>,
+pub struct RetiredChunks<K: Key + ?Sized, V: Value + ?Sized> {
+    first: Option<NonNull<ChunkHeader>>,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
@@ -115,13 +115,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         Ok(layout) => layout,
         Err(_) => panic!("a power of two"),
     };
-    const ROOM: usize = (CHUNK - size_of::<Header>()) / size_of::<Undo>();
+    const ROOM: usize = (CHUNK - size_of::<ChunkHeader>()) / size_of::<UndoRecord>();
     /// The room of the largest record.
     const LARGEST: usize = Self::room_of(if is_inline::<K, V>() { 2 * SLOTS } else { 0 });
 
     /// The size of a record and of the `words` behind it, in records.
     const fn room_of(words: usize) -> usize {
-        1 + (words * size_of::<u64>()).div_ceil(size_of::<Undo>())
+        1 + (words * size_of::<u64>()).div_ceil(size_of::<UndoRecord>())
     }
 
     fn new(stripe: usize) -> Self {
@@ -130,7 +130,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
             handle_alloc_error(Self::LAYOUT)
         };
         let _ = memory.as_ptr().expose_provenance();
-        let header = Header {
+        let header = ChunkHeader {
             stripe,
             len: 0,
             linked: 0,
@@ -140,26 +140,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
             gone: false,
         };
         // SAFETY: new memory, large enough.
-        unsafe { memory.cast::<Header>().write(header) };
+        unsafe { memory.cast::<ChunkHeader>().write(header) };
         Self { memory: memory.cast(), kinds: PhantomData }
     }
 
     /// The header of a chunk whose stripe's lock is held, or that left its stripe.
-    fn header(&self) -> &Header {
+    fn header(&self) -> &ChunkHeader {
         // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is
         // gone.
         unsafe { self.memory.as_ref() }
     }
 
     /// The header, for changes.
-    fn header_mut(&mut self) -> &mut Header {
+    fn header_mut(&mut self) -> &mut ChunkHeader {
         // SAFETY: the stripe's lock is held, and no other reference to the header lives.
         unsafe { self.memory.as_mut() }
     }
 
-    fn record(&self, at: usize) -> NonNull<Undo> {
+    fn record(&self, at: usize) -> NonNull<UndoRecord> {
         // SAFETY: in bounds: `at` is below `ROOM`.
-        unsafe { self.memory.add(1).cast::<Undo>().add(at) }
+        unsafe { self.memory.add(1).cast::<UndoRecord>().add(at) }
     }
 
     /// Gives the memory back, with the records that it owns.
@@ -190,7 +190,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
     pub fn new() -> Self {
         let chunks = Chunks { chunks: VecDeque::new(), linked: 0, owned: 0, emptied: 0 };
         Self { chunks: Mutex::new(chunks), has_room: AtomicBool::new(false) }
@@ -211,11 +211,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
     pub fn push(
         &self,
         number: usize,
-        record: Undo,
-        dead: Epoch,
+        record: UndoRecord,
+        end: Epoch,
         owned: usize,
         words: [&[u64]; 2],
-    ) -> (NonNull<Undo>, bool) {
+    ) -> (NonNull<UndoRecord>, bool) {
         let room = Chunk::<K, V>::room_of(words[0].len() + words[1].len());
         let mut stripe = self.lock();
         let is_full = |chunk: &Chunk<K, V>| chunk.header().len + room > Chunk::<K, V>::ROOM;
@@ -239,7 +239,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
         stripe.emptied -= usize::from(header.linked == 0 && header.len > 0);
         header.len += room;
         header.linked += 1;
-        header.last = header.last.max(dead);
+        header.last = header.last.max(end);
         header.owned += owned;
         stripe.linked += 1;
         stripe.owned += owned;
@@ -255,15 +255,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
         (at, begins)
     }
 
-    pub fn held(&self) -> Held {
+    pub fn usage(&self) -> ChunkUsage {
         let stripe = self.lock();
-        Held { chunks: stripe.chunks.len(), records: stripe.linked, owned: stripe.owned }
+        ChunkUsage { chunks: stripe.chunks.len(), records: stripe.linked, owned: stripe.owned }
     }
 
-    /// Takes out the chunks without a record that may be needed: their deaths are all at most
+    /// Takes out the chunks without a record that may be needed: their end epochs are all at most
     /// `horizon`, or no list leads to one of their records. Returns what they held.
-    pub fn take_gone(&self, horizon: Epoch, gone: &mut Gone<K, V>) -> Held {
-        let mut held = Held::default();
+    pub fn take_retired(&self, horizon: Epoch, gone: &mut RetiredChunks<K, V>) -> ChunkUsage {
+        let mut usage = ChunkUsage::default();
         let mut guard = self.lock();
         let stripe = &mut *guard;
         let mut leaving = VecDeque::new();
@@ -284,23 +284,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
             let header = chunk.header_mut();
             header.gone = true;
             header.next = gone.first;
-            held.chunks += 1;
-            held.records += header.linked;
-            held.owned += header.owned;
+            usage.chunks += 1;
+            usage.records += header.linked;
+            usage.owned += header.owned;
             stripe.emptied -= usize::from(header.linked == 0);
             gone.first = Some(chunk.memory);
         }
         if stripe.chunks.is_empty() {
             self.has_room.store(false, Ordering::Relaxed);
         }
-        stripe.linked -= held.records;
-        stripe.owned -= held.owned;
-        held
+        stripe.linked -= usage.records;
+        stripe.owned -= usage.owned;
+        usage
     }
 
     /// Counts a record that left its list, unless its chunk is gone. `take_out` takes what the
     /// record owns, and tells its bytes. Returns them. The caller's guard keeps the chunk.
-    pub fn unlink(&self, record: NonNull<Undo>, take_out: impl FnOnce() -> usize) -> usize {
+    pub fn unlink(&self, record: NonNull<UndoRecord>, take_out: impl FnOnce() -> usize) -> usize {
         let mut stripe = self.lock();
         let mut chunk = Chunk::<K, V> { memory: header_of(record), kinds: PhantomData };
         let header = chunk.header_mut();
@@ -318,7 +318,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Stripe<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Stripe<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for ChunkStripe<K, V> {
     fn drop(&mut self) {
         for chunk in std::mem::take(&mut self.lock().chunks) {
             // SAFETY: nobody else uses the stripe.
@@ -328,18 +328,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Stripe<K, V> {
 }
 
 /// The chunk of a record.
-fn header_of(record: NonNull<Undo>) -> NonNull<Header> {
+fn header_of(record: NonNull<UndoRecord>) -> NonNull<ChunkHeader> {
     let start = record.as_ptr().addr() & !(CHUNK - 1);
     NonNull::new(ptr::with_exposed_provenance_mut(start)).expect("no chunk stands at address 0")
 }
 
 /// The number of the stripe of a record's chunk. The caller's guard keeps the chunk.
-pub fn stripe_of(record: NonNull<Undo>) -> usize {
+pub fn stripe_of(record: NonNull<UndoRecord>) -> usize {
     // SAFETY: a chunk that the caller's guard keeps; its stripe's number never changes.
     unsafe { (*header_of(record).as_ptr()).stripe }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Gone<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> RetiredChunks<K, V> {
     pub fn new() -> Self {
         Self { first: None, kinds: PhantomData }
     }
@@ -356,9 +356,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Gone<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Gone<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredChunks<K, V> {
     unsafe fn free(memory: *mut Self) {
-        let mut first = NonNull::new(memory.cast::<Header>());
+        let mut first = NonNull::new(memory.cast::<ChunkHeader>());
         while let Some(memory) = first {
             let chunk = Chunk::<K, V> { memory, kinds: PhantomData };
             first = chunk.header().next;

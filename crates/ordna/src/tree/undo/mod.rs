@@ -1,35 +1,37 @@
 //! Undo records: what live snapshots still need of entries that have changed.
 //!
 //! # Contract
-//! An undo record says: up to the epoch before `dead`, the key had the state `old` (a value, or
-//! absent). Records of a leaf form a list in order of death, youngest first. [`UndoLog::push`],
-//! [`UndoLog::prune`], [`UndoLog::divide`] and [`UndoLog::merge`] need the leaf's lock. [`UndoLog::lookup`] needs a
-//! guard and the leaf's version, and a live snapshot; its result is to be validated.
+//! An undo record says: up to the epoch before `end`, the key had the state `old` (a value, or
+//! absent). Records of a leaf form a list in order of end epoch, youngest first. [`UndoLog::push`],
+//! [`UndoLog::prune`], [`UndoLog::divide`] and [`UndoLog::merge`] need the leaf's lock.
+//! [`UndoLog::lookup`] needs a guard and the leaf's version, and a live snapshot; its result is to
+//! be validated.
 //!
-//! # Images
-//! A record may be an *image* of a range of keys, see `images`. [`Linked::kind`] tells.
+//! # Range versions
+//! A record may be an *range version* of a range of keys, see `range_versions`. [`Linked::kind`]
+//! tells.
 //!
 //! # Memory
-//! Records stand in chunks that one thread's stripe fills in the order of epochs. A chunk is retired
-//! whole once no snapshot older than its last death lives, without a visit to its leaves: their
-//! links then dangle. A link carries the death of its target, and is followed only while a snapshot
-//! below that death lives or may live, or, by writers, above the *horizon*, the largest death
-//! retired.
+//! Records stand in chunks that one thread's stripe fills in the order of epochs. A chunk is
+//! retired whole once no snapshot older than its last end epoch lives, without a visit to its
+//! leaves: their links then dangle. A link carries the end epoch of its target, and is followed
+//! only while a snapshot below that end epoch lives or may live, or, by writers, above the
+//! *horizon*, the largest end epoch retired.
 //!
 //! # Invariants
-//! 1. Deaths do not rise along a list. The leaf's `dead` is the death of its first record.
+//! 1. End epochs do not rise along a list. The leaf's `end` is the end epoch of its first record.
 //!    A reader follows a link only if the leaf still has the version that it reads at.
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
 //!    that is retired later outlives what the thread does with them.
-//! 3. A record is *needed* while a snapshot in [p, dead) lives, p being the death of the key's next
-//!    older record, or 0. [`UndoLog::prune`] judges deaths up to `settled` + 1 only: a snapshot to come has
-//!    an epoch above `settled`, and so needs no older record.
+//! 3. A record is *needed* while a snapshot in [p, end) lives, p being the end epoch of the key's
+//!    next older record, or 0. [`UndoLog::prune`] judges end epochs up to `settled` + 1 only: a
+//!    snapshot to come has an epoch above `settled`, and so needs no older record.
 //! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless
 //!    the chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
 //! # Orders of stores
-//! A writer stores the undo record, then the leaf's `dead`, then the slot. A reader loads the slot,
-//! then `dead`, then the list. If the slot's word is new, the reader sees the record; if it is old,
+//! A writer stores the undo record, then the leaf's `end`, then the slot. A reader loads the slot,
+//! then `end`, then the list. If the slot's word is new, the reader sees the record; if it is old,
 //! it equals what the record says. So an overwrite in place needs no new version.
 //!
 //! Source: the versions of Nitro (§3), turned round: the entry holds the latest state.
@@ -42,11 +44,11 @@ pub mod states;
 
 use std::ptr::{self, NonNull};
 
-use super::leaf::{ADDRESS, Entry, FOREVER, Leaf, Probe, is_inline};
+use super::leaf::{ADDRESS, FOREVER, Leaf, LeafEntry, Probe, is_inline};
 use crate::epoch::{AtomicEpoch, Epoch};
-use crate::tree::undo::chunks::{CHUNK, Gone, Stripe, Undo, stripe_of};
-use crate::tree::undo::states::OldImage;
-pub use crate::tree::undo::states::State;
+use crate::tree::undo::chunks::{CHUNK, ChunkStripe, RetiredChunks, UndoRecord, stripe_of};
+pub use crate::tree::undo::states::OldState;
+use crate::tree::undo::states::RangeVersion;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -62,13 +64,13 @@ const PRUNE_AFTER: u64 = 16;
 /// The countdown's place above the address.
 const COUNTDOWN: u32 = 48;
 
-/// Records of a leaf above the youngest snapshot before an image takes their place; fewer with tiny
-/// leaves. A reader at that snapshot follows at most this number of links. An image takes the
-/// memory of up to 20 records.
-const IMAGE_AFTER: usize = 4;
-/// The bit of a link to an image.
-pub(super) const IMAGE: u64 = 1;
-/// The bit of a link to an image of all keys of the leaf.
+/// Records of a leaf above the youngest snapshot before a range version takes their place; fewer
+/// with tiny leaves. A reader at that snapshot follows at most this number of links. A range
+/// version takes the memory of up to 20 records.
+const RANGE_AFTER: usize = 4;
+/// The bit of a link to a range version.
+pub(super) const RANGE: u64 = 1;
+/// The bit of a link to a range version of all keys of the leaf.
 pub(super) const WHOLE: u64 = 2;
 
 /// What a list says about a key at a snapshot.
@@ -77,7 +79,7 @@ pub enum Lookup {
     /// Nothing: the slot is the answer.
     Slot,
     /// The key had this state.
-    Old(State),
+    Old(OldState),
     /// What was read is of no single moment.
     Torn,
 }
@@ -100,11 +102,11 @@ impl LiveEpochs {
 
 /// A reader's hold on a leaf: the version that it reads at, or `None` under the lock.
 #[derive(Clone, Copy)]
-pub struct Reading<'a>(pub Option<(&'a VersionLock, Version)>);
+pub struct LeafReading<'a>(pub Option<(&'a VersionLock, Version)>);
 
-impl Reading<'_> {
+impl LeafReading<'_> {
     /// Whether the leaf is as it was when the reading began. To be asked before a link is followed:
-    /// a link and a death of two moments may lead to a record that the snapshot does not keep.
+    /// a link and an end epoch of two moments may lead to a record that the snapshot does not keep.
     pub(super) fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| {
             check!("undo.scan.follows_torn_links", lock.validate(version))
@@ -115,33 +117,33 @@ impl Reading<'_> {
 /// A record in a list, as prunes and splits handle it.
 #[derive(Clone, Copy)]
 pub(super) struct Linked {
-    pub at: NonNull<Undo>,
-    /// The bits [`IMAGE`] and [`WHOLE`].
+    pub at: NonNull<UndoRecord>,
+    /// The bits [`RANGE`] and [`WHOLE`].
     pub kind: u64,
 }
 
 /// All undo records of a tree.
 pub struct UndoLog<K: Key + ?Sized, V: Value + ?Sized> {
-    pub(super) stripes: Box<[Stripe<K, V>]>,
-    /// Chunks whose deaths are all at most this may be gone.
+    pub(super) stripes: Box<[ChunkStripe<K, V>]>,
+    /// Chunks whose end epochs are all at most this may be gone.
     horizon: AtomicEpoch,
     /// Chunks in stripes.
     chunks: AtomicUsize,
     /// Bytes of chunks that splits began; the next push takes them of the memory limit.
     pub(super) unpaid: AtomicUsize,
-    pub(super) image_after: usize,
+    pub(super) range_after: usize,
     /// Pushes onto a leaf between two prunes, at least.
     prune_after: u64,
 }
 
 impl Linked {
-    pub fn get(&self) -> &Undo {
+    pub fn get(&self) -> &UndoRecord {
         // SAFETY: a record that the caller may follow, see the module's invariants.
         unsafe { self.at.as_ref() }
     }
 
     pub fn at(link: u64) -> Option<Self> {
-        let kind = link & (IMAGE | WHOLE);
+        let kind = link & (RANGE | WHOLE);
         let address = ptr::with_exposed_provenance_mut((link & ADDRESS & !kind) as usize);
         NonNull::new(address).map(|at| Self { at, kind })
     }
@@ -152,45 +154,45 @@ impl Linked {
     }
 
     /// The record in the list of a leaf that covers other keys.
-    pub fn cut(self) -> Self {
+    pub fn without_whole(self) -> Self {
         if fault!("undo.image.cut") {
             return self;
         }
-        Self { kind: self.kind & IMAGE, ..self }
+        Self { kind: self.kind & RANGE, ..self }
     }
 
-    pub fn image(&self) -> Option<OldImage<'_>> {
-        if self.kind & IMAGE == 0 {
+    pub fn range_version(&self) -> Option<RangeVersion<'_>> {
+        if self.kind & RANGE == 0 {
             return None;
         }
         let undo = self.get();
         let (lower, upper) = (undo.key.load(Ordering::Relaxed), undo.old.load(Ordering::Relaxed));
         let count = undo.deadline.load(Ordering::Relaxed) as usize;
-        // SAFETY: `count` keys and `count` words stand behind an image and never change.
+        // SAFETY: `count` keys and `count` words stand behind a range version and never change.
         let (keys, words) = unsafe {
             let keys = self.at.add(1).cast::<u64>();
             let words = NonNull::slice_from_raw_parts(keys.add(count), count);
             (NonNull::slice_from_raw_parts(keys, count).as_ref(), words.as_ref())
         };
-        Some(OldImage { lower, upper, keys, words })
+        Some(RangeVersion { lower, upper, keys, words })
     }
 
-    pub fn dead(self) -> Epoch {
-        Epoch::new(self.get().dead.load(Ordering::Acquire) >> 1)
+    pub fn end(self) -> Epoch {
+        Epoch::new(self.get().end.load(Ordering::Acquire) >> 1)
     }
 
-    pub fn state(self) -> State {
-        if self.get().dead.load(Ordering::Acquire) & 1 == 0 {
-            return State::Absent;
+    pub fn state(self) -> OldState {
+        if self.get().end.load(Ordering::Acquire) & 1 == 0 {
+            return OldState::Absent;
         }
         let word = self.get().old.load(Ordering::Acquire);
-        State::Present { word, deadline: self.get().deadline.load(Ordering::Relaxed) }
+        OldState::Present { word, deadline: self.get().deadline.load(Ordering::Relaxed) }
     }
 
     /// Whether the record is of this key; `None` if its record was taken out.
     fn is_of<K: Key + ?Sized, V: Value + ?Sized>(self, probe: &Probe<'_, K>) -> Option<bool> {
-        if let Some(image) = self.image() {
-            return Some(image.contains(probe.head));
+        if let Some(range) = self.range_version() {
+            return Some(range.contains(probe.head));
         }
         let key = self.get().key.load(Ordering::Relaxed);
         if K::HEAD_IS_KEY {
@@ -221,11 +223,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     pub fn new(slots: usize) -> Self {
         Self {
             prune_after: PRUNE_AFTER.min(slots as u64),
-            stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
+            stripes: (0..STRIPES).map(|_| ChunkStripe::new()).collect(),
             horizon: AtomicEpoch::new(Epoch::ZERO),
             chunks: AtomicUsize::new(0),
             unpaid: AtomicUsize::new(0),
-            image_after: IMAGE_AFTER.min(slots / 2),
+            range_after: RANGE_AFTER.min(slots / 2),
         }
     }
 
@@ -243,19 +245,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
 
     /// Records in lists, and bytes of chunks and of what they own.
     pub fn size(&self) -> (usize, usize) {
-        self.stripes
-            .iter()
-            .map(Stripe::held)
-            .fold((0, 0), |(records, bytes), held| (records + held.records, bytes + held.bytes()))
+        self.stripes.iter().map(ChunkStripe::usage).fold((0, 0), |(records, bytes), usage| {
+            (records + usage.records, bytes + usage.bytes())
+        })
     }
 
     pub fn is_empty(&self) -> bool {
         self.chunks.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the key has a record with a death above `youngest`: then no snapshot needs another.
+    /// Whether the key has a record with an end epoch above `youngest`: then no snapshot needs
+    /// another.
     pub fn covers(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, youngest: Epoch) -> bool {
-        let mut rest = Scan::of(leaf);
+        let mut rest = UndoScan::of(leaf);
         while let Some(record) = rest.next_above(youngest) {
             if record.is_of::<K, V>(probe) == Some(true) {
                 return true;
@@ -272,9 +274,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
         snapshot: Epoch,
-        reading: Reading<'_>,
+        reading: LeafReading<'_>,
     ) -> Lookup {
-        if leaf.header().dead.load(Ordering::Acquire) <= snapshot {
+        if leaf.header().newest_end.load(Ordering::Acquire) <= snapshot {
             return Lookup::Slot;
         }
         self.lookup(leaf, probe, snapshot, reading)
@@ -285,17 +287,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
         snapshot: Epoch,
-        reading: Reading<'_>,
+        reading: LeafReading<'_>,
     ) -> Lookup {
-        let (mut rest, mut found) = (Scan::of(leaf), Lookup::Slot);
-        while rest.dead > snapshot {
+        let (mut rest, mut found) = (UndoScan::of(leaf), Lookup::Slot);
+        while rest.end > snapshot {
             if !reading.holds() {
                 return Lookup::Torn;
             }
             let Some(record) = rest.next_above(snapshot) else { break };
             match record.is_of::<K, V>(probe) {
                 Some(true) => {
-                    let state = record.image().map(|image| image.state_of(probe.head));
+                    let state = record.range_version().map(|range| range.state_of(probe.head));
                     found = Lookup::Old(state.unwrap_or_else(|| record.state()));
                 }
                 Some(false) => {}
@@ -305,24 +307,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         found
     }
 
-    /// Appends key and state of every record with a death above the snapshot, youngest first, and
-    /// of the keys among `slots` that are absent in an image. `false`: the list was torn.
+    /// Appends key and state of every record with an end epoch above the snapshot, youngest first,
+    /// and of the keys among `slots` that are absent in a range version. `false`: the list was
+    /// torn.
     pub fn append_above(
         &self,
         leaf: Leaf<K, V>,
         snapshot: Epoch,
-        reading: Reading<'_>,
+        reading: LeafReading<'_>,
         slots: &[u64],
-        states: &mut Vec<(Entry, State)>,
+        states: &mut Vec<(LeafEntry, OldState)>,
     ) -> bool {
-        let mut rest = Scan::of(leaf);
-        while rest.dead > snapshot {
+        let mut rest = UndoScan::of(leaf);
+        while rest.end > snapshot {
             if !reading.holds() {
                 return false;
             }
             let Some(record) = rest.next_above(snapshot) else { break };
-            if let Some(image) = record.image() {
-                image.append_to(slots, states);
+            if let Some(range) = record.range_version() {
+                range.append_to(slots, states);
                 continue;
             }
             let old = record.get().old.load(Ordering::Acquire);
@@ -330,20 +333,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 return false;
             }
             let key = record.get().key.load(Ordering::Relaxed);
-            states.push((Entry { key, word: old, deadline: FOREVER }, record.state()));
+            states.push((LeafEntry { key, word: old, deadline: FOREVER }, record.state()));
         }
         true
     }
 
-    /// Adds a record to the leaf's list: the key had `state` up to the epoch before `dead`. With
+    /// Adds a record to the leaf's list: the key had `state` up to the epoch before `end`. With
     /// byte strings the list owns the record of the state from now on. The youngest snapshot that
     /// does not see the change is `seen_by`. Returns the bytes that this took.
     pub fn push(
         &self,
         leaf: Leaf<K, V>,
         probe: &Probe<'_, K>,
-        state: State,
-        dead: Epoch,
+        state: OldState,
+        end: Epoch,
         seen_by: Epoch,
     ) -> usize {
         let unpaid = match self.unpaid.load(Ordering::Relaxed) {
@@ -351,49 +354,52 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             _ => self.unpaid.swap(0, Ordering::Relaxed),
         };
         if is_inline::<K, V>()
-            && let Some(taken) = self.push_image(leaf, dead, seen_by)
+            && let Some(taken) = self.push_range_version(leaf, end, seen_by)
         {
             return taken + unpaid;
         }
         let (old, deadline, present) = match state {
-            State::Absent if K::HEAD_IS_KEY => (0, FOREVER, 0),
-            State::Absent => {
+            OldState::Absent if K::HEAD_IS_KEY => (0, FOREVER, 0),
+            OldState::Absent => {
                 (Leaf::word_of(probe, Record::new(probe.key, V::placeholder())), FOREVER, 0)
             }
-            State::Present { word, deadline } => (word, deadline, 1),
+            OldState::Present { word, deadline } => (word, deadline, 1),
         };
         let header = leaf.header();
-        debug_assert!(header.dead.load(Ordering::Relaxed) <= dead, "deaths ascend within a list");
-        let (mut head, mut next_dead) =
-            (header.undo.load(Ordering::Relaxed), header.dead.load(Ordering::Relaxed));
-        if next_dead <= self.horizon() {
+        debug_assert!(
+            header.newest_end.load(Ordering::Relaxed) <= end,
+            "end epochs ascend within a list"
+        );
+        let (mut head, mut next_end) =
+            (header.undo.load(Ordering::Relaxed), header.newest_end.load(Ordering::Relaxed));
+        if next_end <= self.horizon() {
             // No thread follows links from here on: the list begins anew.
-            (head, next_dead) = (0, Epoch::ZERO);
+            (head, next_end) = (0, Epoch::ZERO);
         }
-        let record = Undo {
+        let record = UndoRecord {
             key: AtomicU64::new(if K::HEAD_IS_KEY { probe.head } else { probe.hash }),
             old: AtomicU64::new(old),
             deadline: AtomicU64::new(deadline),
-            dead: AtomicU64::new(dead.get() << 1 | present),
+            end: AtomicU64::new(end.get() << 1 | present),
             next: AtomicU64::new(head & ADDRESS),
-            next_dead: AtomicEpoch::new(next_dead),
+            next_end: AtomicEpoch::new(next_end),
         };
         let owned = Self::owned_bytes(old);
-        let (at, taken) = self.store(record, dead, owned, [&[], &[]]);
-        self.link(leaf, head, Linked { at, kind: 0 }, dead);
+        let (at, taken) = self.store(record, end, owned, [&[], &[]]);
+        self.link(leaf, head, Linked { at, kind: 0 }, end);
         taken + unpaid
     }
 
     /// Stores a record, with words behind it. Returns its address, and the bytes that this took.
     pub(super) fn store(
         &self,
-        record: Undo,
-        dead: Epoch,
+        record: UndoRecord,
+        end: Epoch,
         owned: usize,
         words: [&[u64]; 2],
-    ) -> (NonNull<Undo>, usize) {
+    ) -> (NonNull<UndoRecord>, usize) {
         let number = stripe_of_this_thread() % STRIPES;
-        let (at, begins) = self.stripes[number].push(number, record, dead, owned, words);
+        let (at, begins) = self.stripes[number].push(number, record, end, owned, words);
         if begins {
             self.chunks.fetch_add(1, Ordering::Release);
         }
@@ -401,15 +407,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Puts a record in front of the leaf's list, whose first link was `head`.
-    pub(super) fn link(&self, leaf: Leaf<K, V>, head: u64, record: Linked, dead: Epoch) {
+    pub(super) fn link(&self, leaf: Leaf<K, V>, head: u64, record: Linked, end: Epoch) {
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
         leaf.header().undo.store(record.address() | countdown << COUNTDOWN, order_of_head());
         point("undo.push.before_dead");
         if !fault!("undo.push.dead") {
-            // Release: a reader that sees the death sees the record in front of the list.
-            leaf.header().dead.store(dead, order_of_death());
+            // Release: a reader that sees the end epoch sees the record in front of the list.
+            leaf.header().newest_end.store(end, order_of_end());
         }
     }
 
@@ -430,29 +436,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     ) -> usize {
         let all = self.collect(leaf);
         let key = |at: &usize| all[*at].get().key.load(Ordering::Relaxed);
-        let (images, mut by_key): (Vec<usize>, Vec<usize>) =
-            (0..all.len()).partition(|at| all[*at].image().is_some());
-        let covers = |image: &usize, (lower, upper): (u64, u64)| {
-            all[*image].image().is_some_and(|image| {
-                check!("undo.image.prune_covers", image.contains(lower) && image.contains(upper))
+        let (ranges, mut by_key): (Vec<usize>, Vec<usize>) =
+            (0..all.len()).partition(|at| all[*at].range_version().is_some());
+        let covers = |range: &usize, (lower, upper): (u64, u64)| {
+            all[*range].range_version().is_some_and(|range| {
+                check!("undo.image.prune_covers", range.contains(lower) && range.contains(upper))
             })
         };
-        // The death of the youngest image of these keys below a position; 0 if there is none.
-        let older_image = |at: usize, keys| {
-            let mut older = images[images.partition_point(|image| *image <= at)..].iter();
-            older.find(|image| covers(image, keys)).map_or(Epoch::ZERO, |image| all[*image].dead())
+        // The end epoch of the youngest range version of these keys below a position; 0 if there is
+        // none.
+        let older_range = |at: usize, keys| {
+            let mut older = ranges[ranges.partition_point(|range| *range <= at)..].iter();
+            older.find(|range| covers(range, keys)).map_or(Epoch::ZERO, |range| all[*range].end())
         };
-        let has_younger_image = |at: usize, keys| {
-            let mut younger = images[..images.partition_point(|image| *image < at)].iter().rev();
-            notice!("undo.image.prune_absent", younger.any(|image| covers(image, keys)))
+        let has_younger_range = |at: usize, keys| {
+            let mut younger = ranges[..ranges.partition_point(|range| *range < at)].iter().rev();
+            notice!("undo.image.prune_absent", younger.any(|range| covers(range, keys)))
         };
         // Stable: the youngest record of a key comes first.
         by_key.sort_by_key(key);
         let mut keeps = vec![false; all.len()];
-        for at in images.iter().copied() {
-            let dead = all[at].dead();
-            let keys = all[at].image().map_or((0, 0), |image| (image.lower, image.upper));
-            keeps[at] = dead > live.settled.next() || live.has_within(older_image(at, keys), dead);
+        for at in ranges.iter().copied() {
+            let end = all[at].end();
+            let keys = all[at].range_version().map_or((0, 0), |range| (range.lower, range.upper));
+            keeps[at] = end > live.settled.next() || live.has_within(older_range(at, keys), end);
         }
         for group in by_key.chunk_by(|one, other| key(one) == key(other)) {
             let mut above: Vec<Linked> = Vec::new();
@@ -460,17 +467,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 let record = all[*at];
                 let older = |other: &&usize| Self::same_key(all[**other], record);
                 let before =
-                    group[nth + 1..].iter().find(older).map_or(Epoch::ZERO, |at| all[*at].dead());
+                    group[nth + 1..].iter().find(older).map_or(Epoch::ZERO, |at| all[*at].end());
                 let keys = (key(at), key(at));
-                let before = before.max(older_image(*at, keys));
-                let dead = record.dead();
+                let before = before.max(older_range(*at, keys));
+                let end = record.end();
                 let from = if fault!("undo_order.prune.keeper") { before.next() } else { before };
-                let needed = dead > live.settled.next() || live.has_within(from, dead);
+                let needed = end > live.settled.next() || live.has_within(from, end);
                 // "Absent" below an absent state that stays says nothing new.
-                let redundant = record.state() == State::Absent
-                    && !has_younger_image(*at, keys)
+                let redundant = record.state() == OldState::Absent
+                    && !has_younger_range(*at, keys)
                     && match above.iter().rev().find(|other| Self::same_key(**other, record)) {
-                        Some(younger) => younger.state() == State::Absent,
+                        Some(younger) => younger.state() == OldState::Absent,
                         None => record.with_key::<K, V, _>(|key| !is_present(key)) == Some(true),
                     };
                 keeps[*at] = check!("undo.prune.keeps_all", needed && !redundant);
@@ -493,10 +500,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         let stay = |record: &Linked| record.with_key::<K, V, _>(|key| key < boundary) == Some(true);
         let (mut low, mut high, mut divided) = (Vec::new(), Vec::new(), Vec::new());
         for record in self.collect(left) {
-            let (stays, goes) = match record.image() {
+            let (stays, goes) = match record.range_version() {
                 None if stay(&record) => (Some(record), None),
                 None => (None, Some(record)),
-                Some(image) => self.divide_image(record, &image, boundary.head()),
+                Some(range) => self.divide_range_version(record, &range, boundary.head()),
             };
             if stays.is_some() && goes.is_some() {
                 divided.push(record);
@@ -506,58 +513,59 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         }
         self.relink(left, &low);
         if !fault!("undo.divide.forgets") {
-            high.extend(self.collect(right).into_iter().map(Linked::cut));
-            high.sort_by_key(|record| std::cmp::Reverse(record.dead()));
+            high.extend(self.collect(right).into_iter().map(Linked::without_whole));
+            high.sort_by_key(|record| std::cmp::Reverse(record.end()));
             self.relink(right, &high);
         }
         self.drop_replaced(&divided);
     }
 
-    /// Whether the two leaves together have more than `limit` records; an image counts as the
-    /// number of its keys. O(`limit`).
+    /// Whether the two leaves together have more than `limit` records; a range version counts as
+    /// the number of its keys. O(`limit`).
     pub fn are_beyond(&self, leaves: [Leaf<K, V>; 2], limit: usize) -> bool {
         let horizon = self.horizon();
         let mut left = limit + 1;
         for leaf in leaves {
-            let mut rest = Scan::of(leaf);
+            let mut rest = UndoScan::of(leaf);
             while left > 0
                 && let Some(record) = rest.next_above(horizon)
             {
-                let weight = record.image().map_or(1, |image| image.keys.len().max(1));
+                let weight = record.range_version().map_or(1, |range| range.keys.len().max(1));
                 left = left.saturating_sub(weight);
             }
         }
         left == 0
     }
 
-    /// Moves all records of `from` to `to`, in order of death.
+    /// Moves all records of `from` to `to`, in order of end epoch.
     pub fn merge(&self, to: Leaf<K, V>, from: Leaf<K, V>) {
         let mut all = self.collect(to);
         all.extend(self.collect(from));
-        all.iter_mut().for_each(|record| *record = record.cut());
+        all.iter_mut().for_each(|record| *record = record.without_whole());
         if !fault!("undo.merge.sorts") {
-            all.sort_by_key(|record| std::cmp::Reverse(record.dead()));
+            all.sort_by_key(|record| std::cmp::Reverse(record.end()));
         }
         self.relink(to, &all);
         self.relink(from, &[]);
     }
 
-    /// Whether the leaf's list is in order of death and all its keys satisfy `belongs`. At rest.
+    /// Whether the leaf's list is in order of end epoch and all its keys satisfy `belongs`. At
+    /// rest.
     pub fn is_sound(&self, leaf: Leaf<K, V>, belongs: impl Fn(&K) -> bool) -> bool {
         let all = self.collect(leaf);
-        let first = all.first().map_or(Epoch::ZERO, |first| first.dead());
-        let largest = leaf.header().dead.load(Ordering::Relaxed);
-        all.is_sorted_by(|one, other| one.dead() >= other.dead())
+        let first = all.first().map_or(Epoch::ZERO, |first| first.end());
+        let largest = leaf.header().newest_end.load(Ordering::Relaxed);
+        all.is_sorted_by(|one, other| one.end() >= other.end())
             && (largest <= self.horizon() || largest == first)
             && all.iter().all(|record| record.with_key::<K, V, _>(&belongs) == Some(true))
-            && all.iter().filter_map(Linked::image).all(|image| {
-                image.keys.is_sorted()
-                    && K::from_head(&image.upper).is_some_and(&belongs)
-                    && image.keys.iter().all(|key| image.contains(*key))
+            && all.iter().filter_map(Linked::range_version).all(|range| {
+                range.keys.is_sorted()
+                    && K::from_head(&range.upper).is_some_and(&belongs)
+                    && range.keys.iter().all(|key| range.contains(*key))
             })
     }
 
-    /// Retires the chunks whose deaths are all at most `horizon`: no snapshot below it lives or
+    /// Retires the chunks whose end epochs are all at most `horizon`: no snapshot below it lives or
     /// will live, and no writer is in an epoch up to it. Returns the bytes given back.
     pub fn free(&self, horizon: Epoch, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == Epoch::ZERO {
@@ -569,12 +577,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             self.horizon.raise(horizon, Ordering::AcqRel);
         }
         point("undo.free.before_chunks");
-        let (mut freed, mut gone) = (0, Gone::new());
+        let (mut freed, mut gone) = (0, RetiredChunks::new());
         for stripe in &self.stripes {
-            let held = stripe.take_gone(horizon, &mut gone);
-            freed += held.bytes();
-            if held.chunks > 0 {
-                self.chunks.fetch_sub(held.chunks, Ordering::Release);
+            let usage = stripe.take_retired(horizon, &mut gone);
+            freed += usage.bytes();
+            if usage.chunks > 0 {
+                self.chunks.fetch_sub(usage.chunks, Ordering::Release);
             }
         }
         // SAFETY: no thread follows a link to them from now on (invariant 2), and guards of before
@@ -601,12 +609,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
 
     /// The leaf's records that may be followed, youngest first.
     fn collect(&self, leaf: Leaf<K, V>) -> Vec<Linked> {
-        let (mut rest, horizon) = (Scan::of(leaf), self.horizon());
+        let (mut rest, horizon) = (UndoScan::of(leaf), self.horizon());
         point("undo.collect.horizon_read");
         let next = || {
-            let dead = rest.dead;
+            let end = rest.end;
             let record = rest.next_above(horizon)?;
-            debug_assert_eq!(record.dead(), dead, "a link carries the death of its target");
+            debug_assert_eq!(record.end(), end, "a link carries the end epoch of its target");
             Some(record)
         };
         std::iter::from_fn(next).collect()
@@ -624,24 +632,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// Makes these records the leaf's list.
     fn relink(&self, leaf: Leaf<K, V>, records: &[Linked]) {
         debug_assert!(
-            check!(
-                "undo.merge.sorts",
-                records.is_sorted_by(|one, other| one.dead() >= other.dead())
-            ),
+            check!("undo.merge.sorts", records.is_sorted_by(|one, other| one.end() >= other.end())),
             "the youngest record stands first"
         );
         for (at, record) in records.iter().enumerate() {
             let next = records.get(at + 1);
-            let (address, dead) =
-                next.map_or((0, Epoch::ZERO), |next| (next.address(), next.dead()));
+            let (address, end) = next.map_or((0, Epoch::ZERO), |next| (next.address(), next.end()));
             record.get().next.store(address, Ordering::Release);
-            record.get().next_dead.store(dead, Ordering::Release);
+            record.get().next_end.store(end, Ordering::Release);
         }
         let countdown = (records.len() as u64).clamp(self.prune_after, u64::from(u16::MAX));
         let first = records.first().map_or(0, |first| first.address());
-        let dead = records.first().map_or(Epoch::ZERO, |first| first.dead());
+        let end = records.first().map_or(Epoch::ZERO, |first| first.end());
         leaf.header().undo.store(first | countdown << COUNTDOWN, Ordering::Release);
-        leaf.header().dead.store(dead, Ordering::Release);
+        leaf.header().newest_end.store(end, Ordering::Release);
     }
 
     /// Gives back what a record that has left its list kept, unless its chunk is gone with it.
@@ -665,43 +669,43 @@ fn order_of_head() -> Ordering {
     if fault!("undo_order.push.head") { Ordering::Relaxed } else { Ordering::Release }
 }
 
-fn order_of_death() -> Ordering {
+fn order_of_end() -> Ordering {
     if fault!("undo_order.push.death") { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// A scan along a list: a link is followed only if its target's death is above a bound.
-pub(super) struct Scan {
+/// A scan along a list: a link is followed only if its target's end epoch is above a bound.
+pub(super) struct UndoScan {
     pub next: u64,
-    pub dead: Epoch,
+    pub end: Epoch,
 }
 
-impl Scan {
+impl UndoScan {
     /// At the end of a list.
-    pub fn end() -> Self {
-        Self { next: 0, dead: Epoch::ZERO }
+    pub fn empty() -> Self {
+        Self { next: 0, end: Epoch::ZERO }
     }
 
     pub fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
         let header = leaf.header();
         if fault!("undo_order.scan.death_first") {
             let next = header.undo.load(Ordering::Acquire);
-            return Self { dead: header.dead.load(Ordering::Acquire), next };
+            return Self { end: header.newest_end.load(Ordering::Acquire), next };
         }
-        // The death first: a list that grows meanwhile has its new records in front.
-        let dead = header.dead.load(order!("undo_order.scan.death_acquire", Acquire));
+        // The end epoch first: a list that grows meanwhile has its new records in front.
+        let end = header.newest_end.load(order!("undo_order.scan.death_acquire", Acquire));
         point("undo.scan.death_read");
-        Self { dead, next: header.undo.load(Ordering::Acquire) }
+        Self { end, next: header.undo.load(Ordering::Acquire) }
     }
 
     #[inline]
     pub fn next_above(&mut self, bound: Epoch) -> Option<Linked> {
-        if self.dead <= bound {
+        if self.end <= bound {
             return None;
         }
         let record = Linked::at(self.next)?;
-        debug_assert!(record.dead() > bound, "a followed record is one that the bound keeps");
+        debug_assert!(record.end() > bound, "a followed record is one that the bound keeps");
         point("undo.scan.follows");
-        self.dead = record.get().next_dead.load(Ordering::Acquire);
+        self.end = record.get().next_end.load(Ordering::Acquire);
         self.next = record.get().next.load(Ordering::Acquire);
         Some(record)
     }

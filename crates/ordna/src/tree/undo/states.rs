@@ -3,22 +3,23 @@
 //! # Contract
 //! Nothing here changes once it is written.
 
-use crate::tree::leaf::{Entry, FOREVER, LeafCopy};
+use crate::tree::leaf::{FOREVER, LeafCopy, LeafEntry};
 use ordna_base::sync::notice;
 use ordna_base::{Key, Value};
 
 /// The state of a key before a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum OldState {
     /// The key was absent.
     Absent,
     /// The key's word and deadline.
     Present { word: u64, deadline: u64 },
 }
 
-/// What an image holds: the state of all keys of a range. Those that it does not list are absent.
+/// What a range version holds: the state of all keys of a range. Those that it does not list are
+/// absent.
 #[derive(Clone, Copy)]
-pub struct OldImage<'a> {
+pub struct RangeVersion<'a> {
     pub lower: u64,
     /// Included.
     pub upper: u64,
@@ -27,34 +28,34 @@ pub struct OldImage<'a> {
     pub words: &'a [u64],
 }
 
-impl OldImage<'_> {
+impl RangeVersion<'_> {
     pub fn contains(&self, key: u64) -> bool {
         (self.lower..=self.upper).contains(&key)
     }
 
-    pub fn state_of(&self, key: u64) -> State {
+    pub fn state_of(&self, key: u64) -> OldState {
         match self.keys.binary_search(&key) {
-            Ok(at) => State::Present { word: self.words[at], deadline: FOREVER },
-            Err(_) => State::Absent,
+            Ok(at) => OldState::Present { word: self.words[at], deadline: FOREVER },
+            Err(_) => OldState::Absent,
         }
     }
 
-    /// Replaces the entries of a leaf's image by these, in the order of keys.
-    pub fn copy_to<K: Key + ?Sized, V: Value + ?Sized>(&self, image: &mut LeafCopy<K, V>) {
-        image.count = self.keys.len();
-        image.keys[..image.count].copy_from_slice(self.keys);
-        image.words[..image.count].copy_from_slice(self.words);
-        image.deadlines = None;
+    /// Replaces the entries of a leaf's range version by these, in the order of keys.
+    pub fn copy_to<K: Key + ?Sized, V: Value + ?Sized>(&self, range: &mut LeafCopy<K, V>) {
+        range.count = self.keys.len();
+        range.keys[..range.count].copy_from_slice(self.keys);
+        range.words[..range.count].copy_from_slice(self.words);
+        range.deadlines = None;
     }
 
     /// Appends the states of its keys, and of those among `slots` that are absent. States of its
     /// range that were found in younger records go.
-    pub fn append_to(&self, slots: &[u64], old: &mut Vec<(Entry, State)>) {
+    pub fn append_to(&self, slots: &[u64], old: &mut Vec<(LeafEntry, OldState)>) {
         old.retain(|(entry, _)| !self.contains(entry.key));
-        let is_absent = |key: &u64| self.contains(*key) && self.state_of(*key) == State::Absent;
+        let is_absent = |key: &u64| self.contains(*key) && self.state_of(*key) == OldState::Absent;
         let absent = slots.iter().filter(|key| notice!("undo.image.absent", is_absent(key)));
         old.extend(absent.chain(self.keys).map(|key| {
-            let entry = Entry { key: *key, word: 0, deadline: FOREVER };
+            let entry = LeafEntry { key: *key, word: 0, deadline: FOREVER };
             (entry, self.state_of(*key))
         }));
     }
