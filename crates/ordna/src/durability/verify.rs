@@ -85,9 +85,9 @@ pub fn verify(
         progress,
     };
     report.log = Some(match reading.kinds()? {
-        (u64::KIND, u64::KIND) => reading.run::<u64, u64>(|_, _| Ok(()))?,
-        (u64::KIND, _) => reading.run::<u64, [u8]>(|_, _| Ok(()))?,
-        (_, u64::KIND) => reading.run::<[u8], u64>(|_, _| Ok(()))?,
+        (u64::KIND_NUMBER, u64::KIND_NUMBER) => reading.run::<u64, u64>(|_, _| Ok(()))?,
+        (u64::KIND_NUMBER, _) => reading.run::<u64, [u8]>(|_, _| Ok(()))?,
+        (_, u64::KIND_NUMBER) => reading.run::<[u8], u64>(|_, _| Ok(()))?,
         _ => reading.run::<[u8], [u8]>(|_, _| Ok(()))?,
     });
     Ok(report)
