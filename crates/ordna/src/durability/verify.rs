@@ -9,7 +9,8 @@ use super::error::BackupError;
 use super::files::directory::Listing;
 use super::files::storage::Storage;
 use super::progress::Progress;
-use super::wal::replay::{LogRead, Reading};
+use super::reports::WalReplay;
+use super::wal::replay::Reading;
 use ordna_base::encoding::Encoding;
 use ordna_base::{Key, Value};
 
@@ -36,7 +37,7 @@ pub struct Report {
     /// All backups, oldest first.
     pub backups: Vec<BackupReport>,
     /// The log behind the newest backup.
-    pub log: Option<LogRead>,
+    pub log: Option<WalReplay>,
 }
 
 /// Reads and checks a backup, or the directory of an opened store with all its backups and its log.

@@ -8,9 +8,10 @@ use std::time::Duration;
 use super::budget::{Budget, Lifted};
 use super::engine::{Engine, Payment, Progress, View};
 use super::entry::{Found, Put};
-use super::journal::Journal;
 use super::options::Options;
 use super::snapshot::Snapshot;
+use crate::durability::durable::Durable;
+use crate::durability::wal::writer::Wal;
 use crate::tree::Tree;
 use ordna_base::index::{Change, Direction, bounds_cross};
 use ordna_base::sync::atomic::Ordering;
@@ -66,9 +67,9 @@ pub struct Statistics {
 /// its log, durably, and releases the directory before the drop returns.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
-    /// The log of all writes, if the store has one. Not in the engine, which snapshots and the
-    /// threads that collect may keep beyond the store.
-    pub(super) journal: OnceLock<Arc<dyn Journal<K, V>>>,
+    /// The log and the backups, if the store has a directory. Not in the engine, which snapshots and
+    /// collector threads may keep after the store is dropped.
+    pub(super) durable: OnceLock<Arc<Durable<K>>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Default for Store<K, V> {
@@ -99,7 +100,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// A store of a tree whose entries were paid for from the budget.
     pub(super) fn of(options: Options, budget: Budget, tree: Tree<K, V>) -> Self {
         let engine = Arc::new_cyclic(|me| Engine::new(options, budget, tree, me.clone()));
-        Self { engine, journal: OnceLock::new() }
+        Self { engine, durable: OnceLock::new() }
     }
 
     #[inline]
@@ -107,10 +108,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         &self.engine
     }
 
-    /// The log of all writes, if the store has one.
+    /// The log and the backups, if the store has a directory.
     #[inline]
-    pub(crate) fn journal(&self) -> Option<&Arc<dyn Journal<K, V>>> {
-        self.journal.get()
+    pub(crate) fn durable(&self) -> Option<&Arc<Durable<K>>> {
+        self.durable.get()
+    }
+
+    /// The log, if the store has a directory.
+    #[inline]
+    pub(super) fn wal(&self) -> Option<&Wal<K>> {
+        self.durable.get().map(|durable| &durable.wal)
     }
 
     /// Tries something that may exceed the memory limit; collects and tries again if it does.
@@ -146,7 +153,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().budget.shared().lift()
     }
 
-    /// [`modify_entry`](Self::modify_entry) past the journal, of a key that was checked.
+    /// [`modify_entry`](Self::modify_entry) without the log, of a key that was checked.
     pub(super) fn modify_entry_unlogged<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
@@ -158,7 +165,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         .map(|_| ())
     }
 
-    /// Applies `change` to each item's key, past the journal, from where `progress` stands. Keys
+    /// Applies `change` to each item's key, without the log, from where `progress` stands. Keys
     /// and values were checked.
     pub(super) fn write_many_unlogged<'a, I, T>(
         &self,
@@ -182,7 +189,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.modify_entry(key, |_| Change::Put(put))
     }
 
-    /// [`modify_expiry`](Self::modify_expiry) past the journal, of a key that was checked.
+    /// [`modify_expiry`](Self::modify_expiry) without the log, of a key that was checked.
     pub(super) fn modify_expiry_unlogged<F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
@@ -271,7 +278,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().time.now()
     }
 
-    /// [`remove_range`](Self::remove_range) past the journal.
+    /// [`remove_range`](Self::remove_range) without the log.
     pub(super) fn remove_range_unlogged(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         if bounds_cross(lower, upper) { 0 } else { self.engine().remove_range(lower, upper) }
     }

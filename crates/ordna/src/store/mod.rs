@@ -40,7 +40,8 @@
 //! | `owned` | a store written by owners, each with pointers to its entries |
 //! | `scans` | scans under way, for the statistics |
 //! | `splice` | writes at a position of a byte string |
-//! | `journal`, `logged` | the seam to a log of all writes |
+//! | `logged` | writes, and their records for the log |
+//! | `entry_source` | entries, as the log and backups read them |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
 
@@ -51,13 +52,13 @@ mod build;
 mod collection;
 mod engine;
 mod entry;
+pub(crate) mod entry_source;
 #[doc(hidden)]
 pub mod epochs;
 #[doc(hidden)]
 pub mod expiry;
 mod handle;
 mod index;
-pub(crate) mod journal;
 mod logged;
 #[doc(hidden)]
 pub mod long_scans;

@@ -63,7 +63,7 @@ impl OwnedStore {
         Self(Store::with_options(options.records_stay()))
     }
 
-    /// Divides the entries of a store among owners. O(n), in parallel. The store has no journal, and
+    /// Divides the entries of a store among owners. O(n), in parallel. The store has no log, and
     /// its records stay where they are.
     pub(crate) fn adopt(
         store: Store<[u8], u64>,
