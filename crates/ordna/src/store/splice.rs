@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::engine::{Engine, Payment, Reserved, expiry};
 use super::entry::{Found, Put};
 use super::handle::Store;
-use super::logged::put_of;
+use super::writes::put_of;
 use crate::durability::wal::buffer::WriteScope;
 use crate::tree::{Probe, Splice, Spliced, Step, Turn};
 use ordna_base::sync::notice;

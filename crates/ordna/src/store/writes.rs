@@ -1,18 +1,17 @@
-//! The public writes of a store, each of which passes the log.
+//! The public writes of a store, each of which passes the log. `insert`, `remove` and `modify` of
+//! [`OrderedIndex`](crate::OrderedIndex) end here too: they call [`Store::modify_entry`].
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::batch::Write;
 use super::engine::Progress;
 use super::entry::{Found, Put};
-use super::entry_source::EntrySource;
 use super::handle::Store;
-use super::snapshot::Snapshot;
 use crate::durability::durable::Durable;
 use crate::durability::wal::buffer::WriteScope;
-use ordna_base::index::{Change, Direction, bounds_cross};
+use ordna_base::index::{Change, bounds_cross};
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
@@ -90,6 +89,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 decided
             })
         })
+    }
+
+    /// Sets the value of `key`, which expires at `expires_at`, in milliseconds on the store's clock.
+    ///
+    /// # Errors
+    /// As [`modify_entry`](Self::modify_entry).
+    pub fn insert_until(&self, key: &K, value: &V, expires_at: u64) -> Result<(), Error> {
+        let put = Put { value, expires_at: Some(expires_at) };
+        self.modify_entry(key, |_| Change::Put(put))
+    }
+
+    /// Sets or removes (`None`) the deadline of `key`; returns whether the key is present.
+    ///
+    /// # Errors
+    /// As [`modify_expiry`](Self::modify_expiry).
+    pub fn set_expiry(&self, key: &K, expires_at: Option<u64>) -> Result<bool, Error> {
+        let mut present = false;
+        self.modify_expiry(key, |found| {
+            present = found.is_some();
+            Change::Put(expires_at)
+        })?;
+        Ok(present)
     }
 
     /// Applies the writes in order. Every snapshot holds all of them or none. Readers of the latest
@@ -185,46 +206,4 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 /// The put that gives this entry.
 pub(super) fn put_of<V: ?Sized>(found: Found<'_, V>) -> Put<&V> {
     Put { value: found.value, expires_at: found.expires_at }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Store<K, V> {
-    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
-        if self.get_entry_with(key, |put| read(Some(put))).is_none() {
-            read(None);
-        }
-    }
-
-    fn scan_with(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
-    ) {
-        self.visit_entries(lower, upper, Direction::Ascending, visit);
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Snapshot<K, V> {
-    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
-        let mut entry = Some(read);
-        let bounds = (Bound::Included(key), Bound::Included(key));
-        self.visit_entries(bounds.0, bounds.1, Direction::Ascending, |_, put| {
-            if let Some(read) = entry.take() {
-                read(Some(put));
-            }
-            ControlFlow::Break(())
-        });
-        if let Some(read) = entry {
-            read(None);
-        }
-    }
-
-    fn scan_with(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
-    ) {
-        self.visit_entries(lower, upper, Direction::Ascending, visit);
-    }
 }
