@@ -13,7 +13,7 @@ pub type ByteRange = Range<usize>;
 /// The form of a key or value in files. Implemented by `u64` and `[u8]`.
 pub trait Encoding: ToOwned {
     /// Number of the kind in the headers of files.
-    const KIND: u8;
+    const KIND_NUMBER: u8;
     /// Name of the kind.
     const KIND_NAME: &'static str;
 
@@ -36,7 +36,7 @@ pub trait Encoding: ToOwned {
 }
 
 impl Encoding for u64 {
-    const KIND: u8 = 1;
+    const KIND_NUMBER: u8 = 1;
     const KIND_NAME: &'static str = "u64";
     type Ref<'a> = u64;
     type Shared = u64;
@@ -76,7 +76,7 @@ impl Borrow<[u8]> for SharedBytes {
 }
 
 impl Encoding for [u8] {
-    const KIND: u8 = 2;
+    const KIND_NUMBER: u8 = 2;
     const KIND_NAME: &'static str = "byte strings";
     type Ref<'a> = &'a [u8];
     type Shared = SharedBytes;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
-use ordna::durability::{BackupReport, Disk, LogRead, Progress, install, verify};
+use ordna::durability::{BackupReport, Disk, WalReplay, Progress, install, verify};
 
 use crate::client::{Client, Target, bytes_of};
 
@@ -84,7 +84,7 @@ fn tell(report: &BackupReport) {
     }
 }
 
-fn tell_log(log: &LogRead) {
+fn tell_log(log: &WalReplay) {
     let end = if log.closed { "ended in order" } else { "not ended: open, or left by a crash" };
     println!(
         "log: {} records in {} blocks of {} segments, {} bytes since the log began; {end}",

@@ -1,4 +1,4 @@
-//! Durability: backups of a store, restore, and a log of all writes.
+//! Durability: a write-ahead log, backups and recovery.
 //!
 //! ```
 //! use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
@@ -8,7 +8,7 @@
 //! let options = OpenOptions::new().sync(SyncPolicy::Always);
 //! let towns: Store<[u8], u64> = Store::open(&dir, options.clone())?;
 //! towns.insert(b"Lund", &94_393)?; // durable when it returns
-//! towns.backup(&BackupOptions::new())?; // the log starts anew
+//! towns.backup(&BackupOptions::new())?; // the log starts again
 //! towns.insert(b"Uppsala", &177_074)?;
 //! drop(towns);
 //!
@@ -20,48 +20,51 @@
 //! ```
 //!
 //! # What is promised
-//! - A backup holds the state of one moment, whole, or it is not there.
-//! - After a crash, [`Store::open`](crate::Store::open) finds the newest backup and every write logged
-//!   behind it, in the order of the writes of each key. Batches and groups are whole or absent.
+//! - A backup is whole and holds the state of one moment, or it does not exist.
+//! - After a crash, [`Store::open`](crate::Store::open) reads the newest backup and every write logged
+//!   after it, in the order of the writes of each key. Batches and groups are whole or absent.
 //! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is durable.
-//! - A log that fails refuses all further writes, until a backup succeeds. The write that learned of
-//!   the failure answers an error; it stays in memory, and may be there after a crash or not.
-//! - Every changed byte is found, and named by file and offset.
+//! - A log that fails refuses all further writes, until a backup succeeds. The write that met the
+//!   failure returns an error; it stays in memory, and may or may not survive a crash.
+//! - Every changed byte is detected and reported with file and offset.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `storage` | the operations on files, as a trait |
-//! | `codec` | keys, values and records as bytes |
-//! | `format` | files as chains of checked blocks |
-//! | `manifest` | what a backup's files are |
-//! | `write` | a backup by several workers |
-//! | `delta` | what a backup without a snapshot may have missed |
-//! | `restore`, `verify` | reading a backup |
-//! | `log` | stripes, group commit, replay |
-//! | `directory`, `open` | a store in a directory |
-//! | `owned` | a store that has owners |
+//! | `open`, `open_options` | opening a store in a directory |
+//! | `durable` | what an opened store has in addition to its memory |
+//! | `log` | state and control of the log |
+//! | `wal` | the write-ahead log: stripes, group commit, replay |
+//! | `backup` | backups of a store, live or of a snapshot, and restore |
+//! | `verify` | checks of a backup or directory |
+//! | `files` | records, blocks, and the operations on files |
+//! | `reports`, `error`, `progress` | what callers learn |
+//! | `owned` | backups of a store that has owners |
 //!
 //! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the
 //! paper's.
 
 mod backup;
+pub(crate) mod durable;
 mod error;
 mod files;
 #[doc(hidden)]
 pub mod fuzzing;
+mod log;
 mod open;
+mod open_options;
 mod owned;
 mod progress;
+mod reports;
 mod verify;
-mod wal;
+pub(crate) mod wal;
 
 pub use backup::manifest::{FileEntry, Manifest};
 pub use backup::write::{BackupOptions, Mode, Summary};
 pub use error::BackupError;
 pub use files::blocks::Compression;
 pub use files::storage::{Disk, OutFile, Storage};
-pub use open::{Durability, OpenOptions, Recovery};
+pub use open_options::OpenOptions;
 pub use progress::Progress;
+pub use reports::{Durability, Recovery, WalReplay, WalTruncation};
 pub use verify::{BackupReport, Report, install, verify};
 pub use wal::queue::SyncPolicy;
-pub use wal::replay::{LogCut, LogRead};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::backup::write::{BackupOptions, Summary};
 use super::error::BackupError;
-use super::open::OpenOptions;
+use super::open_options::OpenOptions;
 use crate::store::{EntryHash, OwnedStore, Owner};
 use crate::{Snapshot, Store};
 

@@ -9,7 +9,8 @@ use super::error::BackupError;
 use super::files::directory::Listing;
 use super::files::storage::Storage;
 use super::progress::Progress;
-use super::wal::replay::{LogRead, Reading};
+use super::reports::WalReplay;
+use super::wal::replay::Reading;
 use ordna_base::encoding::Encoding;
 use ordna_base::{Key, Value};
 
@@ -36,7 +37,7 @@ pub struct Report {
     /// All backups, oldest first.
     pub backups: Vec<BackupReport>,
     /// The log behind the newest backup.
-    pub log: Option<LogRead>,
+    pub log: Option<WalReplay>,
 }
 
 /// Reads and checks a backup, or the directory of an opened store with all its backups and its log.
@@ -85,9 +86,9 @@ pub fn verify(
         progress,
     };
     report.log = Some(match reading.kinds()? {
-        (u64::KIND, u64::KIND) => reading.run::<u64, u64>(|_, _| Ok(()))?,
-        (u64::KIND, _) => reading.run::<u64, [u8]>(|_, _| Ok(()))?,
-        (_, u64::KIND) => reading.run::<[u8], u64>(|_, _| Ok(()))?,
+        (u64::KIND_NUMBER, u64::KIND_NUMBER) => reading.run::<u64, u64>(|_, _| Ok(()))?,
+        (u64::KIND_NUMBER, _) => reading.run::<u64, [u8]>(|_, _| Ok(()))?,
+        (_, u64::KIND_NUMBER) => reading.run::<[u8], u64>(|_, _| Ok(()))?,
         _ => reading.run::<[u8], [u8]>(|_, _| Ok(()))?,
     });
     Ok(report)

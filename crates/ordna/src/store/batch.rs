@@ -3,7 +3,7 @@
 use super::engine::Payment;
 use super::entry::Put;
 use super::handle::Store;
-use super::journal::Notes;
+use crate::durability::wal::buffer::StripeBuffer;
 use crate::tree::{GROUP, Probe, Tree};
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
@@ -40,22 +40,24 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
         }
     }
 
-    /// Tells the journal.
-    pub(super) fn note(&self, notes: &mut dyn Notes<K, V>) {
-        match *self {
-            Self::Put(key, put) => notes.put(key, put),
-            Self::Remove(key) => notes.remove(key),
-        }
-    }
-
-    /// Sets the value of the key, for good.
+    /// Sets the value of the key; it does not expire.
     pub fn put(key: &'a K, value: &'a V) -> Self {
         Self::Put(key, Put::forever(value))
     }
 }
 
+impl<K: Key + ?Sized, V: Value + ?Sized> Write<'_, K, V> {
+    /// Adds the record of this write.
+    pub(super) fn record(&self, buffer: &mut StripeBuffer<K>) {
+        match *self {
+            Self::Put(key, put) => buffer.put(key, put),
+            Self::Remove(key) => buffer.remove(key),
+        }
+    }
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// [`write_batch`](Self::write_batch) past the journal.
+    /// [`write_batch`](Self::write_batch) without the log.
     pub(super) fn write_batch_unlogged(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
         let mut bytes = 0_usize;
         for write in writes {

@@ -30,48 +30,54 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `epochs` | the announcement of writers, the cut, the live snapshots |
+//! | `handle`, `options` | the type [`Store`] and its options |
+//! | `index` | the store as an [`OrderedIndex`](crate::OrderedIndex) |
+//! | `reads` | deadlines, counts and positions |
+//! | `writes`, `batch`, `splice` | writes and their records for the log; batches; writes within a value |
+//! | `bulk` | building a store from sorted items, in parallel |
+//! | `snapshot` | reads of a stable state |
+//! | `statistics`, `long_scans` | statistics, and the scans in progress |
 //! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
-//! | `collect`, `collectors` | the end of undo records and of expired keys |
-//! | `pool` | the threads that collect, for one store or several |
-//! | `build` | a store from sorted items, in parallel |
+//! | `epochs` | the announcement of writers, the snapshot point, the live snapshots |
+//! | `collection` | freeing undo records, removing expired keys, and the threads that do so |
 //! | `budget` | the memory limit |
-//! | `ttl` | the clock, and when keys expire |
+//! | `expiry` | the clock, and when keys expire |
 //! | `owned` | a store written by owners, each with pointers to its entries |
-//! | `scans` | scans under way, for the statistics |
-//! | `splice` | writes at a position of a byte string |
-//! | `journal`, `logged` | the seam to a log of all writes |
+//! | `entry`, `entry_source` | entries, and how the log and backups read them |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
 
 mod batch;
 #[doc(hidden)]
 pub mod budget;
-mod build;
+mod bulk;
 mod collection;
 mod engine;
 mod entry;
+pub(crate) mod entry_source;
 #[doc(hidden)]
 pub mod epochs;
 #[doc(hidden)]
 pub mod expiry;
 mod handle;
 mod index;
-pub(crate) mod journal;
-mod logged;
 #[doc(hidden)]
 pub mod long_scans;
 mod options;
 mod owned;
+mod reads;
 mod snapshot;
 mod splice;
+mod statistics;
+mod writes;
 
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
 pub use collection::pool::Collectors;
 pub use entry::{Found, Put};
 pub use expiry::Clock;
-pub use handle::{LiveSnapshot, Statistics, Store};
+pub use handle::Store;
 pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner, Wanted};
 pub use snapshot::Snapshot;
+pub use statistics::{LiveSnapshot, Statistics};

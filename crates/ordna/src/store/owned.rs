@@ -23,9 +23,10 @@ use hashbrown::HashTable;
 
 use super::engine::Payment;
 use super::entry::Put;
-use super::handle::{Statistics, Store};
+use super::handle::Store;
 use super::options::Options;
 use super::snapshot::Snapshot;
+use super::statistics::Statistics;
 use crate::tree::{GROUP, Probe, Tree};
 use ordna_base::index::Change;
 use ordna_base::record::Record;
@@ -63,8 +64,8 @@ impl OwnedStore {
         Self(Store::with_options(options.records_stay()))
     }
 
-    /// Divides the entries of a store among owners. O(n), in parallel. The store has no journal,
-    /// and its records stay where they are.
+    /// Divides the entries of a store among owners. O(n), in parallel. The store has no log, and
+    /// its records stay where they are.
     pub(crate) fn adopt(
         store: Store<[u8], u64>,
         owners: usize,

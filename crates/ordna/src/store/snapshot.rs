@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use super::engine::{Engine, View};
 use super::entry::{Found, Put};
+use super::entry_source::EntrySource;
 use crate::epoch::Epoch;
 use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value, key};
 
-struct Held<K: Key + ?Sized, V: Value + ?Sized> {
+struct SharedSnapshot<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
     epoch: Epoch,
     time: u64,
@@ -23,7 +24,7 @@ struct Held<K: Key + ?Sized, V: Value + ?Sized> {
     counted: OnceLock<usize>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for SharedSnapshot<K, V> {
     fn drop(&mut self) {
         self.engine.epochs.release(self.epoch);
         self.engine.snapshot_ended();
@@ -37,7 +38,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
 ///
 /// A key that expires (on the store's clock) after the snapshot was taken stays in it. A key that
 /// had expired is not in it.
-pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<Held<K, V>>);
+pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<SharedSnapshot<K, V>>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
     fn clone(&self) -> Self {
@@ -47,7 +48,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Snapshot<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Snapshot").field("term", &self.epoch()).finish_non_exhaustive()
+        f.debug_struct("Snapshot").field("epoch", &self.epoch()).finish_non_exhaustive()
     }
 }
 
@@ -56,7 +57,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         let time = engine.time.now();
         let epoch = engine.epochs.snapshot();
         let (taken, counted) = (Instant::now(), OnceLock::new());
-        Self(Arc::new(Held { engine, epoch, time, metadata, taken, counted }))
+        Self(Arc::new(SharedSnapshot { engine, epoch, time, metadata, taken, counted }))
     }
 
     /// The engine, once all writes that the snapshot holds are done.
@@ -252,5 +253,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Snapshot<K, V> {
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Snapshot<K, V> {
+    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
+        let mut entry = Some(read);
+        let bounds = (Bound::Included(key), Bound::Included(key));
+        self.visit_entries(bounds.0, bounds.1, Direction::Ascending, |_, put| {
+            if let Some(read) = entry.take() {
+                read(Some(put));
+            }
+            ControlFlow::Break(())
+        });
+        if let Some(read) = entry {
+            read(None);
+        }
+    }
+
+    fn scan_with(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        self.visit_entries(lower, upper, Direction::Ascending, visit);
     }
 }

@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use super::engine::{Engine, Payment, Reserved, expiry};
 use super::entry::{Found, Put};
 use super::handle::Store;
-use super::journal::Scope;
-use super::logged::put_of;
+use super::writes::put_of;
+use crate::durability::wal::buffer::WrittenKeys;
 use crate::tree::{Probe, Splice, Spliced, WriteCost, WriteScope};
 use ordna_base::sync::notice;
 use ordna_base::value::MAX_LEN;
 use ordna_base::{Change, Error, Key};
 
-/// The bytes that a splice wrote, for the journal.
+/// The bytes that a splice wrote, for the log.
 struct Written<T> {
     splice: Splice<T>,
     /// The new length of the value.
@@ -119,15 +119,15 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
     ) -> Result<Option<usize>, Error> {
         key.check()?;
-        let Some(journal) = self.journal() else {
+        let Some(wal) = self.wal() else {
             return Ok(self.splice_unlogged(key, decide)?.map(|written| written.len));
         };
         let mut len = None;
-        journal.write(Scope::Key(key), self, &mut |notes| {
+        wal.write(&WrittenKeys::Key(key), self, &mut |buffer| {
             let written = self.splice_unlogged(key, |found| {
                 let decided = decide(found);
                 if notice!("live.splice.spills", decided.is_some()) {
-                    notes.was(key, found.map(put_of));
+                    buffer.was(key, found.map(put_of));
                 }
                 decided
             })?;
@@ -137,16 +137,16 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
             len = Some(new);
             if is_new {
                 let value = [Cow::from(vec![0; at]), bytes.as_ref().into()].concat();
-                notes.put(key, Put::forever(value.as_slice()));
+                buffer.put(key, Put::forever(value.as_slice()));
             } else {
-                notes.splice(key, at, bytes.as_ref());
+                buffer.splice(key, at, bytes.as_ref());
             }
             Ok(())
         })?;
         Ok(len)
     }
 
-    /// [`splice`](Self::splice) past the journal, of a key that was checked.
+    /// [`splice`](Self::splice) without the log, of a key that was checked.
     fn splice_unlogged<T: AsRef<[u8]>>(
         &self,
         key: &K,

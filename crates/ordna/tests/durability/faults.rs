@@ -9,7 +9,7 @@ use ordna_base::sync::schedule::Schedule;
 use ordna_testkit::random::Random;
 
 use super::disk::{Fault, Model};
-use super::steps::{Bytes, DIR, check, live, live_with, options, script, state_of};
+use super::steps::{Bytes, DIR, check, flush, live, live_with, options, script, state_of};
 
 /// Operations of a life without a fault.
 fn operations(sync: SyncPolicy) -> u64 {
@@ -88,7 +88,7 @@ fn a_sync_covers_the_segments_before_the_current_one() {
         for key in [b"a", b"b", b"c"] {
             store.insert(key, b"1").unwrap();
             if round % 2 == 0 {
-                store.flush_log().unwrap();
+                flush(&store);
             }
             if round % 3 == 0 {
                 // The log's thread begins a segment meanwhile.

@@ -19,7 +19,7 @@ use ordna::durability::{BackupOptions, Mode, OpenOptions, SyncPolicy};
 use ordna::{OrderedIndex, Write};
 use ordna_testkit::random::Random;
 
-use super::steps::{Bytes, compressions};
+use super::steps::{Bytes, compressions, flush};
 
 const WRITERS: u64 = 3;
 const KEYS: u64 = 400;
@@ -151,7 +151,7 @@ fn child() {
                     run(&step(writer, number), store);
                     if seed.is_multiple_of(3) {
                         // What the system has outlives the process.
-                        store.flush_log().unwrap();
+                        flush(store);
                     }
                     tell(writer as u8, number + 1);
                 }

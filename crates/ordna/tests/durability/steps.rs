@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use ordna::durability::{
     BackupError, BackupOptions, Compression, Mode, OpenOptions, Recovery, SyncPolicy,
@@ -28,6 +29,14 @@ pub fn options(disk: &Model, sync: SyncPolicy) -> OpenOptions {
     // Time stands still, so that no deadline passes.
     let store = Options::new().clock(|| 1000).collectors(0);
     OpenOptions::new().storage(Arc::new(disk.clone())).sync(sync).store(store)
+}
+
+/// Waits until everything logged so far is written to the system.
+pub fn flush(store: &Bytes) {
+    let (position, mut context) = (store.log_position(), Context::from_waker(Waker::noop()));
+    while let Poll::Pending = store.poll_flushed(position, &mut context).map(Result::unwrap) {
+        std::thread::yield_now();
+    }
 }
 
 pub fn state_of(store: &Bytes) -> State {

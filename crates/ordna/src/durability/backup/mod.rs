@@ -1,7 +1,9 @@
 //! Backups: written by several workers, read back in parallel.
 
 pub mod delta;
+mod live;
 pub mod manifest;
 mod os;
 pub mod restore;
+mod snapshot;
 pub mod write;

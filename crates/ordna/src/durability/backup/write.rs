@@ -26,7 +26,7 @@ use crate::durability::files::blocks::{
 use crate::durability::files::codec::encode_put;
 use crate::durability::files::storage::{Disk, Storage, parent};
 use crate::durability::progress::Progress;
-use crate::store::journal::Entries;
+use crate::store::entry_source::EntrySource;
 use ordna_base::{Key, Value};
 
 /// Bytes of records per block: writes are this large, and a reader holds this much per shard.
@@ -248,7 +248,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
     /// Writes the shards of all ranges, by several workers at once.
     pub fn shards<V: Value + ?Sized>(
         &self,
-        entries: &dyn Entries<K, V>,
+        entries: &dyn EntrySource<K, V>,
         delta: Option<&Delta<K>>,
     ) -> Result<Vec<FileEntry>, BackupError> {
         let next = AtomicUsize::new(0);
@@ -304,7 +304,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
     fn shard<V: Value + ?Sized>(
         &self,
         range: usize,
-        entries: &dyn Entries<K, V>,
+        entries: &dyn EntrySource<K, V>,
         delta: Option<&Delta<K>>,
     ) -> Result<FileEntry, BackupError> {
         let from = range.checked_sub(1).and_then(|before| self.bounds.get(before));

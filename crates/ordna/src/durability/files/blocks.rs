@@ -152,7 +152,7 @@ impl FileHeader {
     /// A header of a new file.
     pub fn new<K: Encoding + ?Sized, V: Encoding + ?Sized>(kind: FileKind, number: u64) -> Self {
         let salt = RandomState::new().hash_one(number);
-        Self { kind, key_kind: K::KIND, value_kind: V::KIND, salt, number }
+        Self { kind, key_kind: K::KIND_NUMBER, value_kind: V::KIND_NUMBER, salt, number }
     }
 
     fn encode(&self) -> [u8; FILE_HEADER] {
@@ -195,12 +195,12 @@ impl FileHeader {
         &self,
         path: &Path,
     ) -> Result<(), BackupError> {
-        if (self.key_kind, self.value_kind) == (K::KIND, V::KIND) {
+        if (self.key_kind, self.value_kind) == (K::KIND_NUMBER, V::KIND_NUMBER) {
             return Ok(());
         }
         let name = |kind| match kind {
-            u64::KIND => u64::KIND_NAME,
-            <[u8]>::KIND => <[u8]>::KIND_NAME,
+            u64::KIND_NUMBER => u64::KIND_NAME,
+            <[u8]>::KIND_NUMBER => <[u8]>::KIND_NAME,
             _ => "unknown kinds",
         };
         Err(BackupError::OtherKind {

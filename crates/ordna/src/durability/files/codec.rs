@@ -175,7 +175,7 @@ impl Record {
                 let key = K::range_at(bytes, at)?;
                 Self::Was { key, dead, old: Some((V::range_at(bytes, at)?, expires_at)) }
             }
-            op::SPLICE if V::KIND == <[u8]>::KIND => {
+            op::SPLICE if V::KIND_NUMBER == <[u8]>::KIND_NUMBER => {
                 let at_position = decode_word(bytes, at)?;
                 let key = K::range_at(bytes, at)?;
                 Self::Splice { key, at: at_position, bytes: <[u8]>::range_at(bytes, at)? }

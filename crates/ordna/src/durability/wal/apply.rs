@@ -15,7 +15,7 @@ use std::thread;
 
 use ordna_base::sync::{fault, joined};
 
-use super::hash;
+use super::buffer::hash;
 use super::replay::repeat;
 use crate::durability::files::codec::Record;
 use crate::{Error, Store};

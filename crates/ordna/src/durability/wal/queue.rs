@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use ordna_base::sync::{fault, notice, point};
 
+use super::segments::Segments;
 use crate::Error;
 use crate::durability::error::BackupError;
 use crate::durability::files::blocks::{BlockKind, BlockWriter, Frame};
@@ -86,17 +87,11 @@ struct Writer {
     former: Vec<Arc<dyn OutFile>>,
 }
 
-/// Where new segments come from.
-pub(crate) trait Successors: Send + Sync {
-    /// Calls `take` with a new segment, or not at all if there can be none now.
-    fn next(&self, take: &mut dyn FnMut(BlockWriter));
-}
-
 /// The log's buffer.
 pub(crate) struct Queue {
     pub sync: SyncPolicy,
-    /// Bytes at which a segment ends, and where the next one comes from.
-    rotation: Option<(u64, Arc<dyn Successors>)>,
+    /// Size at which a segment is full, and what creates the next one.
+    rotation: Option<(u64, Arc<Segments>)>,
     state: Mutex<State>,
     work: Condvar,
     /// `written` or `synced` has moved, or the queue has failed.
@@ -147,9 +142,9 @@ impl Queue {
         }
     }
 
-    /// Has the log's thread begin a new segment once one has so many bytes.
-    pub fn segments(self, bytes: u64, successors: Arc<dyn Successors>) -> Self {
-        Self { rotation: Some((bytes, successors)), ..self }
+    /// Makes the log's thread rotate to a new segment once one has this many bytes.
+    pub fn rotate_at(self, bytes: u64, segments: Arc<Segments>) -> Self {
+        Self { rotation: Some((bytes, segments)), ..self }
     }
 
     pub fn appended(&self) -> u64 {
@@ -447,9 +442,9 @@ impl Queue {
 
     /// Begins a new segment if the present one is full.
     fn rotate_full_segment(&self) {
-        let Some((most, successors)) = &self.rotation else { return };
+        let Some((most, segments)) = &self.rotation else { return };
         if lock(&self.writer).blocks.written() >= *most {
-            successors.next(&mut |segment| drop(self.rotate(segment)));
+            segments.next(|segment| drop(self.rotate(segment)));
         }
     }
 

@@ -31,43 +31,10 @@ use crate::durability::files::blocks::{
 use crate::durability::files::codec::Record;
 use crate::durability::files::storage::Storage;
 use crate::durability::progress::Progress;
+use crate::durability::reports::{WalReplay, WalTruncation};
 use crate::{Change, Error, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};
-
-/// A place where the log was cut or mended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogCut {
-    /// The segment.
-    pub path: PathBuf,
-    /// Where the damaged part begins, in bytes.
-    pub offset: u64,
-    /// The reason.
-    pub what: String,
-    /// Bytes behind that place, in this and later segments, that were dropped.
-    pub dropped: u64,
-    /// Whether records behind that place were durable: a repair dropped them.
-    pub was_durable: bool,
-}
-
-/// The result of reading a log.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogRead {
-    /// Segments.
-    pub segments: usize,
-    /// Whole blocks: each was one group commit.
-    pub blocks: u64,
-    /// Records in them.
-    pub records: u64,
-    /// Position behind the last record.
-    pub position: u64,
-    /// Whether the last segment was ended in order.
-    pub closed: bool,
-    /// Damaged places.
-    pub cuts: Vec<LogCut>,
-}
 
 /// How a log is read.
 pub(crate) struct Reading<'a> {
@@ -103,8 +70,8 @@ impl Reading<'_> {
     pub fn run<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         mut apply: impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
-    ) -> Result<LogRead, BackupError> {
-        let mut read = LogRead { position: self.position, ..LogRead::default() };
+    ) -> Result<WalReplay, BackupError> {
+        let mut read = WalReplay { position: self.position, ..WalReplay::default() };
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
         let mut expected = self.first;
         let mut must_follow = None;
@@ -116,7 +83,7 @@ impl Reading<'_> {
                 return Err(BackupError::Missing { path, needed_by: backup.to_owned() });
             }
             let what = "the segment is missing".to_owned();
-            read.cuts.push(LogCut { path, offset: 0, what, dropped: 0, was_durable: true });
+            read.cuts.push(WalTruncation { path, offset: 0, what, dropped: 0, was_durable: true });
         }
         for (at, (number, path)) in self.segments.iter().enumerate() {
             if *number != expected {
@@ -176,7 +143,7 @@ impl Reading<'_> {
         path: &Path,
         is_named: bool,
         later: &[u64],
-        read: &mut LogRead,
+        read: &mut WalReplay,
     ) -> Result<Option<BlockReader>, BackupError> {
         let length = |path: &Path| match self.storage.open(path) {
             Ok((_, len)) => Ok(len),
@@ -198,7 +165,13 @@ impl Reading<'_> {
             return Err(BackupError::damaged(path, 0, what));
         }
         if dropped > 0 || was_durable {
-            read.cuts.push(LogCut { path: path.to_owned(), offset: 0, what, dropped, was_durable });
+            read.cuts.push(WalTruncation {
+                path: path.to_owned(),
+                offset: 0,
+                what,
+                dropped,
+                was_durable,
+            });
         }
         if self.mend {
             for path in later.iter().rev().map(|number| self.path_of(*number)) {
@@ -213,7 +186,7 @@ impl Reading<'_> {
         &self,
         mut reader: BlockReader,
         later: &[u64],
-        read: &mut LogRead,
+        read: &mut WalReplay,
         apply: &mut impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
     ) -> Result<Ended, BackupError> {
         let path = reader.path().to_owned();
@@ -255,7 +228,7 @@ impl Reading<'_> {
         offset: u64,
         what: String,
         later: &[u64],
-        read: &mut LogRead,
+        read: &mut WalReplay,
     ) -> Result<Ended, BackupError> {
         let (path, position) = (reader.path().to_owned(), reader.position());
         let follows = |path: &Path| {
@@ -263,7 +236,7 @@ impl Reading<'_> {
             next.and_then(|mut next| next.read_block()).is_ok()
         };
         if later.first().is_some_and(|number| follows(&self.path_of(*number))) {
-            read.cuts.push(LogCut { path, offset, what, dropped: 0, was_durable: false });
+            read.cuts.push(WalTruncation { path, offset, what, dropped: 0, was_durable: false });
             return Ok(Ended::Continued);
         }
         let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
@@ -288,7 +261,7 @@ impl Reading<'_> {
                 cut.map_err(BackupError::io(&path, "truncate"))?;
             }
         }
-        read.cuts.push(LogCut { path, offset, what, dropped, was_durable });
+        read.cuts.push(WalTruncation { path, offset, what, dropped, was_durable });
         Ok(Ended::Cut)
     }
 }

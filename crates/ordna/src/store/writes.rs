@@ -1,23 +1,24 @@
-//! The public writes of a store, each of which passes its journal.
+//! The public writes of a store, each of which passes the log. `insert`, `remove` and `modify` of
+//! [`OrderedIndex`](crate::OrderedIndex) end here too: they call [`Store::modify_entry`].
 
 use std::borrow::Borrow;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::batch::Write;
 use super::engine::Progress;
 use super::entry::{Found, Put};
 use super::handle::Store;
-use super::journal::{Entries, Journal, Scope};
-use super::snapshot::Snapshot;
-use ordna_base::index::{Change, Direction, bounds_cross};
+use crate::durability::durable::Durable;
+use crate::durability::wal::buffer::WrittenKeys;
+use ordna_base::index::{Change, bounds_cross};
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Has all writes from now on recorded. The store must have no journal.
-    pub(crate) fn attach(&self, journal: Arc<dyn Journal<K, V>>) {
-        let attached = self.journal.set(journal);
-        debug_assert!(attached.is_ok(), "a store has one journal");
+    /// Logs all writes from now on. The store must have no log yet.
+    pub(crate) fn attach(&self, durable: Arc<Durable<K>>) {
+        let attached = self.durable.set(durable);
+        debug_assert!(attached.is_ok(), "a store has one log");
     }
 
     /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
@@ -33,20 +34,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
         key.check()?;
-        let Some(journal) = self.journal() else { return self.modify_entry_unlogged(key, change) };
-        journal.write(Scope::Key(key), self, &mut |notes| {
+        let Some(wal) = self.wal() else { return self.modify_entry_unlogged(key, change) };
+        wal.write(&WrittenKeys::Key(key), self, &mut |buffer| {
             self.modify_entry_unlogged(key, |found| {
                 let decided = change(found);
-                notes.start_over();
+                buffer.start_over();
                 match &decided {
                     Change::Put(Put { value, expires_at }) => {
-                        notes.was(key, found.map(put_of));
+                        buffer.was(key, found.map(put_of));
                         let value = value.borrow();
-                        notes.put(key, Put { value, expires_at: *expires_at });
+                        buffer.put(key, Put { value, expires_at: *expires_at });
                     }
                     Change::Remove if found.is_some() => {
-                        notes.was(key, found.map(put_of));
-                        notes.remove(key);
+                        buffer.was(key, found.map(put_of));
+                        buffer.remove(key);
                     }
                     Change::Remove | Change::Keep => {}
                 }
@@ -69,25 +70,47 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
     {
         key.check()?;
-        let Some(journal) = self.journal() else { return self.modify_expiry_unlogged(key, change) };
-        journal.write(Scope::Key(key), self, &mut |notes| {
+        let Some(wal) = self.wal() else { return self.modify_expiry_unlogged(key, change) };
+        wal.write(&WrittenKeys::Key(key), self, &mut |buffer| {
             self.modify_expiry_unlogged(key, |found| {
                 let decided = change(found);
-                notes.start_over();
+                buffer.start_over();
                 match (&decided, found) {
                     (Change::Put(expires_at), Some(old)) => {
-                        notes.was(key, Some(put_of(old)));
-                        notes.expire(key, *expires_at);
+                        buffer.was(key, Some(put_of(old)));
+                        buffer.expire(key, *expires_at);
                     }
                     (Change::Remove, Some(old)) => {
-                        notes.was(key, Some(put_of(old)));
-                        notes.remove(key);
+                        buffer.was(key, Some(put_of(old)));
+                        buffer.remove(key);
                     }
                     _ => {}
                 }
                 decided
             })
         })
+    }
+
+    /// Sets the value of `key`, which expires at `expires_at`, in milliseconds on the store's clock.
+    ///
+    /// # Errors
+    /// As [`modify_entry`](Self::modify_entry).
+    pub fn insert_until(&self, key: &K, value: &V, expires_at: u64) -> Result<(), Error> {
+        let put = Put { value, expires_at: Some(expires_at) };
+        self.modify_entry(key, |_| Change::Put(put))
+    }
+
+    /// Sets or removes (`None`) the deadline of `key`; returns whether the key is present.
+    ///
+    /// # Errors
+    /// As [`modify_expiry`](Self::modify_expiry).
+    pub fn set_expiry(&self, key: &K, expires_at: Option<u64>) -> Result<bool, Error> {
+        let mut present = false;
+        self.modify_expiry(key, |found| {
+            present = found.is_some();
+            Change::Put(expires_at)
+        })?;
+        Ok(present)
     }
 
     /// Applies the writes in order. Every snapshot holds all of them or none. Readers of the latest
@@ -98,11 +121,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// A key or value is too long, or the batch would exceed the memory limit (what it overwrites
     /// does not count against what it adds): nothing is applied. Or [`Error::LogFailed`].
     pub fn write_batch(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
-        let Some(journal) = self.journal() else { return self.write_batch_unlogged(writes) };
+        let Some(wal) = self.wal() else { return self.write_batch_unlogged(writes) };
         let keys: Vec<&K> = writes.iter().map(Write::key).collect();
-        journal.write(Scope::Keys(&keys), self, &mut |notes| {
+        wal.write(&WrittenKeys::Keys(&keys), self, &mut |buffer| {
             self.write_batch_unlogged(writes)?;
-            writes.iter().for_each(|write| write.note(notes));
+            writes.iter().for_each(|write| write.record(buffer));
             Ok(())
         })
     }
@@ -118,13 +141,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let run = |writes, progress: &mut Progress| {
             self.write_many_unlogged(writes, Write::key, |write| write.change(), progress)
         };
-        let Some(journal) = self.journal() else { return run(writes, &mut all).map(|()| all) };
+        let Some(wal) = self.wal() else { return run(writes, &mut all).map(|()| all) };
         for writes in writes.chunks(AT_ONCE) {
             let keys: Vec<&K> = writes.iter().map(Write::key).collect();
             let (mut progress, mut refused) = (Progress::default(), Ok(()));
-            journal.write(Scope::Keys(&keys), self, &mut |notes| {
+            wal.write(&WrittenKeys::Keys(&keys), self, &mut |buffer| {
                 refused = run(writes, &mut progress);
-                writes[..progress.done].iter().for_each(|write| write.note(notes));
+                writes[..progress.done].iter().for_each(|write| write.record(buffer));
                 Ok(())
             })?;
             all.done += progress.done;
@@ -148,17 +171,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`Error::LogFailed`]. If the log had failed before, nothing is removed. If it fails at this
     /// write, the keys are gone from memory, and a crash may bring them back.
     pub fn try_remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> Result<usize, Error> {
-        let Some(journal) = self.journal() else {
+        let Some(wal) = self.wal() else {
             return Ok(self.remove_range_unlogged(lower, upper));
         };
         if bounds_cross(lower, upper) {
             return Ok(0);
         }
         let mut removed = 0;
-        let done = journal.write(Scope::Range(lower, upper), self, &mut |notes| {
+        let done = wal.write(&WrittenKeys::Range(lower, upper), self, &mut |buffer| {
             removed = self.remove_range_unlogged(lower, upper);
             if removed > 0 {
-                notes.remove_range(lower, upper);
+                buffer.remove_range(lower, upper);
             }
             Ok(())
         });
@@ -173,56 +196,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`], before `work` ran or after.
     pub fn log_group<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
-        let Some(journal) = self.journal() else { return Ok(work()) };
-        let (mut work, mut done) = (Some(work), None);
-        journal.group(&mut || done = work.take().map(|work| work()))?;
-        Ok(done.expect("the journal runs the work once, or answers an error"))
+        match self.wal() {
+            Some(wal) => wal.group(work),
+            None => Ok(work()),
+        }
     }
 }
 
 /// The put that gives this entry.
 pub(super) fn put_of<V: ?Sized>(found: Found<'_, V>) -> Put<&V> {
     Put { value: found.value, expires_at: found.expires_at }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Store<K, V> {
-    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
-        if self.get_entry_with(key, |put| read(Some(put))).is_none() {
-            read(None);
-        }
-    }
-
-    fn scan_with(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
-    ) {
-        self.visit_entries(lower, upper, Direction::Ascending, visit);
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> for Snapshot<K, V> {
-    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
-        let mut entry = Some(read);
-        let bounds = (Bound::Included(key), Bound::Included(key));
-        self.visit_entries(bounds.0, bounds.1, Direction::Ascending, |_, put| {
-            if let Some(read) = entry.take() {
-                read(Some(put));
-            }
-            ControlFlow::Break(())
-        });
-        if let Some(read) = entry {
-            read(None);
-        }
-    }
-
-    fn scan_with(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
-    ) {
-        self.visit_entries(lower, upper, Direction::Ascending, visit);
-    }
 }

@@ -1,0 +1,168 @@
+//! Backup of an opened store into its directory, while writers continue.
+//!
+//! # Invariants
+//! 1. A segment is removed only once a backup that holds its records is durably in place.
+//! 2. The segment that a backup names exists before the backup is in place.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ordna_base::sync::fault;
+use ordna_base::{Key, Value};
+
+use super::delta::Delta;
+use super::write::{BackupOptions, Cut, Mode, Summary, Writing, unix_ms};
+use crate::durability::durable::Durable;
+use crate::durability::error::BackupError;
+use crate::durability::files::blocks::FileKind;
+use crate::durability::files::directory::{Listing, backup_path};
+use crate::store::entry_source::EntrySource;
+use crate::{Snapshot, Store};
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Backs up the current state into the store's directory, and removes what is no longer needed:
+    /// older segments of the log, and older backups beyond those kept. Writers continue. A log that
+    /// had failed works again afterwards.
+    ///
+    /// # Errors
+    /// [`BackupError`]; the previous backup and the log are not changed.
+    pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
+        self.durable().ok_or(BackupError::NoDirectory)?.backup(self, options)
+    }
+}
+
+impl<K: Key + ?Sized> Durable<K> {
+    fn backup<V: Value + ?Sized>(
+        &self,
+        store: &Store<K, V>,
+        options: &BackupOptions,
+    ) -> Result<Summary, BackupError> {
+        if self.wal.in_group() {
+            return Err(BackupError::InGroup);
+        }
+        if self.busy.swap(true, Ordering::Acquire) {
+            return Err(BackupError::Busy);
+        }
+        self.status.lock().running = Some((options.progress.clone(), Instant::now()));
+        let number = self.segments.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = backup_path(&self.dir, *number);
+        let done = self.backup_before(number, store, options);
+        if done.is_err() {
+            Writing::<K>::discard(&*self.storage, &target);
+        }
+        let mut status = self.status.lock();
+        status.running = None;
+        match &done {
+            Ok((summary, cut)) => {
+                status.last = Some((summary.clone(), unix_ms()));
+                status.last_error = None;
+                (status.backed_up, status.records_backed_up) = (cut.log_position, cut.records);
+            }
+            Err(error) => status.last_error = Some(error.to_string().into()),
+        }
+        drop(status);
+        self.busy.store(false, Ordering::Release);
+        done.map(|(summary, _)| summary)
+    }
+
+    /// Backs up everything before the segment `next`.
+    fn backup_before<V: Value + ?Sized>(
+        &self,
+        mut next: MutexGuard<'_, u64>,
+        store: &Store<K, V>,
+        options: &BackupOptions,
+    ) -> Result<(Summary, Cut), BackupError> {
+        let counted = Arc::clone(&self.wal.queue);
+        let writes = move || counted.records.load(Ordering::Relaxed);
+        let options = options.clone().storage(Arc::clone(&self.storage));
+        let options = &BackupOptions { writes: Some(Arc::new(writes)), ..options };
+        let number = *next;
+        let target = backup_path(&self.dir, number);
+        let bounds = store.partition_points(Writing::<K>::ranges(options));
+        let writing = Writing::begin(&target, options, bounds)?;
+        // A log that has failed refuses writes: the state does not change, and is read directly.
+        let works = self.wal.queue.failure().is_none();
+        let delta = if works && options.mode == Mode::Live {
+            let file = writing.file::<V>(FileKind::Delta, 0)?;
+            Some(Arc::new(Delta::new(file, writing.bounds.clone())))
+        } else {
+            None
+        };
+        let mut segment = if works { Some(self.segments.create(number)?) } else { None };
+        *next += u64::from(works);
+        let mut snapshot: Option<Snapshot<K, V>> = None;
+        let queue = &self.wal.queue;
+        let cut = self.wal.stop_writers(|set| {
+            let position = queue.appended();
+            segment = segment.take().and_then(|segment| queue.rotate(segment));
+            match &delta {
+                Some(delta) => {
+                    delta.activate();
+                    set(Some(Arc::clone(delta)));
+                }
+                None => snapshot = Some(store.snapshot()),
+            }
+            let limit = store.statistics().memory_limit;
+            Cut {
+                metadata: (options.metadata)(),
+                taken_ms: unix_ms(),
+                memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
+                log_segment: Some(number),
+                log_position: position,
+                records: queue.records.load(Ordering::Relaxed),
+            }
+        });
+        // A failed log begins no segments: the number remains that of this backup.
+        let next = (!works).then_some(next);
+        let entries: &dyn EntrySource<K, V> = match &snapshot {
+            Some(snapshot) => snapshot,
+            None => store,
+        };
+        let shards = writing.shards(entries, delta.as_deref());
+        if let Some(delta) = &delta {
+            self.wal.stop_writers(|set| {
+                if fault!("live.delta.hands_over") {
+                    return;
+                }
+                delta.terminate();
+                set(None);
+            });
+        }
+        drop(snapshot);
+        let shards = shards?;
+        let deltas = match &delta {
+            Some(delta) => vec![delta.finish()?],
+            None => Vec::new(),
+        };
+        if let Some(mut next) = next {
+            // The segment that the manifest names. A failed log has not created it.
+            segment = Some(self.segments.create(number)?);
+            *next += 1;
+        }
+        if fault!("faults.backup.is_there_before_segments_go") {
+            self.remove_before(number, options.keep);
+        }
+        let summary = writing.finish::<V>(&cut, shards, deltas)?;
+        // Writes were refused since before the cut if the segment was not taken over then: the
+        // backup holds all that memory holds. If the log failed later, the next backup repairs it.
+        if let Some(segment) = segment {
+            self.wal.stop_writers(|_| queue.restart(segment));
+        }
+        self.remove_before(number, options.keep);
+        Ok((summary, cut))
+    }
+
+    /// Removes segments that no kept backup needs, and backups beyond those to be kept.
+    fn remove_before(&self, number: u64, keep: usize) {
+        // The next backup removes files that cannot be removed now.
+        let Ok(listing) = Listing::read(&*self.storage, &self.dir) else { return };
+        let old = listing.backups.into_values().rev().skip(keep);
+        // Oldest first: were the newest removed first, a crash would leave a gap.
+        let segments = listing.segments.range(..number).map(|(_, path)| path.clone());
+        for path in segments.chain(old) {
+            let _ = self.storage.remove(&path);
+        }
+        let _ = self.storage.sync_dir(&self.dir);
+    }
+}

@@ -1,0 +1,55 @@
+//! Backup of a snapshot into any directory.
+
+use std::path::Path;
+
+use ordna_base::{Key, Value};
+
+use super::write::{BackupOptions, Cut, Summary, Writing, unix_ms};
+use crate::durability::error::BackupError;
+use crate::{Snapshot, Store};
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Backs up the current state into a new directory, which must not exist. Holds a snapshot until
+    /// it is done.
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub fn backup_to(
+        &self,
+        target: impl AsRef<Path>,
+        options: &BackupOptions,
+    ) -> Result<Summary, BackupError> {
+        self.backup_snapshot_to(&self.snapshot(), target, options)
+    }
+
+    /// Backs up a snapshot of this store into a new directory, which must not exist.
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub fn backup_snapshot_to(
+        &self,
+        snapshot: &Snapshot<K, V>,
+        target: impl AsRef<Path>,
+        options: &BackupOptions,
+    ) -> Result<Summary, BackupError> {
+        let target = target.as_ref();
+        let bounds = self.partition_points(Writing::<K>::ranges(options));
+        let writing = Writing::begin(target, options, bounds)?;
+        let limit = self.statistics().memory_limit;
+        let age = u64::try_from(snapshot.taken().elapsed().as_millis()).unwrap_or(u64::MAX);
+        let cut = Cut {
+            metadata: (options.metadata)(),
+            taken_ms: unix_ms().saturating_sub(age),
+            memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
+            log_segment: None,
+            log_position: 0,
+            records: 0,
+        };
+        let shards = writing.shards(snapshot, None);
+        let done = shards.and_then(|shards| writing.finish::<V>(&cut, shards, Vec::new()));
+        if done.is_err() {
+            Writing::<K>::discard(&*options.storage, target);
+        }
+        done
+    }
+}

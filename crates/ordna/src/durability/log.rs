@@ -1,0 +1,75 @@
+//! State and control of an opened store's log.
+
+use std::task::{Context, Poll};
+
+use ordna_base::{Key, Value};
+
+use super::reports::Durability;
+use crate::{Error, Store};
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Returns the state of the log and the backups; `None` for a store without a directory.
+    pub fn durability(&self) -> Option<Durability> {
+        self.durable().map(|durable| durable.report())
+    }
+
+    /// Returns an error if the log has failed: a write would fail too. O(1).
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn check_log(&self) -> Result<(), Error> {
+        self.durable().map_or(Ok(()), |durable| durable.wal.queue.check())
+    }
+
+    /// Returns the position after the last record of the log; 0 without a directory.
+    pub fn log_position(&self) -> u64 {
+        self.durable().map_or(0, |durable| durable.wal.queue.appended())
+    }
+
+    /// Returns `Ready` once everything up to a [`log_position`](Self::log_position) is written to the
+    /// operating system: a crash of the process then loses none of it. Does not wait for a write of
+    /// another thread.
+    pub fn poll_flushed(
+        &self,
+        position: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        match self.durable() {
+            None => Poll::Ready(Ok(())),
+            Some(durable) => durable.wal.queue.poll_written(position, context),
+        }
+    }
+
+    /// Makes everything logged so far durable.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn sync_log(&self) -> Result<(), Error> {
+        let Some(durable) = self.durable() else { return Ok(()) };
+        durable.wal.queue.drain()?;
+        durable.wal.queue.sync()
+    }
+
+    /// Returns `Ready` once the log is durable up to a [`log_position`](Self::log_position). Under
+    /// [`SyncPolicy::Always`](super::SyncPolicy::Always) that is soon, otherwise after the next
+    /// sync.
+    pub fn poll_durable(
+        &self,
+        position: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        match self.durable() {
+            None => Poll::Ready(Ok(())),
+            Some(durable) => durable.wal.queue.poll(position, context),
+        }
+    }
+
+    /// Closes the log durably; later writes fail. Dropping the store does the same and releases the
+    /// directory, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn close_log(&self) -> Result<(), Error> {
+        self.durable().map_or(Ok(()), |durable| durable.wal.close())
+    }
+}

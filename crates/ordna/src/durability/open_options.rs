@@ -1,0 +1,109 @@
+//! Options of [`Store::open`](crate::Store::open).
+
+use std::sync::Arc;
+
+use super::files::storage::{Disk, Storage};
+use super::progress::Progress;
+use super::wal::queue::SyncPolicy;
+use crate::Options;
+
+/// Options of [`Store::open`](crate::Store::open).
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    pub(super) store: Options,
+    pub(super) sync: SyncPolicy,
+    /// Whether writes return only once they are durable, under [`SyncPolicy::Always`].
+    pub(super) waits: bool,
+    pub(super) repair: bool,
+    pub(super) segment_bytes: u64,
+    pub(super) progress: Progress,
+    pub(super) logged: Option<LoggedKeys>,
+    pub(super) storage: Arc<dyn Storage>,
+}
+
+type OnKey = dyn Fn(Option<&[u8]>) + Send + Sync;
+
+/// Callback that receives the keys of replayed records.
+#[derive(Clone)]
+pub(super) struct LoggedKeys(pub Arc<OnKey>);
+
+impl std::fmt::Debug for LoggedKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LoggedKeys")
+    }
+}
+
+/// Default size in bytes at which the log rotates to a new segment: few files, and removing one
+/// frees space in small steps.
+const SEGMENT_BYTES: u64 = 256 << 20;
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            store: Options::new(),
+            sync: SyncPolicy::default(),
+            waits: true,
+            repair: false,
+            segment_bytes: SEGMENT_BYTES,
+            progress: Progress::default(),
+            logged: None,
+            storage: Arc::new(Disk),
+        }
+    }
+}
+
+impl OpenOptions {
+    /// Keeps records at their addresses, see [`Options::records_stay`].
+    pub(crate) fn records_stay(self) -> Self {
+        Self { store: self.store.records_stay(), ..self }
+    }
+
+    /// Returns the default options: a log that is synced every second, and [`Options::new`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the options of the store in memory.
+    pub fn store(self, store: Options) -> Self {
+        Self { store, ..self }
+    }
+
+    /// Sets when the log is made durable.
+    pub fn sync(self, sync: SyncPolicy) -> Self {
+        Self { sync, ..self }
+    }
+
+    /// Lets writes return before they are durable under [`SyncPolicy::Always`]. Acknowledge a write
+    /// once [`Store::poll_durable`](crate::Store::poll_durable) is ready for the [`Store::log_position`](crate::Store::log_position) read after the write.
+    pub fn acknowledge_later(self) -> Self {
+        Self { waits: false, ..self }
+    }
+
+    /// Sets whether a log that is damaged in its middle is truncated there. Otherwise opening fails.
+    /// Everything after the damage is lost.
+    pub fn repair(self, repair: bool) -> Self {
+        Self { repair, ..self }
+    }
+
+    /// Sets the size at which the log rotates to a new segment (default 256 MiB), for tests.
+    #[doc(hidden)]
+    pub fn segment_bytes(self, bytes: u64) -> Self {
+        Self { segment_bytes: bytes, ..self }
+    }
+
+    /// Sets the counters that report progress.
+    pub fn progress(self, progress: &Progress) -> Self {
+        Self { progress: progress.clone(), ..self }
+    }
+
+    /// Calls `on_key` with the encoded form of each key that the log changes after the backup, and
+    /// with `None` for a record that may change any key.
+    pub fn on_logged_key(self, on_key: impl Fn(Option<&[u8]>) + Send + Sync + 'static) -> Self {
+        Self { logged: Some(LoggedKeys(Arc::new(on_key))), ..self }
+    }
+
+    /// Sets where files are stored, instead of the disk.
+    pub fn storage(self, storage: Arc<dyn Storage>) -> Self {
+        Self { storage, ..self }
+    }
+}

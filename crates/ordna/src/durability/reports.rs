@@ -1,0 +1,91 @@
+//! Reports of openings, replays and backups.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backup::write::Summary;
+use super::progress::Progress;
+use super::wal::queue::SyncPolicy;
+
+/// What [`Store::open`](crate::Store::open) found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Backup that was read.
+    pub backup: Option<PathBuf>,
+    /// Number of entries in its shards.
+    pub entries: u64,
+    /// Time of its snapshot, in milliseconds since 1970.
+    pub taken_ms: u64,
+    /// Metadata of the backup.
+    pub metadata: Vec<u8>,
+    /// What was replayed from the log.
+    pub log: WalReplay,
+    /// Duration of the opening.
+    pub took: Duration,
+}
+
+/// State of the log and the backups of an opened store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Durability {
+    /// Directory of the store.
+    pub dir: PathBuf,
+    /// Policy by which the log is made durable.
+    pub sync: SyncPolicy,
+    /// Bytes of records appended to the log since it began.
+    pub appended: u64,
+    /// Bytes of these that are known to be durable.
+    pub synced: u64,
+    /// Bytes of records since the last backup, or since the log began.
+    pub since_backup: u64,
+    /// Number of records since the last backup, or since the opening.
+    pub records_since_backup: u64,
+    /// Number of fsyncs of the log since the opening.
+    pub syncs: u64,
+    /// Reason for which writes are refused, if they are.
+    pub failure: Option<Arc<str>>,
+    /// Backup in progress, and when it started.
+    pub running: Option<(Progress, Instant)>,
+    /// Last successful backup, and the time of its end in milliseconds since 1970.
+    pub last: Option<(Summary, u64)>,
+    /// Error of the last backup, if it failed.
+    pub last_error: Option<Arc<str>>,
+    /// Report of the opening.
+    pub recovery: Recovery,
+}
+
+/// A damaged place at which the log was truncated or repaired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WalTruncation {
+    /// Path of the segment.
+    pub path: PathBuf,
+    /// Offset of the damage in bytes.
+    pub offset: u64,
+    /// Description of the damage.
+    pub what: String,
+    /// Number of bytes dropped after the damage, in this and later segments.
+    pub dropped: u64,
+    /// Whether durable records followed the damage, which a repair dropped.
+    pub was_durable: bool,
+}
+
+/// Result of reading the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WalReplay {
+    /// Number of segments.
+    pub segments: usize,
+    /// Number of whole blocks; each is one group commit.
+    pub blocks: u64,
+    /// Number of records in these blocks.
+    pub records: u64,
+    /// Position after the last record.
+    pub position: u64,
+    /// Whether the log was closed in order.
+    pub closed: bool,
+    /// Damage that was found.
+    pub cuts: Vec<WalTruncation>,
+}

@@ -1,0 +1,199 @@
+//! The records and saved states of a stripe.
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+
+use ordna_base::sync::fault;
+use ordna_base::{Key, Value};
+
+use crate::Put;
+use crate::durability::backup::delta::Delta;
+use crate::durability::files::codec::{
+    encode_expire, encode_put, encode_remove, encode_remove_range, encode_splice, encode_was,
+};
+use crate::store::entry_source::EntrySource;
+
+/// Number of keys per stripe whose state was saved recently, so that a hot key is rarely saved again.
+/// Those of all stripes and the writer's own data fit a core's cache.
+const RECENT: usize = 16;
+
+/// Size in bytes at which a stripe passes its saved states to the delta. Those of all stripes fit a
+/// core's cache.
+const GATHERED: usize = 4 << 10;
+
+/// The keys that a write may change.
+pub(crate) enum WrittenKeys<'a, K: ?Sized> {
+    Key(&'a K),
+    Keys(&'a [&'a K]),
+    Range(Bound<&'a K>, Bound<&'a K>),
+}
+
+/// The records and saved states of a stripe, for writes in its critical section.
+pub(crate) struct StripeBuffer<K: Key + ?Sized> {
+    /// Delta of the backup in progress. The same in all stripes.
+    pub(super) delta: Option<Arc<Delta<K>>>,
+    /// Keys whose state was saved recently.
+    recent: Vec<Option<K::Owned>>,
+    /// Whether the current write must save the state that it finds.
+    pub(super) saves_old_state: bool,
+    /// Saved states that the delta has not received yet.
+    states: Vec<u8>,
+    states_count: u64,
+    /// Records of the current write, or of the group.
+    pub(super) records: Vec<u8>,
+    pub(super) count: u64,
+    /// In a group: whether the store was replaced in it.
+    pub(super) cleared: bool,
+}
+
+impl<K: Key + ?Sized> Default for StripeBuffer<K> {
+    fn default() -> Self {
+        Self {
+            delta: None,
+            recent: Vec::new(),
+            saves_old_state: false,
+            states: Vec::new(),
+            states_count: 0,
+            records: Vec::new(),
+            count: 0,
+            cleared: false,
+        }
+    }
+}
+
+pub(super) fn hash<K: Key + ?Sized>(key: &K) -> u64 {
+    // Uses the first and the last eight bytes and the length: cheap, and keys with a common prefix
+    // differ at their end.
+    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
+    let tail = key.tail();
+    let last = tail.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
+    let word = key.head() ^ last.rotate_left(29) ^ tail.len() as u64;
+    let mixed = word.wrapping_mul(MIX);
+    (mixed ^ (mixed >> 32)).wrapping_mul(MIX)
+}
+
+impl<K: Key + ?Sized> StripeBuffer<K> {
+    /// Drops the records of the current write, but not the state from [`was`](Self::was).
+    pub fn start_over(&mut self) {
+        self.records.clear();
+        self.count = 0;
+    }
+
+    /// Saves the state of the write's one key just before it changes, if a backup needs it.
+    pub fn was<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
+        let absent_is_lost = old.is_none() && fault!("live.absent.spills");
+        if self.saves_old_state && !absent_is_lost {
+            self.save_state(key, old);
+        }
+    }
+
+    pub fn put<V: Value + ?Sized>(&mut self, key: &K, put: Put<&V>) {
+        encode_put(key, put, &mut self.records);
+        self.count += 1;
+    }
+
+    /// Records bytes that were written at a position of the value, which is present.
+    pub fn splice(&mut self, key: &K, at: usize, bytes: &[u8]) {
+        encode_splice(key, at, bytes, &mut self.records);
+        self.count += 1;
+    }
+
+    pub fn expire(&mut self, key: &K, expires_at: Option<u64>) {
+        encode_expire(key, expires_at, &mut self.records);
+        self.count += 1;
+    }
+
+    pub fn remove(&mut self, key: &K) {
+        encode_remove(key, &mut self.records);
+        self.count += 1;
+    }
+
+    pub fn remove_range(&mut self, lower: Bound<&K>, upper: Bound<&K>) {
+        encode_remove_range(lower, upper, &mut self.records);
+        self.count += 1;
+    }
+}
+
+impl<K: Key + ?Sized> StripeBuffer<K> {
+    /// Attaches the buffer to another backup, or to none. Its saved states go to the former delta.
+    pub(super) fn attach(&mut self, delta: Option<Arc<Delta<K>>>) {
+        self.flush_states();
+        self.delta = delta;
+        if !fault!("live.recent.is_of_one_backup") {
+            self.recent = Vec::new();
+        }
+        self.states = Vec::new();
+    }
+
+    /// Passes the saved states to the delta.
+    fn flush_states(&mut self) {
+        if let Some(delta) = &self.delta
+            && self.states_count > 0
+        {
+            delta.spilled(&self.states, self.states_count);
+        }
+        self.states.clear();
+        self.states_count = 0;
+    }
+
+    /// Saves the state of all keys that a write may change.
+    pub(super) fn save_scope<V: Value + ?Sized>(
+        &mut self,
+        scope: &WrittenKeys<'_, K>,
+        store: &dyn EntrySource<K, V>,
+    ) {
+        if self.delta.is_none() {
+            return;
+        }
+        match *scope {
+            WrittenKeys::Key(key) => self.save_key(key, store),
+            WrittenKeys::Keys(_) if fault!("live.batch.spills") => {}
+            WrittenKeys::Keys(keys) => keys.iter().for_each(|key| self.save_key(*key, store)),
+            WrittenKeys::Range(..) if fault!("live.range.spills") => {}
+            WrittenKeys::Range(lower, upper) => store.scan_with(lower, upper, &mut |key, put| {
+                if self.needs_state(key) {
+                    self.save_state(key, Some(put));
+                }
+                ControlFlow::Continue(())
+            }),
+        }
+    }
+
+    fn save_key<V: Value + ?Sized>(&mut self, key: &K, store: &dyn EntrySource<K, V>) {
+        if self.needs_state(key) {
+            store.read(key, &mut |old| self.save_state(key, old));
+        }
+    }
+
+    /// Whether a write of `key` must save its state.
+    pub(super) fn needs_state(&self, key: &K) -> bool {
+        let Some(delta) = &self.delta else { return false };
+        if !delta.needs(key) {
+            return false;
+        }
+        let recent = self.recent.get(hash(key) as usize % RECENT);
+        recent.and_then(Option::as_ref).is_none_or(|recent| recent.borrow() != key)
+    }
+
+    /// Saves the state that `key` has before the current write.
+    fn save_state<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
+        let Some(delta) = &self.delta else { return };
+        encode_was(key, delta.next_death(), old, &mut self.states);
+        self.states_count += 1;
+        self.recent.resize(RECENT, None);
+        if let Some(place) = self.recent.get_mut(hash(key) as usize % RECENT) {
+            match place {
+                Some(recent) => key.clone_into(recent),
+                None => *place = Some(key.to_owned()),
+            }
+        }
+    }
+
+    /// Passes the saved states to the delta if they are many.
+    pub(super) fn flush_full_states(&mut self) {
+        if self.states.len() >= GATHERED {
+            self.flush_states();
+        }
+    }
+}

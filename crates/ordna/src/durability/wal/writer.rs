@@ -1,0 +1,292 @@
+//! The stripes of the log, and the writes that pass through them. The module `wal` has the protocol.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::thread::{self, JoinHandle};
+
+use ordna_base::sync::{Lock, fault, handed_on, notice, point, stripe_of_this_thread};
+use ordna_base::{Key, Value};
+
+use super::buffer::{StripeBuffer, WrittenKeys, hash};
+use super::queue::{Queue, SyncPolicy};
+use crate::Error;
+use crate::durability::backup::delta::Delta;
+use crate::durability::files::codec::encode_clear;
+use crate::store::entry_source::EntrySource;
+
+/// Number of stripes: one bit each in a word.
+const STRIPES: usize = 64;
+
+/// A write in memory that adds its records to a buffer.
+type LoggedWrite<'a, K> = dyn FnMut(&mut StripeBuffer<K>) -> Result<(), Error> + 'a;
+
+/// A stripe, padded so that neighbours do not share a cache line.
+#[repr(align(128))]
+struct Stripe<K: Key + ?Sized>(Lock<StripeBuffer<K>>);
+
+type LockedStripe<'a, K> = MutexGuard<'a, StripeBuffer<K>>;
+
+/// The write-ahead log of a store.
+pub(crate) struct Wal<K: Key + ?Sized> {
+    stripes: Vec<Stripe<K>>,
+    /// The thread whose group holds all stripes, as [`this_thread`] names it; 0: none.
+    owner: AtomicUsize,
+    /// The buffer of the group.
+    group: Lock<StripeBuffer<K>>,
+    pub queue: Arc<Queue>,
+    /// Whether writers wait for their fsync themselves under [`SyncPolicy::Always`].
+    waits: bool,
+    thread: Lock<Option<JoinHandle<()>>>,
+}
+
+/// Returns a number that no other living thread has; not 0.
+fn this_thread() -> usize {
+    thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+fn stripe_of<K: Key + ?Sized>(key: &K) -> usize {
+    if fault!("order.stripe.is_the_keys") {
+        return stripe_of_this_thread() % STRIPES;
+    }
+    (hash(key) >> (u64::BITS - STRIPES.trailing_zeros())) as usize
+}
+
+impl<K: Key + ?Sized> Wal<K> {
+    /// Starts a log on a queue, with a thread that writes and syncs.
+    pub fn start(queue: Queue, waits: bool) -> std::io::Result<Self> {
+        let queue = Arc::new(queue);
+        let running = Arc::clone(&queue);
+        let run = handed_on(move || running.run());
+        let thread = thread::Builder::new().name("ordna log".to_owned()).spawn(run)?;
+        Ok(Self {
+            stripes: (0..STRIPES).map(|_| Stripe(Lock::default())).collect(),
+            owner: AtomicUsize::new(0),
+            group: Lock::default(),
+            queue,
+            waits,
+            thread: Lock::new(Some(thread)),
+        })
+    }
+
+    /// Locks the stripes whose bits are set, in ascending order.
+    fn lock_stripes(&self, mut bits: u64) -> Vec<LockedStripe<'_, K>> {
+        let mut held = Vec::with_capacity(bits.count_ones() as usize);
+        while bits != 0 {
+            let first = bits.trailing_zeros() as usize;
+            held.extend(self.stripes.get(first).map(|stripe| stripe.0.lock()));
+            bits &= bits - 1;
+        }
+        held
+    }
+
+    /// Whether this thread is in a group of its own.
+    pub fn in_group(&self) -> bool {
+        // Relaxed: only this thread can have stored its own number.
+        let owner = self.owner.load(Ordering::Relaxed);
+        owner != 0 && owner == this_thread()
+    }
+
+    /// Runs `work` while no thread writes. Its argument sets or clears the delta of all stripes.
+    pub fn stop_writers<R>(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut(Option<Arc<Delta<K>>>)) -> R,
+    ) -> R {
+        let mut held = self.lock_stripes(u64::MAX);
+        work(&mut |delta| {
+            held.iter_mut().for_each(|buffer| buffer.attach(delta.clone()));
+        })
+    }
+
+    /// Appends the records of a buffer; returns the position after them, or 0 if there are none.
+    fn append(&self, buffer: &mut StripeBuffer<K>) -> Result<u64, Error> {
+        let count = std::mem::take(&mut buffer.count);
+        let done = if count == 0 { Ok(0) } else { self.queue.append(&buffer.records, count) };
+        buffer.records.clear();
+        const KEPT: usize = 1 << 20;
+        buffer.records.shrink_to(KEPT);
+        done
+    }
+
+    /// Waits for the fsync if writers do.
+    fn wait(&self, position: u64) -> Result<(), Error> {
+        let waits = notice!("faults.commit.waits", self.waits);
+        if position > 0 && waits && self.queue.sync == SyncPolicy::Always {
+            return self.queue.wait(position);
+        }
+        Ok(())
+    }
+
+    /// Records that all keys are removed, for a store that replaces the former one. A backup in
+    /// progress reads the former store, so no states are saved for it any more.
+    pub fn clear(&self) -> Result<(), Error> {
+        if self.in_group() {
+            let mut group = self.group.lock();
+            encode_clear(&mut group.records);
+            group.count += 1;
+            group.attach(None);
+            group.cleared = true;
+            return Ok(());
+        }
+        let position = {
+            let mut held = self.lock_stripes(u64::MAX);
+            self.queue.check()?;
+            held.iter_mut().for_each(|buffer| buffer.attach(None));
+            let mut record = Vec::new();
+            encode_clear(&mut record);
+            self.queue.append(&record, 1)?
+        };
+        self.wait(position)
+    }
+
+    /// Writes and syncs everything, and ends the log's thread and segment.
+    pub fn close(&self) -> Result<(), Error> {
+        let Some(thread) = self.thread.lock().take() else { return Ok(()) };
+        self.queue.stop();
+        // If the thread panicked, closing the segment reports what it left.
+        let _ = thread.join();
+        self.queue.close()
+    }
+
+    /// Runs `write` while no other write of the scope's keys runs, and appends its records as one
+    /// group.
+    ///
+    /// # Errors
+    /// Those of `write`, or [`Error::LogFailed`].
+    pub fn write<V: Value + ?Sized>(
+        &self,
+        scope: &WrittenKeys<'_, K>,
+        store: &dyn EntrySource<K, V>,
+        write: &mut LoggedWrite<'_, K>,
+    ) -> Result<(), Error> {
+        if self.in_group() {
+            let mut group = self.group.lock();
+            if !fault!("live.group.spills") {
+                group.save_scope(scope, store);
+            }
+            // A buffer of its own, so that a write that fails or restarts keeps the records
+            // before it.
+            let mut buffer = StripeBuffer::default();
+            write(&mut buffer)?;
+            if fault!("order.group.is_one_append") {
+                return self.append(&mut buffer).map(|_| ());
+            }
+            group.records.extend_from_slice(&buffer.records);
+            group.count += buffer.count;
+            return Ok(());
+        }
+        point("log.write.begins");
+        let position = match *scope {
+            WrittenKeys::Key(key) => {
+                let Some(stripe) = self.stripes.get(stripe_of(key)) else { return Ok(()) };
+                self.write_locked(&mut stripe.0.lock(), scope, store, write)?
+            }
+            WrittenKeys::Keys(keys) => {
+                let bits = keys.iter().fold(0, |bits, key| bits | 1 << stripe_of(*key));
+                let mut held = self.lock_stripes(bits);
+                let Some(buffer) = held.first_mut() else { return Ok(()) };
+                self.write_locked(buffer, scope, store, write)?
+            }
+            WrittenKeys::Range(..) => {
+                let mut held = self.lock_stripes(u64::MAX);
+                let Some(buffer) = held.first_mut() else { return Ok(()) };
+                self.write_locked(buffer, scope, store, write)?
+            }
+        };
+        self.wait(position)
+    }
+
+    /// Runs `work` while no other thread writes, and appends everything that this thread writes in
+    /// it as one group.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`], before `work` ran or after.
+    pub fn group<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
+        if self.in_group() {
+            return Ok(work());
+        }
+        let held = self.lock_stripes(u64::MAX);
+        self.queue.check()?;
+        {
+            let mut buffer = self.group.lock();
+            buffer.start_over();
+            buffer.attach(held.first().and_then(|buffer| buffer.delta.clone()));
+        }
+        self.owner.store(this_thread(), Ordering::Relaxed);
+        let mut group = OpenGroup { log: self, held, appended: Ok(0) };
+        let done = work();
+        group.end();
+        let appended = std::mem::replace(&mut group.appended, Ok(0));
+        self.wait(appended?)?;
+        Ok(done)
+    }
+
+    /// Saves old states, writes and appends, while the scope's stripes are locked.
+    fn write_locked<V: Value + ?Sized>(
+        &self,
+        buffer: &mut StripeBuffer<K>,
+        scope: &WrittenKeys<'_, K>,
+        store: &dyn EntrySource<K, V>,
+        write: &mut LoggedWrite<'_, K>,
+    ) -> Result<u64, Error> {
+        self.queue.check()?;
+        match scope {
+            // Before the write: once the key has changed, a worker may read the new state and pass
+            // it.
+            WrittenKeys::Key(key) => buffer.saves_old_state = buffer.needs_state(key),
+            _ => {
+                buffer.saves_old_state = false;
+                buffer.save_scope(scope, store);
+            }
+        }
+        buffer.start_over();
+        let done = write(buffer);
+        point("log.write.done");
+        buffer.saves_old_state = false;
+        buffer.flush_full_states();
+        if let Err(error) = done {
+            buffer.start_over();
+            return Err(error);
+        }
+        self.append(buffer)
+    }
+}
+
+impl<K: Key + ?Sized> Drop for Wal<K> {
+    fn drop(&mut self) {
+        // Nobody receives the error; the next opening reports a log that was not closed.
+        let _ = self.close();
+    }
+}
+
+/// Releases a group's ownership even if its work panics: what it wrote is in memory, so it is
+/// logged.
+struct OpenGroup<'a, K: Key + ?Sized> {
+    log: &'a Wal<K>,
+    held: Vec<LockedStripe<'a, K>>,
+    appended: Result<u64, Error>,
+}
+
+impl<K: Key + ?Sized> OpenGroup<'_, K> {
+    fn end(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        self.log.owner.store(0, Ordering::Relaxed);
+        let mut buffer = self.log.group.lock();
+        self.appended = self.log.append(&mut buffer);
+        buffer.attach(None);
+        if std::mem::take(&mut buffer.cleared) {
+            self.held.iter_mut().for_each(|stripe| stripe.attach(None));
+        }
+        drop(buffer);
+        self.held.clear();
+    }
+}
+
+impl<K: Key + ?Sized> Drop for OpenGroup<'_, K> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

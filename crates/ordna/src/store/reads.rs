@@ -1,0 +1,103 @@
+//! Reads of the latest state beyond those of [`OrderedIndex`](crate::OrderedIndex): deadlines,
+//! counts and positions.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::engine::View;
+use super::entry::Put;
+use super::entry_source::EntrySource;
+use super::handle::Store;
+use ordna_base::index::{Direction, bounds_cross};
+use ordna_base::{Key, Value};
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Calls `read` with the value of `key` and its deadline, without copying them. O(log n).
+    pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
+        self.engine().get(View::Latest, key, |found| {
+            read(Put { value: found.value, expires_at: found.expires_at })
+        })
+    }
+
+    /// Same as [`visit`](ordna_base::OrderedIndex::visit), with the deadlines.
+    pub fn visit_entries(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        mut visit: impl FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        if !bounds_cross(lower, upper) {
+            let bounds = (lower, upper);
+            self.engine().visit(View::Latest, bounds, direction, usize::MAX, |key, found| {
+                visit(key, Put { value: found.value, expires_at: found.expires_at })
+            });
+        }
+    }
+
+    /// Returns the number of keys within the bounds: 40 entries at a time, O(log n + l) with l leaves
+    /// within them. Concurrent writes count as in a scan: a key that is present throughout counts
+    /// once. At a [`Snapshot`] it is exact.
+    pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
+        self.engine().count_range(View::Latest, (lower, upper))
+    }
+
+    /// Returns the number of keys below `key`: its position, if it is present. Same cost and
+    /// guarantees as [`count`](Self::count).
+    pub fn rank(&self, key: &K) -> usize {
+        self.count(Bound::Unbounded, Bound::Excluded(key))
+    }
+
+    /// Returns the entry at a position, counted from 0. O(log n + l) with l leaves before it. Same
+    /// guarantees as [`count`](Self::count).
+    pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
+        self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
+    }
+
+    /// Calls `read` with the entry at a position, see [`select`](Self::select).
+    pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        self.engine().select(View::Latest, position, read)
+    }
+
+    /// Returns the deadline of `key`: `None` if it is absent, `Some(None)` if it does not expire.
+    pub fn expiry(&self, key: &K) -> Option<Option<u64>> {
+        self.engine().get(View::Latest, key, |found| found.expires_at)
+    }
+
+    /// Returns at most `parts - 1` keys, in order, that divide the store into parts of about the same
+    /// number of entries. O(parts), and no more than O(n).
+    pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
+        let wanted = parts.saturating_mul(8);
+        let mut sample = self.engine().tree.sample(wanted);
+        if sample.len() < wanted {
+            // Few leaves: their keys divide them more evenly than their anchors.
+            sample.clear();
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            self.engine().visit(View::Latest, all, Direction::Ascending, usize::MAX, |key, _| {
+                sample.push(key.to_owned());
+                ControlFlow::Continue(())
+            });
+        }
+        let parts = parts.min(sample.len());
+        let point = |part: usize| sample.get(part * sample.len() / parts).cloned();
+        let mut points: Vec<K::Owned> = (1..parts).filter_map(point).collect();
+        points.dedup();
+        points
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Store<K, V> {
+    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>)) {
+        if self.get_entry_with(key, |put| read(Some(put))).is_none() {
+            read(None);
+        }
+    }
+
+    fn scan_with(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    ) {
+        self.visit_entries(lower, upper, Direction::Ascending, visit);
+    }
+}
