@@ -21,7 +21,7 @@ use tracing_subscriber::prelude::*;
 /// comes before the file.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Options {
+pub struct ServeOptions {
     /// Configuration file (TOML): the names of these flags, and their values
     #[arg(long)]
     #[serde(skip)]
@@ -102,7 +102,7 @@ pub struct Options {
     log_repair: bool,
 }
 
-impl Options {
+impl ServeOptions {
     /// These options, and those of the file where they are not given.
     pub fn with_file(self) -> anyhow::Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
@@ -312,14 +312,14 @@ pub fn start_log() -> anyhow::Result<()> {
 }
 
 /// `ordna serve`.
-pub fn start(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
+pub fn start(options: ServeOptions, greet: bool) -> anyhow::Result<ExitCode> {
     start_log()?;
     run(options.with_file()?, greet, None)
 }
 
 /// Serves until SIGTERM, SIGINT or SHUTDOWN.
 pub fn run(
-    options: Options,
+    options: ServeOptions,
     greet: bool,
     extension: Option<Arc<dyn Extension>>,
 ) -> anyhow::Result<ExitCode> {
@@ -384,20 +384,20 @@ mod tests {
         let text = "port = 7000\nmax-memory = '1kb'\nbind = ['127.0.0.2']\nconsole = '8080'\n";
         std::fs::write(&path, text).unwrap();
         let file = path.to_str().unwrap();
-        let options = Options::parse_from(["serve", "--config", file, "--port", "7001"]);
+        let options = ServeOptions::parse_from(["serve", "--config", file, "--port", "7001"]);
         let config = options.with_file().unwrap().to_config().unwrap();
         assert_eq!(config.bind, ["127.0.0.2:7001".parse().unwrap()]);
         assert_eq!(config.max_memory, Some(1024));
         assert_eq!(config.console, Some("127.0.0.1:8080".parse().unwrap()));
         std::fs::write(&path, "prot = 7000\n").unwrap();
-        let options = Options::parse_from(["serve", "--config", file]);
+        let options = ServeOptions::parse_from(["serve", "--config", file]);
         assert!(format!("{:#}", options.with_file().unwrap_err()).contains("prot"));
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn names_are_addresses_too() {
-        let parsed = |words: &[&str]| Options::parse_from(words).to_config();
+        let parsed = |words: &[&str]| ServeOptions::parse_from(words).to_config();
         let config = parsed(&["serve", "--bind", "localhost", "--max-memory", "0"]).unwrap();
         assert!(config.bind.contains(&"127.0.0.1:6380".parse().unwrap()), "{:?}", config.bind);
         assert_eq!(config.max_memory, Some(0));
