@@ -9,9 +9,9 @@ use clap::Args;
 use redis_protocol::resp2::decode::decode_bytes_mut;
 use redis_protocol::resp2::types::BytesFrame;
 
-/// The server to talk to.
+/// Address and password of a running server.
 #[derive(Debug, Args)]
-pub struct Target {
+pub struct ServerAddress {
     /// Host of the server
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -23,21 +23,21 @@ pub struct Target {
     password: Option<String>,
 }
 
-/// The half that reads replies.
+/// The half of a connection that reads replies.
 #[derive(Debug)]
 pub struct Replies {
     stream: TcpStream,
     buffer: BytesMut,
 }
 
-/// A connection on which one request is sent and answered at a time.
+/// A connection that waits for the reply of each request.
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
     replies: Replies,
 }
 
-impl Target {
+impl ServerAddress {
     /// Connects and logs in.
     pub fn connect(&self) -> anyhow::Result<Client> {
         let Self { host, port, password } = self;
@@ -55,7 +55,7 @@ impl Target {
 }
 
 impl Client {
-    /// Sends one request and waits for its reply; an error reply is an error.
+    /// Sends a request and waits for its reply. An error reply becomes an `Err`.
     pub fn call(&mut self, words: &[&[u8]]) -> anyhow::Result<BytesFrame> {
         let mut request = Vec::new();
         write_request(&mut request, words);
@@ -66,14 +66,14 @@ impl Client {
         }
     }
 
-    /// The two halves, for pipelining.
+    /// Splits the connection into its two halves, for pipelining.
     pub fn split(self) -> (TcpStream, Replies) {
         (self.stream, self.replies)
     }
 }
 
 impl Replies {
-    /// The next reply.
+    /// Waits for the next reply.
     pub fn next(&mut self) -> anyhow::Result<BytesFrame> {
         loop {
             let decoded = decode_bytes_mut(&mut self.buffer)

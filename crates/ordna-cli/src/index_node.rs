@@ -15,7 +15,7 @@ use crate::serve;
 /// Options of `ordna index-node`: its own, and those of `ordna serve`.
 #[derive(Debug, Parser)]
 #[group(id = "index_node")]
-pub struct Options {
+pub struct IndexNodeOptions {
     /// Addresses of Kafka's brokers: HOST:PORT, with commas between
     #[arg(long)]
     brokers: String,
@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long, requires = "link_ca")]
     link_name: Option<String>,
     #[command(flatten)]
-    server: serve::Options,
+    server: serve::ServeOptions,
 }
 
 /// The definition that a word list describes.
@@ -73,7 +73,7 @@ fn definition(text: &str) -> anyhow::Result<ordna_secondary::IndexDefinition> {
     parsed.map_err(|why| anyhow!("--index {text:?}: {}", why.trim_start_matches("ERR ")))
 }
 
-impl Options {
+impl IndexNodeOptions {
     fn node(&self) -> anyhow::Result<NodeOptions> {
         let address = match &self.advertise {
             Some(address) => address.clone(),
@@ -107,7 +107,7 @@ impl Options {
 }
 
 /// Indexes and serves until SIGTERM, SIGINT or SHUTDOWN; then leaves the group.
-pub fn run(mut options: Options) -> anyhow::Result<ExitCode> {
+pub fn run(mut options: IndexNodeOptions) -> anyhow::Result<ExitCode> {
     serve::start_log()?;
     options.server = std::mem::take(&mut options.server).with_file()?;
     let link = options.server.link(options.link_ca.clone(), options.link_name.clone())?;

@@ -1,7 +1,7 @@
-//! The `ordna` program: starts the server, loads files into one, and asks it for entries.
+//! The `ordna` program: starts a server, loads files into it and prints its entries.
 
+mod backup;
 mod client;
-mod durable;
 #[cfg(feature = "kafka")]
 mod index_node;
 mod load;
@@ -36,59 +36,59 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start the server
-    Serve(Box<serve::Options>),
+    Serve(Box<serve::ServeOptions>),
     /// Index the partitions of a Kafka topic, as one node of a group
     #[cfg(feature = "kafka")]
-    IndexNode(Box<index_node::Options>),
+    IndexNode(Box<index_node::IndexNodeOptions>),
     /// Load a file into a running server
-    Load(load::Options),
+    Load(load::LoadOptions),
     /// Print the value of a key
-    Get(query::Get),
+    Get(query::GetOptions),
     /// Print entries in key order
-    Scan(query::Scan),
-    /// Have a running server (`serve --dir`) back up, and wait until it has
-    Backup(durable::Backup),
-    /// Put a backup into a directory for the server
-    Restore(durable::Restore),
-    /// Read and check a backup, or the directory of a server
-    Verify(durable::Verify),
+    Scan(query::ScanOptions),
+    /// Make a running server (`serve --dir`) write a backup, and wait for its end
+    Backup(backup::BackupOptions),
+    /// Copy a backup into a new data directory
+    Restore(backup::RestoreOptions),
+    /// Read and check a backup or a data directory
+    Verify(backup::VerifyOptions),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        None => serve::start(serve::Options::parse_from(["ordna"]), true),
+        None => serve::start(serve::ServeOptions::parse_from(["ordna"]), true),
         Some(Command::Serve(options)) => serve::start(*options, false),
         #[cfg(feature = "kafka")]
         Some(Command::IndexNode(options)) => index_node::run(*options),
         Some(Command::Load(options)) => load::run(&options),
         Some(Command::Get(options)) => query::get(&options),
         Some(Command::Scan(options)) => query::scan(&options),
-        Some(Command::Backup(options)) => durable::run_backup(&options),
-        Some(Command::Restore(options)) => durable::run_restore(&options),
-        Some(Command::Verify(options)) => durable::run_verify(&options),
+        Some(Command::Backup(options)) => backup::run_backup(&options),
+        Some(Command::Restore(options)) => backup::run_restore(&options),
+        Some(Command::Verify(options)) => backup::run_verify(&options),
     };
     match done {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ordna: {}", told(&error));
+            eprintln!("ordna: {}", with_causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether the reader of our output left, as `ordna scan | head` does.
+/// Whether the reader of standard output closed it, as in `ordna scan | head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<query::OutputClosed>()
         .is_some_and(|query::OutputClosed(error)| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// An error and its causes. Some errors name their cause themselves: it is told once.
-fn told(error: &anyhow::Error) -> String {
+/// An error and its causes. A cause that the error's own text contains is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(ToString::to_string);
-    causes.fold(error.to_string(), |told, cause| {
-        if told.contains(&cause) { told } else { format!("{told}: {cause}") }
+    causes.fold(error.to_string(), |text, cause| {
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
     })
 }
 

@@ -8,7 +8,7 @@ use clap::Parser;
 use ordna::tuple::{self, Prefix};
 use redis_protocol::resp2::types::BytesFrame;
 
-use crate::client::{Target, bytes_of};
+use crate::client::{ServerAddress, bytes_of};
 
 /// Entries asked for at a time; keeps both sides' buffers small.
 const PAGE: u64 = 1000;
@@ -27,7 +27,7 @@ impl std::error::Error for OutputClosed {}
 
 /// Options of `ordna get`.
 #[derive(Debug, Parser)]
-pub struct Get {
+pub struct GetOptions {
     /// The key; with --tuple its fields
     #[arg(required = true, num_args = 1..)]
     key: Vec<String>,
@@ -35,12 +35,12 @@ pub struct Get {
     #[arg(long)]
     tuple: bool,
     #[command(flatten)]
-    target: Target,
+    server: ServerAddress,
 }
 
 /// Options of `ordna scan`.
 #[derive(Debug, Parser)]
-pub struct Scan {
+pub struct ScanOptions {
     /// Only keys that begin with this
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
@@ -63,17 +63,17 @@ pub struct Scan {
     #[arg(long)]
     tuple: bool,
     #[command(flatten)]
-    target: Target,
+    server: ServerAddress,
 }
 
 /// Prints the value; exit code 1 if the key is absent.
-pub fn get(options: &Get) -> anyhow::Result<ExitCode> {
+pub fn get(options: &GetOptions) -> anyhow::Result<ExitCode> {
     let key = match options.key.as_slice() {
         fields if options.tuple => tuple::encode(fields),
         [key] => key.as_bytes().to_vec(),
         _ => bail!("one key at a time (its fields only with --tuple)"),
     };
-    let reply = options.target.connect()?.call(&[b"GET", &key])?;
+    let reply = options.server.connect()?.call(&[b"GET", &key])?;
     if matches!(reply, BytesFrame::Null) {
         eprintln!("ordna: no such key: {}", readable(&key, false));
         return Ok(ExitCode::FAILURE);
@@ -84,13 +84,13 @@ pub fn get(options: &Get) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints the entries, a page at a time.
-pub fn scan(options: &Scan) -> anyhow::Result<ExitCode> {
+pub fn scan(options: &ScanOptions) -> anyhow::Result<ExitCode> {
     scan_to(options, &mut BufWriter::new(std::io::stdout().lock()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn scan_to(options: &Scan, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut client = options.target.connect()?;
+fn scan_to(options: &ScanOptions, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut client = options.server.connect()?;
     let bound = |key: &[u8], mark: u8| [&[mark], key].concat();
     let begins = |text: &str| {
         let mut key = Vec::new();
@@ -211,8 +211,8 @@ mod tests {
         let server = runtime.block_on(ordna_server::Server::bind(config)).unwrap();
         let port = server.address().port().to_string();
         runtime.spawn(server.run(std::future::pending()));
-        let scan = Scan::parse_from(["scan", "--port", &port]);
-        let mut client = scan.target.connect().unwrap();
+        let scan = ScanOptions::parse_from(["scan", "--port", &port]);
+        let mut client = scan.server.connect().unwrap();
         let mut expected = String::new();
         for at in 0..50 {
             let (key, value) = (format!("k{at:02}"), "v".repeat(1000));

@@ -17,32 +17,32 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// Options of `ordna serve`. Each may stand in the configuration file under the same name; a flag
-/// comes before the file.
+/// Options of `ordna serve`. The configuration file may set each of them under the same name; a flag
+/// overrides the file.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Options {
-    /// Configuration file (TOML): the names of these flags, and their values
+pub struct ServeOptions {
+    /// Configuration file (TOML), with the names of these flags as keys; a flag overrides the file
     #[arg(long)]
     #[serde(skip)]
     config: Option<PathBuf>,
-    /// Address or host name to listen on [default: 127.0.0.1]; may be given several times; one that
-    /// other machines reach needs a password
+    /// Address or host name to listen on; may be repeated [default: 127.0.0.1]. An address that
+    /// other machines can reach needs a password
     #[arg(long)]
     bind: Vec<String>,
-    /// Port to listen on [default: 6380]; 0 lets the system choose
+    /// Port to listen on; with 0 the system chooses one [default: 6380]
     #[arg(long)]
     port: Option<u16>,
     /// Password that clients must give with AUTH
     #[arg(long, env = "ORDNA_PASSWORD", hide_env_values = true)]
     password: Option<String>,
-    /// File of users, as ACL SAVE writes it
+    /// File of users, in the format of ACL SAVE
     #[arg(long)]
     acl_file: Option<PathBuf>,
-    /// Port to listen on with TLS, beside the other one
+    /// Port to listen on with TLS, in addition to --port
     #[arg(long)]
     tls_port: Option<u16>,
-    /// Listen with TLS only
+    /// Listen with TLS only, and not on --port
     #[arg(long)]
     tls_only: bool,
     /// Certificate chain for TLS (PEM)
@@ -51,25 +51,25 @@ pub struct Options {
     /// Private key for TLS (PEM)
     #[arg(long)]
     tls_key: Option<PathBuf>,
-    /// Authorities of client certificates (PEM); clients without a certificate are refused
+    /// Certificate authorities of clients (PEM); clients without a certificate are refused
     #[arg(long)]
     tls_client_ca: Option<PathBuf>,
-    /// Connections at once [default: 10000]
+    /// Maximum number of connections [default: 10000]
     #[arg(long)]
     max_clients: Option<usize>,
-    /// Bytes that keys, values and their index may take (512mb, 4gb); beyond, writes are refused;
-    /// 0: no limit
+    /// Maximum memory of keys, values and their index (512mb, 4gb); at the limit, writes are refused
+    /// [default: 0, no limit]
     #[arg(long)]
     max_memory: Option<String>,
-    /// Bytes that the requests and replies of all clients may take [default: a quarter of
-    /// --max-memory, 1gb without]; beyond, the largest clients are closed; 0: no limit
+    /// Maximum memory of the requests and replies of all clients; at the limit, the clients that use
+    /// most are closed; 0: no limit [default: a quarter of --max-memory, otherwise 1gb]
     #[arg(long)]
     max_memory_clients: Option<String>,
     /// Worker threads [default: number of cores]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
-    /// Threads that remove expired keys and free memory that no snapshot needs; as many as worker
-    /// threads unless given
+    /// Threads that remove expired keys and free memory that no snapshot needs [default: as many as
+    /// worker threads]
     #[arg(long)]
     collectors: Option<NonZeroUsize>,
     /// Serve /metrics, /healthz and /readyz over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
@@ -78,32 +78,33 @@ pub struct Options {
     /// Serve the console over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
     #[arg(long)]
     console: Option<String>,
-    /// Data directory: keys and values survive a restart
+    /// Data directory; without one, nothing survives a restart
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// When the log is synced: always (before a write is answered), everysec or no [default:
-    /// everysec]
+    /// When the log is synced to the device: always (before the reply to a write), everysec or no
+    /// [default: everysec]
     #[arg(long)]
     log: Option<String>,
-    /// Time between two backups (30s, 15m, 6h); a backup begins a new log [default: none]
+    /// Time between two backups (30s, 15m, 6h) [default: none]
     #[arg(long)]
     backup_every: Option<String>,
-    /// Size of the log at which a backup begins a new one [default: 1gb]; 0: never for that reason
+    /// Size of the log at which a backup starts, which begins a new log; 0: no limit [default: 1gb]
     #[arg(long)]
     backup_log_size: Option<String>,
-    /// Backups to keep [default: 1]
+    /// Number of backups to keep [default: 1]
     #[arg(long)]
     backup_keep: Option<NonZeroUsize>,
-    /// Compress backups: none, lz4 or zstd [default: none]
+    /// Compression of backups: none, lz4 or, in a build with the cargo feature zstd, zstd [default:
+    /// none]
     #[arg(long)]
     backup_compression: Option<String>,
-    /// Drop the records behind a damaged place in the middle of the log
+    /// If the log is damaged in its middle, drop the records after the damage and start
     #[arg(long)]
     log_repair: bool,
 }
 
-impl Options {
-    /// These options, and those of the file where they are not given.
+impl ServeOptions {
+    /// Returns these options, completed by those of the configuration file.
     pub fn with_file(self) -> anyhow::Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let text = std::fs::read_to_string(path)
@@ -182,7 +183,7 @@ impl Options {
                 }
             }
         }
-        // Some names stand for IPv6 too on machines that have none.
+        // A name may also resolve to IPv6 addresses on a machine without IPv6.
         all.sort_by_key(SocketAddr::is_ipv6);
         let usable = |address: &SocketAddr| {
             address.is_ipv4() || std::net::UdpSocket::bind((address.ip(), 0)).is_ok()
@@ -232,7 +233,11 @@ impl Options {
         let compression = match self.backup_compression.as_deref() {
             None | Some("none") => Compression::None,
             Some("lz4") => Compression::Lz4,
-            Some("zstd") => Compression::Zstd,
+            Some("zstd") if cfg!(feature = "zstd") => Compression::Zstd,
+            Some("zstd") => bail!(
+                "--backup-compression: this build has no zstd; use lz4, or build `ordna` with \
+                 `--features zstd`"
+            ),
             Some(other) => bail!("--backup-compression: {other:?} is none of none, lz4, zstd"),
         };
         let mut data = Data { log, backup_every: every, ..Data::new(dir.clone()) };
@@ -270,7 +275,7 @@ impl Options {
     }
 }
 
-/// A time such as `30s`, `15m` or `6h`; a number without a unit is seconds.
+/// Parses a time such as `30s`, `15m` or `6h`. A number without a unit is seconds.
 pub fn duration(text: &str) -> anyhow::Result<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text.get(digits.len()..).unwrap_or_default() {
@@ -284,7 +289,7 @@ pub fn duration(text: &str) -> anyhow::Result<Duration> {
     seconds.map(Duration::from_secs).with_context(|| format!("{text:?} is no time to wait"))
 }
 
-/// `PORT` on this machine, or `ADDRESS:PORT`.
+/// Parses `PORT`, on 127.0.0.1, or `ADDRESS:PORT`.
 fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     match text.parse::<u16>() {
         Ok(port) => Ok(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port)),
@@ -292,11 +297,11 @@ fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Writes log events to standard error. `ORDNA_LOG` is a level, or levels by target:
-/// `info,ordna_server=debug`.
+/// Starts to write log events to standard error. `ORDNA_LOG` sets the level, for all targets or by
+/// target: `info,ordna_server=debug`.
 ///
 /// # Errors
-/// `ORDNA_LOG` is neither.
+/// `ORDNA_LOG` cannot be parsed.
 pub fn start_log() -> anyhow::Result<()> {
     let levels = std::env::var("ORDNA_LOG").unwrap_or_else(|_| "info".to_owned());
     let levels: Targets = levels.parse().map_err(|error| {
@@ -312,14 +317,14 @@ pub fn start_log() -> anyhow::Result<()> {
 }
 
 /// `ordna serve`.
-pub fn start(options: Options, greet: bool) -> anyhow::Result<ExitCode> {
+pub fn start(options: ServeOptions, greet: bool) -> anyhow::Result<ExitCode> {
     start_log()?;
     run(options.with_file()?, greet, None)
 }
 
 /// Serves until SIGTERM, SIGINT or SHUTDOWN.
 pub fn run(
-    options: Options,
+    options: ServeOptions,
     greet: bool,
     extension: Option<Arc<dyn Extension>>,
 ) -> anyhow::Result<ExitCode> {
@@ -330,8 +335,8 @@ pub fn run(
     let runtime = builder.enable_all().build()?;
     let config = Config { extension, ..options.to_config()? };
     runtime.block_on(async {
-        // Before the socket is there, so that no signal comes too early for its handler.
-        let mut epoch = signal(SignalKind::terminate())?;
+        // Handlers are installed before the socket exists: no signal can arrive too early.
+        let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
         let server = Server::bind(config).await?;
         let address = server.address();
@@ -348,11 +353,11 @@ pub fn run(
         server
             .on_ready(move || {
                 tracing::info!(%address, "ready");
-                // Without systemd there is no socket.
+                // Fails without systemd, which nobody needs to know.
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
             })
             .run(async {
-                tokio::select! { _ = epoch.recv() => {}, _ = int.recv() => {} }
+                tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
             })
             .await?;
@@ -384,24 +389,35 @@ mod tests {
         let text = "port = 7000\nmax-memory = '1kb'\nbind = ['127.0.0.2']\nconsole = '8080'\n";
         std::fs::write(&path, text).unwrap();
         let file = path.to_str().unwrap();
-        let options = Options::parse_from(["serve", "--config", file, "--port", "7001"]);
+        let options = ServeOptions::parse_from(["serve", "--config", file, "--port", "7001"]);
         let config = options.with_file().unwrap().to_config().unwrap();
         assert_eq!(config.bind, ["127.0.0.2:7001".parse().unwrap()]);
         assert_eq!(config.max_memory, Some(1024));
         assert_eq!(config.console, Some("127.0.0.1:8080".parse().unwrap()));
         std::fs::write(&path, "prot = 7000\n").unwrap();
-        let options = Options::parse_from(["serve", "--config", file]);
+        let options = ServeOptions::parse_from(["serve", "--config", file]);
         assert!(format!("{:#}", options.with_file().unwrap_err()).contains("prot"));
         std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
     fn names_are_addresses_too() {
-        let parsed = |words: &[&str]| Options::parse_from(words).to_config();
+        let parsed = |words: &[&str]| ServeOptions::parse_from(words).to_config();
         let config = parsed(&["serve", "--bind", "localhost", "--max-memory", "0"]).unwrap();
         assert!(config.bind.contains(&"127.0.0.1:6380".parse().unwrap()), "{:?}", config.bind);
         assert_eq!(config.max_memory, Some(0));
         assert!(parsed(&["serve", "--tls-port", "1"]).is_err());
         assert!(parsed(&["serve", "--max-memory", "1x"]).is_err());
+    }
+
+    #[test]
+    fn zstd_needs_its_feature_at_start() {
+        let words = ["serve", "--dir", "unused", "--backup-compression", "zstd"];
+        let config = ServeOptions::parse_from(words).to_config();
+        if cfg!(feature = "zstd") {
+            assert!(config.is_ok());
+        } else {
+            assert!(config.unwrap_err().to_string().contains("--features zstd"));
+        }
     }
 }

@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use redis_protocol::resp2::types::BytesFrame;
 use serde_json::value::RawValue;
 
-use crate::client::{Client, Replies, Target, write_request};
+use crate::client::{Client, Replies, ServerAddress, write_request};
 
 mod records;
 
@@ -32,7 +32,7 @@ const SHOWN: u64 = 100;
 
 /// Options of `ordna load`.
 #[derive(Debug, Parser)]
-pub struct Options {
+pub struct LoadOptions {
     /// The file; may be gzip-compressed
     file: PathBuf,
     /// Format of the file; told by its name unless given
@@ -63,7 +63,7 @@ pub struct Options {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
-    target: Target,
+    server: ServerAddress,
 }
 
 /// Bad lines, shown as they come.
@@ -85,7 +85,7 @@ impl Rejects {
 }
 
 /// Loads the file; exit code 1 if a line was bad.
-pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     let path = options.file.display();
     let file = File::open(&options.file).with_context(|| format!("cannot open {path}"))?;
     let size = file.metadata()?.len();
@@ -98,7 +98,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if options.hash && format == Format::Lines {
         bail!("--hash has no meaning for --format lines: a line has no fields");
     }
-    let mut client = options.target.connect()?;
+    let mut client = options.server.connect()?;
     let before = keys(&mut client)?;
     let bar = ProgressBar::new(size).with_style(ProgressStyle::with_template(
         "{bar:30} {percent}% {bytes}/{total_bytes} {msg} eta {eta}",
@@ -152,7 +152,7 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let seconds = started.elapsed().as_secs_f64();
     let mut after = None;
     if lost.is_none() {
-        after = options.target.connect().and_then(|mut client| keys(&mut client)).ok();
+        after = options.server.connect().and_then(|mut client| keys(&mut client)).ok();
     }
     eprintln!(
         "{stored} records stored in {seconds:.1} s ({:.0}/s), {} bad lines",

@@ -1,23 +1,12 @@
-//! The server's tests over the wire: one binary, a module for each subject.
+//! Tests of the server over the wire. The folders mirror those of `src`.
 
-mod against_redis;
-#[cfg(target_os = "linux")]
-mod appends;
-#[cfg(target_os = "linux")]
-mod collectors;
 mod commands;
 mod common;
-mod hashes_against_redis;
-mod histories;
-mod hostile;
+mod execution;
 mod indexes;
-mod info;
-mod operation;
-mod persistence;
-mod promises;
-#[cfg(target_os = "linux")]
-mod scan_memory;
-mod scans;
+mod listen;
+mod state;
+mod statistics;
 
 // As in the program.
 #[global_allocator]

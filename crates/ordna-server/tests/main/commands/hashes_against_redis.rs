@@ -1,6 +1,6 @@
 //! Hashes: the same conversation with Debian's redis-server and with ours.
 
-use crate::against_redis::Redis;
+use crate::commands::against_redis::Redis;
 use crate::common::{Client, Random, request, show, start};
 use ordna_server::Config;
 

@@ -10,32 +10,32 @@ use clap::Parser;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use ordna::durability::{BackupReport, Disk, WalReplay, Progress, install, verify};
 
-use crate::client::{Client, Target, bytes_of};
+use crate::client::{Client, ServerAddress, bytes_of};
 
-/// Between two looks at the progress.
+/// Interval between two updates of the progress bar.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Options of `ordna backup`.
 #[derive(Debug, Parser)]
-pub struct Backup {
+pub struct BackupOptions {
     #[command(flatten)]
-    target: Target,
+    server: ServerAddress,
 }
 
 /// Options of `ordna restore`.
 #[derive(Debug, Parser)]
-pub struct Restore {
-    /// A backup: a directory with a MANIFEST
+pub struct RestoreOptions {
+    /// Directory of the backup; contains a MANIFEST
     backup: PathBuf,
-    /// The directory that `ordna serve --dir` is to open; it must hold no data
+    /// New data directory, for `ordna serve --dir`; must not contain data
     #[arg(long)]
     dir: PathBuf,
 }
 
 /// Options of `ordna verify`.
 #[derive(Debug, Parser)]
-pub struct Verify {
-    /// A backup, or the directory of `ordna serve --dir`
+pub struct VerifyOptions {
+    /// Backup, or data directory of `ordna serve --dir`
     dir: PathBuf,
 }
 
@@ -48,7 +48,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// Runs `work`, with a bar over the bytes that it counts. The bar shows on a terminal only.
+/// Runs `work` and shows its progress in a bar, on a terminal only.
 fn with_bar<R: Send>(work: impl FnOnce(&Progress) -> R + Send) -> R {
     let (progress, bar) = (Progress::default(), bar());
     thread::scope(|scope| {
@@ -64,7 +64,7 @@ fn with_bar<R: Send>(work: impl FnOnce(&Progress) -> R + Send) -> R {
     })
 }
 
-fn tell(report: &BackupReport) {
+fn print_backup(report: &BackupReport) {
     let manifest = &report.manifest;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_millis(manifest.taken_ms));
@@ -84,7 +84,7 @@ fn tell(report: &BackupReport) {
     }
 }
 
-fn tell_log(log: &WalReplay) {
+fn print_log(log: &WalReplay) {
     let end = if log.closed { "ended in order" } else { "not ended: open, or left by a crash" };
     println!(
         "log: {} records in {} blocks of {} segments, {} bytes since the log began; {end}",
@@ -104,24 +104,24 @@ fn tell_log(log: &WalReplay) {
     }
 }
 
-/// Reads and checks everything in a directory.
-pub fn run_verify(options: &Verify) -> anyhow::Result<ExitCode> {
+/// Reads and checks all files of a directory.
+pub fn run_verify(options: &VerifyOptions) -> anyhow::Result<ExitCode> {
     let report = with_bar(|progress| verify(&Disk, &options.dir, progress))?;
-    report.backups.iter().for_each(tell);
-    report.log.iter().for_each(tell_log);
+    report.backups.iter().for_each(print_backup);
+    report.log.iter().for_each(print_log);
     println!("all is as it was written");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Puts a backup into a directory for the server.
-pub fn run_restore(options: &Restore) -> anyhow::Result<ExitCode> {
+/// Copies a backup into a new data directory.
+pub fn run_restore(options: &RestoreOptions) -> anyhow::Result<ExitCode> {
     let report = with_bar(|progress| install(&Disk, &options.backup, &options.dir, progress))?;
-    tell(&report);
+    print_backup(&report);
     println!("start the server on it: ordna serve --dir {}", options.dir.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// The fields of `INFO persistence`.
+/// Returns the fields of `INFO persistence`.
 fn persistence(client: &mut Client) -> anyhow::Result<Vec<(String, String)>> {
     let info = bytes_of(client.call(&[b"INFO", b"persistence"])?)?;
     let text = String::from_utf8_lossy(&info).into_owned();
@@ -129,9 +129,9 @@ fn persistence(client: &mut Client) -> anyhow::Result<Vec<(String, String)>> {
     Ok(text.lines().filter_map(field).collect())
 }
 
-/// Has a running server back up, and waits until it has.
-pub fn run_backup(options: &Backup) -> anyhow::Result<ExitCode> {
-    let mut client = options.target.connect()?;
+/// Makes a running server write a backup, and waits for its end.
+pub fn run_backup(options: &BackupOptions) -> anyhow::Result<ExitCode> {
+    let mut client = options.server.connect()?;
     client.call(&[b"BGSAVE"])?;
     let bar = bar();
     let fields = loop {

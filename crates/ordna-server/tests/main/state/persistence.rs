@@ -7,7 +7,7 @@ use ordna::durability::Compression;
 use ordna_server::{Config, Data, LogSync};
 
 use crate::common::{Client, Running, request, show, spawn, start};
-use crate::operation::page;
+use crate::state::operation::page;
 
 struct Dir(PathBuf);
 
@@ -272,7 +272,7 @@ fn a_long_log_is_backed_up_and_as_many_backups_are_kept_as_asked() {
     let data = Data {
         backup_log: 2000,
         keep: 2,
-        compression: Compression::Zstd,
+        compression: Compression::Lz4,
         ..Data::new(dir.0.clone())
     };
     let config = Config { data: Some(data), ..Config::default() };

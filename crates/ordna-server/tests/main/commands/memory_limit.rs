@@ -1,0 +1,171 @@
+//! Commands at the memory limit.
+
+use std::time::Instant;
+
+use ordna_server::Config;
+
+use crate::common::{Client, converse, is_ttl, start};
+
+#[test]
+fn beyond_the_memory_limit_reads_and_deletes_go_on() {
+    let server = start(Config { max_memory: Some(100_000), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let value = vec![b'v'; 1000];
+    let refused = r"-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    let full = (0..).find(|n: &u32| {
+        let reply = client.ask(&[b"SET", format!("{n:04}").as_bytes(), &value]);
+        assert!(reply == r"+OK\r\n" || reply == refused, "{reply}");
+        reply == refused
+    });
+    let full = full.unwrap();
+    assert!((50..100).contains(&full), "{full}");
+    assert_eq!(client.say("STRLEN 0000"), r":1000\r\n");
+    // Nothing of a batch that does not fit as a whole.
+    let batch = client.ask(&[b"MSET", b"x", b"1", b"y", &value]);
+    assert_eq!(batch, refused);
+    assert_eq!(client.say("EXISTS x y"), r":0\r\n");
+    // Nor what needs no more than there was.
+    assert_eq!(client.ask(&[b"SET", b"0002", &value]), r"+OK\r\n");
+    assert_eq!(client.say("DEL 0000 0001"), r":2\r\n");
+    assert_eq!(client.ask(&[b"SET", b"0000", &value]), r"+OK\r\n");
+}
+
+/// As in Redis: whoever finds the memory full may have it emptied by expiry.
+#[test]
+fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
+    let server = start(Config { max_memory: Some(100_000), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let value = vec![b'v'; 1000];
+    let fill = |client: &mut Client| {
+        let full = (0..).find(|n: &u32| {
+            client.ask(&[b"SET", format!("{n:04}").as_bytes(), &value]) != r"+OK\r\n"
+        });
+        // And the last few bytes.
+        while client.say("APPEND 0000 x").starts_with(':') {}
+        full.unwrap()
+    };
+    let full = fill(&mut client);
+    // A snapshot keeps the versions without an expiry.
+    for snapshot in ["PING", "ORDNA.SNAPSHOT CREATE"] {
+        client.say(snapshot);
+        for n in 0..full {
+            converse(
+                &mut client,
+                &[
+                    (&format!("EXPIRE {n:04} 100"), r":1\r\n"),
+                    (&format!("TTL {n:04}"), r":100\r\n"),
+                    (&format!("PERSIST {n:04}"), r":1\r\n"),
+                ],
+            );
+            let begin = Instant::now();
+            client.say(&format!("GETEX {n:04} EX 200"));
+            let left = client.say(&format!("TTL {n:04}"));
+            assert!(is_ttl(&left, r":200\r\n", begin), "{left}");
+        }
+        assert!(client.say("SET more 1").starts_with("-OOM"), "{snapshot}");
+    }
+    // What is beyond the limit is made up for before more is written.
+    client.say("ORDNA.SNAPSHOT DROP 1");
+    assert_eq!(client.say("EXPIRE 0001 0"), r":1\r\n");
+    fill(&mut client);
+    let info = client.say("INFO memory");
+    let used = info.split_once("used_memory:").unwrap().1.split_once('\\').unwrap().0;
+    let used: usize = used.parse().unwrap();
+    assert!(used <= 100_000, "{used}");
+}
+
+/// The limit refuses a transaction as a whole, when it is queued or when it is to be executed.
+#[test]
+fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
+    let server = start(Config { max_memory: Some(100_000), ..Config::default() });
+    let (mut client, mut other) = (Client::new(server.address), Client::new(server.address));
+    let value = vec![b'v'; 1000];
+    let fill = |client: &mut Client| {
+        let full = |n: &u32| client.ask(&[b"SET", &n.to_be_bytes(), &value]) != r"+OK\r\n";
+        (0..).find(full).unwrap();
+        while client.say("APPEND pad x").starts_with(':') {}
+    };
+    let reason = "OOM command not allowed when used memory > 'maxmemory'.";
+    client.say("MSET small 1 pad 1");
+    fill(&mut other);
+    converse(
+        &mut client,
+        &[
+            ("MULTI", r"+OK\r\n"),
+            ("EXPIRE small 100", r"+QUEUED\r\n"),
+            ("SET more 1", &format!(r"-{reason}\r\n")),
+            ("SET small 2", &format!(r"-{reason}\r\n")),
+            ("EXEC", r"-EXECABORT Transaction discarded because of previous errors.\r\n"),
+            ("TTL small", r":-1\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("EXPIRE small 100", r"+QUEUED\r\n"),
+            ("EXEC", r"*1\r\n:1\r\n"),
+            ("FLUSHALL", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET small 3", r"+QUEUED\r\n"),
+        ],
+    );
+    // There is room for each, but not for both.
+    let half = vec![b'v'; 60_000];
+    assert_eq!(client.ask(&[b"SET", b"one", &half]), r"+QUEUED\r\n");
+    assert_eq!(client.ask(&[b"SET", b"two", &half]), format!(r"-{reason}\r\n"));
+    converse(
+        &mut client,
+        &[
+            ("DISCARD", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("DEL 1", r"+QUEUED\r\n"),
+            ("SET small 3", r"+QUEUED\r\n"),
+            ("INCR small", r"+QUEUED\r\n"),
+        ],
+    );
+    // It was queued while there was room.
+    fill(&mut other);
+    let aborted = format!(r"-EXECABORT Transaction discarded because of: {reason}\r\n");
+    converse(&mut client, &[("EXEC", &aborted), ("EXISTS small", r":0\r\n")]);
+    // What is begun is brought to its end: a snapshot keeps the value that is appended to.
+    other.say("FLUSHALL");
+    assert_eq!(client.ask(&[b"SET", b"one", &half]), r"+OK\r\n");
+    converse(
+        &mut client,
+        &[
+            ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET a 1", r"+QUEUED\r\n"),
+            ("APPEND one x", r"+QUEUED\r\n"),
+            ("SET b 1", r"+QUEUED\r\n"),
+            ("EXEC", r"*3\r\n+OK\r\n:60001\r\n+OK\r\n"),
+            ("SET c 1", &format!(r"-{reason}\r\n")),
+            ("ORDNA.SNAPSHOT DROP 1", r":1\r\n"),
+            ("SET c 1", r"+OK\r\n"),
+        ],
+    );
+}
+
+/// What snapshots keep of flushed keyspaces counts against the limit until they end.
+#[test]
+fn flushing_does_not_lead_past_the_memory_limit() {
+    let server = start(Config { max_memory: Some(1_000_000), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let value = vec![b'v'; 1000];
+    let fill = |client: &mut Client| {
+        let full = |n: &u32| client.ask(&[b"SET", &n.to_be_bytes(), &value]) != r"+OK\r\n";
+        (0..).find(full).unwrap()
+    };
+    let most = fill(&mut client);
+    // Freed at once if nobody keeps it.
+    client.say("FLUSHALL");
+    assert_eq!(fill(&mut client), most);
+    converse(&mut client, &[("ORDNA.SNAPSHOT CREATE", r":1\r\n"), ("FLUSHALL", r"+OK\r\n")]);
+    assert_eq!(fill(&mut client), 0);
+    let info = client.say("INFO");
+    let count = |name: &str| {
+        let (_, rest) = info.split_once(&format!("{name}:")).unwrap();
+        rest.split_once('\\').unwrap().0.parse::<usize>().unwrap()
+    };
+    assert!((990_000..=1_000_000).contains(&count("used_memory")), "{info}");
+    assert_eq!((count("snapshots_alive"), count("versions")), (1, most as usize), "{info}");
+    converse(&mut client, &[("DBSIZE", r":0\r\n"), ("ORDNA.SNAPSHOT DROP 1", r":1\r\n")]);
+    assert_eq!(fill(&mut client), most);
+    assert!(client.say("INFO").contains("snapshots_alive:0"));
+}

@@ -1,0 +1,13 @@
+//! Commands, group by group, and beside those of Redis.
+
+mod against_redis;
+#[cfg(target_os = "linux")]
+mod appends;
+mod expiry;
+mod hashes_against_redis;
+mod memory_limit;
+mod ordered;
+mod scan;
+mod snapshots;
+mod strings;
+mod transactions;

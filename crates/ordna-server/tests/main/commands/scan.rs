@@ -1,0 +1,72 @@
+//! `SCAN` and its cursors.
+
+use std::time::{Duration, Instant};
+
+use ordna_server::Config;
+
+use crate::common::{Client, converse, fresh, start};
+
+#[test]
+fn a_scan_reads_one_state_as_long_as_its_lease_lasts() {
+    let server = start(Config { scan_lease: Duration::from_secs(3600), ..Config::default() });
+    let brief = start(Config { scan_lease: Duration::from_millis(1), ..Config::default() });
+    let cursor_of = |reply: &str| reply.split(r"\r\n").nth(2).unwrap().to_owned();
+    for (server, lasts) in [(&server, true), (&brief, false)] {
+        let mut client = Client::new(server.address);
+        client.say("MSET a 1 b 2 c 3 d 4");
+        let cursor = cursor_of(&client.say("SCAN 0 COUNT 2"));
+        client.say("DEL c");
+        client.say("SET cc 5");
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !lasts && !client.say("INFO snapshots").contains("scan_leases_ended:1") {
+            assert!(Instant::now() < patience, "the lease never ends");
+        }
+        let (stable, keys) = if lasts {
+            (client.say(&format!("SCAN {cursor} COUNT 10 STABLE")), ["c", "d"])
+        } else {
+            let stable = client.say(&format!("SCAN {cursor} COUNT 10 STABLE"));
+            assert!(stable.contains("is gone"), "{stable}");
+            (client.say(&format!("SCAN {cursor} COUNT 10")), ["cc", "d"])
+        };
+        let expected: String =
+            keys.iter().map(|key| format!(r"${}\r\n{key}\r\n", key.len())).collect();
+        assert_eq!(stable, format!(r"*2\r\n$1\r\n0\r\n*2\r\n{expected}"));
+    }
+}
+
+#[test]
+fn a_scan_returns_what_stays_while_keys_come_and_go() {
+    let (_server, mut client) = fresh();
+    for n in 0..500 {
+        client.say(&format!("SET stay:{n:03} v"));
+    }
+    let mut cursor = "0".to_owned();
+    let mut seen = Vec::new();
+    let mut turn = 0;
+    loop {
+        let reply = client.say(&format!("SCAN {cursor} COUNT 7 MATCH *:*"));
+        let parts: Vec<&str> = reply.split(r"\r\n").collect();
+        cursor = parts[2].to_owned();
+        seen.extend(parts.iter().filter(|part| part.starts_with("stay:")).map(|s| (*s).to_owned()));
+        if cursor == "0" {
+            break;
+        }
+        // Before and behind the cursor; and the key that the cursor stands on may go.
+        client.say(&format!("SET a:{turn} v"));
+        client.say(&format!("SET z:{turn} v"));
+        client.say(&format!("DEL a:{}", turn - 1));
+        turn += 1;
+    }
+    let expected: Vec<String> = (0..500).map(|n| format!("stay:{n:03}")).collect();
+    assert_eq!(seen, expected);
+    converse(
+        &mut client,
+        &[
+            ("SCAN x", r"-ERR invalid cursor\r\n"),
+            ("SCAN 0 COUNT 0", r"-ERR syntax error\r\n"),
+            ("SCAN 0 COUNT", r"-ERR syntax error\r\n"),
+            ("SCAN 0 TYPE list COUNT 1000", r"*2\r\n$1\r\n0\r\n*0\r\n"),
+        ],
+    );
+    assert!(client.say("SCAN 999999").starts_with("-ERR this cursor is no longer known"));
+}

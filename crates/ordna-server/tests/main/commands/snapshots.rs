@@ -1,0 +1,45 @@
+//! Snapshots that clients hold.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{converse, fresh};
+
+#[test]
+fn a_snapshot_stays_as_it_was() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("MSET a 1 b 2 c 3", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
+            ("SET a 9", r"+OK\r\n"),
+            ("DEL b", r":1\r\n"),
+            ("SET d 4", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 a", r"$1\r\n1\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 d", r"$-1\r\n"),
+            ("ORDNA.SNAPSHOT RANGE 1 - + KEYS", r"*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"),
+            ("ORDNA.SNAPSHOT RANGE 1 (a + REV LIMIT 1", r"*2\r\n$1\r\nc\r\n$1\r\n3\r\n"),
+            ("FLUSHALL", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 b", r"$1\r\n2\r\n"),
+            ("ORDNA.SNAPSHOT DROP 1", r":1\r\n"),
+            ("ORDNA.SNAPSHOT DROP 1", r":0\r\n"),
+            (
+                "ORDNA.SNAPSHOT GET 1 b",
+                r"-ERR there is no snapshot 1: it was dropped, or its time is over\r\n",
+            ),
+            ("ORDNA.SNAPSHOT GET x b", r"-ERR value is not an integer or out of range\r\n"),
+            ("ORDNA.SNAPSHOT CREATE EX", r"-ERR syntax error\r\n"),
+            ("ORDNA.SNAPSHOT LIST", r"*0\r\n"),
+            ("ORDNA.SNAPSHOT CREATE EX 3600", r":2\r\n"),
+        ],
+    );
+    assert!(client.say("ORDNA.SNAPSHOT HELP").starts_with(r"*9\r\n+ORDNA.SNAPSHOT <subcommand>"));
+    assert!(client.say("ORDNA.SNAPSHOT LIST").starts_with(r"*1\r\n*8\r\n$2\r\nid\r\n:2\r\n"));
+    assert_eq!(client.say("ORDNA.SNAPSHOT DROP 2"), r":1\r\n");
+    assert_eq!(client.say("ORDNA.SNAPSHOT CREATE EX 1"), r":3\r\n");
+    let patience = Instant::now() + Duration::from_secs(20);
+    while client.say("ORDNA.SNAPSHOT LIST") != r"*0\r\n" {
+        assert!(Instant::now() < patience, "the snapshot never ends");
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,174 @@
+//! `MULTI`, `EXEC` and `WATCH`.
+
+use ordna_server::Config;
+
+use crate::common::{Client, converse, fresh, start};
+
+#[test]
+fn a_transaction_is_one_step_or_nothing() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    converse(
+        &mut client,
+        &[
+            ("EXEC", r"-ERR EXEC without MULTI\r\n"),
+            ("DISCARD", r"-ERR DISCARD without MULTI\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("MULTI", r"-ERR MULTI calls can not be nested\r\n"),
+            ("WATCH a", r"-ERR WATCH inside MULTI is not allowed\r\n"),
+            ("MSET a 1 b 2", r"+QUEUED\r\n"),
+            ("INCR b", r"+QUEUED\r\n"),
+            ("INCR nope nope", r"-ERR wrong number of arguments for 'incr' command\r\n"),
+            ("EXEC", r"-EXECABORT Transaction discarded because of previous errors.\r\n"),
+            ("EXISTS a", r":0\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("MSET a 1 b 2", r"+QUEUED\r\n"),
+            ("INCR b", r"+QUEUED\r\n"),
+            ("APPEND a x", r"+QUEUED\r\n"),
+            ("INCR a", r"+QUEUED\r\n"),
+            ("ORDNA.RANGE - +", r"+QUEUED\r\n"),
+            ("FLUSHALL", r"+QUEUED\r\n"),
+            ("DBSIZE", r"+QUEUED\r\n"),
+        ],
+    );
+    assert_eq!(other.say("EXISTS a b"), r":0\r\n");
+    converse(
+        &mut client,
+        &[
+            (
+                "EXEC",
+                r"*7\r\n+OK\r\n:3\r\n:2\r\n-ERR value is not an integer or out of range\r\n*4\r\n$1\r\na\r\n$2\r\n1x\r\n$1\r\nb\r\n$1\r\n3\r\n+OK\r\n:0\r\n",
+            ),
+            ("SET w 1", r"+OK\r\n"),
+            ("WATCH w absent", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET done yes", r"+QUEUED\r\n"),
+        ],
+    );
+    // The same value again is a change too.
+    other.say("SET w 1");
+    converse(
+        &mut client,
+        &[
+            ("EXEC", r"*-1\r\n"),
+            ("WATCH w absent", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET done yes", r"+QUEUED\r\n"),
+        ],
+    );
+    other.say("SET absent 1");
+    converse(
+        &mut client,
+        &[
+            ("EXEC", r"*-1\r\n"),
+            ("EXISTS done", r":0\r\n"),
+            ("WATCH w", r"+OK\r\n"),
+            ("GET w", r"$1\r\n1\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("SET done yes", r"+QUEUED\r\n"),
+            ("EXEC", r"*1\r\n+OK\r\n"),
+            ("WATCH w", r"+OK\r\n"),
+        ],
+    );
+    other.say("FLUSHALL");
+    other.say("SET w 1");
+    converse(&mut client, &[("MULTI", r"+OK\r\n"), ("PING", r"+QUEUED\r\n"), ("EXEC", r"*-1\r\n")]);
+    converse(
+        &mut client,
+        &[
+            ("WATCH w", r"+OK\r\n"),
+            ("SET w 2", r"+OK\r\n"),
+            ("UNWATCH", r"+OK\r\n"),
+            ("MULTI", r"+OK\r\n"),
+            ("RESET", r"+RESET\r\n"),
+            ("EXEC", r"-ERR EXEC without MULTI\r\n"),
+        ],
+    );
+}
+
+/// A watched key that was absent, came and went has changed; one that was only looked at has not.
+#[test]
+fn a_watched_key_that_came_and_went_has_changed() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    let mut outcome = |between: &[&str]| {
+        converse(&mut client, &[("WATCH w", r"+OK\r\n"), ("MULTI", r"+OK\r\n")]);
+        client.say("PING");
+        between.iter().for_each(|command| drop(other.say(command)));
+        client.say("EXEC")
+    };
+    let (done, refused) = (r"*1\r\n+PONG\r\n", r"*-1\r\n");
+    for created in ["SET w 1", "INCR w", "APPEND w x", "MSET a 1 w 2", "SETEX w 9 1", "SETNX w 1"] {
+        assert_eq!(outcome(&[created, "DEL w"]), refused, "{created}");
+    }
+    assert_eq!(outcome(&["MULTI", "SET w 1", "DEL w", "EXEC"]), refused);
+    for harmless in ["DEL w", "EXPIRE w 9", "GETEX w", "GETDEL w", "MSET a w b w", "FLUSHALL"] {
+        assert_eq!(outcome(&[harmless]), done, "{harmless}");
+    }
+    for failed in ["SET w 1 BAD", "INCRBY w x", "SETEX w 0 1", "MSET a 1 w"] {
+        assert_eq!(outcome(&[failed]), done, "{failed}");
+    }
+    for unwritten in ["SET w 1 XX", "SET w 1 XX GET", "MSETNX here 1 w 2"] {
+        assert_eq!(outcome(&["SET here 1", unwritten]), done, "{unwritten}");
+    }
+    for written in ["GETSET w 1", "SET w 1 NX", "MSETNX new 1 w 2", "DECRBY w 3", "PSETEX w 9 1"] {
+        assert_eq!(outcome(&[written, "DEL w new"]), refused, "{written}");
+    }
+    // One that is there and is not written.
+    assert_eq!(outcome(&["SET w 1"]), refused);
+    for unwritten in ["SET w 2 NX", "MSETNX new 1 w 2", "SETNX w 2", "EXPIRE w 9 XX", "INCR here x"]
+    {
+        assert_eq!(outcome(&[unwritten]), done, "{unwritten}");
+    }
+    assert_eq!(outcome(&["SET w 2 XX"]), refused);
+}
+
+/// All replies of a transaction together are bounded as each of them is.
+#[test]
+fn a_transaction_cannot_gather_large_replies_without_end() {
+    let server = start(Config { max_reply: 1_000_000, ..Config::default() });
+    let mut client = Client::new(server.address);
+    assert_eq!(client.ask(&[b"SET", b"k", &[b'v'; 300_000]]), r"+OK\r\n");
+    client.say("MULTI");
+    for _ in 0..3 {
+        client.say("GET k");
+    }
+    client.say("GETDEL k");
+    client.say("EXISTS k");
+    let replies = client.say("EXEC");
+    assert!(replies.starts_with(r"*5\r\n$300000\r\nvvv"));
+    let error = r"-ERR the replies of the transaction would exceed 1000000 bytes; this command was executed\r\n";
+    let end = &replies[replies.len() - error.len() - 6..];
+    assert_eq!(end, format!(r"{error}:0\r\n"));
+    assert_eq!(client.say("PING"), r"+PONG\r\n");
+}
+
+/// Two clients move an amount between two keys; nobody ever sees it in neither or in both.
+#[test]
+fn nobody_sees_half_a_transaction() {
+    let (server, mut client) = fresh();
+    client.say("MSET left 100 right 0");
+    std::thread::scope(|scope| {
+        let movers = ["left right", "right left"].map(|pair| {
+            let address = server.address;
+            scope.spawn(move || {
+                let (from, to) = pair.split_once(' ').unwrap();
+                let mut client = Client::new(address);
+                for _ in 0..500 {
+                    client.say("MULTI");
+                    client.say(&format!("DECR {from}"));
+                    client.say(&format!("INCR {to}"));
+                    client.say("EXEC");
+                }
+            })
+        });
+        while !movers.iter().all(|mover| mover.is_finished()) {
+            for look in ["MGET left right", "ORDNA.RANGE - +"] {
+                let reply = client.say(look);
+                let sum: i64 =
+                    reply.split(r"\r\n").filter_map(|part| part.parse::<i64>().ok()).sum();
+                assert_eq!(sum, 100, "{reply}");
+            }
+        }
+    });
+}

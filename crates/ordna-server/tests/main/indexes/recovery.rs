@@ -1,0 +1,236 @@
+//! Restarts and kills of a server with indexes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use ordna_server::{Config, Data, LogSync};
+
+use crate::common::{Child, Client, Random, spawn, start};
+use crate::indexes::{ids_of, towns, words};
+
+fn durable(dir: &Path) -> Config {
+    let data = Data { log: LogSync::Always, ..Data::new(dir.to_owned()) };
+    Config { data: Some(data), ..Config::default() }
+}
+
+#[test]
+fn indexes_come_back_after_a_restart() {
+    let dir = std::env::temp_dir().join(format!("ordna-indexes-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let cursor;
+    {
+        let mut server = start(durable(&dir));
+        let mut client = Client::new(server.address);
+        while client.say("PING").contains("LOADING") || client.say("DBSIZE").contains("LOADING") {}
+        client.say("ORDNA.INDEX CREATE gone ON t: PARTS name");
+        client.say(
+            "ORDNA.INDEX CREATE size ON t: PARTS country population DESC WHERE population > 5",
+        );
+        client.say("FT.CREATE towns PREFIX 1 t: SCHEMA country TAG");
+        towns(&mut client);
+        client.say("ORDNA.INDEX DROP gone");
+        client.say("HSET t:1 population 10");
+        cursor = words(&client.say("ORDNA.INDEX SCAN size LIMIT 1"))[0].clone();
+        drop(client);
+        server.stop();
+    }
+    let mut server = start(durable(&dir));
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    assert_eq!(words(&client.say("ORDNA.INDEX LIST")), ["size"]);
+    assert_eq!(words(&client.say("ORDNA.INDEX SCAN size EQ SE")), ["0", "t:2", "t:4", "t:1"]);
+    let next = client.say(&format!("ORDNA.INDEX SCAN size LIMIT 1 CURSOR {cursor}"));
+    assert_eq!(words(&next)[1..], ["t:2"], "{next}");
+    let found = client.ask(&[b"FT.SEARCH", b"towns", b"@country:{SE}", b"LIMIT", b"0", b"0"]);
+    assert_eq!(found, r"*1\r\n:4\r\n");
+    client.say("HSET t:9 country SE population 99999999");
+    assert_eq!(words(&client.say("ORDNA.INDEX SCAN size EQ SE LIMIT 1"))[1..], ["t:9"]);
+    drop(client);
+    server.stop();
+    // A damaged file is told, and stays as it is.
+    let file = dir.join("indexes.json");
+    std::fs::write(&file, "{ damaged").unwrap();
+    let server = start(durable(&dir));
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    let refused = client.say("ORDNA.INDEX CREATE more ON t: PARTS name");
+    assert!(refused.contains("indexes.json"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ damaged");
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// A number in `ORDNA.INDEX INFO`.
+fn number(client: &mut Client, index: &str, field: &str) -> u64 {
+    let info = words(&client.say(&format!("ORDNA.INDEX INFO {index}")));
+    let at = info.iter().position(|word| word == field).unwrap();
+    info[at + 1].trim_start_matches(':').parse().unwrap()
+}
+
+fn killed_and_started(child: Child, dir: &Path) -> (Child, Client) {
+    // SIGKILL.
+    drop(child);
+    let child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    (child, client)
+}
+
+/// What each index must hold, from the hashes.
+fn assert_current(client: &mut Client, ids: std::ops::Range<usize>) {
+    let mut expected: Vec<(i64, String)> = Vec::new();
+    for id in ids {
+        let id = format!("d:{id:04}");
+        if let Some(Ok(n)) = words(&client.say(&format!("HGET {id} n"))).first().map(|n| n.parse())
+        {
+            expected.push((n, id));
+        }
+    }
+    expected.sort();
+    let expected: Vec<String> = expected.into_iter().map(|(_, id)| id).collect();
+    assert_eq!(words(&client.say("ORDNA.INDEX SCAN n LIMIT 10000"))[1..], expected);
+    let search = "FT.SEARCH ft * SORTBY n LIMIT 0 10000 NOCONTENT";
+    assert_eq!(ids_of(&client.say(search)), expected);
+}
+
+/// Kills a server that has backed up and gone on: the indexes go on from their backup.
+#[test]
+fn indexes_go_on_from_their_backup_after_a_kill() {
+    let dir = std::env::temp_dir().join(format!("ordna-resume-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    client.say("ORDNA.INDEX CREATE n ON d: PARTS n NUMERIC");
+    client.say("ORDNA.INDEX CREATE dropped ON d: PARTS n");
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC SORTABLE tag TAG");
+    let write = |client: &mut Client, ids: std::ops::Range<usize>, shift: usize| {
+        ids.for_each(|id| {
+            client.say(&format!("HSET d:{id:04} n {} tag t", id * 7 % 1000 + shift));
+        });
+    };
+    write(&mut client, 0..1000, 0);
+    // Two of them expire: one before the restart, one later.
+    client.say("PEXPIRE d:0001 1500");
+    client.say("PEXPIRE d:0002 4000");
+    let backup = |client: &mut Client| {
+        client.say("BGSAVE");
+        while client.say("INFO persistence").contains("rdb_bgsave_in_progress:1") {}
+    };
+    backup(&mut client);
+    let changes = |client: &mut Client, shift| {
+        write(client, 100..150, shift);
+        client.say("DEL d:0200 d:0201");
+        client.say("RENAME d:0202 d:1000");
+        client.say("HSET d:0203 n 777");
+    };
+    changes(&mut client, 5000);
+    client.say("ORDNA.INDEX DROP dropped");
+    client.say("ORDNA.INDEX CREATE late ON d: PARTS tag n");
+    let cursor = words(&client.say("ORDNA.INDEX SCAN n LIMIT 1"))[0].clone();
+    let vector = words(&client.say("ORDNA.INDEX INFO n"));
+    let vector = vector[vector.iter().position(|word| word == "vector").unwrap() + 1].clone();
+    std::thread::sleep(Duration::from_millis(1600));
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert_eq!(number(&mut client, "n", "built"), 0, "it was built again");
+    client.say("ORDNA.INDEX COUNT late");
+    assert!(number(&mut client, "late", "built") > 900, "it was not built");
+    assert_eq!(words(&client.say("ORDNA.INDEX LIST")), ["late", "n"]);
+    let next = client.say(&format!("ORDNA.INDEX SCAN n LIMIT 1 CURSOR {cursor}"));
+    assert_eq!(words(&next).len(), 2, "{next}");
+    // The position goes on behind the one from before.
+    let later = client.say(&format!("ORDNA.INDEX COUNT n AT {vector} TIMEOUT 10000"));
+    assert!(later.starts_with(':'), "{later}");
+    let patience = Instant::now() + Duration::from_secs(20);
+    while client.say("EXISTS d:0002") != r":0\r\n" {
+        assert!(Instant::now() < patience);
+    }
+    while number(&mut client, "n", "entries") > 996 {
+        assert!(Instant::now() < patience, "an expired hash stays in its index");
+    }
+    assert_current(&mut client, 0..1001);
+    // Again without a new backup.
+    changes(&mut client, 9000);
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert_eq!(number(&mut client, "n", "built"), 0);
+    // A backup of the keyspace alone: that of the indexes lacks what came before it.
+    std::fs::rename(dir.join("indexes"), dir.join("kept")).unwrap();
+    write(&mut client, 300..320, 20_000);
+    backup(&mut client);
+    let _ = std::fs::remove_dir_all(dir.join("indexes"));
+    std::fs::rename(dir.join("kept"), dir.join("indexes")).unwrap();
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert!(number(&mut client, "n", "built") > 900);
+    backup(&mut client);
+    client.say("ORDNA.DELRANGE [d:0400 [d:0500");
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    backup(&mut client);
+    client.say("FLUSHALL");
+    write(&mut client, 0..10, 0);
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    // A damaged backup of the indexes is not used.
+    write(&mut client, 0..500, 0);
+    backup(&mut client);
+    let newest = std::fs::read_dir(dir.join("indexes")).unwrap().map(|entry| entry.unwrap().path());
+    let newest = newest.filter(|path| path.is_dir()).max().unwrap();
+    std::fs::write(newest.join("SERVICE.json"), "{").unwrap();
+    let (child, mut client) = killed_and_started(child, &dir);
+    assert_current(&mut client, 0..1001);
+    assert_eq!(number(&mut client, "n", "entries"), 500);
+    drop(child);
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// Kills a server at random moments of a load with backups; the entries are those of the hashes.
+#[test]
+fn kills_under_load_leave_current_indexes() {
+    let dir = std::env::temp_dir().join(format!("ordna-kills-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut random = Random::new(3);
+    let mut child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    client.say("ORDNA.INDEX CREATE n ON d: PARTS n NUMERIC");
+    client.say("FT.CREATE ft PREFIX 1 d: SCHEMA n NUMERIC SORTABLE");
+    for _ in 0..6 {
+        for _ in 0..1 + random.below(3) {
+            let mut commands = Vec::new();
+            for _ in 0..random.below(3000) {
+                let id = format!("d:{:04}", random.below(800));
+                let n = random.below(1_000_000).to_string();
+                match random.below(8) {
+                    0 => commands.extend(crate::common::request(&[b"DEL", id.as_bytes()])),
+                    1 => commands.extend(crate::common::request(&[
+                        b"PEXPIRE",
+                        id.as_bytes(),
+                        &n.as_bytes()[..n.len().min(3)],
+                    ])),
+                    _ => commands.extend(crate::common::request(&[
+                        b"HSET",
+                        id.as_bytes(),
+                        b"n",
+                        n.as_bytes(),
+                    ])),
+                }
+            }
+            client.send(&commands);
+            client.send(&crate::common::request(&[b"BGSAVE"]));
+            std::thread::sleep(Duration::from_millis(random.below(60) as u64));
+        }
+        (child, client) = killed_and_started(child, &dir);
+        // No key may expire while hashes and entries are compared.
+        for id in 0..800 {
+            client.say(&format!("PERSIST d:{id:04}"));
+        }
+        assert_current(&mut client, 0..800);
+    }
+    drop(child);
+    let _ = std::fs::remove_dir_all(&dir);
+}

@@ -1,0 +1,167 @@
+//! Connections: protocol versions, passwords, pipelines, slow readers, the end of the server.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use ordna_server::Config;
+
+use crate::common::{Client, converse, fresh, request, show, start};
+
+#[test]
+fn the_connection_and_its_protocol() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("PING", r"+PONG\r\n"),
+            ("PING hi", r"$2\r\nhi\r\n"),
+            ("PING a b", r"-ERR wrong number of arguments for 'ping' command\r\n"),
+            ("ECHO hi", r"$2\r\nhi\r\n"),
+            ("SELECT 0", r"+OK\r\n"),
+            ("SELECT 1", r"-ERR DB index is out of range\r\n"),
+            ("CLIENT ID", r":1\r\n"),
+            ("CLIENT GETNAME", r"$-1\r\n"),
+            ("CLIENT SETNAME me", r"+OK\r\n"),
+            ("CLIENT GETNAME", r"$2\r\nme\r\n"),
+            ("CLIENT NONE", r"-ERR unknown subcommand 'NONE'. Try CLIENT HELP.\r\n"),
+            ("CLIENT SETNAME", r"-ERR wrong number of arguments for 'client|setname' command\r\n"),
+            ("CONFIG GET save", r"*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
+            (
+                "CONFIG SET port 1",
+                r"-ERR CONFIG SET failed (possibly related to argument 'port') - can't set immutable config\r\n",
+            ),
+            ("NOPE a b", r"-ERR unknown command 'NOPE', with args beginning with: 'a' 'b' \r\n"),
+            ("GET", r"-ERR wrong number of arguments for 'get' command\r\n"),
+            ("HELLO 4", r"-NOPROTO unsupported protocol version\r\n"),
+            ("RESET", r"+RESET\r\n"),
+        ],
+    );
+    client.send(b"HELLO 3\r\n");
+    client.resp3 = true;
+    assert!(show(&client.reply()).starts_with(r"%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n"));
+    assert_eq!(client.say("GET nothing"), r"_\r\n");
+    assert_eq!(client.say("CONFIG GET save"), r"%1\r\n$4\r\nsave\r\n$0\r\n\r\n");
+    assert!(client.say("INFO").contains("# Server"));
+    assert_eq!(client.say("QUIT"), r"+OK\r\n");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_password_keeps_others_out() {
+    let config = Config { password: Some("secret".to_owned()), ..Config::default() };
+    let server = start(config);
+    let mut client = Client::new(server.address);
+    assert_eq!(client.say("GET a"), r"-NOAUTH Authentication required.\r\n");
+    assert!(client.say("AUTH wrong").starts_with("-WRONGPASS"));
+    assert!(client.say("HELLO 3").starts_with("-NOAUTH HELLO"));
+    assert_eq!(client.say("AUTH secret"), r"+OK\r\n");
+    assert_eq!(client.say("GET a"), r"$-1\r\n");
+    let mut other = Client::new(server.address);
+    other.send(b"*11\r\n");
+    assert_eq!(show(&other.reply()), r"-ERR Protocol error: unauthenticated multibulk length\r\n");
+    assert!(other.is_closed());
+}
+
+#[test]
+fn an_open_address_needs_a_password() {
+    let config = Config { bind: vec![([0, 0, 0, 0], 0).into()], ..Config::default() };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let refused = runtime.block_on(ordna_server::Server::bind(config)).unwrap_err();
+    assert!(refused.to_string().contains("--password"), "{refused}");
+}
+
+#[test]
+fn a_pipeline_of_ten_thousand_commands_is_answered_in_order() {
+    let (_server, mut client) = fresh();
+    let mut bytes = Vec::new();
+    for n in 0..10_000 {
+        bytes.extend(request(&[b"SET", format!("k{n}").as_bytes(), n.to_string().as_bytes()]));
+        bytes.extend(request(&[b"GET", format!("k{n}").as_bytes()]));
+    }
+    let mut writer = client.stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    for n in 0..10_000 {
+        assert_eq!(client.reply(), b"+OK\r\n");
+        let digits = n.to_string();
+        assert_eq!(client.reply(), format!("${}\r\n{digits}\r\n", digits.len()).as_bytes());
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn broken_requests_close_only_their_connection() {
+    let (_server, mut client) = fresh();
+    for bytes in [
+        b"*1\r\n:5\r\n".as_slice(),
+        b"*99999999999\r\n",
+        b"*1\r\n$-5\r\n",
+        b"*1\r\n$999999999999\r\n",
+        b"SET \"a\r\n",
+    ] {
+        let mut broken = Client::new(_server.address);
+        broken.send(&request(&[b"SET", b"before", b"v"]));
+        broken.send(bytes);
+        assert_eq!(broken.reply(), b"+OK\r\n", "what came before is answered");
+        let reply = show(&broken.reply());
+        assert!(reply.starts_with("-ERR Protocol error"), "{}: {reply}", show(bytes));
+        assert!(broken.is_closed(), "{}", show(bytes));
+    }
+    // Half a command, then gone: nothing of it is executed.
+    let mut half = Client::new(_server.address);
+    half.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5\r\nval");
+    drop(half);
+    assert_eq!(client.say("EXISTS half before"), r":1\r\n");
+}
+
+/// A client that asks much and reads nothing is not read from any more; others do not notice.
+#[test]
+fn a_slow_reader_holds_up_only_itself() {
+    let (_server, mut client) = fresh();
+    let value = vec![b'v'; 1 << 20];
+    client.ask(&[b"SET", b"big", &value]);
+    let mut slow = Client::new(_server.address);
+    slow.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let ask = request(&[b"GET", b"big"]).repeat(200);
+    // 200 MiB of replies are asked for; the sockets hold a few, and the server one batch's share.
+    let _ = slow.stream.write_all(&ask);
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(client.say("PING"), r"+PONG\r\n");
+    }
+    // Held up, they would not be answered at all.
+    assert!(start.elapsed() < Duration::from_secs(20));
+    for _ in 0..200 {
+        assert_eq!(slow.reply().len(), value.len() + 12);
+    }
+}
+
+#[test]
+fn stopping_answers_what_was_read() {
+    let mut server = start(Config::default());
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::new(server.address)).collect();
+    for client in &mut clients {
+        for n in 0..200 {
+            client.send(&request(&[b"SET", format!("{n}").as_bytes(), b"v"]));
+        }
+        assert_eq!(client.reply(), b"+OK\r\n");
+    }
+    server.stop();
+    for client in &mut clients {
+        let mut answered = 1;
+        while !client.reply().is_empty() {
+            answered += 1;
+        }
+        assert!(answered <= 200);
+    }
+}
+
+#[test]
+fn more_clients_than_allowed_are_told_so() {
+    let server = start(Config { max_clients: 2, ..Config::default() });
+    let mut first = Client::new(server.address);
+    let mut second = Client::new(server.address);
+    assert_eq!((first.say("PING"), second.say("PING")), (r"+PONG\r\n".into(), r"+PONG\r\n".into()));
+    let mut third = Client::new(server.address);
+    assert_eq!(show(&third.reply()), r"-ERR max number of clients reached\r\n");
+    assert!(third.is_closed());
+}

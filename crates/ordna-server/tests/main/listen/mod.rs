@@ -1,0 +1,4 @@
+//! Connections.
+
+mod connections;
+mod hostile;

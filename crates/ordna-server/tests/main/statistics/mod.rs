@@ -1,0 +1,3 @@
+//! What the server reports of itself.
+
+mod info;
