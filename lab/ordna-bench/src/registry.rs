@@ -76,9 +76,9 @@ macro_rules! ours {
     }};
 }
 
-/// Figure 9 of the Nitro paper: whether several instances are faster than one.
+/// Figure 9 of the Nitro paper: several instances against one.
 const PARTITIONS: &[Switch] =
-    &[Switch::new("partitions", &["1", "2", "4", "8", "16"], "instances that share the keys")];
+    &[Switch::new("partitions", &["1", "4", "16"], "instances that share the keys")];
 
 /// An index that can be measured as several instances.
 macro_rules! partitioned {
@@ -124,13 +124,13 @@ const HYDRALIST: &[Switch] = &[
     Switch::new(
         "leaf",
         &["fingerprints", "sorted"],
-        "how entries stand in a node and are searched",
+        "order of the entries in a node, and their search",
     ),
     Switch::new("simd", &["on", "off"], "fingerprints compared 64 at a time"),
     Switch::new(
         "update",
         &["background", "synchronous"],
-        "when the search layer follows splits and merges",
+        "when the search layer takes in splits and merges",
     ),
     Switch::new("replicas", &["1", "2", "4"], "search layers"),
     Switch::new("layer", &["art", "table"], "search layer: ART, or Wormhole's hash-encoded trie"),
@@ -185,17 +185,12 @@ fn hydralist_options(switches: &Switches) -> HydraOptions {
     }
 }
 
-/// The optimizations of PI's Figure 15, its pool and its threshold.
+/// The optimizations of PI's Figure 15, and the threads of its batches (Figure 8).
 const PI: &[Switch] = &[
     Switch::new("simd", &["on", "off"], "compares eight keys at a time"),
-    Switch::new("group", &["32", "16", "8", "1"], "queries that go down together"),
+    Switch::new("group", &["32", "1"], "queries that descend together"),
     Switch::new("prefetch", &["on", "off"], "fetches what a group needs next"),
     Switch::new("workers", &["0", "1", "2", "4"], "threads that help the callers"),
-    Switch::new(
-        "threshold",
-        &["15", "5", "50", "100"],
-        "changed nodes, in percent, from which the index layer is rebuilt",
-    ),
 ];
 
 fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
@@ -207,7 +202,6 @@ fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
         group: number("group", default.group),
         prefetch: on("prefetch"),
         workers: number("workers", default.workers),
-        rebuild_threshold: number("threshold", default.rebuild_threshold),
         ..default
     })
 }
@@ -218,28 +212,20 @@ const WORMHOLE: &[Switch] = &[
     Switch::new(
         "incremental-hashing",
         &["on", "off"],
-        "the hash of a prefix goes on from that of a shorter one",
+        "the hash of a prefix continues that of a shorter one",
     ),
     Switch::new("sort-by-tag", &["on", "off"], "leaves are searched by hash tags, not by keys"),
-    Switch::new("direct-position", &["on", "off"], "the tag tells where in the leaf to look"),
+    Switch::new("direct-position", &["on", "off"], "the tag gives the position in the leaf"),
 ];
 
-fn wormhole_switches(switches: &Switches) -> ordna_papers::wormhole::Switches {
+fn wormhole<K: Key + ?Sized>(switches: &Switches) -> Wormhole<K, u64> {
     let on = |name| switches.get(name) == "on";
-    ordna_papers::wormhole::Switches {
+    Wormhole::with_switches(ordna_papers::wormhole::Switches {
         tag_matching: on("tag-matching"),
         incremental_hashing: on("incremental-hashing"),
         sort_by_tag: on("sort-by-tag"),
         direct_position: on("direct-position"),
-    }
-}
-
-fn wormhole<K: Key + ?Sized>(switches: &Switches) -> Wormhole<K, u64> {
-    Wormhole::with_switches(wormhole_switches(switches))
-}
-
-fn wormhole_faithful<K: Key + ?Sized>(switches: &Switches) -> WormholeFaithful<K, u64> {
-    WormholeFaithful::with_switches(wormhole_switches(switches))
+    })
 }
 
 fn wormhole_unsafe<K: Key + ?Sized>() -> Sole<WormholeUnsafe<K, u64>> {
@@ -262,7 +248,7 @@ pub fn all() -> Vec<Entry> {
         ours!("art-olc", ArtOlc),
         ours!("art-rowex", ArtRowex),
         ours!("wormhole", Wormhole, WORMHOLE, wormhole),
-        ours!("wormhole-faithful", WormholeFaithful, WORMHOLE, wormhole_faithful),
+        ours!("wormhole-faithful", WormholeFaithful),
         alone!("wormhole-unsafe", wormhole_unsafe),
     ];
     #[cfg(feature = "peers")]

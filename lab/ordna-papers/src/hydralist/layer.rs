@@ -1,61 +1,16 @@
-//! The search layers of HydraList: [`ArtLayer`], the default, and [`LockedLayer`].
-//!
-//! [`SearchLayer`] is their contract.
+//! [`ArtLayer`], the search layer of HydraList. [`SearchLayer`] is its contract.
 //!
 //! Source: HydraList §4.2.1, §4.6.1.
 
 #![expect(unsafe_code, reason = "layers promise which addresses they return")]
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{PoisonError, RwLock};
 
 use crate::art::{Art, Lent, Rowex};
 use crate::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_base::Key;
 use ordna_base::index::{Direction, OrderedIndex};
-
-/// A B-tree under a reader-writer lock: the layer that others are compared with.
-#[derive(Debug)]
-pub struct LockedLayer<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, AnchorAddress>>);
-
-impl<K: Key + ?Sized> Default for LockedLayer<K> {
-    fn default() -> Self {
-        Self(RwLock::new(BTreeMap::new()))
-    }
-}
-
-// SAFETY: jumps return addresses of the one map behind the lock; `apply` returns each that leaves it.
-unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
-    fn jump(&self, key: &K) -> Option<AnchorAddress> {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let below = map.range::<K, _>((Bound::Unbounded, Bound::Included(key))).next_back();
-        below.or_else(|| map.first_key_value()).map(|(_, address)| *address)
-    }
-
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
-        let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        match step {
-            Step::Insert(address) => map.insert(anchor.to_owned(), address),
-            Step::Remove(address) if map.get(anchor) == Some(&address) => map.remove(anchor),
-            Step::Remove(_) => None,
-        }
-    }
-
-    fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        for (anchor, address) in &*map {
-            each(anchor.borrow(), *address);
-        }
-    }
-
-    fn memory_usage(&self) -> usize {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let heap: usize = map.keys().map(|anchor| anchor.borrow().tail().len()).sum();
-        heap + map.len() * (size_of::<K::Owned>() + size_of::<AnchorAddress>()) * 10 / 7
-    }
-}
 
 /// The adaptive radix tree under ROWEX: jumps look at no lock. Its leaves are the anchors in the
 /// nodes. A jump that has compared an anchor has fetched the part of the node that a lookup reads
@@ -172,7 +127,6 @@ mod tests {
 
     #[test]
     fn every_layer_keeps_the_contract() {
-        check::<LockedLayer<[u8]>>();
         check::<ArtLayer<[u8]>>();
         check::<TableLayer<[u8]>>();
     }

@@ -13,7 +13,6 @@
 //! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups |
 //! | `ranges` | range queries of a batch: split between pieces, joined |
 //! | `crew` | turns among writers; the worker pool |
-//! | `gather` | single queries of concurrent callers, in batches |
 //! | `rebuild` | the layer's rebuilding in the background |
 //!
 //! # Concurrency
@@ -28,7 +27,6 @@ mod batch;
 mod bytes;
 mod crew;
 mod execute;
-mod gather;
 mod layer;
 mod node;
 mod query;
@@ -41,11 +39,9 @@ mod storage_scan;
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use self::crew::Crew;
 use self::execute::{GROUP, PIECE, Traversal};
-use self::gather::{Gatherer, Single};
 use self::node::{CAPACITY, Entry, Node};
 use self::rebuild::{Plan, Rebuilder, Shared};
 use self::storage::{Contended, Owner, Storage};
@@ -80,12 +76,6 @@ pub struct Options {
     /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done
     /// by threads of their own node first. Threads are not pinned and memory is not moved.
     pub topology: Topology,
-    /// Whether single gets, inserts and removes of concurrent callers are gathered into batches,
-    /// and how long the first waits for others: a call then takes up to the delay, the batch in
-    /// front and its own batch, and a lone caller's takes the delay in full. With a delay of zero
-    /// no thread waits for company; what queues up behind a batch is the next one. `None`: each
-    /// write is a batch of its own, and gets are optimistic reads that wait for no thread.
-    pub gather: Option<Duration>,
     /// Fewest queries of a batch that are worth a thread of their own.
     pub piece: usize,
     /// Entries at which a data node is split, 2 to 32. Fewer only for tests.
@@ -103,7 +93,6 @@ impl Default for Options {
             group: GROUP,
             prefetch: true,
             topology: Topology::system(),
-            gather: None,
             piece: PIECE,
             node_entries: CAPACITY,
         }
@@ -115,7 +104,6 @@ pub struct Pi<K: Key + ?Sized, V: Value + ?Sized> {
     shared: Arc<Shared<K, V>>,
     crew: Crew,
     how: Traversal,
-    gatherer: Option<Gatherer<K, V>>,
 }
 
 crate::shell!("Pi" [K: Key + ?Sized, V: Value + ?Sized] Pi<K, V>);
@@ -145,8 +133,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         let (group, piece) = (options.group.clamp(1, GROUP), options.piece);
         let how = Traversal { group, prefetch: options.prefetch, piece };
         let crew = Crew::new(options.workers, options.topology.clone());
-        let gatherer = options.gather.map(Gatherer::new);
-        Self { shared: Arc::new(Shared { storage, rebuilder }), crew, how, gatherer }
+        Self { shared: Arc::new(Shared { storage, rebuilder }), crew, how }
     }
 
     /// Rebuilds the index layer now, on the calling thread and those of
@@ -176,12 +163,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
 
     fn storage(&self) -> &Storage<K, V> {
         &self.shared.storage
-    }
-
-    /// Answers a single query in a batch with those of other callers.
-    fn gathered(&self, gatherer: &Gatherer<K, V>, query: Single<K, V>) -> Option<V::Owned> {
-        // All have passed their checks: there is nothing to refuse.
-        gatherer.answer(query, |queries| self.execute(queries).unwrap_or_default())
     }
 
     /// The entry of a key.
@@ -295,41 +276,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
     fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let _lock = self.shared.rebuilder.lock();
         self.storage().check_invariants()
-    }
-
-    fn get(&self, key: &K) -> Option<V::Owned> {
-        match &self.gatherer {
-            Some(gatherer) => self.gathered(gatherer, Single::Get(key.to_owned())),
-            None => self.get_with(key, ToOwned::to_owned),
-        }
-    }
-
-    fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
-        if let Some(gatherer) = &self.gatherer {
-            key.check()?;
-            value.check()?;
-            let query = Single::Insert(key.to_owned(), value.to_owned());
-            return Ok(self.gathered(gatherer, query));
-        }
-        let mut old = None;
-        self.modify(key, |current| {
-            old = current.map(ToOwned::to_owned);
-            Change::Put(value)
-        })?;
-        Ok(old)
-    }
-
-    fn remove(&self, key: &K) -> Option<V::Owned> {
-        if let Some(gatherer) = &self.gatherer {
-            key.check().ok()?;
-            return self.gathered(gatherer, Single::Remove(key.to_owned()));
-        }
-        let mut old = None;
-        let done = self.modify::<&V, _>(key, |current| {
-            old = current.map(ToOwned::to_owned);
-            Change::Remove
-        });
-        done.ok().and(old)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {

@@ -2,10 +2,7 @@
 
 use crate::art_trees::{Bytes, keys, scan, under, with};
 use ordna_base::{Direction, OrderedIndex};
-use ordna_papers::art::{Art, Concurrent, Coupling, Minimal, Olc, Rowex, steps};
-
-type MinimalCoupling = Minimal<Coupling>;
-type MinimalRowex = Minimal<Rowex>;
+use ordna_papers::art::{Art, Concurrent, Coupling, Olc, Rowex, steps};
 
 mod pitfall_3_range_bounds {
     use super::*;
@@ -30,7 +27,7 @@ mod pitfall_3_range_bounds {
     }
 
     under! {
-        the_whole_key_of_a_leaf_is_compared_with_both_bounds: Olc, Rowex, Coupling, MinimalRowex;
+        the_whole_key_of_a_leaf_is_compared_with_both_bounds: Olc, Rowex, Coupling;
     }
 }
 
@@ -151,6 +148,6 @@ mod pitfall_5_keys_that_are_prefixes {
     }
 
     under! {
-        any_key_may_be_a_prefix_of_another: Olc, Rowex, MinimalCoupling;
+        any_key_may_be_a_prefix_of_another: Olc, Rowex, Coupling;
     }
 }

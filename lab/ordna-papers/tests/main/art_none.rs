@@ -7,9 +7,7 @@ type Small<K, V> = ArtNone<K, V, Minimal<Unsynchronized>>;
 
 ordna_testkit::conformance! {
     mod u64_words: Alone<ArtNone<u64, u64>> = Alone::new(ArtNone::new());
-    mod u64_bytes: Alone<ArtNone<u64, [u8]>> = Alone::new(ArtNone::new());
     mod bytes_words: Alone<ArtNone<[u8], u64>> = Alone::new(ArtNone::new());
-    mod bytes_bytes: Alone<ArtNone<[u8], [u8]>> = Alone::new(ArtNone::new());
-    mod minimal_words: Alone<Small<u64, u64>> = Alone::new(ArtNone::minimal());
-    mod minimal_bytes: Alone<Small<[u8], [u8]>> = Alone::new(ArtNone::minimal());
+    mod minimal_u64_bytes: Alone<Small<u64, [u8]>> = Alone::new(ArtNone::minimal());
+    mod minimal_bytes_bytes: Alone<Small<[u8], [u8]>> = Alone::new(ArtNone::minimal());
 }

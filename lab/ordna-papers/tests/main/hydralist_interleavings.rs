@@ -6,13 +6,15 @@ use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::schedule::held;
 use ordna_base::{Direction, Key, OrderedIndex, Value};
 use ordna_papers::HydraList;
-use ordna_papers::hydralist::layer::LockedLayer;
+use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
 use ordna_papers::hydralist::{Options, Update};
 use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
 use ordna_testkit::shorthand::Shorthand as _;
 
-type Small<K, V> = HydraList<K, V, LockedLayer<K>, 4>;
+use crate::locked_layer::LockedLayer;
+
+type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
 
 fn small<K: Key + ?Sized, V: Value + ?Sized>() -> Small<K, V> {
     HydraList::with(&Options { update: Update::Synchronous, ..Options::default() })
@@ -151,7 +153,7 @@ fn a_scan_meets_splits_and_merges() {
 fn a_scan_finds_the_rest_of_its_node_changed() {
     for direction in [Direction::Ascending, Direction::Descending] {
         for split in [false, true] {
-            let index: HydraList<u64, u64, LockedLayer<u64>, 64> =
+            let index: HydraList<u64, u64> =
                 HydraList::with(&Options { update: Update::Synchronous, ..Options::default() });
             index.put_all((0..50).map(|n| (100 + n * 7 % 50 * 10, n)));
             assert_eq!(index.check_invariants().unwrap().nodes, 1);

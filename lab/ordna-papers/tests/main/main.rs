@@ -22,6 +22,9 @@ mod hydralist_background;
 #[cfg(debug_assertions)]
 mod hydralist_interleavings;
 mod hydralist_memory;
+#[cfg(debug_assertions)]
+#[path = "../models/locked_layer.rs"]
+mod locked_layer;
 mod nitro;
 mod nitro_barrier;
 mod nitro_cuts;

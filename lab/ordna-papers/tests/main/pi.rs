@@ -1,7 +1,5 @@
 //! PI: the contract.
 
-use std::time::Duration;
-
 use ordna_papers::Pi;
 use ordna_papers::pi::Options;
 use ordna_testkit::erased::Overriding;
@@ -10,11 +8,6 @@ use ordna_testkit::erased::Overriding;
 /// on every run, and no thread but the test's own.
 fn small() -> Options {
     Options { node_entries: 4, rebuild_in_background: false, ..Options::default() }
-}
-
-/// Single queries go through batches; the one caller does not wait for company.
-fn gathered() -> Options {
-    Options { gather: Some(Duration::ZERO), ..small() }
 }
 
 fn alone() -> Options {
@@ -28,5 +21,4 @@ ordna_testkit::conformance! {
     mod bytes_words: Overriding<Pi<[u8], u64>> = Overriding(Pi::with(&alone()));
     mod bytes_words_small: Overriding<Pi<[u8], u64>> = Overriding(Pi::with(&small()));
     mod bytes_bytes_small: Overriding<Pi<[u8], [u8]>> = Overriding(Pi::with(&small()));
-    mod bytes_bytes_gathered: Overriding<Pi<[u8], [u8]>> = Overriding(Pi::with(&gathered()));
 }

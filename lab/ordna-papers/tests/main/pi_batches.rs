@@ -10,7 +10,6 @@ use ordna_base::Locked;
 use ordna_base::{Direction, Entries, Error, Key, OrderedIndex, Value};
 use ordna_papers::Pi;
 use ordna_papers::pi::{Answer, Options, Query};
-use ordna_testkit::erased::Overriding;
 use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
 use ordna_testkit::shorthand::Shorthand as _;
@@ -355,18 +354,6 @@ fn the_layer_is_rebuilt_in_the_background() {
     drop(index);
 }
 
-/// Single queries of many callers, gathered into batches: each is linearizable.
-#[test]
-fn gathered_queries_keep_the_contract() {
-    for micros in [0, 50] {
-        let gather = Some(Duration::from_micros(micros));
-        let new = || Overriding(Pi::<u64, u64>::with(&Options { gather, ..small() }));
-        ordna_testkit::history::check(new);
-        let new = || Overriding(Pi::<[u8], [u8]>::with(&Options { gather, ..small() }));
-        ordna_testkit::concurrent::check_owners(new);
-    }
-}
-
 /// The whole suite but for the memory, which counts one thread: with workers and the daemon.
 #[test]
 fn the_contract_holds_with_workers_and_the_daemon() {
@@ -447,17 +434,4 @@ fn dead_places_side_by_side_make_a_rebuild_due() {
         most = most.max(index.places() - index.check_invariants().unwrap().nodes);
     }
     assert!((8..100).contains(&most), "{most} dead places");
-}
-
-/// A delay beyond what the clock can tell: the leader waits until there is company enough.
-#[test]
-fn gathering_may_wait_without_end() {
-    let index = Pi::<u64, u64>::with(&Options { gather: Some(Duration::MAX), ..small() });
-    std::thread::scope(|scope| {
-        for key in 0..64 {
-            let index = &index;
-            scope.spawn(move || assert_eq!(index.insert(&key, &key), Ok(None)));
-        }
-    });
-    assert_eq!(index.check_invariants().unwrap().entries, 64);
 }

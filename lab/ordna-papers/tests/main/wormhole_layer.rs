@@ -34,8 +34,6 @@ fn two_replicas() -> Options {
 
 ordna_testkit::conformance! {
     mod u64_words: Small<u64, u64> = HydraList::with(&at_once());
-    mod u64_bytes: Small<u64, [u8]> = HydraList::with(&at_once());
-    mod bytes_words: Small<[u8], u64> = HydraList::with(&at_once());
     mod bytes_bytes: Small<[u8], [u8]> = HydraList::with(&at_once());
 }
 

@@ -10,9 +10,10 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::explore;
-use ordna_papers::hydralist::layer::LockedLayer;
 use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
 use ordna_papers::search_layer::SearchLayer;
+
+use crate::locked_layer::LockedLayer;
 
 /// A stand-in for a data node.
 struct Toy {

@@ -2,6 +2,8 @@
 //! (`cargo xtask shuttle`). Without these cfgs the program is empty.
 
 #[cfg(loom)]
+mod locked_layer;
+#[cfg(loom)]
 mod loom_art_prefix;
 #[cfg(loom)]
 mod loom_hydralist_updates;

@@ -1,0 +1,52 @@
+//! The shortest search layer, for models and tests of what feeds a layer. It never follows an address.
+
+#![expect(unsafe_code, reason = "layers promise which addresses they return")]
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::RwLock;
+
+use ordna_base::Key;
+use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
+
+/// A B-tree under a reader-writer lock.
+#[derive(Debug)]
+pub struct LockedLayer<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, AnchorAddress>>);
+
+impl<K: Key + ?Sized> Default for LockedLayer<K> {
+    fn default() -> Self {
+        Self(RwLock::new(BTreeMap::new()))
+    }
+}
+
+// SAFETY: jumps return addresses of the one map behind the lock; `apply` returns each that leaves it.
+unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
+    fn jump(&self, key: &K) -> Option<AnchorAddress> {
+        let map = self.0.read().unwrap();
+        let below = map.range::<K, _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        below.or_else(|| map.first_key_value()).map(|(_, address)| *address)
+    }
+
+    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
+        let mut map = self.0.write().unwrap();
+        match step {
+            Step::Insert(address) => map.insert(anchor.to_owned(), address),
+            Step::Remove(address) if map.get(anchor) == Some(&address) => map.remove(anchor),
+            Step::Remove(_) => None,
+        }
+    }
+
+    fn for_each(&self, mut each: impl FnMut(&K, AnchorAddress)) {
+        let map = self.0.read().unwrap();
+        for (anchor, address) in &*map {
+            each(anchor.borrow(), *address);
+        }
+    }
+
+    fn memory_usage(&self) -> usize {
+        let map = self.0.read().unwrap();
+        let heap: usize = map.keys().map(|anchor| anchor.borrow().tail().len()).sum();
+        heap + map.len() * (size_of::<K::Owned>() + size_of::<AnchorAddress>()) * 10 / 7
+    }
+}
