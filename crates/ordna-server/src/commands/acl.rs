@@ -1,11 +1,12 @@
 //! `ACL`: users and their permissions.
 
 use crate::execution::command::{
-    ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand, wrong_arity,
+    ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
 };
 use crate::state::acl::Refusal;
 use crate::state::command_spec::{CATEGORIES, CommandFlags, NO_KEY};
 use crate::statistics::logs::unix_millis;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -46,7 +47,7 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         ("setuser", -3, |context, arguments, out| {
             let name = text(arguments.get(2));
             if name.contains([' ', '\0']) {
-                return Err("ERR Usernames can't contain spaces or null characters".to_owned());
+                return Err("ERR Usernames can't contain spaces or null characters".into());
             }
             let rules: Vec<String> = arguments.iter_from(3).map(text).collect();
             let rules = rules.iter().map(String::as_str);
@@ -57,7 +58,7 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         ("getuser", 3, get_user),
         ("deluser", -3, |context, arguments, out| {
             if arguments.iter_from(2).any(|name| name == b"default") {
-                return Err("ERR The 'default' user cannot be removed".to_owned());
+                return Err("ERR The 'default' user cannot be removed".into());
             }
             let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(&text(name)));
             out.count(gone.count());
@@ -75,13 +76,13 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             const MOST: i64 = 4096;
             let bits = match arguments.len() {
                 2 => 256,
-                3 => number(arguments.get(2)).ok_or(crate::execution::command::NOT_AN_INTEGER)?,
-                _ => return Err(wrong_arity("acl|genpass")),
+                3 => number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?,
+                _ => return Err(CommandError::wrong_arity("acl|genpass")),
             };
             if !(1..=MOST).contains(&bits) {
                 return Err(format!(
                     "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to {MOST}"
-                ));
+                ).into());
             }
             let digits = (bits as usize).div_ceil(4);
             let mut bytes = vec![0; digits.div_ceil(2)];
@@ -149,7 +150,7 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         3 => {
             let category = text(arguments.get(2)).to_ascii_lowercase();
             if !CATEGORIES.contains(&category.as_str()) {
-                return Err(format!("ERR Unknown category '{}'", text(arguments.get(2))));
+                return Err(format!("ERR Unknown category '{}'", text(arguments.get(2))).into());
             }
             let all = context.state.catalog.all().iter();
             let names: Vec<&str> =
@@ -160,7 +161,7 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         _ => {
             return Err(
                 "ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP."
-                    .to_owned(),
+                    .into(),
             );
         }
     }
@@ -197,12 +198,12 @@ fn dry_run(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let user = user.ok_or_else(|| format!("ERR User '{name}' not found"))?;
     let command = arguments.get(3);
     let Some(number) = context.state.catalog.number_of(command) else {
-        return Err(format!("ERR Command '{}' not found", text(command)));
+        return Err(format!("ERR Command '{}' not found", text(command)).into());
     };
     let spec = &context.state.catalog.all()[number];
     let request = arguments.tail(3);
     if !spec.suits(request.len()) {
-        return Err(wrong_arity(spec.name));
+        return Err(CommandError::wrong_arity(spec.name));
     }
     match user.check(number, spec, request) {
         Ok(()) => out.simple("OK"),
@@ -229,11 +230,10 @@ fn log(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             return ok(out);
         }
         3 => {
-            let count =
-                number(arguments.get(2)).ok_or(crate::execution::command::NOT_AN_INTEGER)?;
+            let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
             usize::try_from(count).unwrap_or(0)
         }
-        _ => return Err(wrong_arity("acl|log")),
+        _ => return Err(CommandError::wrong_arity("acl|log")),
     };
     let list = denials.list(count);
     let now = unix_millis();

@@ -1,10 +1,9 @@
 //! `BITFIELD`: integers of any number of bits within a value.
 
 use super::bits::{BAD_OFFSET, bit_offset};
-use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, UPDATE_SLOW,
-};
+use crate::execution::command::{Command, Context, Outcome, READ, Result, UPDATE_SLOW};
 use crate::state::command_spec::ONE_KEY;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -111,12 +110,12 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
                     b"wrap" => Overflow::Wrap,
                     b"sat" => Overflow::Saturate,
                     b"fail" => Overflow::Fail,
-                    _ => return Err("ERR Invalid OVERFLOW type specified".to_owned()),
+                    _ => return Err("ERR Invalid OVERFLOW type specified".into()),
                 };
                 at += 2;
                 continue;
             }
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         };
         let kind = Kind::parse(arguments.get(at + 1)).ok_or(
             "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
@@ -126,13 +125,13 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
             offset => bit_offset(offset, 1)?,
         };
         if offset + kind.bits as usize > ordna::value::MAX_LEN * 8 {
-            return Err(BAD_OFFSET.to_owned());
+            return Err(BAD_OFFSET.into());
         }
-        let operand = || number(arguments.get(at + 3)).ok_or(NOT_AN_INTEGER);
+        let operand = || number(arguments.get(at + 3)).ok_or(CommandError::NotAnInteger);
         let action = match name {
             b'g' => Action::Get,
             _ if read_only => {
-                return Err("ERR BITFIELD_RO only supports the GET subcommand".to_owned());
+                return Err("ERR BITFIELD_RO only supports the GET subcommand".into());
             }
             b's' => Action::Set(operand()?),
             _ => Action::Add(operand()?),

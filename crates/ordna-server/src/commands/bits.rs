@@ -7,11 +7,11 @@ use ordna::{Change, value};
 
 use super::substrings::{clamped_span, span};
 use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, UPDATE_SLOW,
-    WRITE_SLOW,
+    Command, Context, Outcome, READ, READ_SLOW, Result, UPDATE_SLOW, WRITE_SLOW,
 };
 use crate::keyspace::stored_value::Packed;
 use crate::state::command_spec::{KeyPositions, ONE_KEY};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -40,14 +40,14 @@ pub const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 pub fn bit_offset(text: &[u8], scale: usize) -> Result<usize> {
     let offset = number(text).and_then(|offset| usize::try_from(offset).ok());
     let offset = offset.and_then(|offset| offset.checked_mul(scale));
-    offset.filter(|offset| offset / 8 < value::MAX_LEN).ok_or_else(|| BAD_OFFSET.to_owned())
+    offset.filter(|offset| offset / 8 < value::MAX_LEN).ok_or_else(|| BAD_OFFSET.into())
 }
 
 fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let offset = bit_offset(arguments.get(2), 1)?;
     let bit = match number(arguments.get(3)) {
         Some(bit @ 0..=1) => bit as u8,
-        _ => return Err("ERR bit is not an integer or out of range".to_owned()),
+        _ => return Err("ERR bit is not an integer or out of range".into()),
     };
     let (at, shift) = (offset / 8, 7 - offset % 8);
     let mut old = 0;
@@ -75,7 +75,7 @@ fn unit(argument: Option<&[u8]>) -> Result<bool> {
         None => Ok(false),
         Some(unit) if unit.eq_ignore_ascii_case(b"byte") => Ok(false),
         Some(unit) if unit.eq_ignore_ascii_case(b"bit") => Ok(true),
-        Some(_) => Err(SYNTAX.to_owned()),
+        Some(_) => Err(CommandError::Syntax),
     }
 }
 
@@ -111,11 +111,11 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     let (start, end, bits) = match arguments.len() {
         2 => (0, -1, false),
         4 | 5 => {
-            let start = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
-            let end = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
+            let start = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
+            let end = number(arguments.get(3)).ok_or(CommandError::NotAnInteger)?;
             (start, end, unit((arguments.len() == 5).then(|| arguments.get(4)))?)
         }
-        _ => return Err(SYNTAX.to_owned()),
+        _ => return Err(CommandError::Syntax),
     };
     let count = context.string(arguments.get(1), |value| {
         let Some((start, end)) = bit_span(span, (start, end), bits, value.len()) else { return 0 };
@@ -129,11 +129,11 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
 }
 
 fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let bit = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let bit = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     if bit != 0 && bit != 1 {
-        return Err("ERR The bit argument must be 1 or 0.".to_owned());
+        return Err("ERR The bit argument must be 1 or 0.".into());
     }
-    let position = |at: usize| number(arguments.get(at)).ok_or(NOT_AN_INTEGER);
+    let position = |at: usize| number(arguments.get(at)).ok_or(CommandError::NotAnInteger);
     let (start, end, bits) = match arguments.len() {
         3 => (0, None, false),
         4 => (position(3)?, None, false),
@@ -141,7 +141,7 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             let bits = unit((arguments.len() == 6).then(|| arguments.get(5)))?;
             (position(3)?, Some(position(4)?), bits)
         }
-        _ => return Err(SYNTAX.to_owned()),
+        _ => return Err(CommandError::Syntax),
     };
     let found = context.string(arguments.get(1), |value| {
         let asked = (start, end.unwrap_or(-1));
@@ -172,9 +172,9 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         b"xor" => |a, b| a ^ b,
         b"not" if arguments.len() == 4 => |a, _| a,
         b"not" => {
-            return Err("ERR BITOP NOT must be called with a single source key.".to_owned());
+            return Err("ERR BITOP NOT must be called with a single source key.".into());
         }
-        _ => return Err(SYNTAX.to_owned()),
+        _ => return Err(CommandError::Syntax),
     };
     let not = arguments.get(1).eq_ignore_ascii_case(b"not");
     let sources =

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::execution::command::{
-    BEFORE_AUTH, CONNECTION, Command, Context, NOT_AN_INTEGER, Outcome, Result, SYNTAX,
-    Subcommands, help, ok, subcommand, wrong_arity,
+    BEFORE_AUTH, CONNECTION, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
 };
 use crate::state::State;
 use crate::state::clients::{Client, Told};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::session::ReplyMode;
 use crate::statistics::logs::Denial;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -79,7 +79,7 @@ fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Res
     match arguments.len() {
         1 => out.simple("PONG"),
         2 => out.bulk(arguments.get(1)),
-        _ => return Err(wrong_arity("ping")),
+        _ => return Err(CommandError::wrong_arity("ping")),
     }
     Ok(Outcome::Done)
 }
@@ -99,18 +99,18 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
 }
 
 fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let database = number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    let database = number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
     if i32::try_from(database).is_err() {
         let (least, most) = (i32::MIN, i32::MAX);
-        return Err(format!("ERR value is out of range, value must between {least} and {most}"));
+        return Err(
+            format!("ERR value is out of range, value must between {least} and {most}").into()
+        );
     }
     if database != 0 {
-        return Err("ERR DB index is out of range".to_owned());
+        return Err("ERR DB index is out of range".into());
     }
     ok(out)
 }
-
-const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// Makes the session the user, if the password is right.
 fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
@@ -145,7 +145,7 @@ fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
 
 /// The consequence of a wrong password: a later reply each time, and then the end.
 fn after_guess(context: &Context<'_>, out: &mut Replies) -> Outcome {
-    out.error(WRONG_PASSWORD);
+    out.error(CommandError::WrongPassword);
     match context.session.guesses {
         GUESSES.. => Outcome::Close,
         guesses => Outcome::Late(Duration::from_millis(1 << guesses)),
@@ -156,10 +156,10 @@ fn auth(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let (user, said) = match arguments.len() {
         2 => (b"default".as_slice(), arguments.get(1)),
         3 => (arguments.get(1), arguments.get(2)),
-        _ => return Err(SYNTAX.to_owned()),
+        _ => return Err(CommandError::Syntax),
     };
     if arguments.len() == 2 && context.state.acl.welcome().is_some() {
-        return Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".to_owned());
+        return Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".into());
     }
     if !log_in(context, user, said) {
         return Ok(after_guess(context, out));
@@ -175,10 +175,10 @@ const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or spec
 
 fn check_name(name: &[u8]) -> Result<()> {
     if !is_name(name) {
-        return Err(BAD_NAME.to_owned());
+        return Err(BAD_NAME.into());
     }
     if name.len() > LONGEST_NAME {
-        return Err(format!("ERR Client names have at most {LONGEST_NAME} bytes."));
+        return Err(format!("ERR Client names have at most {LONGEST_NAME} bytes.").into());
     }
     Ok(())
 }
@@ -187,10 +187,10 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     let mut resp3 = out.resp3;
     if arguments.len() > 1 {
         resp3 = match number(arguments.get(1)) {
-            None => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
+            None => return Err("ERR Protocol version is not an integer or out of range".into()),
             Some(2) => false,
             Some(3) => true,
-            Some(_) => return Err("NOPROTO unsupported protocol version".to_owned()),
+            Some(_) => return Err("NOPROTO unsupported protocol version".into()),
         };
     }
     let (mut at, mut name, mut login) = (2, None, None);
@@ -205,7 +205,7 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
             at += 2;
         } else {
             let shown = String::from_utf8_lossy(option).into_owned();
-            return Err(format!("ERR Syntax error in HELLO option '{shown}'"));
+            return Err(format!("ERR Syntax error in HELLO option '{shown}'").into());
         }
     }
     if let Some((user, said)) = login
@@ -214,7 +214,7 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         return Ok(after_guess(context, out));
     }
     if context.session.user.is_none() {
-        return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".to_owned());
+        return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".into());
     }
     out.resp3 = resp3;
     {
@@ -275,7 +275,7 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 3 => false,
                 4 if arguments.get(3).eq_ignore_ascii_case(b"write") => true,
                 4 if arguments.get(3).eq_ignore_ascii_case(b"all") => false,
-                _ => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".to_owned()),
+                _ => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
             };
             context.state.pause(Duration::from_millis(time), only_writes);
             ok(out)
@@ -290,7 +290,7 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 b"off" => ReplyMode::Off,
                 b"skip" if context.session.reply_mode == ReplyMode::Off => ReplyMode::Off,
                 b"skip" => ReplyMode::SkipNext,
-                _ => return Err(SYNTAX.to_owned()),
+                _ => return Err(CommandError::Syntax),
             };
             context.session.reply_mode = mode;
             ok(out)
@@ -308,7 +308,7 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             off if off.eq_ignore_ascii_case(b"off") => ok(out),
             _ => Err(
                 "ERR Ordna does not tell clients of changed keys: CLIENT TRACKING is not supported"
-                    .to_owned(),
+                    .into(),
             ),
         }),
         ("trackinginfo", 2, |_, _, out| {
@@ -327,7 +327,7 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             Ok(Outcome::Done)
         }),
         ("unblock", -3, |_, arguments, out| {
-            number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+            number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
             // No command blocks.
             out.integer(0);
             Ok(Outcome::Done)
@@ -360,16 +360,14 @@ fn switch(word: &[u8]) -> Result<bool> {
     match word.to_ascii_lowercase().as_slice() {
         b"on" => Ok(true),
         b"off" => Ok(false),
-        _ => Err(SYNTAX.to_owned()),
+        _ => Err(CommandError::Syntax),
     }
 }
 
 fn set_info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (field, value) = (arguments.get(2), arguments.get(3));
     if !is_name(value) || value.len() > LONGEST_NAME {
-        return Err(
-            "ERR lib-name cannot contain spaces, newlines or special characters.".to_owned()
-        );
+        return Err("ERR lib-name cannot contain spaces, newlines or special characters.".into());
     }
     let mut told = context.session.client.told();
     if field.eq_ignore_ascii_case(b"lib-name") {
@@ -378,7 +376,7 @@ fn set_info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         told.library_version = value.to_vec();
     } else {
         let shown = String::from_utf8_lossy(field).into_owned();
-        return Err(format!("ERR Unrecognized option '{shown}'"));
+        return Err(format!("ERR Unrecognized option '{shown}'").into());
     }
     ok(out)
 }
@@ -388,7 +386,7 @@ fn is_normal(kind: &[u8]) -> Result<bool> {
     match kind.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(true),
         b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
-        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind))),
+        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)).into()),
     }
 }
 
@@ -405,7 +403,7 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             let ids = ids.ok_or("ERR Invalid client ID")?;
             all.retain(|client| ids.contains(&(client.id as i64)));
         }
-        _ => return Err(SYNTAX.to_owned()),
+        _ => return Err(CommandError::Syntax),
     }
     let lines: String = all.iter().map(|client| line_of(client, context.state)).collect();
     out.text(&lines);
@@ -466,7 +464,7 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         return Ok(Outcome::Done);
     }
     if !arguments.len().is_multiple_of(2) {
-        return Err(SYNTAX.to_owned());
+        return Err(CommandError::Syntax);
     }
     let mut skip_me = true;
     let options = arguments.iter_from(2).step_by(2).zip(arguments.iter_from(3).step_by(2));
@@ -486,7 +484,7 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             b"user" => {
                 let name = String::from_utf8_lossy(value);
                 if context.state.acl.user(&name).is_none() {
-                    return Err(format!("ERR No such user '{name}'"));
+                    return Err(format!("ERR No such user '{name}'").into());
                 }
                 clients.retain(|client| client.told().user == name);
             }
@@ -494,10 +492,10 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 skip_me = match value.to_ascii_lowercase().as_slice() {
                     b"yes" => true,
                     b"no" => false,
-                    _ => return Err(SYNTAX.to_owned()),
+                    _ => return Err(CommandError::Syntax),
                 };
             }
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     clients.retain(|client| !skip_me || client.id != own);

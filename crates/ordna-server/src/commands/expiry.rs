@@ -2,11 +2,10 @@
 
 use ordna::Change;
 
-use crate::execution::command::{
-    CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE,
-};
-use crate::keyspace::stored_value::{self, WRONG_TYPE};
+use crate::execution::command::{CHANGE, Command, Context, Outcome, READ, Result, TAKE};
+use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, ONE_KEY};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -94,15 +93,15 @@ impl Scale {
 
     /// The deadline that an argument of SET, GETEX or SETEX stands for.
     pub fn deadline(self, argument: &[u8], now: u64, command: &str) -> Result<u64> {
-        let count = number(argument).ok_or(NOT_AN_INTEGER)?;
+        let count = number(argument).ok_or(CommandError::NotAnInteger)?;
         let deadline = Some(count).filter(|count| *count > 0);
         let deadline = deadline.and_then(|count| self.milliseconds(count, now));
         deadline.and_then(|deadline| u64::try_from(deadline).ok()).ok_or_else(|| invalid(command))
     }
 }
 
-fn invalid(command: &str) -> String {
-    format!("ERR invalid expire time in '{command}' command")
+fn invalid(command: &str) -> CommandError {
+    format!("ERR invalid expire time in '{command}' command").into()
 }
 
 /// The expiries that EXPIRE may replace.
@@ -127,17 +126,17 @@ impl Only {
                 b"lt" => only.earlier = true,
                 _ => {
                     let shown = String::from_utf8_lossy(option);
-                    return Err(format!("ERR Unsupported option {shown}"));
+                    return Err(format!("ERR Unsupported option {shown}").into());
                 }
             }
         }
         if only.absent && (only.present || only.later || only.earlier) {
             return Err(
-                "ERR NX and XX, GT or LT options at the same time are not compatible".to_owned()
+                "ERR NX and XX, GT or LT options at the same time are not compatible".into()
             );
         }
         if only.later && only.earlier {
-            return Err("ERR GT and LT options at the same time are not compatible".to_owned());
+            return Err("ERR GT and LT options at the same time are not compatible".into());
         }
         Ok(only)
     }
@@ -161,7 +160,7 @@ fn set(
 ) -> Result {
     let only = Only::read(arguments.iter_from(3))?;
     let now = context.keys.now();
-    let count = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let deadline = scale.milliseconds(count, now).ok_or_else(|| invalid(command))?;
     let mut done = false;
     context.modify_expiry(arguments.get(1), |found| {
@@ -249,15 +248,17 @@ impl<'a> Expiry<'a> {
         let mut expiry = Self::Keep;
         while let Some(option) = options.next() {
             expiry = match (Scale::of_option(option), expiry) {
-                (Some(scale), Self::Keep) => Self::At(scale, options.next().ok_or(SYNTAX)?),
+                (Some(scale), Self::Keep) => {
+                    Self::At(scale, options.next().ok_or(CommandError::Syntax)?)
+                }
                 // Said again, the last time counts.
                 (Some(scale), Self::At(said, _)) if said == scale => {
-                    Self::At(scale, options.next().ok_or(SYNTAX)?)
+                    Self::At(scale, options.next().ok_or(CommandError::Syntax)?)
                 }
                 (None, Self::Keep | Self::Lift) if option.eq_ignore_ascii_case(b"persist") => {
                     Self::Lift
                 }
-                _ => return Err(SYNTAX.to_owned()),
+                _ => return Err(CommandError::Syntax),
             };
         }
         Ok(expiry)
@@ -295,7 +296,7 @@ fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
     })?;
     if !is_string {
-        return Err(WRONG_TYPE.to_owned());
+        return Err(CommandError::WrongType);
     }
     if value.is_some() {
         deadline?;

@@ -5,13 +5,13 @@
 
 use super::keys::random;
 use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ, READ_SLOW, Result, SYNTAX, TAKE, UPDATE,
-    WRITE, ok, wrong_arity,
+    Command, Context, Outcome, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE, ok,
 };
 use crate::keyspace::float::Long;
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::hash::{Edit, Hash};
 use crate::state::command_spec::ONE_KEY;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -48,9 +48,9 @@ pub const COMMANDS: &[Command] = &[
     Command::new("hrandfield", -2, READ_SLOW, ONE_KEY, "Returns random fields.", hrandfield),
 ];
 
-fn set_all(context: &Context<'_>, arguments: Arguments<'_>, name: &str) -> Result<usize> {
+fn set_all(context: &Context<'_>, arguments: Arguments<'_>, name: &'static str) -> Result<usize> {
     if !arguments.len().is_multiple_of(2) {
-        return Err(wrong_arity(name));
+        return Err(CommandError::wrong_arity(name));
     }
     let mut new = 0;
     context.modify_hash(arguments.get(1), |hash| {
@@ -119,7 +119,7 @@ fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     })?;
     if !fits {
         out.bytes.truncate(start);
-        return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer fields"));
+        return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer fields").into());
     }
     if found.is_none() {
         out.array(fields.len());
@@ -200,7 +200,7 @@ fn update(
     mut change: impl FnMut(Option<&[u8]>) -> Result<String>,
 ) -> Result<String> {
     let field = arguments.get(2);
-    let mut done = Err(String::new());
+    let mut done = Ok(String::new());
     context.modify_hash(arguments.get(1), |hash| {
         done = change(hash.and_then(|hash| hash.get(field)));
         let text = done.as_ref().ok()?;
@@ -212,7 +212,7 @@ fn update(
 }
 
 fn hincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let by = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
+    let by = number(arguments.get(3)).ok_or(CommandError::NotAnInteger)?;
     let mut sum = 0;
     update(context, arguments, |value| {
         let current = number(value.unwrap_or(b"0")).ok_or("ERR hash value is not an integer")?;
@@ -244,14 +244,17 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         let (mut pattern, mut count) = (None, 10_usize);
         let mut options = arguments.iter_from(3);
         while let Some(option) = options.next() {
-            let value = options.next().ok_or(SYNTAX)?;
+            let value = options.next().ok_or(CommandError::Syntax)?;
             match option.to_ascii_lowercase().as_slice() {
                 b"match" => pattern = Some(Pattern::new(value)),
                 b"count" => {
-                    let wanted = number(value).ok_or(NOT_AN_INTEGER)?;
-                    count = usize::try_from(wanted).ok().filter(|n| *n > 0).ok_or(SYNTAX)?;
+                    let wanted = number(value).ok_or(CommandError::NotAnInteger)?;
+                    count = usize::try_from(wanted)
+                        .ok()
+                        .filter(|n| *n > 0)
+                        .ok_or(CommandError::Syntax)?;
                 }
-                _ => return Err(SYNTAX.to_owned()),
+                _ => return Err(CommandError::Syntax),
             }
         }
         let (next, mut found) =
@@ -301,16 +304,18 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
         return Ok(Outcome::Done);
     }
     let values = arguments.len() == 4 && arguments.get(3).eq_ignore_ascii_case(b"withvalues");
-    let count = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     if count == i64::MIN {
         let most = i64::MAX;
-        return Err(format!("ERR value is out of range, value must between -{most} and {most}"));
+        return Err(
+            format!("ERR value is out of range, value must between -{most} and {most}").into()
+        );
     }
     if arguments.len() > 3 && !values {
-        return Err(SYNTAX.to_owned());
+        return Err(CommandError::Syntax);
     }
     if values && count.unsigned_abs() > i64::MAX as u64 / 2 {
-        return Err("ERR value is out of range".to_owned());
+        return Err("ERR value is out of range".into());
     }
     let most = context.state.settings.output_limit.size();
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -341,7 +346,7 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     })?;
     match found {
         Some(true) => {}
-        Some(false) => return Err(format!("ERR the reply would exceed {most} bytes")),
+        Some(false) => return Err(format!("ERR the reply would exceed {most} bytes").into()),
         None => out.array(0),
     }
     Ok(Outcome::Done)

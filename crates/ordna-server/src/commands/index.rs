@@ -15,6 +15,7 @@ use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::command_spec::{CommandFlags, NO_KEY, Spec};
 use crate::wire::arguments::{Words, checked, text};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments, number};
 
@@ -68,7 +69,7 @@ const fn changes(flags: CommandFlags) -> Spec {
     spec
 }
 
-type Done = Result<(), String>;
+type Done = Result<(), CommandError>;
 
 fn index(
     state: &State,
@@ -118,12 +119,12 @@ fn index(
         }
         _ => {
             let shown = String::from_utf8_lossy(&word);
-            Err(format!("ERR unknown subcommand '{shown:.100}'. Try ORDNA.INDEX HELP."))
+            Err(format!("ERR unknown subcommand '{shown:.100}'. Try ORDNA.INDEX HELP.").into())
         }
     }
 }
 
-fn name_of<'a>(words: &mut Words<'a>) -> Result<&'a str, String> {
+fn name_of<'a>(words: &mut Words<'a>) -> Result<&'a str, CommandError> {
     words.text_of("the name of the index")
 }
 
@@ -144,20 +145,21 @@ fn create(state: &State, held: Option<&Keyspace>, words: Words<'_>, out: &mut Re
 /// first.
 ///
 /// # Errors
-/// The text of the reply.
+/// The text of the error reply.
 pub fn parse_definition(arguments: &[&[u8]]) -> Result<IndexDefinition, String> {
-    defined(Words::new(request::Command::of(arguments).arguments(), 0))
+    let request = request::Command::of(arguments);
+    defined(Words::new(request.arguments(), 0)).map_err(|error| error.to_string())
 }
 
 /// `name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
-fn defined(mut words: Words<'_>) -> Result<IndexDefinition, String> {
+fn defined(mut words: Words<'_>) -> Result<IndexDefinition, CommandError> {
     let name = checked(name_of(&mut words)?, "the name of the index")?;
     if !words.take("on") {
-        return Err("ERR ORDNA.INDEX CREATE lacks ON prefix".to_owned());
+        return Err("ERR ORDNA.INDEX CREATE lacks ON prefix".into());
     }
     let mut definition = IndexDefinition::new(name, words.of("ON")?);
     if !words.take("parts") {
-        return Err("ERR ORDNA.INDEX CREATE lacks PARTS".to_owned());
+        return Err("ERR ORDNA.INDEX CREATE lacks PARTS".into());
     }
     let mut filters = false;
     while words.peek().is_some() {
@@ -185,7 +187,7 @@ fn defined(mut words: Words<'_>) -> Result<IndexDefinition, String> {
         filter.push(text(word, "the filter")?);
     }
     if filters && filter.is_empty() {
-        return Err("ERR WHERE lacks a filter".to_owned());
+        return Err("ERR WHERE lacks a filter".into());
     }
     if filters {
         definition = definition.filter(Filter::parse(&filter.join(" ")).map_err(error_text)?);
@@ -195,11 +197,12 @@ fn defined(mut words: Words<'_>) -> Result<IndexDefinition, String> {
 }
 
 /// A value of a part, as an argument writes it.
-fn value(word: &[u8], part: &Part) -> Result<Value, String> {
+fn value(word: &[u8], part: &Part) -> Result<Value, CommandError> {
     let is_number = |text: &str| ordna_secondary::number_of(text).is_some();
     match (std::str::from_utf8(word), part.kind) {
         (Ok(text), Kind::Number) if !is_number(text) => {
-            Err(format!("ERR '{text:.40}' is no number, which the part {} holds", part.field))
+            Err(format!("ERR '{text:.40}' is no number, which the part {} holds", part.field)
+                .into())
         }
         // The index makes a number of it if the part holds numbers.
         (Ok(text), _) => Ok(Value::String(text.to_owned())),
@@ -207,11 +210,11 @@ fn value(word: &[u8], part: &Part) -> Result<Value, String> {
     }
 }
 
-fn bound(word: &[u8], part: &Part) -> Result<Bound<Value>, String> {
+fn bound(word: &[u8], part: &Part) -> Result<Bound<Value>, CommandError> {
     match word {
         [b'[', rest @ ..] => value(rest, part).map(Bound::Included),
         [b'(', rest @ ..] => value(rest, part).map(Bound::Excluded),
-        _ => Err("ERR a bound begins with [ (with it) or ( (without it)".to_owned()),
+        _ => Err("ERR a bound begins with [ (with it) or ( (without it)".into()),
     }
 }
 
@@ -222,26 +225,26 @@ struct Asked {
     values: bool,
 }
 
-/// The query that the arguments of `ORDNA.INDEX SCAN` (or `COUNT`, if it `counts`) behind the name
+/// The query that the arguments of `ORDNA.INDEX SCAN` (or `COUNT`, if it `counts`) after the name
 /// of the index describe. With `VALUES` it is covering.
 ///
 /// # Errors
-/// The text of the reply.
+/// The text of the error reply.
 pub fn parse_query(
     arguments: &[&[u8]],
     definition: &IndexDefinition,
     counts: bool,
 ) -> Result<(Query, Read), String> {
     let command = request::Command::of(arguments);
-    let asked = asked(&mut Words::new(command.arguments(), 0), definition, counts)?;
-    Ok((asked.query, asked.read))
+    let asked = asked(&mut Words::new(command.arguments(), 0), definition, counts);
+    asked.map(|asked| (asked.query, asked.read)).map_err(|error| error.to_string())
 }
 
 fn asked(
     words: &mut Words<'_>,
     definition: &IndexDefinition,
     counts: bool,
-) -> Result<Asked, String> {
+) -> Result<Asked, CommandError> {
     let (mut prefix, mut lower, mut upper, mut text) =
         (Vec::new(), Bound::Unbounded, Bound::Unbounded, None);
     let mut query = Query::new().limit(ENTRIES);
@@ -292,7 +295,7 @@ fn asked(
     }
     query.range = match (text, &lower, &upper) {
         (Some(text), Bound::Unbounded, Bound::Unbounded) => Range::StartsWith(text),
-        (Some(_), ..) => return Err("ERR PREFIX goes without FROM and TO".to_owned()),
+        (Some(_), ..) => return Err("ERR PREFIX goes without FROM and TO".into()),
         (None, Bound::Unbounded, Bound::Unbounded) => Range::All,
         (None, ..) => Range::Between(lower, upper),
     };

@@ -1,10 +1,11 @@
 //! `COMMAND`: the table of commands.
 
 use crate::execution::command::{
-    Command, Context, Outcome, Result, SERVER_INFO, SYNTAX, Subcommands, help, subcommand,
+    Command, Context, Outcome, Result, SERVER_INFO, Subcommands, help, subcommand,
 };
 use crate::keyspace::glob;
 use crate::state::command_spec::{Catalog, NO_KEY, Spec};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -40,14 +41,14 @@ fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         ("list", -2, list),
         ("getkeys", -4, |context, arguments, out| {
             let Some(spec) = context.state.catalog.find(arguments.get(2)) else {
-                return Err("ERR Invalid command specified".to_owned());
+                return Err("ERR Invalid command specified".into());
             };
             if !spec.suits(arguments.len() - 2) {
-                return Err("ERR Invalid number of arguments specified for command".to_owned());
+                return Err("ERR Invalid number of arguments specified for command".into());
             }
             let keys: Vec<usize> = spec.key_positions(arguments.len() - 2).collect();
             if keys.is_empty() {
-                return Err("ERR The command has no key arguments".to_owned());
+                return Err("ERR The command has no key arguments".into());
             }
             out.array(keys.len());
             keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
@@ -102,10 +103,10 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             let category = String::from_utf8_lossy(value).to_ascii_lowercase();
             specs.retain(|spec| spec.is_in(&category));
         } else {
-            return Err(SYNTAX.to_owned());
+            return Err(CommandError::Syntax);
         }
     } else if arguments.len() > 2 {
-        return Err(SYNTAX.to_owned());
+        return Err(CommandError::Syntax);
     }
     out.array(specs.len());
     specs.iter().for_each(|spec| out.bulk(spec.name.as_bytes()));

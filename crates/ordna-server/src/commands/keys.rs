@@ -8,15 +8,15 @@ use ordna::{Change, Direction, OrderedIndex};
 use ordna::{Put, Write};
 
 use crate::execution::command::{
-    CHANGE, Command, Context, NO_SUCH_KEY, NOT_AN_INTEGER, Outcome, READ, READ_ALL, READ_SLOW,
-    REMOVE, Result, SERVER_INFO, SYNTAX, Subcommands, UPDATE_SLOW, WRITE_SLOW, help, ok, refused,
-    subcommand,
+    CHANGE, Command, Context, Outcome, READ, READ_ALL, READ_SLOW, REMOVE, Result, SERVER_INFO,
+    Subcommands, UPDATE_SLOW, WRITE_SLOW, help, ok, subcommand,
 };
 use crate::execution::long_scan::{Form, Purpose, Scan};
 use crate::keyspace::glob::{self, Pattern};
 use crate::keyspace::scan_cursors::Recalled;
 use crate::keyspace::stored_value::{self, Kind};
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -83,7 +83,7 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     present.sort_unstable();
     present.dedup();
     let writes: Vec<_> = present.iter().map(|key| Write::Remove(*key)).collect();
-    context.keys.write_batch(&writes).map_err(refused)?;
+    context.keys.write_batch(&writes)?;
     out.count(present.len());
     context.report(present);
     Ok(Outcome::Done)
@@ -112,7 +112,7 @@ fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         _ => false,
     };
     if !fits {
-        return Err(SYNTAX.to_owned());
+        return Err(CommandError::Syntax);
     }
     let freeing = context.state.flush(&mut context.keys)?.release();
     out.simple("OK");
@@ -154,21 +154,21 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             continue;
         }
         if at + 1 == arguments.len() {
-            return Err(SYNTAX.to_owned());
+            return Err(CommandError::Syntax);
         }
         let value = arguments.get(at + 1);
         if option.eq_ignore_ascii_case(b"match") {
             pattern = Some(value);
         } else if option.eq_ignore_ascii_case(b"count") {
-            count = number(value).ok_or(NOT_AN_INTEGER)?;
+            count = number(value).ok_or(CommandError::NotAnInteger)?;
             if count < 1 {
-                return Err(SYNTAX.to_owned());
+                return Err(CommandError::Syntax);
             }
         } else if option.eq_ignore_ascii_case(b"type") {
             let is = |kind: &Kind| value.eq_ignore_ascii_case(kind.name().as_bytes());
             kind = Some([Kind::String, Kind::Hash].into_iter().find(is));
         } else {
-            return Err(SYNTAX.to_owned());
+            return Err(CommandError::Syntax);
         }
         at += 2;
     }
@@ -184,7 +184,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             Recalled::Position(_, None) if stable => {
                 return Err(format!(
                     "ERR the state that cursor {cursor} reads is gone; without STABLE it goes on in the present one"
-                ));
+                ).into());
             }
             Recalled::Position(position, snapshot) => {
                 scan.lower = Bound::Excluded(position.key.clone());
@@ -198,9 +198,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 return Ok(Outcome::Done);
             }
             Recalled::Unknown => {
-                return Err(
-                    "ERR this cursor is no longer known; start again with SCAN 0".to_owned()
-                );
+                return Err("ERR this cursor is no longer known; start again with SCAN 0".into());
             }
         }
     }
@@ -256,14 +254,14 @@ pub fn entry(context: &Context<'_>, key: &[u8]) -> Result<Option<(Vec<u8>, Optio
 
 /// Moves a value to another key as one step for all clients; returns whether it did.
 fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Result<bool> {
-    let (value, expires_at) = entry(context, from)?.ok_or(NO_SUCH_KEY)?;
+    let (value, expires_at) = entry(context, from)?.ok_or(CommandError::NoSuchKey)?;
     if only_new && context.keys.contains(to) {
         return Ok(false);
     }
     if from != to {
         let put = Put { value: value.as_slice(), expires_at };
         let writes = [Write::Put(to, put), Write::Remove(from)];
-        context.keys.write_batch(&writes).map_err(refused)?;
+        context.keys.write_batch(&writes)?;
     }
     context.report([from, to]);
     Ok(true)
@@ -287,16 +285,16 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     while let Some(option) = options.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"replace" => replace = true,
-            b"db" => match number(options.next().ok_or(SYNTAX)?) {
-                None => return Err(NOT_AN_INTEGER.to_owned()),
+            b"db" => match number(options.next().ok_or(CommandError::Syntax)?) {
+                None => return Err(CommandError::NotAnInteger),
                 Some(0) => {}
-                Some(_) => return Err("ERR DB index is out of range".to_owned()),
+                Some(_) => return Err("ERR DB index is out of range".into()),
             },
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     if from == to {
-        return Err("ERR source and destination objects are the same".to_owned());
+        return Err("ERR source and destination objects are the same".into());
     }
     let found = entry(context, from)?;
     let found = found.filter(|_| replace || !context.keys.contains(to));
@@ -334,11 +332,11 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             Ok(Outcome::Done)
         }),
         ("idletime", 3, |_, _, _| {
-            Err("ERR Ordna does not track when keys are read: a read writes nothing".to_owned())
+            Err("ERR Ordna does not track when keys are read: a read writes nothing".into())
         }),
         ("freq", 3, |context, arguments, out| {
             if context.keys.contains(arguments.get(2)) {
-                return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".to_owned());
+                return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".into());
             }
             out.null();
             Ok(Outcome::Done)
@@ -364,11 +362,11 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 }
 
 fn wait(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
     let timeout =
         number(arguments.get(2)).ok_or("ERR timeout is not an integer or out of range")?;
     if timeout < 0 {
-        return Err("ERR timeout is negative".to_owned());
+        return Err("ERR timeout is negative".into());
     }
     out.integer(0);
     Ok(Outcome::Done)

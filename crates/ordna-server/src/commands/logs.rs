@@ -6,6 +6,7 @@ use crate::execution::command::{
     ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
 };
 use crate::state::command_spec::NO_KEY;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -32,10 +33,10 @@ fn slow(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                     Some(-1) => usize::MAX,
                     Some(count) if count >= 0 => count as usize,
                     _ => {
-                        return Err("ERR count should be greater than or equal to -1".to_owned());
+                        return Err("ERR count should be greater than or equal to -1".into());
                     }
                 },
-                _ => return Err(crate::execution::command::wrong_arity("slowlog|get")),
+                _ => return Err(CommandError::wrong_arity("slowlog|get")),
             };
             let list = context.state.slow_log.list(count);
             out.array(list.len());
@@ -182,7 +183,7 @@ fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
 
 fn monitor(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     if context.session.executing || context.session.transaction.is_some() {
-        return Err("ERR MONITOR isn't allowed in a transaction".to_owned());
+        return Err("ERR MONITOR isn't allowed in a transaction".into());
     }
     context.session.monitor = Some(context.state.monitors.subscribe());
     context.state.was_monitored.store(true, Ordering::Relaxed);

@@ -9,13 +9,12 @@ use ordna::Put;
 use ordna::checksum::crc64_redis;
 use ordna::{Change, OrderedIndex, value};
 
-use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, WRITE_SLOW, ok,
-};
+use crate::execution::command::{Command, Context, Outcome, READ_SLOW, Result, WRITE_SLOW, ok};
 use crate::keyspace::hash::{Edit, MOST_BYTES};
 use crate::keyspace::listpack;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::state::command_spec::ONE_KEY;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -193,25 +192,27 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
             b"replace" => replace = true,
             b"absttl" => absolute = true,
             b"idletime" => {
-                let time = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                let time = number(options.next().ok_or(CommandError::Syntax)?)
+                    .ok_or(CommandError::NotAnInteger)?;
                 if time < 0 {
-                    return Err("ERR Invalid IDLETIME value, must be >= 0".to_owned());
+                    return Err("ERR Invalid IDLETIME value, must be >= 0".into());
                 }
             }
             b"freq" => {
-                let frequency = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                let frequency = number(options.next().ok_or(CommandError::Syntax)?)
+                    .ok_or(CommandError::NotAnInteger)?;
                 if !(0..=255).contains(&frequency) {
-                    return Err("ERR Invalid FREQ value, must be >= 0 and <= 255".to_owned());
+                    return Err("ERR Invalid FREQ value, must be >= 0 and <= 255".into());
                 }
             }
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     const BUSY: &str = "BUSYKEY Target key name already exists.";
     if !replace && context.keys.contains(key) {
-        return Err(BUSY.to_owned());
+        return Err(BUSY.into());
     }
-    let time = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let time = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let time = u64::try_from(time).map_err(|_| "ERR Invalid TTL value, must be >= 0")?;
     let footer = payload.len().checked_sub(10);
     let body = footer.filter(|at| {
@@ -235,7 +236,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         }
     })?;
     if busy {
-        return Err(BUSY.to_owned());
+        return Err(BUSY.into());
     }
     ok(out)
 }

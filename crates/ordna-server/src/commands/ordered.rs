@@ -5,12 +5,11 @@ use std::ops::Bound;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
-use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, REMOVE_ALL, Result, SYNTAX,
-};
+use crate::execution::command::{Command, Context, Outcome, READ_ALL, REMOVE_ALL, Result};
 use crate::execution::long_scan::{Form, Purpose, Scan, key_of_token};
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -137,7 +136,7 @@ impl End {
             b"+" => Ok(Self::Most),
             [b'[', key @ ..] => Ok(Self::Key { key: key.to_vec(), included: true }),
             [b'(', key @ ..] => Ok(Self::Key { key: key.to_vec(), included: false }),
-            _ => Err("ERR min or max not valid string range item".to_owned()),
+            _ => Err("ERR min or max not valid string range item".into()),
         }
     }
 
@@ -179,7 +178,8 @@ impl Options {
                 b"keys" => options.only_keys = true,
                 b"withvalues" => options.with_values = true,
                 b"limit" => {
-                    let first = number(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                    let first = number(rest.next().ok_or(CommandError::Syntax)?)
+                        .ok_or(CommandError::NotAnInteger)?;
                     let second = rest.next_if(|text| number(text).is_some());
                     let (offset, count) = match second.and_then(number) {
                         Some(count) => (first, count),
@@ -191,11 +191,11 @@ impl Options {
                     let count = usize::try_from(count).unwrap_or(usize::MAX);
                     options.limit = Some((offset, count));
                 }
-                _ => return Err(SYNTAX.to_owned()),
+                _ => return Err(CommandError::Syntax),
             }
         }
         if options.only_keys && options.with_values {
-            return Err("ERR KEYS and WITHVALUES at the same time are not compatible".to_owned());
+            return Err("ERR KEYS and WITHVALUES at the same time are not compatible".into());
         }
         Ok(options)
     }
@@ -219,8 +219,7 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
     if start.is_behind(&end) {
         if !reverse {
             return Err(
-                "ERR the start of the range lies behind its end; say REV to read downwards"
-                    .to_owned(),
+                "ERR the start of the range lies behind its end; say REV to read downwards".into(),
             );
         }
         std::mem::swap(&mut start, &mut end);
@@ -262,14 +261,22 @@ fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
     let mut rest = arguments.iter_from(3);
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
-            b"cursor" => cursor = Some(rest.next().ok_or(SYNTAX)?).filter(|cursor| *cursor != b"0"),
+            b"cursor" => {
+                cursor =
+                    Some(rest.next().ok_or(CommandError::Syntax)?).filter(|cursor| *cursor != b"0")
+            }
             b"count" => {
-                let wanted = number(rest.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
-                count = usize::try_from(wanted).ok().filter(|n| *n > 0).ok_or(SYNTAX)?.min(MOST);
+                let wanted = number(rest.next().ok_or(CommandError::Syntax)?)
+                    .ok_or(CommandError::NotAnInteger)?;
+                count = usize::try_from(wanted)
+                    .ok()
+                    .filter(|n| *n > 0)
+                    .ok_or(CommandError::Syntax)?
+                    .min(MOST);
             }
             b"rev" => options.reverse = true,
             b"keys" => options.only_keys = true,
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     let (mut lower, mut upper) = bounds(arguments.get(1), arguments.get(2), options.reverse)?;
@@ -305,7 +312,7 @@ fn rank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 
 /// `ORDNA.AT position`: 0 is the first key, -1 the last one, in the state of one moment.
 fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let position = number(arguments.get(1)).ok_or(NOT_AN_INTEGER)?;
+    let position = number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
     let snapshot = context.keys.snapshot();
     let from_front = match usize::try_from(position) {
         Ok(position) => Some(position),

@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use ordna::durability::SyncPolicy;
 
-use crate::execution::command::{
-    ADMIN, Command, Context, Outcome, Result, SERVER_INFO, SYNTAX, ok,
-};
+use crate::execution::command::{ADMIN, Command, Context, Outcome, Result, SERVER_INFO, ok};
 use crate::execution::durable::{NO_DIRECTORY, save, save_in_background};
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::command_spec::NO_KEY;
 use crate::state::persistence::Persistence;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -32,7 +31,7 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<Persistence>> {
-    context.state.persistence.as_ref().ok_or_else(|| NO_DIRECTORY.to_owned())
+    context.state.persistence.as_ref().ok_or_else(|| NO_DIRECTORY.into())
 }
 
 fn in_background(context: &Context<'_>) -> Result<()> {
@@ -45,7 +44,7 @@ fn in_background(context: &Context<'_>) -> Result<()> {
 fn foreground(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let persistence = directory(context)?;
     if context.session.executing {
-        return Err("ERR Command not allowed inside a transaction".to_owned());
+        return Err("ERR Command not allowed inside a transaction".into());
     }
     save(&context.keys, persistence, &context.state.indexes)?;
     ok(out)
@@ -55,7 +54,7 @@ fn bgsave(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     if arguments.len() > 2
         || arguments.len() == 2 && !arguments.get(1).eq_ignore_ascii_case(b"schedule")
     {
-        return Err(SYNTAX.to_owned());
+        return Err(CommandError::Syntax);
     }
     in_background(context)?;
     out.simple("Background saving started");

@@ -10,10 +10,11 @@ use sha1::{Digest, Sha1};
 
 use super::strings::delete_if_equal;
 use crate::execution::command::{
-    CHANGE, Command, Context, NOT_AN_INTEGER, Outcome, Result, Subcommands, help, ok, subcommand,
+    CHANGE, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
 };
-use crate::keyspace::stored_value::{self, WRONG_TYPE};
+use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, KeyPositions};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -69,7 +70,7 @@ fn recognize(text: &[u8]) -> Result<usize> {
         plain.map(|byte| if *byte == b'"' { b'\'' } else { byte.to_ascii_lowercase() }).collect();
     let hash = hash(&plain);
     KNOWN.iter().position(|(known, _)| *known == hash).ok_or_else(|| {
-        "ERR Ordna runs no scripts but those of known locks; MULTI with WATCH, SET with IFEQ, and DELIFEQ do most of that".to_owned()
+        "ERR Ordna runs no scripts but those of known locks; MULTI with WATCH, SET with IFEQ, and DELIFEQ do most of that".into()
     })
 }
 
@@ -103,22 +104,22 @@ fn run(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result {
-    let keys = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let keys = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     if keys < 0 {
-        return Err("ERR Number of keys can't be negative".to_owned());
+        return Err("ERR Number of keys can't be negative".into());
     }
     if keys > arguments.len() as i64 - 3 {
-        return Err("ERR Number of keys can't be greater than number of args".to_owned());
+        return Err("ERR Number of keys can't be greater than number of args".into());
     }
     if keys != 1 {
-        return Err("ERR this script works on one key".to_owned());
+        return Err("ERR this script works on one key".into());
     }
     let (key, token) = (arguments.get(3), arguments.get(4));
     let known = KNOWN[script].1;
     let done = match known {
         Known::Release => delete_if_equal(context, key, token)?,
         Known::Extend | Known::Renew => {
-            let time = number(arguments.get(5)).ok_or(NOT_AN_INTEGER)?;
+            let time = number(arguments.get(5)).ok_or(CommandError::NotAnInteger)?;
             let add = matches!(known, Known::Extend) && arguments.get(6) == b"0";
             let now = context.keys.now();
             let (mut done, mut is_string) = (false, true);
@@ -137,7 +138,7 @@ fn run(
                 }
             })?;
             if !is_string {
-                return Err(WRONG_TYPE.to_owned());
+                return Err(CommandError::WrongType);
             }
             done
         }
@@ -166,7 +167,7 @@ fn script(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner).clear();
             ok(out)
         }),
-        ("kill", 2, |_, _, _| Err("NOTBUSY No scripts in execution right now.".to_owned())),
+        ("kill", 2, |_, _, _| Err("NOTBUSY No scripts in execution right now.".into())),
         ("help", 2, |_, _, out| {
             help(
                 out,

@@ -5,13 +5,14 @@ use ordna::durability::SyncPolicy;
 
 use super::info::human;
 use crate::execution::command::{
-    ADMIN, Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SERVER_INFO, SYNTAX,
-    Subcommands, help, ok, subcommand,
+    ADMIN, Command, Context, Outcome, READ_SLOW, Result, SERVER_INFO, Subcommands, help, ok,
+    subcommand,
 };
 use crate::keyspace::glob::Pattern;
 use crate::state::State;
 use crate::state::command_spec::{CommandFlags, KeyPositions, NO_KEY};
 use crate::statistics::process;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -99,7 +100,7 @@ fn config(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             context.state.stats.reset();
             ok(out)
         }),
-        ("rewrite", 2, |_, _, _| Err("ERR The server is running without a config file".to_owned())),
+        ("rewrite", 2, |_, _, _| Err("ERR The server is running without a config file".into())),
         ("help", 2, |_, _, out| {
             help(
                 out,
@@ -118,7 +119,7 @@ fn config(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let state = context.state;
     if !arguments.len().is_multiple_of(2) {
-        return Err(SYNTAX.to_owned());
+        return Err(CommandError::Syntax);
     }
     let failed = |name: &str, why: &str| {
         format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
@@ -132,7 +133,7 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
             let password = std::str::from_utf8(value);
             let password = password.map_err(|_| failed(&shown, "the password must be UTF-8"))?;
             if password.is_empty() && !state.address.ip().is_loopback() {
-                return Err("ERR others can reach this server: it needs a password".to_owned());
+                return Err("ERR others can reach this server: it needs a password".into());
             }
             values.push((None, 0, password));
             continue;
@@ -144,7 +145,8 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
                 false => {
                     format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
                 }
-            });
+            }
+            .into());
         };
         let words = String::from_utf8_lossy(value);
         let mut words = words.split_whitespace();
@@ -180,12 +182,12 @@ fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             match arguments.len() {
                 3 => {}
                 5 if arguments.get(3).eq_ignore_ascii_case(b"samples") => {
-                    let samples = number(arguments.get(4)).ok_or(NOT_AN_INTEGER)?;
+                    let samples = number(arguments.get(4)).ok_or(CommandError::NotAnInteger)?;
                     if samples < 0 {
-                        return Err(SYNTAX.to_owned());
+                        return Err(CommandError::Syntax);
                     }
                 }
-                _ => return Err(SYNTAX.to_owned()),
+                _ => return Err(CommandError::Syntax),
             }
             let key = arguments.get(2);
             match context.keys.get_with(key, <[u8]>::len) {
@@ -287,10 +289,10 @@ fn shutdown(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies
         match option.to_ascii_lowercase().as_slice() {
             b"nosave" | b"now" | b"force" => {}
             b"save" => {
-                return Err("ERR Ordna keeps nothing on disk: there is nothing to save".to_owned());
+                return Err("ERR Ordna keeps nothing on disk: there is nothing to save".into());
             }
-            b"abort" => return Err("ERR No shutdown in progress.".to_owned()),
-            _ => return Err(SYNTAX.to_owned()),
+            b"abort" => return Err("ERR No shutdown in progress.".into()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     tracing::info!(peer = %context.session.client.peer, "SHUTDOWN");

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::ordered::range_of;
 use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ_ALL, Result, SYNTAX, Subcommands, help,
-    subcommand,
+    Command, Context, Outcome, READ_ALL, Result, Subcommands, help, subcommand,
 };
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::Snapshot;
 use crate::state::command_spec::NO_KEY;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -66,13 +66,13 @@ fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
 
 fn id(arguments: Arguments<'_>) -> Result<u64> {
     let id = number(arguments.get(2)).and_then(|id| u64::try_from(id).ok());
-    id.ok_or_else(|| NOT_AN_INTEGER.to_owned())
+    id.ok_or(CommandError::NotAnInteger)
 }
 
 fn held(context: &Context<'_>, arguments: Arguments<'_>) -> Result<Snapshot> {
     let id = id(arguments)?;
     context.state.snapshots.get(id).ok_or_else(|| {
-        format!("ERR there is no snapshot {id}: it was dropped, or its time is over")
+        format!("ERR there is no snapshot {id}: it was dropped, or its time is over").into()
     })
 }
 
@@ -85,13 +85,14 @@ fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         match option.to_ascii_lowercase().as_slice() {
             b"keep" => keep = true,
             b"ex" => {
-                let seconds = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                let seconds = number(options.next().ok_or(CommandError::Syntax)?)
+                    .ok_or(CommandError::NotAnInteger)?;
                 let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
                 let seconds =
                     seconds.ok_or("ERR invalid expire time in 'ordna.snapshot|create' command")?;
                 lease = Some(Duration::from_secs(seconds));
             }
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     let snapshot = Snapshot::of(&context.keys);

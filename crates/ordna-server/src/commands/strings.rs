@@ -6,14 +6,12 @@ use ordna::{Change, OrderedIndex};
 use ordna::{Put, Write};
 
 use super::expiry::Scale;
-use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ, Result, SYNTAX, TAKE, UPDATE, WRITE, ok,
-    refused, wrong_arity,
-};
+use crate::execution::command::{Command, Context, Outcome, READ, Result, TAKE, UPDATE, WRITE, ok};
 use crate::keyspace::lookup::{Lookup, too_large};
 use crate::keyspace::snapshot::Snapshot;
-use crate::keyspace::stored_value::{self, Packed, WRONG_TYPE};
+use crate::keyspace::stored_value::{self, Packed};
 use crate::state::command_spec::{ALL_KEYS, ONE_KEY, PAIRS};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -113,7 +111,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         }
         out.bytes.truncate(start);
         if inside {
-            return Err(too_large(most));
+            return Err(too_large(most).into());
         }
     }
     let snapshot = Snapshot::of(&context.keys);
@@ -171,7 +169,7 @@ fn set_if(
         if written { Change::Put(Put { value, expires_at }) } else { Change::Keep }
     })?;
     if is_refused {
-        return Err(WRONG_TYPE.to_owned());
+        return Err(CommandError::WrongType);
     }
     Ok((written, old))
 }
@@ -187,7 +185,9 @@ fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         // As in Redis, the same option may be said again: the last time counts.
         let fits = |scale: &Scale| !keep && expires.is_none_or(|(said, _)| said == *scale);
         match (Scale::of_option(option).filter(fits), &condition) {
-            (Some(scale), _) => expires = Some((scale, options.next().ok_or(SYNTAX)?)),
+            (Some(scale), _) => {
+                expires = Some((scale, options.next().ok_or(CommandError::Syntax)?))
+            }
             (None, Condition::Always | Condition::IfAbsent) if is("nx") => {
                 condition = Condition::IfAbsent;
             }
@@ -195,11 +195,11 @@ fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
                 condition = Condition::IfPresent;
             }
             (None, Condition::Always) if is("ifeq") => {
-                condition = Condition::IfEqual(options.next().ok_or(SYNTAX)?);
+                condition = Condition::IfEqual(options.next().ok_or(CommandError::Syntax)?);
             }
             (None, _) if is("get") => want_old = true,
             (None, _) if is("keepttl") && expires.is_none() => keep = true,
-            (None, _) => return Err(SYNTAX.to_owned()),
+            (None, _) => return Err(CommandError::Syntax),
         }
     }
     let expiry = match expires {
@@ -281,9 +281,9 @@ pub fn delete_if_equal(context: &Context<'_>, key: &[u8], expected: &[u8]) -> Re
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
 /// The keys and values of MSET and MSETNX.
-fn pairs<'a>(arguments: &Arguments<'a>, name: &str) -> Result<Pairs<'a>> {
+fn pairs<'a>(arguments: &Arguments<'a>, name: &'static str) -> Result<Pairs<'a>> {
     if arguments.len().is_multiple_of(2) {
-        return Err(wrong_arity(name));
+        return Err(CommandError::wrong_arity(name));
     }
     let keys = arguments.iter_from(1).step_by(2);
     Ok(keys.zip(arguments.iter_from(2).step_by(2)).collect())
@@ -294,7 +294,7 @@ fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
     let packed: Vec<_> = pairs.iter().map(|(key, value)| (*key, Packed::new(*value))).collect();
     let writes: Vec<_> =
         packed.iter().map(|(key, value)| Write::put(*key, value.borrow())).collect();
-    context.keys.write_batch(&writes).map_err(refused)?;
+    context.keys.write_batch(&writes)?;
     context.report(pairs.iter().map(|(key, _)| *key));
     Ok(())
 }
@@ -315,12 +315,12 @@ fn msetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 }
 
 fn incrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let by = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let by = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     add(context, arguments.get(1), by, out)
 }
 
 fn decrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let by = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let by = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let by = by.checked_neg().ok_or("ERR decrement would overflow")?;
     add(context, arguments.get(1), by, out)
 }
@@ -329,8 +329,8 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
     let mut sum = Ok(0);
     context.modify(key, |found| {
         let current = found.map_or(&b"0"[..], |found| found.value);
-        sum = number(current).ok_or(NOT_AN_INTEGER).and_then(|current| {
-            current.checked_add(by).ok_or("ERR increment or decrement would overflow")
+        sum = number(current).ok_or(CommandError::NotAnInteger).and_then(|current| {
+            current.checked_add(by).ok_or("ERR increment or decrement would overflow".into())
         });
         let expires_at = found.and_then(|found| found.expires_at);
         match sum {

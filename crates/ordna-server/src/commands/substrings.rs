@@ -5,11 +5,9 @@
 
 use ordna::value;
 
-use crate::execution::command::{
-    Command, Context, NOT_AN_INTEGER, Outcome, READ_SLOW, Result, SYNTAX, TOO_LONG, WRITE,
-    WRITE_SLOW,
-};
+use crate::execution::command::{Command, Context, Outcome, READ_SLOW, Result, WRITE, WRITE_SLOW};
 use crate::state::command_spec::{ONE_KEY, TWO_KEYS};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
@@ -69,8 +67,8 @@ pub fn clamped_span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> 
 }
 
 fn getrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let start = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
-    let end = number(arguments.get(3)).ok_or(NOT_AN_INTEGER)?;
+    let start = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
+    let end = number(arguments.get(3)).ok_or(CommandError::NotAnInteger)?;
     let present = context.string(arguments.get(1), |value| {
         out.bulk(span(start, end, value.len()).map_or(&[], |(start, end)| &value[start..=end]));
     })?;
@@ -82,13 +80,16 @@ fn getrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
 
 fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, piece) = (arguments.get(1), arguments.get(3));
-    let offset = number(arguments.get(2)).ok_or(NOT_AN_INTEGER)?;
+    let offset = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let offset = usize::try_from(offset).map_err(|_| "ERR offset is out of range")?;
     if piece.is_empty() {
         out.count(context.string(key, <[u8]>::len)?.unwrap_or(0));
         return Ok(Outcome::Done);
     }
-    offset.checked_add(piece.len()).filter(|end| *end <= value::MAX_LEN).ok_or(TOO_LONG)?;
+    offset
+        .checked_add(piece.len())
+        .filter(|end| *end <= value::MAX_LEN)
+        .ok_or(CommandError::ValueTooLong)?;
     out.count(context.splice(key, |_| (offset, piece))?);
     Ok(Outcome::Done)
 }
@@ -105,14 +106,15 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             b"idx" => index = true,
             b"withmatchlen" => with_len = true,
             b"minmatchlen" => {
-                let length = number(options.next().ok_or(SYNTAX)?).ok_or(NOT_AN_INTEGER)?;
+                let length = number(options.next().ok_or(CommandError::Syntax)?)
+                    .ok_or(CommandError::NotAnInteger)?;
                 shortest = usize::try_from(length).unwrap_or(0);
             }
-            _ => return Err(SYNTAX.to_owned()),
+            _ => return Err(CommandError::Syntax),
         }
     }
     if only_len && index {
-        return Err("ERR If you want both the length and indexes, please just use IDX.".to_owned());
+        return Err("ERR If you want both the length and indexes, please just use IDX.".into());
     }
     let value = |at: usize| {
         let value = context.value(arguments.get(at)).map(Option::unwrap_or_default);
@@ -120,8 +122,9 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     };
     let (a, b) = (value(1)?, value(2)?);
     if (a.len() + 1).saturating_mul(b.len() + 1) > MOST_CELLS {
-        return Err("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"
-            .to_owned());
+        return Err(
+            "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len".into()
+        );
     }
     // lengths[i][j]: of the first i bytes of a and the first j of b.
     let width = b.len() + 1;

@@ -19,10 +19,11 @@
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
 
-use crate::execution::command::{CONNECTION, Command, Context, Outcome, Result, ok, refused};
+use crate::execution::command::{CONNECTION, Command, Context, Outcome, Result, ok};
 use crate::execution::dispatch::deny;
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, NO_KEY};
 use crate::state::session::{Transaction, Watched};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -55,7 +56,7 @@ pub const COMMANDS: &[Command] = &[
 
 fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     if context.session.transaction.is_some() {
-        return Err("ERR MULTI calls can not be nested".to_owned());
+        return Err("ERR MULTI calls can not be nested".into());
     }
     context.session.transaction = Some(Transaction::default());
     context.session.tell_transaction();
@@ -64,14 +65,14 @@ fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
 
 fn discard(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     if context.session.end_transaction().is_none() {
-        return Err("ERR DISCARD without MULTI".to_owned());
+        return Err("ERR DISCARD without MULTI".into());
     }
     ok(out)
 }
 
 fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     if context.session.transaction.is_some() {
-        return Err("ERR WATCH inside MULTI is not allowed".to_owned());
+        return Err("ERR WATCH inside MULTI is not allowed".into());
     }
     for key in arguments.iter_from(1) {
         if !context.session.watched.contains_key(key) {
@@ -99,13 +100,13 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     };
     let unchanged = context.session.watched.values().all(is_unchanged);
     let Some(transaction) = context.session.end_transaction() else {
-        return Err("ERR EXEC without MULTI".to_owned());
+        return Err("ERR EXEC without MULTI".into());
     };
     if transaction.broken {
-        return Err("EXECABORT Transaction discarded because of previous errors.".to_owned());
+        return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
     context.keys.check_room(transaction.needed).map_err(|error| {
-        format!("EXECABORT Transaction discarded because of: {}", refused(error))
+        format!("EXECABORT Transaction discarded because of: {}", CommandError::from(error))
     })?;
     if !unchanged {
         out.null_array();
@@ -155,12 +156,13 @@ fn execute_queued<'a>(
         user.check(number, spec, arguments)
             .map_err(|refusal| deny(context.state, context.session, refusal, "multi"))?;
     }
-    let too_large = || "ERR the reply would exceed the limit of replies; ask for less".to_owned();
     match context.call(number, arguments, out) {
         Outcome::Scan(mut scan) => {
             while !scan.step(context.state, Some(&context.keys), out)? {
                 if out.bytes.len() > end {
-                    return Err(too_large());
+                    return Err(
+                        "ERR the reply would exceed the limit of replies; ask for less".into()
+                    );
                 }
             }
         }

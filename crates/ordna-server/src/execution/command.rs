@@ -13,14 +13,14 @@ use ordna::{Found, OrderedIndex, Put};
 use crate::execution::long_scan::Scan;
 use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::lookup::Lookup;
-use crate::keyspace::stored_value::{self, Packed, WRONG_TYPE};
+use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{Catalog, CommandFlags, Hold, KeyPositions, Spec, suits};
 use crate::state::session::Session;
 use crate::state::{Keys, State};
 use crate::statistics::logs::{Slow, SlowLog, unix_millis};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
-pub use crate::wire::reply::{TOO_LONG, refused};
 use crate::wire::request::{self, Arguments};
 
 /// The context of a command: server, session, keyspace.
@@ -73,8 +73,8 @@ impl Task {
     }
 }
 
-/// How a command ends: an error is a reply like any other.
-pub type Result<T = Outcome> = std::result::Result<T, String>;
+/// The result of a command. An error is a reply like any other.
+pub type Result<T = Outcome> = std::result::Result<T, CommandError>;
 
 pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 
@@ -224,7 +224,7 @@ impl Context<'_> {
                 }
             }
         })?;
-        if is_string { Ok(()) } else { Err(WRONG_TYPE.to_owned()) }
+        if is_string { Ok(()) } else { Err(CommandError::WrongType) }
     }
 
     /// The same for a hash, with its deadline kept; one without fields is removed.
@@ -239,7 +239,7 @@ impl Context<'_> {
         let mut refusal = None;
         self.modify_stored(key, |found| {
             let hash = found.map(|found| stored_value::hash(found.value));
-            refusal = (hash == Some(None)).then(|| WRONG_TYPE.to_owned());
+            refusal = (hash == Some(None)).then_some(CommandError::WrongType);
             if refusal.is_some() {
                 return Change::Keep;
             }
@@ -249,8 +249,9 @@ impl Context<'_> {
                     Change::Remove
                 }
                 Some(record) if record.len() > MOST_BYTES => {
-                    refusal =
-                        Some(format!("ERR hash exceeds maximum allowed size ({MOST_BYTES} bytes)"));
+                    let text =
+                        format!("ERR hash exceeds maximum allowed size ({MOST_BYTES} bytes)");
+                    refusal = Some(text.into());
                     Change::Keep
                 }
                 Some(value) => {
@@ -278,7 +279,7 @@ impl Context<'_> {
             };
             change
         });
-        done.map_err(refused)?;
+        done?;
         if written {
             self.report([key]);
         }
@@ -297,7 +298,7 @@ impl Context<'_> {
             written = found.is_some() && change != Change::Keep;
             change
         });
-        done.map_err(refused)?;
+        done?;
         if written {
             self.report([key]);
         }
@@ -329,7 +330,7 @@ impl Context<'_> {
             let stays = at > 0 || first.is_some_and(|first| (*first == MARK) == (front > 0));
             stays.then_some((front + at, bytes))
         });
-        if let Some(length) = spliced.map_err(refused)? {
+        if let Some(length) = spliced? {
             self.report([key]);
             return Ok(length - front);
         }
@@ -364,7 +365,7 @@ impl Context<'_> {
     #[inline]
     pub fn string<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         match self.keys.get_with(key, |stored| stored_value::string(stored).map(read)) {
-            Some(None) => Err(WRONG_TYPE.to_owned()),
+            Some(None) => Err(CommandError::WrongType),
             found => Ok(found.flatten()),
         }
     }
@@ -375,7 +376,7 @@ impl Context<'_> {
     /// The key holds no hash.
     pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Result<Option<R>> {
         match self.keys.get_with(key, |stored| stored_value::hash(stored).map(read)) {
-            Some(None) => Err(WRONG_TYPE.to_owned()),
+            Some(None) => Err(CommandError::WrongType),
             found => Ok(found.flatten()),
         }
     }
@@ -387,14 +388,6 @@ impl Context<'_> {
     pub fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.string(key, <[u8]>::to_vec)
     }
-}
-
-pub const SYNTAX: &str = "ERR syntax error";
-pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
-pub const NO_SUCH_KEY: &str = "ERR no such key";
-
-pub fn wrong_arity(name: &str) -> String {
-    format!("ERR wrong number of arguments for '{name}' command")
 }
 
 /// Writes `+OK`.
@@ -419,10 +412,10 @@ pub fn subcommand(
     else {
         let shown = String::from_utf8_lossy(&name[..name.len().min(128)]);
         let upper = of.to_ascii_uppercase();
-        return Err(format!("ERR unknown subcommand '{shown}'. Try {upper} HELP."));
+        return Err(format!("ERR unknown subcommand '{shown}'. Try {upper} HELP.").into());
     };
     if !suits(*arity, arguments.len()) {
-        return Err(wrong_arity(&format!("{of}|{name}")));
+        return Err(CommandError::wrong_arity(format!("{of}|{name}")));
     }
     execute(context, arguments, out)
 }

@@ -3,13 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::execution::command::{Context, Outcome, Table, refused, wrong_arity};
+use crate::execution::command::{Context, Outcome, Table};
 use crate::execution::durable;
 use crate::state::State;
 use crate::state::acl::Refusal;
 use crate::state::command_spec::{CommandFlags, Hold, Spec};
 use crate::state::session::Session;
 use crate::statistics::logs::Denial;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -33,25 +34,24 @@ pub fn execute(
             );
             return Outcome::Close;
         }
-        return fail(session, None, &unknown(arguments), out);
+        return fail(session, None, unknown(arguments), out);
     };
     session.last_command = number;
     let spec = table.catalog.all()[number].of_call(arguments);
     if let Err(error) = permitted(state, session, number, spec, arguments) {
         state.stats.rejected(number);
-        return fail(session, Some(spec), &error, out);
+        return fail(session, Some(spec), error, out);
     }
     if let Some(persistence) = &state.persistence
         && persistence.is_loading()
         && !spec.has(CommandFlags::LOADING)
     {
-        let error = "LOADING Ordna is loading the dataset in memory";
-        return fail(session, Some(spec), error, out);
+        return fail(session, Some(spec), CommandError::Loading, out);
     }
     if session.transaction.is_some() && !spec.has(CommandFlags::NOT_QUEUED) {
         match queue(state, session, spec, arguments) {
             Ok(()) => out.simple("QUEUED"),
-            Err(error) => out.error(&error),
+            Err(error) => out.error(error),
         }
         return Outcome::Done;
     }
@@ -85,11 +85,17 @@ fn refresh_user(state: &State, session: &mut Session) -> bool {
 }
 
 /// Writes the refusal of a command that does not begin. `spec` is `None` for an unknown command.
-fn fail(session: &mut Session, spec: Option<&Spec>, error: &str, out: &mut Replies) -> Outcome {
+fn fail(
+    session: &mut Session,
+    spec: Option<&Spec>,
+    error: CommandError,
+    out: &mut Replies,
+) -> Outcome {
     if spec.is_some_and(|spec| spec.has(CommandFlags::EXECUTES_QUEUE)) {
         session.end_transaction();
-        let reason = error.strip_prefix("ERR ").unwrap_or(error);
-        out.error(&format!("EXECABORT Transaction discarded because of: {reason}"));
+        let error = error.to_string();
+        let reason = error.strip_prefix("ERR ").unwrap_or(&error);
+        out.error(format_args!("EXECABORT Transaction discarded because of: {reason}"));
     } else {
         if let Some(transaction) = &mut session.transaction {
             transaction.broken = true;
@@ -106,13 +112,13 @@ fn permitted(
     number: usize,
     spec: &Spec,
     arguments: Arguments<'_>,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     if !spec.suits(arguments.len()) {
-        return Err(wrong_arity(spec.name));
+        return Err(CommandError::wrong_arity(spec.name));
     }
     match &session.user {
         None if spec.has(CommandFlags::NO_AUTH) => Ok(()),
-        None => Err("NOAUTH Authentication required.".to_owned()),
+        None => Err(CommandError::NotAuthenticated),
         Some(user) => user.check(number, spec, arguments).map_err(|refusal| {
             let context = if session.transaction.is_some() { "multi" } else { "toplevel" };
             deny(state, session, refusal, context)
@@ -120,20 +126,20 @@ fn permitted(
     }
 }
 
-/// Notes a refusal by ACL and returns its words.
-pub fn deny(state: &State, session: &Session, refusal: Refusal, context: &'static str) -> String {
-    let (reason, object, words, at) = match refusal {
-        Refusal::Command(name) => {
-            let words = format!("NOPERM this user has no permissions to run the '{name}' command");
-            ("command", name, words, 1)
+/// Records a refusal by ACL and returns its error.
+pub fn deny(
+    state: &State,
+    session: &Session,
+    refusal: Refusal,
+    context: &'static str,
+) -> CommandError {
+    let (reason, object, error, at) = match refusal {
+        Refusal::Command(command) => {
+            ("command", command.clone(), CommandError::CommandDenied { command }, 1)
         }
-        Refusal::Key(key) => (
-            "key",
-            String::from_utf8_lossy(&key).into_owned(),
-            "NOPERM this user has no permissions to access one of the keys used as arguments"
-                .to_owned(),
-            2,
-        ),
+        Refusal::Key(key) => {
+            ("key", String::from_utf8_lossy(&key).into_owned(), CommandError::KeyDenied, 2)
+        }
     };
     state.acl.denied[at].fetch_add(1, Ordering::Relaxed);
     let user = session.user.as_ref().map_or_else(String::new, |user| user.name.clone());
@@ -141,7 +147,7 @@ pub fn deny(state: &State, session: &Session, refusal: Refusal, context: &'stati
     let denial =
         Denial { id: 0, count: 1, reason, context, object, user, created: 0, updated: 0, client };
     state.acl.denials.push(denial, state.settings.acl_log_len.size());
-    words
+    error
 }
 
 /// Keeps a command for `EXEC`.
@@ -150,7 +156,7 @@ fn queue(
     session: &mut Session,
     spec: &Spec,
     arguments: Arguments<'_>,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     let request = arguments.to_command();
     let most = state.settings.query_limit.size();
     let Some(transaction) = &mut session.transaction else { return Ok(()) };
@@ -158,7 +164,7 @@ fn queue(
         transaction.needed += request.size();
         if let Err(error) = state.keys().check_room(transaction.needed) {
             transaction.broken = true;
-            return Err(refused(error));
+            return Err(error.into());
         }
     }
     transaction.bytes += request.size();
@@ -166,14 +172,14 @@ fn queue(
         transaction.queued = Vec::new();
         transaction.bytes = 0;
         transaction.broken = true;
-        return Err(format!("ERR a transaction may hold {most} bytes of commands"));
+        return Err(format!("ERR a transaction may hold {most} bytes of commands").into());
     }
     transaction.queued.push(request);
     session.tell_transaction();
     Ok(())
 }
 
-fn unknown(arguments: Arguments<'_>) -> String {
+fn unknown(arguments: Arguments<'_>) -> CommandError {
     // Redis shows at most 128 bytes of the name, and of the arguments together.
     const SHOWN: usize = 128;
     let show = |bytes: &[u8], limit: usize| {
@@ -184,7 +190,7 @@ fn unknown(arguments: Arguments<'_>) -> String {
         .iter()
         .find(|(names, _)| names.split(' ').any(|known| name.eq_ignore_ascii_case(known)))
     {
-        return format!("ERR unknown command '{name}': {instead}");
+        return format!("ERR unknown command '{name}': {instead}").into();
     }
     let mut shown = String::new();
     for argument in arguments.iter_from(1) {
@@ -193,7 +199,7 @@ fn unknown(arguments: Arguments<'_>) -> String {
         }
         shown.push_str(&format!("'{}' ", show(argument, SHOWN - shown.len())));
     }
-    format!("ERR unknown command '{name}', with args beginning with: {shown}")
+    format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
 }
 
 /// Commands of Redis that Ordna lacks, and their alternatives.

@@ -14,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary, SyncPolicy};
 
-use crate::execution::command::{Context, Outcome, refused};
+use crate::execution::command::{Context, Outcome};
 use crate::indexes::Indexes;
 use crate::indexes::resume_file::Token;
 use crate::keyspace::{Entries, Keyspace};
 use crate::state::State;
 use crate::state::command_spec::{CommandFlags, Spec};
 use crate::state::persistence::Persistence;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -63,7 +64,7 @@ pub fn call(
         if spec.has(CommandFlags::EXECUTES_QUEUE) {
             context.session.end_transaction();
         }
-        out.error(&refused(error));
+        out.error(CommandError::from(error));
         return Outcome::Done;
     }
     if !alone {
@@ -74,7 +75,7 @@ pub fn call(
     let before = out.bytes.len();
     keys.log_group(|| context.call(number, arguments, out)).unwrap_or_else(|error| {
         out.bytes.truncate(before);
-        out.error(&refused(error));
+        out.error(CommandError::from(error));
         Outcome::Done
     })
 }
@@ -168,9 +169,9 @@ pub fn save(
     keys: &Keyspace,
     persistence: &Persistence,
     indexes: &Arc<Indexes>,
-) -> Result<Summary, String> {
+) -> Result<Summary, CommandError> {
     if persistence.saving.swap(true, Ordering::AcqRel) {
-        return Err("ERR Background save already in progress".to_owned());
+        return Err("ERR Background save already in progress".into());
     }
     let (token, done) = back_up(keys, persistence, false);
     persistence.saving.store(false, Ordering::Release);
@@ -195,7 +196,7 @@ fn back_up(
     keys: &Keyspace,
     persistence: &Persistence,
     background: bool,
-) -> (Option<Token>, Result<Summary, String>) {
+) -> (Option<Token>, Result<Summary, CommandError>) {
     let mut token = [0; 16];
     let token = getrandom::fill(&mut token).is_ok().then_some(token);
     let data = &persistence.data;
@@ -217,7 +218,7 @@ fn back_up(
         }
         Err(error) => tracing::error!(%error, "the backup failed; the previous one is untouched"),
     }
-    (token, done.map_err(|error| format!("ERR {error}")))
+    (token, done.map_err(|error| format!("ERR {error}").into()))
 }
 
 /// Begins a backup on a thread of its own.
@@ -228,9 +229,9 @@ pub fn save_in_background(
     keys: Keyspace,
     persistence: &Arc<Persistence>,
     indexes: &Arc<Indexes>,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     if persistence.saving.swap(true, Ordering::AcqRel) {
-        return Err("ERR Background save already in progress".to_owned());
+        return Err("ERR Background save already in progress".into());
     }
     let (shared, indexes) = (Arc::clone(persistence), Arc::clone(indexes));
     let work = move || {
@@ -243,7 +244,7 @@ pub fn save_in_background(
     let started = thread::Builder::new().name("ordna bgsave".to_owned()).spawn(work);
     started.map(drop).map_err(|error| {
         persistence.saving.store(false, Ordering::Release);
-        format!("ERR no thread for the backup: {error}")
+        format!("ERR no thread for the backup: {error}").into()
     })
 }
 
@@ -280,7 +281,7 @@ pub async fn back_up_regularly(state: Arc<State>) {
         if is_time || is_long && may_retry && told.running.is_none() {
             last = Instant::now();
             if let Err(error) = save_in_background(keys, persistence, &state.indexes) {
-                tracing::warn!(error, "no backup this time");
+                tracing::warn!(%error, "no backup this time");
             }
         }
     }

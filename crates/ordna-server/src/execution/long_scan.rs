@@ -24,7 +24,8 @@ use crate::keyspace::scan_cursors::Position;
 use crate::keyspace::snapshot::Snapshot;
 use crate::keyspace::stored_value::{self, Kind};
 use crate::state::State;
-use crate::wire::reply::{Replies, refused};
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
 
 /// Work of a stretch, in units of some ten nanoseconds: a stretch takes about a third of a
 /// millisecond.
@@ -130,7 +131,7 @@ impl Scan {
         state: &State,
         held: Option<&Keyspace>,
         out: &mut Replies,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, CommandError> {
         if self.writes() {
             let removed = match held {
                 Some(keys) => self.remove(keys, state),
@@ -139,7 +140,7 @@ impl Scan {
             match removed {
                 Ok(false) => return Ok(false),
                 Ok(true) => out.count(self.count),
-                Err(error) => out.error(&refused(error)),
+                Err(error) => out.error(CommandError::from(error)),
             }
             return Ok(true);
         }
@@ -193,7 +194,7 @@ impl Scan {
                 self.phase = Phase::Send;
             }
             Phase::Send if over && self.unsent > 0 => {
-                return Err("ERR the snapshot changed under a walk".to_owned());
+                return Err("ERR the snapshot changed under a walk".into());
             }
             Phase::Send => return Ok(over),
             Phase::Gather | Phase::Count(..) => {}

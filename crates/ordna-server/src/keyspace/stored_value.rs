@@ -12,8 +12,6 @@ use ordna_secondary::Document;
 
 use crate::keyspace::hash::{self, Hash, MARK};
 
-pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
-
 /// The types of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

@@ -15,7 +15,7 @@ use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::execution::command::{Outcome, Table, refused};
+use crate::execution::command::{Outcome, Table};
 use crate::execution::dispatch;
 use crate::execution::durable;
 use crate::execution::long_scan::Scan;
@@ -24,6 +24,7 @@ use crate::state::State;
 use crate::state::clients::Client;
 use crate::state::command_spec::CommandFlags;
 use crate::state::session::{ReplyMode, Session};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, Requests};
 use crate::wire::stream::Stream;
@@ -230,7 +231,7 @@ impl Connection<'_> {
         if std::mem::take(&mut session.wrote)
             && let Err(error) = durable::settle(self.state).await
         {
-            let error = refused(error);
+            let error = CommandError::from(error);
             self.replies.bytes.truncate(self.settled);
             (0..unsent).for_each(|_| self.replies.error(&error));
         }

@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ordna::sync::Lock;
 use sha2::{Digest, Sha256};
 
 use crate::keyspace::glob::Pattern;
@@ -51,6 +52,40 @@ pub struct User {
 pub enum Refusal {
     Command(String),
     Key(Vec<u8>),
+}
+
+/// The reason why a rule cannot be applied to a user, in Redis' words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("Syntax error")]
+    Syntax,
+    #[error("The password you are trying to remove from the user does not exist")]
+    NoSuchPassword,
+    #[error(
+        "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
+    )]
+    BadHash,
+    #[error(
+        "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns"
+    )]
+    PatternAfterAllKeys,
+    #[error("Unknown command or category name in ACL")]
+    UnknownCommand,
+}
+
+/// The reason why users cannot be changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AclError {
+    /// A rule of `ACL SETUSER`.
+    #[error("Error in ACL SETUSER modifier '{rule}': {error}")]
+    Rule { rule: String, error: RuleError },
+    #[error("line {line} does not begin with 'user <name>'")]
+    NotAUser { line: usize },
+    /// A rule in the file of users.
+    #[error("line {line}: '{rule}': {error}")]
+    RuleOfLine { line: usize, rule: String, error: RuleError },
+    #[error("line {line}: user '{name}' is there twice")]
+    Duplicate { line: usize, name: String },
 }
 
 /// The SHA-256 of a password in hexadecimal digits.
@@ -163,8 +198,8 @@ impl User {
     /// Changes the user by one rule.
     ///
     /// # Errors
-    /// Redis' words for the defect.
-    fn apply(&mut self, rule: &str, catalog: &Catalog) -> Result<(), String> {
+    /// [`RuleError`]
+    fn apply(&mut self, rule: &str, catalog: &Catalog) -> Result<(), RuleError> {
         let lower = rule.to_ascii_lowercase();
         match lower.as_str() {
             "on" => self.enabled = true,
@@ -206,8 +241,8 @@ impl User {
         Ok(())
     }
 
-    fn apply_sign(&mut self, rule: &str, catalog: &Catalog) -> Result<(), String> {
-        let Some(sign) = rule.chars().next() else { return Err("Syntax error".to_owned()) };
+    fn apply_sign(&mut self, rule: &str, catalog: &Catalog) -> Result<(), RuleError> {
+        let Some(sign) = rule.chars().next() else { return Err(RuleError::Syntax) };
         let rest = &rule[sign.len_utf8()..];
         match sign {
             '>' => {
@@ -215,25 +250,25 @@ impl User {
                 self.nopass = false;
             }
             '<' if !self.passwords.remove(&hash(rest.as_bytes())) => {
-                return Err(NO_PASSWORD.to_owned());
+                return Err(RuleError::NoSuchPassword);
             }
             '#' if is_hash(rest) => {
                 self.passwords.insert(rest.to_owned());
                 self.nopass = false;
             }
             '#' | '!' if !is_hash(rest) => {
-                return Err("The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters".to_owned());
+                return Err(RuleError::BadHash);
             }
-            '!' if !self.passwords.remove(rest) => return Err(NO_PASSWORD.to_owned()),
+            '!' if !self.passwords.remove(rest) => return Err(RuleError::NoSuchPassword),
             '<' | '!' => {}
             '~' => self.add_keys(rule, rest, true, true)?,
             '%' => {
                 let Some((kinds, pattern)) = rest.split_once('~') else {
-                    return Err("Syntax error".to_owned());
+                    return Err(RuleError::Syntax);
                 };
                 let kinds = kinds.to_ascii_uppercase();
                 if kinds.is_empty() || kinds.contains(|kind| kind != 'R' && kind != 'W') {
-                    return Err("Syntax error".to_owned());
+                    return Err(RuleError::Syntax);
                 }
                 let (read, write) = (kinds.contains('R'), kinds.contains('W'));
                 let text = if read && write {
@@ -245,7 +280,7 @@ impl User {
             }
             '&' => self.channels.push(rest.to_owned()),
             '+' | '-' => self.add_command(sign == '+', rest, catalog)?,
-            _ => return Err("Syntax error".to_owned()),
+            _ => return Err(RuleError::Syntax),
         }
         Ok(())
     }
@@ -256,9 +291,9 @@ impl User {
         pattern: &str,
         read: bool,
         write: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), RuleError> {
         if self.all_keys {
-            return Err("Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns".to_owned());
+            return Err(RuleError::PatternAfterAllKeys);
         }
         if self.keys.iter().all(|rule| rule.text != text) {
             let pattern = Arc::new(Pattern::new(pattern.as_bytes()));
@@ -267,12 +302,11 @@ impl User {
         Ok(())
     }
 
-    fn add_command(&mut self, allow: bool, name: &str, catalog: &Catalog) -> Result<(), String> {
-        let unknown = || "Unknown command or category name in ACL".to_owned();
+    fn add_command(&mut self, allow: bool, name: &str, catalog: &Catalog) -> Result<(), RuleError> {
         let name = name.to_ascii_lowercase();
         if let Some(category) = name.strip_prefix('@') {
             if !CATEGORIES.contains(&category) {
-                return Err(unknown());
+                return Err(RuleError::UnknownCommand);
             }
             for (number, spec) in catalog.all().iter().enumerate() {
                 // Subcommands of another category stay as they are.
@@ -300,11 +334,11 @@ impl User {
             };
             self.rules.retain(|rule| !overruled(rule));
         } else if let Some((command, sub)) = name.split_once('|') {
-            let number = catalog.number_of(command.as_bytes()).ok_or_else(unknown)?;
+            let number = catalog.number_of(command.as_bytes()).ok_or(RuleError::UnknownCommand)?;
             self.subcommands.insert((number, sub.to_owned()), allow);
             self.rules.retain(|rule| rule[1..] != name);
         } else {
-            let number = catalog.number_of(name.as_bytes()).ok_or_else(unknown)?;
+            let number = catalog.number_of(name.as_bytes()).ok_or(RuleError::UnknownCommand)?;
             self.allowed[number] = allow;
             self.subcommands.retain(|(of, _), _| *of != number);
             self.rules.retain(|rule| rule[1..].split('|').next() != Some(&name));
@@ -360,8 +394,6 @@ impl User {
     }
 }
 
-const NO_PASSWORD: &str = "The password you are trying to remove from the user does not exist";
-
 fn is_hash(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -369,10 +401,10 @@ fn is_hash(text: &str) -> bool {
 /// All users.
 #[derive(Debug)]
 pub struct Acl {
-    users: Mutex<BTreeMap<String, Arc<User>>>,
+    users: Lock<BTreeMap<String, Arc<User>>>,
     version: AtomicU64,
     /// The answer of `CONFIG GET requirepass`.
-    requirepass: Mutex<String>,
+    requirepass: Lock<String>,
     pub file: Option<PathBuf>,
     pub denials: Denials,
     /// Wrong passwords, refused commands, refused keys.
@@ -385,9 +417,9 @@ impl Acl {
         let default = User::unlimited("default", catalog);
         let users = BTreeMap::from([("default".to_owned(), Arc::new(default))]);
         let acl = Self {
-            users: Mutex::new(users),
+            users: Lock::new(users),
             version: AtomicU64::new(0),
-            requirepass: Mutex::default(),
+            requirepass: Lock::default(),
             file,
             denials: Denials::default(),
             denied: Default::default(),
@@ -398,21 +430,17 @@ impl Acl {
         acl
     }
 
-    fn users(&self) -> MutexGuard<'_, BTreeMap<String, Arc<User>>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Rises with every change.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
 
     pub fn user(&self, name: &str) -> Option<Arc<User>> {
-        self.users().get(name).cloned()
+        self.users.lock().get(name).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<User>> {
-        self.users().values().cloned().collect()
+        self.users.lock().values().cloned().collect()
     }
 
     /// The user of new connections, if it needs no password.
@@ -423,25 +451,25 @@ impl Acl {
     /// Applies rules to a user, creating it if it is absent: all of them or none.
     ///
     /// # Errors
-    /// Redis' words.
+    /// [`AclError::Rule`]
     pub fn set<'a>(
         &self,
         name: &str,
         rules: impl Iterator<Item = &'a str>,
         catalog: &Catalog,
-    ) -> Result<(), String> {
-        let mut users = self.users();
+    ) -> Result<(), AclError> {
+        let mut users = self.users.lock();
         let mut user = match users.get(name) {
             Some(user) => User::clone(user),
             None => User::new(name, catalog),
         };
         for rule in rules {
             user.apply(rule, catalog)
-                .map_err(|why| format!("Error in ACL SETUSER modifier '{rule}': {why}"))?;
+                .map_err(|error| AclError::Rule { rule: rule.to_owned(), error })?;
         }
         if name == "default" {
             // Redis forgets the former `requirepass`, too.
-            self.requirepass.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.requirepass.lock().clear();
         }
         users.insert(name.to_owned(), Arc::new(user));
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -449,18 +477,18 @@ impl Acl {
     }
 
     pub fn delete(&self, name: &str) -> bool {
-        let gone = self.users().remove(name).is_some();
+        let gone = self.users.lock().remove(name).is_some();
         self.version.fetch_add(1, Ordering::Relaxed);
         gone
     }
 
     /// `requirepass`; empty: none.
     pub fn password(&self) -> String {
-        self.requirepass.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.requirepass.lock().clone()
     }
 
     pub fn set_password(&self, password: &str) {
-        let mut users = self.users();
+        let mut users = self.users.lock();
         if let Some(default) = users.get("default") {
             let mut user = User::clone(default);
             user.nopass = password.is_empty();
@@ -470,34 +498,38 @@ impl Acl {
             }
             users.insert("default".to_owned(), Arc::new(user));
         }
-        password.clone_into(&mut self.requirepass.lock().unwrap_or_else(PoisonError::into_inner));
+        password.clone_into(&mut self.requirepass.lock());
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Puts the users of a file's text in the place of all.
+    /// Replaces all users by those of a file's text.
     ///
     /// # Errors
     /// The first line that is no user, and why; nothing is changed.
-    pub fn load(&self, text: &str, catalog: &Catalog) -> Result<(), String> {
+    pub fn load(&self, text: &str, catalog: &Catalog) -> Result<(), AclError> {
         let mut users = BTreeMap::new();
-        for (at, line) in text.lines().enumerate() {
-            let at = at + 1;
-            let mut words = line.split_whitespace();
+        for (at, text) in text.lines().enumerate() {
+            let line = at + 1;
+            let mut words = text.split_whitespace();
             let name = match (words.next(), words.next()) {
                 (None, _) => continue,
                 (Some(word), _) if word.starts_with('#') => continue,
                 (Some("user"), Some(name)) => name,
-                _ => return Err(format!("line {at} does not begin with 'user <name>'")),
+                _ => return Err(AclError::NotAUser { line }),
             };
             let mut user = User::new(name, catalog);
             for rule in words {
-                user.apply(rule, catalog).map_err(|why| format!("line {at}: '{rule}': {why}"))?;
+                user.apply(rule, catalog).map_err(|error| AclError::RuleOfLine {
+                    line,
+                    rule: rule.to_owned(),
+                    error,
+                })?;
             }
             if users.insert(name.to_owned(), Arc::new(user)).is_some() {
-                return Err(format!("line {at}: user '{name}' is there twice"));
+                return Err(AclError::Duplicate { line, name: name.to_owned() });
             }
         }
-        let mut all = self.users();
+        let mut all = self.users.lock();
         let default = all.get("default").cloned();
         if let Some(default) = default {
             users.entry("default".to_owned()).or_insert(default);

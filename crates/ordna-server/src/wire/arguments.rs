@@ -1,5 +1,6 @@
 //! The arguments of a command with many options, one after the other.
 
+use crate::wire::error::CommandError;
 use crate::wire::request::{Arguments, number};
 
 /// Arguments that are still to be read.
@@ -35,47 +36,47 @@ impl<'a> Words<'a> {
     /// The argument of an option.
     ///
     /// # Errors
-    /// There is none.
-    pub fn of(&mut self, option: &str) -> Result<&'a [u8], String> {
-        self.next().ok_or_else(|| format!("ERR {option} lacks an argument"))
+    /// No argument follows.
+    pub fn of(&mut self, option: &str) -> Result<&'a [u8], CommandError> {
+        self.next().ok_or_else(|| format!("ERR {option} lacks an argument").into())
     }
 
     /// The same as text.
     ///
     /// # Errors
-    /// There is none, or it is not UTF-8.
-    pub fn text_of(&mut self, option: &str) -> Result<&'a str, String> {
+    /// No argument follows, or it is not UTF-8.
+    pub fn text_of(&mut self, option: &str) -> Result<&'a str, CommandError> {
         text(self.of(option)?, option)
     }
 
     /// The same as a number from 0 to `most`.
     ///
     /// # Errors
-    /// There is none, or it is out of range.
-    pub fn count_of(&mut self, option: &str, most: usize) -> Result<usize, String> {
+    /// No argument follows, or it is not a number in that range.
+    pub fn count_of(&mut self, option: &str, most: usize) -> Result<usize, CommandError> {
         let word = self.of(option)?;
         let count = number(word).and_then(|count| usize::try_from(count).ok());
         count.filter(|count| *count <= most).ok_or_else(|| {
             let shown = String::from_utf8_lossy(word);
-            format!("ERR {option}: '{shown:.40}' is no number from 0 to {most}")
+            format!("ERR {option}: '{shown:.40}' is no number from 0 to {most}").into()
         })
     }
 
-    /// The refusal of the next word.
-    pub fn unsupported(&self, command: &str) -> String {
+    /// The error for an option that the command does not support: the next word.
+    pub fn unsupported(&self, command: &str) -> CommandError {
         let word = String::from_utf8_lossy(self.peek().unwrap_or_default());
-        format!("ERR {command}: '{word:.100}' is not supported by Ordna")
+        format!("ERR {command}: '{word:.100}' is not supported by Ordna").into()
     }
 }
 
-/// A name that may be kept: not empty, and without the byte that separates names.
+/// Returns the name if it can be stored: not empty, and without the byte 0, which separates names.
 ///
 /// # Errors
-/// It is neither.
-pub fn checked<'a>(name: &'a str, what: &str) -> Result<&'a str, String> {
+/// The name is empty or contains the byte 0.
+pub fn checked<'a>(name: &'a str, what: &str) -> Result<&'a str, CommandError> {
     match name {
-        "" => Err(format!("ERR {what} is empty")),
-        _ if name.contains('\0') => Err(format!("ERR {what} has a byte 0: {name:.40?}")),
+        "" => Err(format!("ERR {what} is empty").into()),
+        _ if name.contains('\0') => Err(format!("ERR {what} has a byte 0: {name:.40?}").into()),
         _ => Ok(name),
     }
 }
@@ -83,7 +84,7 @@ pub fn checked<'a>(name: &'a str, what: &str) -> Result<&'a str, String> {
 /// An argument as text.
 ///
 /// # Errors
-/// It is not UTF-8.
-pub fn text<'a>(word: &'a [u8], what: &str) -> Result<&'a str, String> {
-    std::str::from_utf8(word).map_err(|_| format!("ERR {what} is not UTF-8"))
+/// The argument is not UTF-8.
+pub fn text<'a>(word: &'a [u8], what: &str) -> Result<&'a str, CommandError> {
+    std::str::from_utf8(word).map_err(|_| format!("ERR {what} is not UTF-8").into())
 }

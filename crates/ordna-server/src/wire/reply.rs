@@ -1,5 +1,8 @@
 //! Replies, in RESP2 or RESP3 as the client chose.
 
+use std::fmt::Display;
+use std::io::Write;
+
 /// Bytes to be sent to one client.
 #[derive(Debug, Default)]
 pub struct Replies {
@@ -54,11 +57,16 @@ impl Replies {
     }
 
     /// An error with its code first. Line breaks become blanks, as in Redis.
-    pub fn error(&mut self, text: &str) {
+    pub fn error(&mut self, error: impl Display) {
         self.bytes.push(b'-');
-        let text = text.trim_end_matches(['\r', '\n']);
-        let line = text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte });
-        self.bytes.extend(line);
+        let start = self.bytes.len();
+        // A write to a vector does not fail.
+        let _ = write!(self.bytes, "{error}");
+        let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        let text = &mut self.bytes[start..];
+        let length = text.iter().rposition(|byte| !is_break(byte)).map_or(0, |last| last + 1);
+        text.iter_mut().filter(|byte| is_break(byte)).for_each(|byte| *byte = b' ');
+        self.bytes.truncate(start + length);
         self.bytes.extend_from_slice(b"\r\n");
     }
 
@@ -119,24 +127,6 @@ impl Replies {
         }
     }
 }
-
-/// An error of the store as a reply.
-pub fn refused(error: ordna::Error) -> String {
-    match error {
-        ordna::Error::MemoryLimit { .. } => {
-            "OOM command not allowed when used memory > 'maxmemory'.".to_owned()
-        }
-        ordna::Error::ValueTooLong { .. } => TOO_LONG.to_owned(),
-        ordna::Error::LogFailed { reason } => {
-            format!(
-                "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
-            )
-        }
-        other => format!("ERR {other}"),
-    }
-}
-
-pub const TOO_LONG: &str = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
 
 #[cfg(test)]
 mod tests {

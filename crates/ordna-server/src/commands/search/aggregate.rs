@@ -9,6 +9,7 @@ use crate::search::plan::Plan;
 use crate::search::results::MOST_IDLE;
 use crate::state::State;
 use crate::wire::arguments::Words;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -26,12 +27,12 @@ struct Aggregation {
     common: Common,
 }
 
-fn options(words: &mut Words<'_>) -> Result<Aggregation, String> {
+fn options(words: &mut Words<'_>) -> Result<Aggregation, CommandError> {
     let (load, steps, common) = (Load::default(), Vec::new(), Common::new());
     let mut asked = Aggregation { load, steps, cursor: None, common };
     while words.peek().is_some() {
         if asked.steps.len() == MOST_NAMES {
-            return Err(format!("ERR an aggregation has at most {MOST_NAMES} steps"));
+            return Err(format!("ERR an aggregation has at most {MOST_NAMES} steps").into());
         }
         if asked.common.read(words)? {
         } else if words.take("load") {
@@ -65,7 +66,7 @@ fn options(words: &mut Words<'_>) -> Result<Aggregation, String> {
     Ok(asked)
 }
 
-fn load_of(words: &mut Words<'_>, load: &mut Load) -> Result<(), String> {
+fn load_of(words: &mut Words<'_>, load: &mut Load) -> Result<(), CommandError> {
     if words.take("*") {
         load.all = true;
         return Ok(());
@@ -78,7 +79,7 @@ fn load_of(words: &mut Words<'_>, load: &mut Load) -> Result<(), String> {
     Ok(())
 }
 
-fn group(words: &mut Words<'_>) -> Result<Step, String> {
+fn group(words: &mut Words<'_>) -> Result<Step, CommandError> {
     let mut by = Vec::new();
     for _ in 0..words.count_of("GROUPBY", MOST_NAMES)? {
         by.push(property(words.of("GROUPBY")?, "a field of GROUPBY")?.to_owned());
@@ -98,7 +99,7 @@ fn group(words: &mut Words<'_>) -> Result<Step, String> {
         let given = words.count_of("REDUCE", MOST_NAMES)?;
         if given != wanted {
             let name = name.to_ascii_uppercase();
-            return Err(format!("ERR REDUCE {name} takes {wanted} arguments, not {given}"));
+            return Err(format!("ERR REDUCE {name} takes {wanted} arguments, not {given}").into());
         }
         let field = match wanted {
             0 => "",
@@ -109,19 +110,19 @@ fn group(words: &mut Words<'_>) -> Result<Step, String> {
             false => format!("__generated_alias{name}{field}"),
         };
         if reducers.len() == MOST_NAMES {
-            return Err(format!("ERR a group has at most {MOST_NAMES} reducers"));
+            return Err(format!("ERR a group has at most {MOST_NAMES} reducers").into());
         }
         reducers.push(Reducer { function, field: field.to_owned(), name: alias });
     }
     let mut names: Vec<&String> = by.iter().chain(reducers.iter().map(|one| &one.name)).collect();
     names.sort();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("ERR Property '{}' specified more than once", twice[0]));
+        return Err(format!("ERR Property '{}' specified more than once", twice[0]).into());
     }
     Ok(Step::Group { by, reducers })
 }
 
-fn sort(words: &mut Words<'_>) -> Result<Step, String> {
+fn sort(words: &mut Words<'_>) -> Result<Step, CommandError> {
     let mut by: Vec<(String, bool)> = Vec::new();
     let mut count = words.count_of("SORTBY", MOST_NAMES)?;
     while count > 0 {
@@ -151,7 +152,7 @@ pub fn aggregate(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     let mut words = Words::new(arguments, 1);
     let (schema, node) = query(state, &mut words)?;
     let asked = options(&mut words)?;
@@ -171,7 +172,7 @@ pub fn aggregate(
 }
 
 /// Writes rows: a cell that is not there is left out.
-fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result<(), String> {
+fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result<(), CommandError> {
     let start = out.bytes.len();
     begin_results(out, table.rows.len(), 1, total);
     for row in &table.rows {
@@ -200,7 +201,7 @@ pub fn cursor(
     _: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     let mut words = Words::new(arguments, 1);
     let reads = words.take("read");
     if !reads && !words.take("del") {

@@ -8,10 +8,11 @@ use crate::search::parse::{Node, parse};
 use crate::search::plan;
 use crate::state::State;
 use crate::wire::arguments::{Words, text};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
 /// Reads the index and the query, with which all queries begin, and checks them.
-pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), String> {
+pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), CommandError> {
     let schema = state.indexes.schema(words.text_of("the name of the index")?)?;
     let mut node = parse(words.text_of("the query")?)?;
     plan::check(&mut node, &schema)?;
@@ -28,11 +29,11 @@ impl Common {
         Self { timeout: PATIENCE }
     }
 
-    pub fn read(&mut self, words: &mut Words<'_>) -> Result<bool, String> {
+    pub fn read(&mut self, words: &mut Words<'_>) -> Result<bool, CommandError> {
         if words.take("dialect") {
             let dialect = words.count_of("DIALECT", 4)?;
             if dialect == 0 {
-                return Err("ERR DIALECT requires a number from 1 to 4".to_owned());
+                return Err("ERR DIALECT requires a number from 1 to 4".into());
             }
         } else if words.take("timeout") {
             let millis = words.count_of("TIMEOUT", 1 << 31)?;
@@ -51,7 +52,7 @@ impl Common {
 }
 
 /// A name of a field with or without `@`.
-pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, String> {
+pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, CommandError> {
     text(word.strip_prefix(b"@").unwrap_or(word), what)
 }
 
@@ -60,7 +61,7 @@ pub fn aliased<'a>(
     words: &mut Words<'a>,
     option: &str,
     most: usize,
-) -> Result<Vec<(&'a str, &'a str)>, String> {
+) -> Result<Vec<(&'a str, &'a str)>, CommandError> {
     let mut count = words.count_of(option, most)?;
     let mut pairs = Vec::new();
     while count > 0 {
@@ -74,10 +75,10 @@ pub fn aliased<'a>(
 }
 
 /// The refusal of a reply that would be too large.
-pub fn within_limit(state: &State, out: &Replies, start: usize) -> Result<(), String> {
+pub fn within_limit(state: &State, out: &Replies, start: usize) -> Result<(), CommandError> {
     let most = state.settings.output_limit.size();
     match out.bytes.len() - start > most {
-        true => Err(format!("ERR the reply would exceed {most} bytes; ask for less")),
+        true => Err(format!("ERR the reply would exceed {most} bytes; ask for less").into()),
         false => Ok(()),
     }
 }

@@ -9,10 +9,11 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::stored_value::Kind;
 use crate::state::State;
 use crate::wire::arguments::{Words, checked, text};
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-type Done = Result<(), String>;
+type Done = Result<(), CommandError>;
 
 /// `FT.CREATE name [ON HASH] [PREFIX n prefix …] [options] SCHEMA field …`
 pub fn create(
@@ -37,9 +38,7 @@ pub fn create(
         } else if words.take("score") {
             // All documents have this score unless another one is asked for, and nothing is scored.
             if words.text_of("SCORE")?.parse() != Ok(1.0) {
-                return Err(
-                    "ERR FT.CREATE: a SCORE other than 1 is not supported by Ordna".to_owned()
-                );
+                return Err("ERR FT.CREATE: a SCORE other than 1 is not supported by Ordna".into());
             }
         } else if words.take("stopwords") {
             // They are of full text, which is not there.
@@ -52,7 +51,7 @@ pub fn create(
         {
             return Err(match words.peek() {
                 Some(_) => words.unsupported("FT.CREATE"),
-                None => "ERR FT.CREATE lacks SCHEMA".to_owned(),
+                None => "ERR FT.CREATE lacks SCHEMA".into(),
             });
         }
     }
@@ -77,10 +76,10 @@ pub fn alter(
     let mut words = Words::new(arguments, 1);
     let mut schema = state.indexes.schema(words.text_of("the name of the index")?)?;
     if words.take("skipinitialscan") {
-        return Err("ERR FT.ALTER: SKIPINITIALSCAN is not supported by Ordna".to_owned());
+        return Err("ERR FT.ALTER: SKIPINITIALSCAN is not supported by Ordna".into());
     }
     if !(words.take("schema") && words.take("add")) {
-        return Err("ERR FT.ALTER lacks SCHEMA ADD".to_owned());
+        return Err("ERR FT.ALTER lacks SCHEMA ADD".into());
     }
     let before = schema.fields.len();
     read_fields(&mut words, &mut schema)?;
@@ -93,7 +92,7 @@ pub fn alter(
 /// Reads `field [AS name] TAG|NUMERIC [options]` to the end.
 fn read_fields(words: &mut Words<'_>, schema: &mut Schema) -> Done {
     if words.peek().is_none() {
-        return Err("ERR Fields arguments are missing".to_owned());
+        return Err("ERR Fields arguments are missing".into());
     }
     while let Some(path) = words.next() {
         let what = "the name of a field";
@@ -109,7 +108,7 @@ fn read_fields(words: &mut Words<'_>, schema: &mut Schema) -> Done {
         } else {
             return Err(match words.peek() {
                 Some(_) => words.unsupported(&format!("the field '{name}'")),
-                None => format!("ERR the field '{name}' lacks a type: TAG or NUMERIC"),
+                None => format!("ERR the field '{name}' lacks a type: TAG or NUMERIC").into(),
             });
         };
         let mut field = Field { name, path, kind, sortable: false, no_index: false };
@@ -140,10 +139,10 @@ fn read_fields(words: &mut Words<'_>, schema: &mut Schema) -> Done {
             }
         }
         if schema.field(&field.name).is_some() {
-            return Err(format!("ERR Duplicate field in schema - {}", field.name));
+            return Err(format!("ERR Duplicate field in schema - {}", field.name).into());
         }
         if schema.fields.len() == MOST_FIELDS {
-            return Err(format!("ERR an index has at most {MOST_FIELDS} fields"));
+            return Err(format!("ERR an index has at most {MOST_FIELDS} fields").into());
         }
         schema.fields.push(field);
     }
@@ -204,7 +203,7 @@ fn remove<'k>(state: &State, keys: &Keyspace, ids: impl Iterator<Item = &'k [u8]
             Some(found) if Kind::of(found.value) == Kind::Hash => Change::Remove,
             _ => Change::Keep,
         });
-        removed.map_err(crate::execution::command::refused)?;
+        removed?;
         state.watches.written([id]);
         state.indexes.written(keys, [id]);
     }

@@ -8,6 +8,7 @@ use crate::search::parse::{Node, bound};
 use crate::search::plan::{Plan, check, unknown_field};
 use crate::state::State;
 use crate::wire::arguments::Words;
+use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
@@ -28,7 +29,11 @@ struct Search {
 }
 
 /// Reads the options behind a query; filters become a part of it.
-fn options(words: &mut Words<'_>, schema: &Schema, node: &mut Node) -> Result<Search, String> {
+fn options(
+    words: &mut Words<'_>,
+    schema: &Schema,
+    node: &mut Node,
+) -> Result<Search, CommandError> {
     let (fields, sort, common) = (None, None, Common::new());
     let mut search = Search { only_keys: false, fields, sort, offset: 0, count: 10, common };
     while words.peek().is_some() {
@@ -55,13 +60,16 @@ fn options(words: &mut Words<'_>, schema: &Schema, node: &mut Node) -> Result<Se
             search.offset = words.count_of("LIMIT", MOST_RESULTS)?;
             search.count = words.count_of("LIMIT", MOST_RESULTS)?;
             if search.offset + search.count > MOST_RESULTS {
-                return Err(format!("ERR LIMIT exceeds maximum of {MOST_RESULTS}"));
+                return Err(format!("ERR LIMIT exceeds maximum of {MOST_RESULTS}").into());
             }
         } else if words.take("filter") {
             let field = property(words.of("FILTER")?, "the field of FILTER")?.to_owned();
             let mut read = || {
                 let text = words.text_of("FILTER")?;
-                bound(text).ok_or_else(|| format!("ERR FILTER: '{text:.40}' is no number"))
+                let number = bound(text);
+                number.ok_or_else(|| {
+                    CommandError::from(format!("ERR FILTER: '{text:.40}' is no number"))
+                })
             };
             let mut range = Node::Range { field, lower: read()?, upper: read()? };
             check(&mut range, schema)?;
@@ -80,7 +88,7 @@ pub fn search(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     let mut words = Words::new(arguments, 1);
     let (schema, mut node) = query(state, &mut words)?;
     let search = options(&mut words, &schema, &mut node)?;
@@ -167,7 +175,7 @@ pub fn explain(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), String> {
+) -> Result<(), CommandError> {
     let mut words = Words::new(arguments, 1);
     let (schema, mut node) = query(state, &mut words)?;
     // redis-py sends the options of a search.

@@ -1,0 +1,77 @@
+//! Errors of commands, as their clients read them.
+
+use std::borrow::Cow;
+
+/// The reason why a command fails. Its text is the error reply, with the code first.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CommandError {
+    #[error("ERR syntax error")]
+    Syntax,
+    #[error("ERR value is not an integer or out of range")]
+    NotAnInteger,
+    #[error("ERR no such key")]
+    NoSuchKey,
+    /// The key holds a value of another type.
+    #[error("WRONGTYPE Operation against a key holding the wrong kind of value")]
+    WrongType,
+    /// The value would be longer than [`ordna::value::MAX_LEN`].
+    #[error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")]
+    ValueTooLong,
+    /// The memory limit is reached.
+    #[error("OOM command not allowed when used memory > 'maxmemory'.")]
+    OutOfMemory,
+    /// The log cannot be written: the server refuses writes until a backup succeeds.
+    #[error(
+        "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
+    )]
+    LogFailed { reason: String },
+    /// The client has not authenticated.
+    #[error("NOAUTH Authentication required.")]
+    NotAuthenticated,
+    #[error("WRONGPASS invalid username-password pair or user is disabled.")]
+    WrongPassword,
+    /// The user may not execute this command.
+    #[error("NOPERM this user has no permissions to run the '{command}' command")]
+    CommandDenied { command: String },
+    /// The user may not access one of the keys.
+    #[error("NOPERM this user has no permissions to access one of the keys used as arguments")]
+    KeyDenied,
+    /// The server is reading its directory.
+    #[error("LOADING Ordna is loading the dataset in memory")]
+    Loading,
+    #[error("ERR wrong number of arguments for '{command}' command")]
+    WrongArity { command: Cow<'static, str> },
+    /// An error with a text of its own, its code first.
+    #[error("{0}")]
+    Other(Cow<'static, str>),
+}
+
+impl CommandError {
+    /// The error of a call with a wrong number of arguments.
+    pub fn wrong_arity(command: impl Into<Cow<'static, str>>) -> Self {
+        Self::WrongArity { command: command.into() }
+    }
+}
+
+impl From<&'static str> for CommandError {
+    fn from(text: &'static str) -> Self {
+        Self::Other(text.into())
+    }
+}
+
+impl From<String> for CommandError {
+    fn from(text: String) -> Self {
+        Self::Other(text.into())
+    }
+}
+
+impl From<ordna::Error> for CommandError {
+    fn from(error: ordna::Error) -> Self {
+        match error {
+            ordna::Error::MemoryLimit { .. } => Self::OutOfMemory,
+            ordna::Error::ValueTooLong { .. } => Self::ValueTooLong,
+            ordna::Error::LogFailed { reason } => Self::LogFailed { reason: reason.to_string() },
+            other => Self::Other(format!("ERR {other}").into()),
+        }
+    }
+}
