@@ -1,7 +1,7 @@
 //! `ACL`: users and their permissions.
 
 use crate::execution::command::{
-    ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
+    ADMIN, Command, CommandOutcome, Context, Result, Subcommands, help, ok, subcommand,
 };
 use crate::state::acl::Refusal;
 use crate::state::command_spec::{CATEGORIES, CommandFlags, NO_KEY};
@@ -29,19 +29,19 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         ("whoami", 2, |context, _, out| {
             let user = context.session.user.as_ref().map_or("default", |user| user.name.as_str());
             out.bulk(user.as_bytes());
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("users", 2, |context, _, out| {
             let users = context.state.acl.all();
             out.array(users.len());
             users.iter().for_each(|user| out.bulk(user.name.as_bytes()));
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("list", 2, |context, _, out| {
             let users = context.state.acl.all();
             out.array(users.len());
             users.iter().for_each(|user| out.bulk(user.line().as_bytes()));
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("cat", -2, cat),
         ("setuser", -3, |context, arguments, out| {
@@ -70,7 +70,7 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
                     client.end();
                 }
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("genpass", -2, |_, arguments, out| {
             const MOST: i64 = 4096;
@@ -90,7 +90,7 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
                 .map_err(|error| format!("ERR no random numbers: {error}"))?;
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             out.bulk(&hex.as_bytes()[..digits]);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("dryrun", -4, dry_run),
         ("log", -2, log),
@@ -165,13 +165,13 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             );
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn get_user(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let Some(user) = context.state.acl.user(&text(arguments.get(2))) else {
         out.null();
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     };
     out.map(6);
     out.bulk(b"flags");
@@ -189,7 +189,7 @@ fn get_user(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     }
     out.bulk(b"selectors");
     out.array(0);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn dry_run(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -217,7 +217,7 @@ fn dry_run(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
             out.bulk(format!("This user has no permissions to access the '{key}' key").as_bytes());
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn log(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -263,5 +263,5 @@ fn log(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             out.integer(value as i64);
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

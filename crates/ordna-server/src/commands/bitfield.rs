@@ -1,7 +1,7 @@
 //! `BITFIELD`: integers of any number of bits within a value.
 
 use super::bits::{BAD_OFFSET, bit_offset};
-use crate::execution::command::{Command, Context, Outcome, READ, Result, UPDATE_SLOW};
+use crate::execution::command::{Command, CommandOutcome, Context, READ, Result, UPDATE_SLOW};
 use crate::state::command_spec::ONE_KEY;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -28,12 +28,12 @@ pub const COMMANDS: &[Command] = &[
 
 /// The integers of a field: `i5`, `u8`.
 #[derive(Clone, Copy)]
-struct Kind {
+struct IntegerType {
     signed: bool,
     bits: u32,
 }
 
-impl Kind {
+impl IntegerType {
     fn parse(text: &[u8]) -> Option<Self> {
         let (sign, bits) = text.split_first()?;
         let bits = u32::try_from(number(bits)?).ok()?;
@@ -81,20 +81,20 @@ enum Overflow {
     Fail,
 }
 
-enum Action {
+enum FieldAction {
     Get,
     Set(i64),
     Add(i64),
 }
 
-struct Step {
-    kind: Kind,
+struct FieldOperation {
+    kind: IntegerType,
     offset: usize,
-    action: Action,
+    action: FieldAction,
     overflow: Overflow,
 }
 
-fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
+fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<FieldOperation>> {
     let mut steps = Vec::new();
     let mut overflow = Overflow::Wrap;
     let mut at = 2;
@@ -117,7 +117,7 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
             }
             _ => return Err(CommandError::Syntax),
         };
-        let kind = Kind::parse(arguments.get(at + 1)).ok_or(
+        let kind = IntegerType::parse(arguments.get(at + 1)).ok_or(
             "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
         )?;
         let offset = match arguments.get(at + 2) {
@@ -129,29 +129,29 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<Step>> {
         }
         let operand = || number(arguments.get(at + 3)).ok_or(CommandError::NotAnInteger);
         let action = match name {
-            b'g' => Action::Get,
+            b'g' => FieldAction::Get,
             _ if read_only => {
                 return Err("ERR BITFIELD_RO only supports the GET subcommand".into());
             }
-            b's' => Action::Set(operand()?),
-            _ => Action::Add(operand()?),
+            b's' => FieldAction::Set(operand()?),
+            _ => FieldAction::Add(operand()?),
         };
-        steps.push(Step { kind, offset, action, overflow });
+        steps.push(FieldOperation { kind, offset, action, overflow });
         at += words;
     }
     Ok(steps)
 }
 
 /// Does a step; returns its reply.
-fn run(step: &Step, value: &mut [u8]) -> Option<i128> {
-    let Step { kind, offset, .. } = *step;
+fn run(step: &FieldOperation, value: &mut [u8]) -> Option<i128> {
+    let FieldOperation { kind, offset, .. } = *step;
     let old = kind.read(value, offset);
     let (new, reply) = match step.action {
-        Action::Get => return Some(old),
+        FieldAction::Get => return Some(old),
         // To an unsigned field a negative number is a large one.
-        Action::Set(new) if !kind.signed => (i128::from(new as u64), Some(old)),
-        Action::Set(new) => (i128::from(new), Some(old)),
-        Action::Add(by) => (old + i128::from(by), None),
+        FieldAction::Set(new) if !kind.signed => (i128::from(new as u64), Some(old)),
+        FieldAction::Set(new) => (i128::from(new), Some(old)),
+        FieldAction::Add(by) => (old + i128::from(by), None),
     };
     let fits = (kind.least()..=kind.most()).contains(&new);
     let new = match step.overflow {
@@ -171,8 +171,8 @@ fn bitfield(
     read_only: bool,
 ) -> Result {
     let steps = steps(arguments, read_only)?;
-    let writes = |step: &&Step| !matches!(step.action, Action::Get);
-    let end = |step: &Step| (step.offset + step.kind.bits as usize).div_ceil(8);
+    let writes = |step: &&FieldOperation| !matches!(step.action, FieldAction::Get);
+    let end = |step: &FieldOperation| (step.offset + step.kind.bits as usize).div_ceil(8);
     let begin = steps.iter().filter(writes).map(|step| step.offset / 8).min();
     let longest = steps.iter().filter(writes).map(end).max();
     let mut replies = Vec::new();
@@ -201,5 +201,5 @@ fn bitfield(
             None => out.null(),
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -7,7 +7,7 @@ use ordna::{Change, value};
 
 use super::substrings::{clamped_span, span};
 use crate::execution::command::{
-    Command, Context, Outcome, READ, READ_SLOW, Result, UPDATE_SLOW, WRITE_SLOW,
+    Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE_SLOW, WRITE_SLOW,
 };
 use crate::keyspace::stored_value::Packed;
 use crate::state::command_spec::{KeyPositions, ONE_KEY};
@@ -57,7 +57,7 @@ fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         (at, [byte & !(1 << shift) | bit << shift])
     })?;
     out.integer(i64::from(old));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn getbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -66,7 +66,7 @@ fn getbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         value.get(offset / 8).map_or(0, |byte| byte >> (7 - offset % 8) & 1)
     })?;
     out.integer(i64::from(bit.unwrap_or(0)));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Whether positions count bits: `BYTE` or `BIT`.
@@ -125,7 +125,7 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         bytes_of(start, end).map(ones).sum()
     })?;
     out.count(count.unwrap_or(0));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -162,7 +162,7 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         Some(None) => -1,
         Some(Some(at)) => at as i64,
     });
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -198,5 +198,5 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         context.modify_stored(arguments.get(2), |_| Change::Put(Put::forever(result.borrow())))?;
     }
     out.count(len);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

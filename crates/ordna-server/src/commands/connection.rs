@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::execution::command::{
-    BEFORE_AUTH, CONNECTION, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
+    BEFORE_AUTH, CONNECTION, Command, CommandOutcome, Context, Result, Subcommands, help, ok,
+    subcommand,
 };
 use crate::state::State;
 use crate::state::clients::{Client, Told};
@@ -31,11 +32,11 @@ pub const COMMANDS: &[Command] = &[
     ),
     Command::new("echo", 2, CONNECTION, NO_KEY, "Returns its argument.", |_, arguments, out| {
         out.bulk(arguments.get(1));
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }),
     Command::new("quit", -1, BEFORE_AUTH, NO_KEY, "Closes the connection.", |_, _, out| {
         out.simple("OK");
-        Ok(Outcome::Close)
+        Ok(CommandOutcome::Close)
     })
     .with(CommandFlags::NOT_QUEUED),
     Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset)
@@ -81,7 +82,7 @@ fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Res
         2 => out.bulk(arguments.get(1)),
         _ => return Err(CommandError::wrong_arity("ping")),
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -95,7 +96,7 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
     session.client.no_evict.store(false, Ordering::Relaxed);
     out.resp3 = false;
     out.simple("RESET");
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -144,11 +145,11 @@ fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
 }
 
 /// The consequence of a wrong password: a later reply each time, and then the end.
-fn after_guess(context: &Context<'_>, out: &mut Replies) -> Outcome {
+fn after_guess(context: &Context<'_>, out: &mut Replies) -> CommandOutcome {
     out.error(CommandError::WrongPassword);
     match context.session.guesses {
-        GUESSES.. => Outcome::Close,
-        guesses => Outcome::Late(Duration::from_millis(1 << guesses)),
+        GUESSES.. => CommandOutcome::Close,
+        guesses => CommandOutcome::Delayed(Duration::from_millis(1 << guesses)),
     }
 }
 
@@ -240,19 +241,19 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     out.integer(context.session.client.id as i64);
     out.bulk(b"modules");
     out.array(0);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const COMMANDS: &Subcommands = &[
         ("id", 2, |context, _, out| {
             out.integer(context.session.client.id as i64);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("getname", 2, |context, _, out| {
             let name = context.session.client.told().name.clone();
             out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("setname", 3, |context, arguments, out| {
             check_name(arguments.get(2))?;
@@ -263,7 +264,7 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         ("info", 2, |context, _, out| {
             let line = line_of(&context.session.client, context.state);
             out.text(&line);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("list", -2, list),
         ("kill", -3, kill),
@@ -320,17 +321,17 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             out.integer(-1);
             out.bulk(b"prefixes");
             out.set(0);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("getredir", 2, |_, _, out| {
             out.integer(-1);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("unblock", -3, |_, arguments, out| {
             number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
             // No command blocks.
             out.integer(0);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("help", 2, |_, _, out| {
             help(
@@ -407,7 +408,7 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }
     let lines: String = all.iter().map(|client| line_of(client, context.state)).collect();
     out.text(&lines);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// A client as `CLIENT LIST` shows it, with Redis' names.
@@ -458,10 +459,10 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         let client = client.ok_or("ERR No such client")?;
         out.simple("OK");
         if client.id == own {
-            return Ok(Outcome::Close);
+            return Ok(CommandOutcome::Close);
         }
         client.end();
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     if !arguments.len().is_multiple_of(2) {
         return Err(CommandError::Syntax);
@@ -500,11 +501,11 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }
     clients.retain(|client| !skip_me || client.id != own);
     out.count(clients.len());
-    let mut outcome = Outcome::Done;
+    let mut outcome = CommandOutcome::Done;
     for client in clients {
         if client.id == own {
             // Behind the reply.
-            outcome = Outcome::Close;
+            outcome = CommandOutcome::Close;
         } else {
             client.end();
         }

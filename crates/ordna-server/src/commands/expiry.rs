@@ -2,7 +2,7 @@
 
 use ordna::Change;
 
-use crate::execution::command::{CHANGE, Command, Context, Outcome, READ, Result, TAKE};
+use crate::execution::command::{CHANGE, Command, CommandOutcome, Context, READ, Result, TAKE};
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, ONE_KEY};
 use crate::wire::error::CommandError;
@@ -173,7 +173,7 @@ fn set(
         }
     })?;
     out.integer(i64::from(done));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn expire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -199,7 +199,7 @@ fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         if done { Change::Put(None) } else { Change::Keep }
     })?;
     out.integer(i64::from(done));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Replies -2 for an absent key, -1 for one that does not expire, else what `show` makes of the
@@ -216,7 +216,7 @@ fn tell(
         Some(None) => -1,
         Some(Some(deadline)) => i64::try_from(show(deadline, now)).unwrap_or(i64::MAX),
     });
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn ttl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -237,13 +237,13 @@ fn pexpiretime(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
 
 /// The effect of GETEX on the expiry.
 #[derive(Clone, Copy)]
-enum Expiry<'a> {
+enum GetexExpiry<'a> {
     Keep,
     Lift,
     At(Scale, &'a [u8]),
 }
 
-impl<'a> Expiry<'a> {
+impl<'a> GetexExpiry<'a> {
     fn read(mut options: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
         let mut expiry = Self::Keep;
         while let Some(option) = options.next() {
@@ -267,16 +267,16 @@ impl<'a> Expiry<'a> {
 
 fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let now = context.keys.now();
-    let expiry = Expiry::read(arguments.iter_from(2))?;
-    if let Expiry::Keep = expiry {
+    let expiry = GetexExpiry::read(arguments.iter_from(2))?;
+    if let GetexExpiry::Keep = expiry {
         // A read, also while the log refuses writes.
         out.bulk_or_null(context.value(arguments.get(1))?.as_deref());
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     // As in Redis, a time that is none is an error only if there is a key to expire.
     let deadline = match expiry {
-        Expiry::At(scale, argument) => scale.deadline(argument, now, "getex").map(Some),
-        Expiry::Keep | Expiry::Lift => Ok(None),
+        GetexExpiry::At(scale, argument) => scale.deadline(argument, now, "getex").map(Some),
+        GetexExpiry::Keep | GetexExpiry::Lift => Ok(None),
     };
     let (mut value, mut is_string) = (None, true);
     context.modify_expiry(arguments.get(1), |found| {
@@ -287,8 +287,8 @@ fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
         value = string.flatten().map(<[u8]>::to_vec);
         match (expiry, &deadline) {
-            (Expiry::Keep, _) | (_, Err(_)) => Change::Keep,
-            (Expiry::Lift, _) if found.is_none_or(|found| found.expires_at.is_none()) => {
+            (GetexExpiry::Keep, _) | (_, Err(_)) => Change::Keep,
+            (GetexExpiry::Lift, _) if found.is_none_or(|found| found.expires_at.is_none()) => {
                 Change::Keep
             }
             (_, Ok(Some(deadline))) if *deadline <= now => Change::Remove,
@@ -302,5 +302,5 @@ fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         deadline?;
     }
     out.bulk_or_null(value.as_deref());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -5,7 +5,7 @@
 
 use super::keys::random;
 use crate::execution::command::{
-    Command, Context, Outcome, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE, ok,
+    Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE, ok,
 };
 use crate::keyspace::float::Long;
 use crate::keyspace::glob::Pattern;
@@ -65,7 +65,7 @@ fn set_all(context: &Context<'_>, arguments: Arguments<'_>, name: &'static str) 
 
 fn hset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(set_all(context, arguments, "hset")?);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hmset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -85,7 +85,7 @@ fn hsetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         })
     })?;
     out.integer(i64::from(is_new));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -98,7 +98,7 @@ fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             out.null();
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -125,7 +125,7 @@ fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         out.array(fields.len());
         fields.for_each(|_| out.null());
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hgetall(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -139,14 +139,14 @@ fn hgetall(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     if found.is_none() {
         out.map(0);
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Picks the field or the value of an entry.
-type Part = for<'h> fn((&'h [u8], &'h [u8])) -> &'h [u8];
+type EntryPart = for<'h> fn((&'h [u8], &'h [u8])) -> &'h [u8];
 
 /// Writes a part of each entry.
-fn list(context: &Context<'_>, key: &[u8], out: &mut Replies, part: Part) -> Result {
+fn list(context: &Context<'_>, key: &[u8], out: &mut Replies, part: EntryPart) -> Result {
     let found = context.hash(key, |hash| {
         out.array(hash.len());
         hash.iter().for_each(|entry| out.bulk(part(entry)));
@@ -154,7 +154,7 @@ fn list(context: &Context<'_>, key: &[u8], out: &mut Replies, part: Part) -> Res
     if found.is_none() {
         out.array(0);
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hkeys(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -173,24 +173,24 @@ fn hdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         (removed > 0).then(|| edit.finish())
     })?;
     out.count(removed);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hexists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let found = context.hash(arguments.get(1), |hash| hash.get(arguments.get(2)).is_some())?;
     out.integer(i64::from(found == Some(true)));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(context.hash(arguments.get(1), |hash| hash.len())?.unwrap_or(0));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hstrlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let length = |hash: Hash<'_>| hash.get(arguments.get(2)).map_or(0, <[u8]>::len);
     out.count(context.hash(arguments.get(1), length)?.unwrap_or(0));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Sets a field to what `change` makes of its value.
@@ -220,7 +220,7 @@ fn hincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         Ok(sum.to_string())
     })?;
     out.integer(sum);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -232,7 +232,7 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
         Ok(current.add(by).text().ok_or("ERR increment would produce NaN or Infinity")?)
     })?;
     out.bulk(sum.as_bytes());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
@@ -277,7 +277,7 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
             out.array(0);
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Numbers below `len`, each once, in random order: `count` of them.
@@ -301,7 +301,7 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
         if found.is_none() {
             out.null();
         }
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     let values = arguments.len() == 4 && arguments.get(3).eq_ignore_ascii_case(b"withvalues");
     let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
@@ -349,5 +349,5 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
         Some(false) => return Err(format!("ERR the reply would exceed {most} bytes").into()),
         None => out.array(0),
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -9,7 +9,7 @@ use ordna_secondary::{
     State as IndexState,
 };
 
-use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, REMOVE_ALL, Task};
+use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, Task};
 use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::State;
@@ -35,7 +35,7 @@ pub const COMMANDS: &[Command] = &[
         READ_ALL,
         NO_KEY,
         "What index nodes ask each other, and tell of themselves.",
-        |_, arguments, _| Ok(Outcome::Task(Task::new(arguments, extended))),
+        |_, arguments, _| Ok(CommandOutcome::Task(Task::new(arguments, extended))),
     ),
 ];
 
@@ -59,7 +59,7 @@ const fn command(flags: CommandFlags) -> Command {
         flags,
         NO_KEY,
         "Ordered indexes over fields of hashes: CREATE, SCAN, COUNT, LIST, INFO, DROP.",
-        |_, arguments, _| Ok(Outcome::Task(Task::new(arguments, index))),
+        |_, arguments, _| Ok(CommandOutcome::Task(Task::new(arguments, index))),
     )
 }
 
@@ -219,7 +219,7 @@ fn bound(word: &[u8], part: &Part) -> Result<Bound<Value>, CommandError> {
 }
 
 /// A query, what it reads, and whether the reply has the values of the parts.
-struct Asked {
+struct ParsedQuery {
     query: Query,
     read: Read,
     values: bool,
@@ -244,7 +244,7 @@ fn asked(
     words: &mut Words<'_>,
     definition: &IndexDefinition,
     counts: bool,
-) -> Result<Asked, CommandError> {
+) -> Result<ParsedQuery, CommandError> {
     let (mut prefix, mut lower, mut upper, mut text) =
         (Vec::new(), Bound::Unbounded, Bound::Unbounded, None);
     let mut query = Query::new().limit(ENTRIES);
@@ -301,7 +301,7 @@ fn asked(
     };
     query.prefix = prefix;
     query.covering = values;
-    Ok(Asked { query, read: Read { consistency, ..read_latest(timeout) }, values })
+    Ok(ParsedQuery { query, read: Read { consistency, ..read_latest(timeout) }, values })
 }
 
 /// A query of the present state finds no hash that has expired.
@@ -316,7 +316,7 @@ fn expire(state: &State, held: Option<&Keyspace>, read: &Read) {
 fn scan(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
     let name = name_of(&mut words)?;
     let definition = state.indexes.definition(name)?;
-    let Asked { query, read, values } = asked(&mut words, &definition, false)?;
+    let ParsedQuery { query, read, values } = asked(&mut words, &definition, false)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
     let page = service.query(&library_name(name), &query, &read).map_err(error_text)?;
@@ -351,7 +351,7 @@ fn show(value: &Value, out: &mut Replies) {
 fn count(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
     let name = name_of(&mut words)?;
     let definition = state.indexes.definition(name)?;
-    let Asked { query, read, .. } = asked(&mut words, &definition, true)?;
+    let ParsedQuery { query, read, .. } = asked(&mut words, &definition, true)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
     let count = service.count(&library_name(name), &query.prefix, &query.range, &read);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use ordna::Statistics;
 
 use super::connection::REDIS_VERSION;
-use crate::execution::command::{Command, Context, Outcome, Result, SERVER_INFO};
+use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO};
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::command_spec::NO_KEY;
@@ -82,7 +82,7 @@ fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         .map(|(name, _, lines)| format!("# {name}\r\n{}", lines(&facts)))
         .collect();
     out.text(&texts.join("\r\n"));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Lines of fields and values.

@@ -1,7 +1,7 @@
 //! `COMMAND`: the table of commands.
 
 use crate::execution::command::{
-    Command, Context, Outcome, Result, SERVER_INFO, Subcommands, help, subcommand,
+    Command, CommandOutcome, Context, Result, SERVER_INFO, Subcommands, help, subcommand,
 };
 use crate::keyspace::glob;
 use crate::state::command_spec::{Catalog, NO_KEY, Spec};
@@ -22,7 +22,7 @@ fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     const COMMANDS: &Subcommands = &[
         ("count", 2, |context, _, out| {
             out.count(context.state.catalog.all().len());
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("info", -2, |context, arguments, out| {
             if arguments.len() == 2 {
@@ -35,7 +35,7 @@ fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
                     None => out.null(),
                 }
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("docs", -2, docs),
         ("list", -2, list),
@@ -52,7 +52,7 @@ fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
             }
             out.array(keys.len());
             keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("help", 2, |_, _, out| {
             help(
@@ -90,7 +90,7 @@ fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         out.bulk(b"group");
         out.bulk(spec.group.as_bytes());
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -110,13 +110,13 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }
     out.array(specs.len());
     specs.iter().for_each(|spec| out.bulk(spec.name.as_bytes()));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn all_infos(catalog: &Catalog, out: &mut Replies) -> Result {
     out.array(catalog.all().len());
     catalog.all().iter().for_each(|spec| info_of(spec, out));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// One line of COMMAND INFO, in the ten parts that Redis 7 gives.

@@ -8,10 +8,10 @@ use ordna::{Change, Direction, OrderedIndex};
 use ordna::{Put, Write};
 
 use crate::execution::command::{
-    CHANGE, Command, Context, Outcome, READ, READ_ALL, READ_SLOW, REMOVE, Result, SERVER_INFO,
-    Subcommands, UPDATE_SLOW, WRITE_SLOW, help, ok, subcommand,
+    CHANGE, Command, CommandOutcome, Context, READ, READ_ALL, READ_SLOW, REMOVE, Result,
+    SERVER_INFO, Subcommands, UPDATE_SLOW, WRITE_SLOW, help, ok, subcommand,
 };
-use crate::execution::long_scan::{Form, Purpose, Scan};
+use crate::execution::long_scan::{LongScan, ReplyForm, ScanPurpose};
 use crate::keyspace::glob::{self, Pattern};
 use crate::keyspace::scan_cursors::Recalled;
 use crate::keyspace::stored_value::{self, Kind};
@@ -66,14 +66,14 @@ pub const COMMANDS: &[Command] = &[
 
 fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(context.keys.approximate_len());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
     if let [key] = keys.as_slice() {
         out.count(usize::from(context.remove(key)));
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     // No other command runs. The batch is one step for snapshots too.
     let mut present: Vec<&[u8]> = Vec::with_capacity(keys.len());
@@ -86,7 +86,7 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     context.keys.write_batch(&writes)?;
     out.count(present.len());
     context.report(present);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -94,13 +94,13 @@ fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     let mut present = 0;
     context.keys.get_many_with(&keys, |_, value| present += usize::from(value.is_some()));
     out.count(present);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn type_of(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let kind = context.keys.get_with(arguments.get(1), Kind::of);
     out.simple(kind.map_or("none", Kind::name));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -116,16 +116,16 @@ fn flush(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     }
     let freeing = context.state.flush(&mut context.keys)?.release();
     out.simple("OK");
-    Ok(freeing.map_or(Outcome::Done, Outcome::Freeing))
+    Ok(freeing.map_or(CommandOutcome::Done, CommandOutcome::Freeing))
 }
 
 fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = span_of(arguments.get(1));
     let pattern = Arc::new(Pattern::new(arguments.get(1)));
-    Ok(Outcome::Scan(Box::new(Scan::new(
+    Ok(CommandOutcome::LongScan(Box::new(LongScan::new(
         lower,
         upper,
-        Purpose::Matching { pattern: Some(pattern), kind: None },
+        ScanPurpose::Matching { pattern: Some(pattern), kind: None },
     ))))
 }
 
@@ -175,10 +175,10 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let (lower, upper) = pattern.map_or((Bound::Unbounded, Bound::Unbounded), span_of);
     // Of an unknown type there are no keys.
     let pattern = (kind != Some(None)).then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
-    let purpose = Purpose::Matching { pattern, kind: kind.flatten() };
-    let mut scan = Scan::new(lower, upper, purpose);
+    let purpose = ScanPurpose::Matching { pattern, kind: kind.flatten() };
+    let mut scan = LongScan::new(lower, upper, purpose);
     scan.limit = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    scan.form = Form::Scan(None);
+    scan.form = ReplyForm::ScanCursor(None);
     if cursor != 0 {
         match context.state.cursors.recall(cursor) {
             Recalled::Position(_, None) if stable => {
@@ -189,20 +189,20 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             Recalled::Position(position, snapshot) => {
                 scan.lower = Bound::Excluded(position.key.clone());
                 scan.snapshot = snapshot;
-                scan.form = Form::Scan(Some(position));
+                scan.form = ReplyForm::ScanCursor(Some(position));
             }
             Recalled::Flushed => {
                 out.array(2);
                 out.bulk(b"0");
                 out.array(0);
-                return Ok(Outcome::Done);
+                return Ok(CommandOutcome::Done);
             }
             Recalled::Unknown => {
                 return Err("ERR this cursor is no longer known; start again with SCAN 0".into());
             }
         }
     }
-    Ok(Outcome::Scan(Box::new(scan)))
+    Ok(CommandOutcome::LongScan(Box::new(scan)))
 }
 
 /// A random number, good enough to choose a key.
@@ -239,7 +239,7 @@ fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> 
     });
     let chosen = chosen.or_else(|| context.keys.first().map(|(key, _)| key));
     out.bulk_or_null(chosen.as_deref());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The value of a key as it is stored, and its deadline.
@@ -275,7 +275,7 @@ fn rename(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 fn renamenx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let done = move_to(context, arguments.get(1), arguments.get(2), true)?;
     out.integer(i64::from(done));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -304,7 +304,7 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         })?;
     }
     out.integer(i64::from(found.is_some()));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -321,7 +321,7 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 }
             });
             out.bulk_or_null(encoding.map(str::as_bytes));
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("refcount", 3, |context, arguments, out| {
             if context.keys.contains(arguments.get(2)) {
@@ -329,7 +329,7 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             } else {
                 out.null();
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("idletime", 3, |_, _, _| {
             Err("ERR Ordna does not track when keys are read: a read writes nothing".into())
@@ -339,7 +339,7 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".into());
             }
             out.null();
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("help", 2, |_, _, out| {
             help(
@@ -369,5 +369,5 @@ fn wait(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Res
         return Err("ERR timeout is negative".into());
     }
     out.integer(0);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::execution::command::{
-    ADMIN, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
+    ADMIN, Command, CommandOutcome, Context, Result, Subcommands, help, ok, subcommand,
 };
 use crate::state::command_spec::NO_KEY;
 use crate::wire::error::CommandError;
@@ -50,11 +50,11 @@ fn slow(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 out.bulk(slow.peer.as_bytes());
                 out.bulk(&slow.client);
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("len", 2, |context, _, out| {
             out.count(context.state.slow_log.len());
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("reset", 2, |context, _, out| {
             context.state.slow_log.clear();
@@ -94,7 +94,7 @@ fn latency(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
                 out.integer(last as i64);
                 out.integer(history.highest as i64);
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("history", 3, |context, arguments, out| {
             let all = context.state.latencies.all();
@@ -106,11 +106,11 @@ fn latency(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
                 out.integer(*at as i64);
                 out.integer(*took as i64);
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("reset", -2, |context, arguments, out| {
             out.count(context.state.latencies.reset(arguments.iter_from(2)));
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("histogram", -2, histogram),
         ("doctor", 2, |context, _, out| {
@@ -129,7 +129,7 @@ fn latency(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
                     }
                 }
             });
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("help", 2, |_, _, out| {
             help(
@@ -178,7 +178,7 @@ fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
             out.integer(sum as i64);
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn monitor(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {

@@ -9,7 +9,9 @@ use ordna::Put;
 use ordna::checksum::crc64_redis;
 use ordna::{Change, OrderedIndex, value};
 
-use crate::execution::command::{Command, Context, Outcome, READ_SLOW, Result, WRITE_SLOW, ok};
+use crate::execution::command::{
+    Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW, ok,
+};
 use crate::keyspace::hash::{Edit, MOST_BYTES};
 use crate::keyspace::listpack;
 use crate::keyspace::stored_value::{self, Packed};
@@ -180,7 +182,7 @@ fn decode(payload: &[u8]) -> Option<Vec<u8>> {
 fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let payload = context.keys.get_with(arguments.get(1), encode);
     out.bulk_or_null(payload.as_deref());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {

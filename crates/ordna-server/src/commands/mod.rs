@@ -29,12 +29,12 @@ pub use index::{parse_definition, parse_query};
 
 use std::sync::LazyLock;
 
-use crate::execution::command::Table;
+use crate::execution::command::CommandTable;
 
 /// The table of all commands.
-pub fn table() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| {
-        Table::new(&[
+pub fn table() -> &'static CommandTable {
+    static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
+        CommandTable::new(&[
             ("server", acl::COMMANDS),
             ("bitmap", bitfield::COMMANDS),
             ("bitmap", bits::COMMANDS),

@@ -5,8 +5,8 @@ use std::ops::Bound;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex};
 
-use crate::execution::command::{Command, Context, Outcome, READ_ALL, REMOVE_ALL, Result};
-use crate::execution::long_scan::{Form, Purpose, Scan, key_of_token};
+use crate::execution::command::{Command, CommandOutcome, Context, READ_ALL, REMOVE_ALL, Result};
+use crate::execution::long_scan::{LongScan, ReplyForm, ScanBounds, ScanPurpose, key_of_token};
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::wire::error::CommandError;
@@ -89,10 +89,9 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-type Entry = Option<(Vec<u8>, Vec<u8>)>;
+type KeyValue = Option<(Vec<u8>, Vec<u8>)>;
 
-fn entry(entry: Entry, out: &mut Replies) -> Result {
+fn entry(entry: KeyValue, out: &mut Replies) -> Result {
     match entry {
         Some((key, value)) => {
             out.array(2);
@@ -101,7 +100,7 @@ fn entry(entry: Entry, out: &mut Replies) -> Result {
         }
         None => out.null_array(),
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn first(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -123,13 +122,13 @@ fn ceil(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 /// An end of a range, as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+`
 /// for the ends of all.
 #[derive(Debug, PartialEq)]
-enum End {
+enum RangeEnd {
     Least,
     Most,
     Key { key: Vec<u8>, included: bool },
 }
 
-impl End {
+impl RangeEnd {
     fn read(text: &[u8]) -> Result<Self> {
         match text {
             b"-" => Ok(Self::Least),
@@ -160,14 +159,14 @@ impl End {
 
 /// The options behind the bounds of a range.
 #[derive(Default)]
-struct Options {
+struct RangeOptions {
     reverse: bool,
     only_keys: bool,
     with_values: bool,
     limit: Option<(usize, usize)>,
 }
 
-impl Options {
+impl RangeOptions {
     /// Reads `[REV] [LIMIT [offset] count] [KEYS | WITHVALUES]` from position `from` on.
     fn read(arguments: Arguments<'_>, from: usize) -> Result<Self> {
         let mut options = Self::default();
@@ -200,8 +199,8 @@ impl Options {
         Ok(options)
     }
 
-    fn scan_with(self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Scan {
-        let mut scan = Scan::new(lower, upper, Purpose::Return { values: !self.only_keys });
+    fn into_scan(self, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> LongScan {
+        let mut scan = LongScan::new(lower, upper, ScanPurpose::Return { values: !self.only_keys });
         if self.reverse {
             scan.direction = Direction::Descending;
         }
@@ -214,8 +213,8 @@ impl Options {
 ///
 /// # Errors
 /// The start lies behind the end: that can only be a mistake.
-fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
-    let (mut start, mut end) = (End::read(start)?, End::read(end)?);
+fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<ScanBounds> {
+    let (mut start, mut end) = (RangeEnd::read(start)?, RangeEnd::read(end)?);
     if start.is_behind(&end) {
         if !reverse {
             return Err(
@@ -226,7 +225,7 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
     }
     Ok(match (start, end) {
         // Up to the least of all, or from the most of all on, there is nothing.
-        (End::Least, End::Least) | (End::Most, End::Most) => {
+        (RangeEnd::Least, RangeEnd::Least) | (RangeEnd::Most, RangeEnd::Most) => {
             (Bound::Excluded(Vec::new()), Bound::Excluded(Vec::new()))
         }
         (start, end) => (start.bound(), end.bound()),
@@ -235,21 +234,23 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<Bounds> {
 
 /// The scan that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from`
 /// on, asks for.
-pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<Scan> {
-    let options = Options::read(arguments, from + 2)?;
+pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<LongScan> {
+    let options = RangeOptions::read(arguments, from + 2)?;
     let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1), options.reverse)?;
-    Ok(options.scan_with(lower, upper))
+    Ok(options.into_scan(lower, upper))
 }
 
 fn range(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    Ok(Outcome::Scan(Box::new(range_of(arguments, 1)?)))
+    Ok(CommandOutcome::LongScan(Box::new(range_of(arguments, 1)?)))
 }
 
 fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let prefix = arguments.get(1);
     let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-    let options = Options::read(arguments, 2)?;
-    Ok(Outcome::Scan(Box::new(options.scan_with(Bound::Included(prefix.to_vec()), upper))))
+    let options = RangeOptions::read(arguments, 2)?;
+    Ok(CommandOutcome::LongScan(Box::new(
+        options.into_scan(Bound::Included(prefix.to_vec()), upper),
+    )))
 }
 
 /// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for
@@ -257,7 +258,7 @@ fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Res
 /// present state.
 fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     const MOST: usize = 10_000;
-    let (mut cursor, mut count, mut options) = (None, 100, Options::default());
+    let (mut cursor, mut count, mut options) = (None, 100, RangeOptions::default());
     let mut rest = arguments.iter_from(3);
     while let Some(option) = rest.next() {
         match option.to_ascii_lowercase().as_slice() {
@@ -294,20 +295,20 @@ fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
         }
     }
     options.limit = Some((0, count));
-    let mut scan = options.scan_with(lower, upper);
-    scan.form = Form::Token;
-    Ok(Outcome::Scan(Box::new(scan)))
+    let mut scan = options.into_scan(lower, upper);
+    scan.form = ReplyForm::Token;
+    Ok(CommandOutcome::LongScan(Box::new(scan)))
 }
 
 fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
-    Ok(Outcome::Scan(Box::new(Scan::new(lower, upper, Purpose::Count))))
+    Ok(CommandOutcome::LongScan(Box::new(LongScan::new(lower, upper, ScanPurpose::Count))))
 }
 
 /// `ORDNA.RANK key`, in the state of one moment.
 fn rank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(context.keys.snapshot().rank(arguments.get(1)));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// `ORDNA.AT position`: 0 is the first key, -1 the last one, in the state of one moment.
@@ -325,5 +326,5 @@ fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) ->
 
 fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
-    Ok(Outcome::Scan(Box::new(Scan::new(lower, upper, Purpose::Delete))))
+    Ok(CommandOutcome::LongScan(Box::new(LongScan::new(lower, upper, ScanPurpose::Delete))))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ordna::durability::SyncPolicy;
 
-use crate::execution::command::{ADMIN, Command, Context, Outcome, Result, SERVER_INFO, ok};
+use crate::execution::command::{ADMIN, Command, CommandOutcome, Context, Result, SERVER_INFO, ok};
 use crate::execution::durable::{NO_DIRECTORY, save, save_in_background};
 use crate::keyspace::Keyspace;
 use crate::state::State;
@@ -58,18 +58,18 @@ fn bgsave(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     }
     in_background(context)?;
     out.simple("Background saving started");
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn rewrite(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     in_background(context)?;
     out.simple("Background append only file rewriting started");
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn lastsave(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     out.integer(last_save(context.state, &context.keys) as i64);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The second of the last backup, of the one that was loaded, or of the start.

@@ -10,7 +10,7 @@ use sha1::{Digest, Sha1};
 
 use super::strings::delete_if_equal;
 use crate::execution::command::{
-    CHANGE, Command, Context, Outcome, Result, Subcommands, help, ok, subcommand,
+    CHANGE, Command, CommandOutcome, Context, Result, Subcommands, help, ok, subcommand,
 };
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, KeyPositions};
@@ -36,7 +36,7 @@ pub const COMMANDS: &[Command] = &[
 
 /// The effect of a known script on a key whose value is its first argument.
 #[derive(Clone, Copy)]
-enum Known {
+enum KnownScript {
     /// Removes it.
     Release,
     /// Adds milliseconds to its deadline, or to the present time if the third argument says so.
@@ -46,14 +46,14 @@ enum Known {
 }
 
 /// SHA-1 of the normalized text, and the effect.
-const KNOWN: [(&str, Known); 5] = [
+const KNOWN: [(&str, KnownScript); 5] = [
     // redis-py: release, extend, reacquire.
-    ("3ad9a162dace07271ecd3d4fb06ce2c770f0a4f0", Known::Release),
-    ("568f251ae144c32659f1faa8c727866b755df9e0", Known::Extend),
-    ("7bac02815679914e98a2d3abfc299e10f958a8cd", Known::Renew),
+    ("3ad9a162dace07271ecd3d4fb06ce2c770f0a4f0", KnownScript::Release),
+    ("568f251ae144c32659f1faa8c727866b755df9e0", KnownScript::Extend),
+    ("7bac02815679914e98a2d3abfc299e10f958a8cd", KnownScript::Renew),
     // Redis' documentation of SET, and the extension that Redlock libraries make of it.
-    ("68861aa8724846c4d49fb1b44ff4aa7d57e0fe5c", Known::Release),
-    ("9a986bcc6034fd4f6b064f07ab6b02d8bd2631e2", Known::Renew),
+    ("68861aa8724846c4d49fb1b44ff4aa7d57e0fe5c", KnownScript::Release),
+    ("9a986bcc6034fd4f6b064f07ab6b02d8bd2631e2", KnownScript::Renew),
 ];
 
 /// Scripts remembered; they differ in white space only.
@@ -117,10 +117,10 @@ fn run(
     let (key, token) = (arguments.get(3), arguments.get(4));
     let known = KNOWN[script].1;
     let done = match known {
-        Known::Release => delete_if_equal(context, key, token)?,
-        Known::Extend | Known::Renew => {
+        KnownScript::Release => delete_if_equal(context, key, token)?,
+        KnownScript::Extend | KnownScript::Renew => {
             let time = number(arguments.get(5)).ok_or(CommandError::NotAnInteger)?;
-            let add = matches!(known, Known::Extend) && arguments.get(6) == b"0";
+            let add = matches!(known, KnownScript::Extend) && arguments.get(6) == b"0";
             let now = context.keys.now();
             let (mut done, mut is_string) = (false, true);
             context.modify_expiry(key, |found| {
@@ -129,7 +129,7 @@ fn run(
                 let found = found.filter(|_| string == Some(Some(token)));
                 let until = found.and_then(|found| found.expires_at);
                 // To extend a key that does not expire is refused by redis-py's script.
-                done = found.is_some() && (until.is_some() || matches!(known, Known::Renew));
+                done = found.is_some() && (until.is_some() || matches!(known, KnownScript::Renew));
                 let from = if add { until.unwrap_or(now) } else { now };
                 match from.checked_add_signed(time) {
                     _ if !done => Change::Keep,
@@ -144,7 +144,7 @@ fn run(
         }
     };
     out.integer(i64::from(done));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn script(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -152,7 +152,7 @@ fn script(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         ("load", 3, |context, arguments, out| {
             let (name, _) = remember(context, arguments.get(2))?;
             out.bulk(name.as_bytes());
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("exists", -3, |context, arguments, out| {
             let scripts = context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +161,7 @@ fn script(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 let name = String::from_utf8_lossy(name).to_ascii_lowercase();
                 out.integer(i64::from(scripts.contains_key(&name)));
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("flush", -2, |context, _, out| {
             context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner).clear();

@@ -5,7 +5,7 @@ use ordna::durability::SyncPolicy;
 
 use super::info::human;
 use crate::execution::command::{
-    ADMIN, Command, Context, Outcome, READ_SLOW, Result, SERVER_INFO, Subcommands, help, ok,
+    ADMIN, Command, CommandOutcome, Context, READ_SLOW, Result, SERVER_INFO, Subcommands, help, ok,
     subcommand,
 };
 use crate::keyspace::glob::Pattern;
@@ -36,11 +36,11 @@ pub const COMMANDS: &[Command] = &[
         out.bulk(b"master");
         out.integer(0);
         out.array(0);
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }),
     Command::new("lolwut", -1, SERVER_INFO, NO_KEY, "Returns the version.", |_, _, out| {
         out.text(concat!("Ordna ver. ", env!("CARGO_PKG_VERSION"), "\n"));
-        Ok(Outcome::Done)
+        Ok(CommandOutcome::Done)
     }),
 ];
 
@@ -93,7 +93,7 @@ fn config(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 out.bulk(name.as_bytes());
                 out.bulk(value.as_bytes());
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("set", -4, config_set),
         ("resetstat", 2, |context, _, out| {
@@ -194,7 +194,7 @@ fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 Some(value) => out.count(key.len() + value + OVERHEAD),
                 None => out.null(),
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("stats", 2, |context, _, out| {
             let state = context.state;
@@ -217,16 +217,16 @@ fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                 out.bulk(field.as_bytes());
                 out.count(value);
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("doctor", 2, |context, _, out| {
             let text = doctor(context);
             out.text(&text);
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("malloc-stats", 2, |_, _, out| {
             out.text("Ordna shows no statistics of its allocator; INFO memory tells of its memory");
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("purge", 2, |context, _, out| {
             context.keys.collect_garbage();
@@ -297,7 +297,7 @@ fn shutdown(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies
     }
     tracing::info!(peer = %context.session.client.peer, "SHUTDOWN");
     context.state.shutdown.notify_one();
-    Ok(Outcome::Close)
+    Ok(CommandOutcome::Close)
 }
 
 fn time(_: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -306,5 +306,5 @@ fn time(_: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     out.array(2);
     out.bulk(now.as_secs().to_string().as_bytes());
     out.bulk(now.subsec_micros().to_string().as_bytes());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

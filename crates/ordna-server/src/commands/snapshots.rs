@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ordered::range_of;
 use crate::execution::command::{
-    Command, Context, Outcome, READ_ALL, Result, Subcommands, help, subcommand,
+    Command, CommandOutcome, Context, READ_ALL, Result, Subcommands, help, subcommand,
 };
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::Snapshot;
@@ -32,18 +32,18 @@ fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
             if snapshot.get_with(arguments.get(3), |value| out.bulk(value)).is_none() {
                 out.null();
             }
-            Ok(Outcome::Done)
+            Ok(CommandOutcome::Done)
         }),
         ("range", -5, |context, arguments, _| {
             let snapshot = held(context, arguments)?;
             let mut scan = range_of(arguments, 3)?;
             scan.snapshot = Some(snapshot);
-            Ok(Outcome::Scan(Box::new(scan)))
+            Ok(CommandOutcome::LongScan(Box::new(scan)))
         }),
         ("drop", 3, |context, arguments, out| {
             let ended = context.state.snapshots.end(id(arguments)?);
             out.integer(i64::from(ended.is_some()));
-            Ok(ended.flatten().map_or(Outcome::Done, Outcome::Freeing))
+            Ok(ended.flatten().map_or(CommandOutcome::Done, CommandOutcome::Freeing))
         }),
         ("list", 2, list),
         ("help", 2, |_, _, out| {
@@ -102,7 +102,7 @@ fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         format!("ERR there are {MOST} snapshots already; drop one with ORDNA.SNAPSHOT DROP")
     })?;
     out.integer(id as i64);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Each snapshot's number, age, time left in milliseconds (-1: no end), and the client with which
@@ -123,5 +123,5 @@ fn list(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
             out.integer(value);
         }
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

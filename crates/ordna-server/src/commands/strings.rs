@@ -6,7 +6,9 @@ use ordna::{Change, OrderedIndex};
 use ordna::{Put, Write};
 
 use super::expiry::Scale;
-use crate::execution::command::{Command, Context, Outcome, READ, Result, TAKE, UPDATE, WRITE, ok};
+use crate::execution::command::{
+    Command, CommandOutcome, Context, READ, Result, TAKE, UPDATE, WRITE, ok,
+};
 use crate::keyspace::lookup::{Lookup, too_large};
 use crate::keyspace::snapshot::Snapshot;
 use crate::keyspace::stored_value::{self, Packed};
@@ -81,13 +83,13 @@ fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         context.state.misses.add(1);
         out.null();
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn strlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let length = context.string(arguments.get(1), <[u8]>::len)?;
     out.count(length.unwrap_or(0));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -107,7 +109,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             }
         });
         if fits {
-            return Ok(Outcome::Done);
+            return Ok(CommandOutcome::Done);
         }
         out.bytes.truncate(start);
         if inside {
@@ -115,7 +117,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         }
     }
     let snapshot = Snapshot::of(&context.keys);
-    Ok(Outcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_command()))))
+    Ok(CommandOutcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_command()))))
 }
 
 /// The keys that SET may set.
@@ -127,7 +129,7 @@ enum Condition<'a> {
 }
 
 /// The effect of SET on the expiry.
-enum Expiry {
+enum SetExpiry {
     None,
     Keep,
     At(u64),
@@ -139,7 +141,7 @@ fn set_if(
     key: &[u8],
     value: &[u8],
     condition: &Condition<'_>,
-    expiry: &Expiry,
+    expiry: &SetExpiry,
     want_old: bool,
 ) -> Result<(bool, Option<Vec<u8>>)> {
     let (mut written, mut old, mut is_refused) = (false, None, false);
@@ -162,9 +164,9 @@ fn set_if(
             Condition::IfEqual(expected) => string == Some(*expected),
         };
         let expires_at = match expiry {
-            Expiry::None => None,
-            Expiry::Keep => found.and_then(|found| found.expires_at),
-            Expiry::At(deadline) => Some(*deadline),
+            SetExpiry::None => None,
+            SetExpiry::Keep => found.and_then(|found| found.expires_at),
+            SetExpiry::At(deadline) => Some(*deadline),
         };
         if written { Change::Put(Put { value, expires_at }) } else { Change::Keep }
     })?;
@@ -203,9 +205,9 @@ fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         }
     }
     let expiry = match expires {
-        Some((scale, count)) => Expiry::At(scale.deadline(count, context.keys.now(), "set")?),
-        None if keep => Expiry::Keep,
-        None => Expiry::None,
+        Some((scale, count)) => SetExpiry::At(scale.deadline(count, context.keys.now(), "set")?),
+        None if keep => SetExpiry::Keep,
+        None => SetExpiry::None,
     };
     let (key, value) = (arguments.get(1), arguments.get(2));
     let (written, old) = set_if(context, key, value, &condition, &expiry, want_old)?;
@@ -214,7 +216,7 @@ fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         (false, true) => out.simple("OK"),
         (false, false) => out.null(),
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn set_for(
@@ -226,7 +228,7 @@ fn set_for(
 ) -> Result {
     let deadline = scale.deadline(arguments.get(2), context.keys.now(), command)?;
     let (key, value) = (arguments.get(1), arguments.get(3));
-    set_if(context, key, value, &Condition::Always, &Expiry::At(deadline), false)?;
+    set_if(context, key, value, &Condition::Always, &SetExpiry::At(deadline), false)?;
     ok(out)
 }
 
@@ -240,16 +242,16 @@ fn psetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 
 fn setnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (written, _) = set_if(context, key, value, &Condition::IfAbsent, &Expiry::None, false)?;
+    let (written, _) = set_if(context, key, value, &Condition::IfAbsent, &SetExpiry::None, false)?;
     out.integer(i64::from(written));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn getset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, value) = (arguments.get(1), arguments.get(2));
-    let (_, old) = set_if(context, key, value, &Condition::Always, &Expiry::None, true)?;
+    let (_, old) = set_if(context, key, value, &Condition::Always, &SetExpiry::None, true)?;
     out.bulk_or_null(old.as_deref());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn getdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -259,13 +261,13 @@ fn getdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         Change::Remove
     })?;
     out.bulk_or_null(old.as_deref());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn delifeq(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let removed = delete_if_equal(context, arguments.get(1), arguments.get(2))?;
     out.integer(i64::from(removed));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Removes a key if it has this value; returns whether it did.
@@ -311,7 +313,7 @@ fn msetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         write_all(context, &pairs)?;
     }
     out.integer(i64::from(free));
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn incrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -339,7 +341,7 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
         }
     })?;
     out.integer(sum?);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn incrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -360,5 +362,5 @@ fn incrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
         }
     })?;
     out.bulk(sum?.as_bytes());
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -5,7 +5,9 @@
 
 use ordna::value;
 
-use crate::execution::command::{Command, Context, Outcome, READ_SLOW, Result, WRITE, WRITE_SLOW};
+use crate::execution::command::{
+    Command, CommandOutcome, Context, READ_SLOW, Result, WRITE, WRITE_SLOW,
+};
 use crate::state::command_spec::{ONE_KEY, TWO_KEYS};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -45,7 +47,7 @@ fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     let (key, tail) = (arguments.get(1), arguments.get(2));
     // One byte too long is refused by the store, with the key unchanged.
     out.count(context.splice(key, |string| (string.len(), tail))?);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The bytes that a first and last position stand for, negative ones counted from the end; `None`
@@ -75,7 +77,7 @@ fn getrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     if present.is_none() {
         out.bulk(b"");
     }
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -84,14 +86,14 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     let offset = usize::try_from(offset).map_err(|_| "ERR offset is out of range")?;
     if piece.is_empty() {
         out.count(context.string(key, <[u8]>::len)?.unwrap_or(0));
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     offset
         .checked_add(piece.len())
         .filter(|end| *end <= value::MAX_LEN)
         .ok_or(CommandError::ValueTooLong)?;
     out.count(context.splice(key, |_| (offset, piece))?);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Cells of the table of LCS: some tens of milliseconds.
@@ -142,7 +144,7 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     let total = lengths[a.len() * width + b.len()] as usize;
     if only_len {
         out.count(total);
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     // From the end to the begin, as Redis goes: of equal ways the one along b.
     let (mut i, mut j) = (a.len(), b.len());
@@ -166,7 +168,7 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     if !index {
         common.reverse();
         out.bulk(&common);
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     runs.retain(|run| run.2 >= shortest);
     out.map(2);
@@ -185,5 +187,5 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     }
     out.bulk(b"len");
     out.count(total);
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }

@@ -19,7 +19,7 @@
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
 
-use crate::execution::command::{CONNECTION, Command, Context, Outcome, Result, ok};
+use crate::execution::command::{CONNECTION, Command, CommandOutcome, Context, Result, ok};
 use crate::execution::dispatch::deny;
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, NO_KEY};
 use crate::state::session::{Transaction, Watched};
@@ -110,7 +110,7 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     })?;
     if !unchanged {
         out.null_array();
-        return Ok(Outcome::Done);
+        return Ok(CommandOutcome::Done);
     }
     context.session.executing = true;
     let lifted = context.keys.lift_limit();
@@ -136,7 +136,7 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     }
     drop((lifted, indexed));
     context.session.executing = false;
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// Executes a command, and at once the work that it leaves to its connection. The replies must not
@@ -157,7 +157,7 @@ fn execute_queued<'a>(
             .map_err(|refusal| deny(context.state, context.session, refusal, "multi"))?;
     }
     match context.call(number, arguments, out) {
-        Outcome::Scan(mut scan) => {
+        CommandOutcome::LongScan(mut scan) => {
             while !scan.step(context.state, Some(&context.keys), out)? {
                 if out.bytes.len() > end {
                     return Err(
@@ -166,16 +166,19 @@ fn execute_queued<'a>(
                 }
             }
         }
-        Outcome::Lookup(mut lookup) => {
+        CommandOutcome::Lookup(mut lookup) => {
             while !lookup.step(end.saturating_sub(out.bytes.len()), out)? {}
         }
-        Outcome::Task(task) => {
+        CommandOutcome::Task(task) => {
             // It may wait for a cut of the indexes, which the transaction holds back.
             *indexed = None;
             task.run(context.state, Some(&context.keys), out);
             *indexed = context.state.indexes.transaction();
         }
-        Outcome::Done | Outcome::Close | Outcome::Freeing(_) | Outcome::Late(_) => {}
+        CommandOutcome::Done
+        | CommandOutcome::Close
+        | CommandOutcome::Freeing(_)
+        | CommandOutcome::Delayed(_) => {}
     }
     Ok(())
 }

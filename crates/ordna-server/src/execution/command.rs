@@ -1,6 +1,6 @@
-//! The context of a command, and its outcome.
+//! The context and the outcome of a command.
 //!
-//! A command is a [`Command`]: its [`Spec`] and a function. Each file in `commands/` exports the
+//! A [`Command`] is a [`Spec`] and a function. Each file in `commands/` exports the
 //! commands of one group as `COMMANDS`.
 
 use std::borrow::Borrow;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ordna::Change;
 use ordna::{Found, OrderedIndex, Put};
 
-use crate::execution::long_scan::Scan;
+use crate::execution::long_scan::LongScan;
 use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::lookup::Lookup;
 use crate::keyspace::stored_value::{self, Packed};
@@ -23,47 +23,47 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments};
 
-/// The context of a command: server, session, keyspace.
+/// The context in which a command is executed: server, session, keyspace.
 pub struct Context<'a> {
     pub state: &'a State,
     pub session: &'a mut Session,
     pub keys: Keys<'a>,
-    pub table: &'static Table,
+    pub table: &'static CommandTable,
 }
 
-/// The work that an executed command leaves to its connection.
-pub enum Outcome {
-    /// Nothing: the reply is written.
+/// The work that remains for the connection after a command was executed.
+pub enum CommandOutcome {
+    /// No work: the reply is written.
     Done,
-    /// Close the connection behind the reply.
+    /// Closes the connection after the reply.
     Close,
-    /// A scan; its reply is written at its end.
-    Scan(Box<Scan>),
+    /// A scan that continues in stretches and writes the reply.
+    LongScan(Box<LongScan>),
     /// Keys to look up in a snapshot.
     Lookup(Box<Lookup>),
-    /// The reply is written; it is sent once memory is freed that counts against the limit.
+    /// The reply is written. It is sent after memory that counts against the limit is freed.
     Freeing(Freeing),
-    /// The reply is sent after a while: a wrong password.
-    Late(Duration),
+    /// The reply is sent after this time, because a password was wrong.
+    Delayed(Duration),
     /// A command that needs no keyspace.
     Task(Task),
 }
 
-type Work = fn(&State, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
+type TaskFunction = fn(&State, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
 
-/// A command that holds no keyspace while it works, and may take long. `EXEC`, which holds the
-/// keyspace alone, gives it as `held`: a task must not ask for it then.
+/// A command that may take long and runs without the lock of the keyspace. `EXEC`, which has locked
+/// the keyspace exclusively, passes it as `held`; the task must not lock it again.
 pub struct Task {
     request: request::Command,
-    work: Work,
+    work: TaskFunction,
 }
 
 impl Task {
-    pub fn new(arguments: Arguments<'_>, work: Work) -> Self {
+    pub fn new(arguments: Arguments<'_>, work: TaskFunction) -> Self {
         Self { request: arguments.to_command(), work }
     }
 
-    /// Works, and writes the reply.
+    /// Executes the task and writes the reply.
     pub fn run(self, state: &State, held: Option<&Keyspace>, out: &mut Replies) {
         let start = out.bytes.len();
         if let Err(error) = (self.work)(state, held, self.request.arguments(), out) {
@@ -74,7 +74,7 @@ impl Task {
 }
 
 /// The result of a command. An error is a reply like any other.
-pub type Result<T = Outcome> = std::result::Result<T, CommandError>;
+pub type Result<T = CommandOutcome> = std::result::Result<T, CommandError>;
 
 pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 
@@ -157,13 +157,13 @@ pub const SERVER_INFO: CommandFlags = CommandFlags::LOADING.or(CommandFlags::STA
 pub const ADMIN: CommandFlags = SERVER_INFO.or(CommandFlags::ADMIN).or(CommandFlags::NOSCRIPT);
 
 /// The table of all commands.
-pub struct Table {
+pub struct CommandTable {
     pub catalog: Catalog,
     /// By the number of the command.
     executes: Vec<Execute>,
 }
 
-impl Table {
+impl CommandTable {
     /// The table of these groups, each under its name.
     pub fn new(groups: &[(&'static str, &[Command])]) -> Self {
         let named = |(group, commands): &(&'static str, &[Command])| {
@@ -393,7 +393,7 @@ impl Context<'_> {
 /// Writes `+OK`.
 pub fn ok(out: &mut Replies) -> Result {
     out.simple("OK");
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 /// The table of a command's subcommands: name, arity with both names counted, function.
@@ -427,13 +427,18 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     subcommands.iter().for_each(|line| out.simple(line));
     out.simple("HELP");
     out.simple("    Prints this help.");
-    Ok(Outcome::Done)
+    Ok(CommandOutcome::Done)
 }
 
 impl Context<'_> {
     /// Executes the command of a number, counts it and notes it if it was slow. The client may call
     /// it; its errors are written to `out`.
-    pub fn call(&mut self, number: usize, arguments: Arguments<'_>, out: &mut Replies) -> Outcome {
+    pub fn call(
+        &mut self,
+        number: usize,
+        arguments: Arguments<'_>,
+        out: &mut Replies,
+    ) -> CommandOutcome {
         let state = self.state;
         let spec = &self.table.catalog.all()[number];
         if state.was_monitored.load(Ordering::Relaxed)
@@ -449,7 +454,7 @@ impl Context<'_> {
         let outcome = self.table.execute(number)(self, arguments, out);
         let outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
-            Outcome::Done
+            CommandOutcome::Done
         });
         let end = Instant::now();
         let took = end.saturating_duration_since(begin);

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::execution::command::{Context, Outcome, Table};
+use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::durable;
 use crate::state::State;
 use crate::state::acl::Refusal;
@@ -17,13 +17,13 @@ use crate::wire::request::Arguments;
 /// Executes one command and writes its reply, or returns the work that its connection has to do.
 pub fn execute(
     state: &State,
-    table: &'static Table,
+    table: &'static CommandTable,
     session: &mut Session,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Outcome {
+) -> CommandOutcome {
     if session.acl_version != state.acl.version() && !refresh_user(state, session) {
-        return Outcome::Close;
+        return CommandOutcome::Close;
     }
     let Some(number) = table.catalog.number_after(session.last_command, arguments.get(0)) else {
         if is_web_page(arguments.get(0)) {
@@ -32,7 +32,7 @@ pub fn execute(
                 "possible attack: an HTTP request instead of a command; closed. A web page in a \
                  browser can send those"
             );
-            return Outcome::Close;
+            return CommandOutcome::Close;
         }
         return fail(session, None, unknown(arguments), out);
     };
@@ -53,7 +53,7 @@ pub fn execute(
             Ok(()) => out.simple("QUEUED"),
             Err(error) => out.error(error),
         }
-        return Outcome::Done;
+        return CommandOutcome::Done;
     }
     let several = || spec.key_positions(arguments.len()).nth(1).is_some();
     let alone = match spec.hold {
@@ -90,7 +90,7 @@ fn fail(
     spec: Option<&Spec>,
     error: CommandError,
     out: &mut Replies,
-) -> Outcome {
+) -> CommandOutcome {
     if spec.is_some_and(|spec| spec.has(CommandFlags::EXECUTES_QUEUE)) {
         session.end_transaction();
         let error = error.to_string();
@@ -102,7 +102,7 @@ fn fail(
         }
         out.error(error);
     }
-    Outcome::Done
+    CommandOutcome::Done
 }
 
 /// Whether the client may call a command so.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary, SyncPolicy};
 
-use crate::execution::command::{Context, Outcome};
+use crate::execution::command::{CommandOutcome, Context};
 use crate::indexes::Indexes;
 use crate::indexes::resume_file::Token;
 use crate::keyspace::{Entries, Keyspace};
@@ -54,7 +54,7 @@ pub fn call(
     alone: bool,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Outcome {
+) -> CommandOutcome {
     let spec = context.table.catalog.all()[number].of_call(arguments);
     if !writes(context, spec, arguments) {
         return context.call(number, arguments, out);
@@ -65,7 +65,7 @@ pub fn call(
             context.session.end_transaction();
         }
         out.error(CommandError::from(error));
-        return Outcome::Done;
+        return CommandOutcome::Done;
     }
     if !alone {
         return context.call(number, arguments, out);
@@ -76,7 +76,7 @@ pub fn call(
     keys.log_group(|| context.call(number, arguments, out)).unwrap_or_else(|error| {
         out.bytes.truncate(before);
         out.error(CommandError::from(error));
-        Outcome::Done
+        CommandOutcome::Done
     })
 }
 

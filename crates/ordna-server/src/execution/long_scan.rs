@@ -39,11 +39,12 @@ const AT_ONCE: usize = 256;
 /// Bytes of a reply that are kept before the scan only counts.
 const GATHERED: usize = 256 << 10;
 
-type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+/// The lower and upper bound of a scan.
+pub type ScanBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The purpose of a scan.
 #[derive(Debug, Clone)]
-pub enum Purpose {
+pub enum ScanPurpose {
     /// Returns keys, with their values if asked for.
     Return { values: bool },
     /// Returns the keys that match, of one type if it is given; without a pattern none.
@@ -56,27 +57,27 @@ pub enum Purpose {
 
 /// The form of a scan's reply.
 #[derive(Debug)]
-pub enum Form {
+pub enum ReplyForm {
     /// An array, or a number for purposes that count.
     Plain,
     /// A cursor of `SCAN` and an array.
-    Scan(Option<Position>),
+    ScanCursor(Option<Position>),
     /// A cursor of `ORDNA.SCAN` and an array.
     Token,
 }
 
 /// Where a long reply is.
 #[derive(Debug)]
-enum Phase {
+enum ReplyPhase {
     Gather,
     /// Counts the entries behind the gathered ones; goes back to these bounds and limit afterwards.
-    Count(Bounds, usize),
+    Count(ScanBounds, usize),
     Send,
 }
 
 /// A scan under way.
 #[derive(Debug)]
-pub struct Scan {
+pub struct LongScan {
     pub lower: Bound<Vec<u8>>,
     pub upper: Bound<Vec<u8>>,
     pub direction: Direction,
@@ -84,11 +85,11 @@ pub struct Scan {
     pub skip: usize,
     /// Entries still wanted.
     pub limit: usize,
-    pub purpose: Purpose,
-    pub form: Form,
+    pub purpose: ScanPurpose,
+    pub form: ReplyForm,
     /// The snapshot that it reads; taken before its first stretch unless the caller gives one.
     pub snapshot: Option<Snapshot>,
-    phase: Phase,
+    phase: ReplyPhase,
     found: Replies,
     /// Entries found so far, and of these entries that wait to be sent.
     count: usize,
@@ -97,8 +98,8 @@ pub struct Scan {
     last: Option<Vec<u8>>,
 }
 
-impl Scan {
-    pub fn new(lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>, purpose: Purpose) -> Self {
+impl LongScan {
+    pub fn new(lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>, purpose: ScanPurpose) -> Self {
         Self {
             lower,
             upper,
@@ -106,9 +107,9 @@ impl Scan {
             skip: 0,
             limit: usize::MAX,
             purpose,
-            form: Form::Plain,
+            form: ReplyForm::Plain,
             snapshot: None,
-            phase: Phase::Gather,
+            phase: ReplyPhase::Gather,
             found: Replies::default(),
             count: 0,
             unsent: 0,
@@ -118,7 +119,7 @@ impl Scan {
 
     /// Whether it changes the keyspace.
     pub fn writes(&self) -> bool {
-        matches!(self.purpose, Purpose::Delete)
+        matches!(self.purpose, ScanPurpose::Delete)
     }
 
     /// Goes on for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
@@ -153,9 +154,9 @@ impl Scan {
                 let alone = held.is_none().then(|| state.keys_alone());
                 let Some(keys) = held.or(alone.as_deref()) else { return Ok(true) };
                 let is_short = self.skip.saturating_add(self.limit) <= AT_ONCE;
-                if is_short && matches!(self.form, Form::Plain) {
+                if is_short && matches!(self.form, ReplyForm::Plain) {
                     self.found.bytes.reserve(self.limit * 32);
-                    if self.read_stretch(&Source::Live(keys), None) {
+                    if self.read_stretch(&ScanSource::Live(keys), None) {
                         drop(alone);
                         self.finish(state, out);
                         return Ok(true);
@@ -166,51 +167,51 @@ impl Scan {
                 snapshot
             }
         };
-        let source = Source::Snapshot(&snapshot);
+        let source = ScanSource::Snapshot(&snapshot);
         let over = match self.phase {
-            Phase::Gather | Phase::Count(..) => self.read_stretch(&source, None),
-            Phase::Send => self.read_stretch(&source, Some(out)),
+            ReplyPhase::Gather | ReplyPhase::Count(..) => self.read_stretch(&source, None),
+            ReplyPhase::Send => self.read_stretch(&source, Some(out)),
         };
         match &self.phase {
-            Phase::Gather if over => {
+            ReplyPhase::Gather if over => {
                 self.finish(state, out);
                 return Ok(true);
             }
-            Phase::Gather if self.found.bytes.len() > GATHERED => {
-                if matches!(self.form, Form::Plain) {
+            ReplyPhase::Gather if self.found.bytes.len() > GATHERED => {
+                if matches!(self.form, ReplyForm::Plain) {
                     let bounds = (self.lower.clone(), self.upper.clone());
-                    self.phase = Phase::Count(bounds, self.limit);
+                    self.phase = ReplyPhase::Count(bounds, self.limit);
                 } else {
                     // The cursor says where to go on.
                     self.finish(state, out);
                     return Ok(true);
                 }
             }
-            Phase::Count((lower, upper), limit) if over => {
+            ReplyPhase::Count((lower, upper), limit) if over => {
                 (self.lower, self.upper, self.limit) = (lower.clone(), upper.clone(), *limit);
                 self.header(out);
                 out.bytes.append(&mut self.found.bytes);
                 self.found = Replies::default();
-                self.phase = Phase::Send;
+                self.phase = ReplyPhase::Send;
             }
-            Phase::Send if over && self.unsent > 0 => {
+            ReplyPhase::Send if over && self.unsent > 0 => {
                 return Err("ERR the snapshot changed under a walk".into());
             }
-            Phase::Send => return Ok(over),
-            Phase::Gather | Phase::Count(..) => {}
+            ReplyPhase::Send => return Ok(over),
+            ReplyPhase::Gather | ReplyPhase::Count(..) => {}
         }
         Ok(false)
     }
 
     /// Scans for a stretch; whether the scan is at its end. Entries go to `out` if it is given, to
     /// `found` otherwise.
-    fn read_stretch(&mut self, source: &Source<'_>, out: Option<&mut Replies>) -> bool {
+    fn read_stretch(&mut self, source: &ScanSource<'_>, out: Option<&mut Replies>) -> bool {
         let Self { lower, upper, direction, skip, limit, purpose, phase, .. } = self;
         let Self { found, count, unsent, last, .. } = self;
         if *limit == 0 {
             return true;
         }
-        let only_counts = matches!(phase, Phase::Count(..));
+        let only_counts = matches!(phase, ReplyPhase::Count(..));
         let is_sent = out.is_some();
         let out = out.unwrap_or(found);
         let mut work = 0;
@@ -224,11 +225,11 @@ impl Scan {
                 *limit -= 1;
                 let before = out.bytes.len();
                 let is_found = match purpose {
-                    Purpose::Return { values } if !only_counts => {
+                    ScanPurpose::Return { values } if !only_counts => {
                         entry(key, values.then_some(value), out);
                         true
                     }
-                    Purpose::Matching { pattern, kind } => {
+                    ScanPurpose::Matching { pattern, kind } => {
                         work += pattern.as_ref().map_or(0, |pattern| pattern.work(key.len()));
                         let matches = kind.is_none_or(|kind| Kind::of(value) == kind)
                             && pattern.as_ref().is_some_and(|pattern| pattern.matches(key));
@@ -237,7 +238,7 @@ impl Scan {
                         }
                         matches
                     }
-                    Purpose::Return { .. } | Purpose::Count | Purpose::Delete => true,
+                    ScanPurpose::Return { .. } | ScanPurpose::Count | ScanPurpose::Delete => true,
                 };
                 work += (out.bytes.len() - before) / COPIED;
                 match (is_found, is_sent) {
@@ -294,16 +295,18 @@ impl Scan {
 
     /// The length of an array reply.
     fn header(&self, out: &mut Replies) {
-        let pairs = matches!(self.purpose, Purpose::Return { values: true });
+        let pairs = matches!(self.purpose, ScanPurpose::Return { values: true });
         out.array(if pairs && !out.resp3 { self.count * 2 } else { self.count });
     }
 
     /// Writes the reply of a scan that has gathered all.
     fn finish(&mut self, state: &State, out: &mut Replies) {
         match &self.form {
-            Form::Plain if matches!(self.purpose, Purpose::Count) => return out.count(self.count),
-            Form::Plain => {}
-            Form::Scan(position) => {
+            ReplyForm::Plain if matches!(self.purpose, ScanPurpose::Count) => {
+                return out.count(self.count);
+            }
+            ReplyForm::Plain => {}
+            ReplyForm::ScanCursor(position) => {
                 let cursor = match (self.last.take(), self.snapshot.take()) {
                     (Some(key), Some(snapshot)) => {
                         state.cursors.remember(key, position.as_ref(), snapshot)
@@ -316,7 +319,7 @@ impl Scan {
                 out.array(2);
                 out.bulk(cursor.to_string().as_bytes());
             }
-            Form::Token => {
+            ReplyForm::Token => {
                 out.array(2);
                 match &self.last {
                     Some(key) => {
@@ -333,13 +336,13 @@ impl Scan {
 }
 
 /// The state that a stretch reads.
-enum Source<'a> {
+enum ScanSource<'a> {
     /// The present state, of a keyspace that is held alone.
     Live(&'a Keyspace),
     Snapshot(&'a Snapshot),
 }
 
-impl Source<'_> {
+impl ScanSource<'_> {
     /// Visits entries within the bounds; the caller wants at most `most` of them.
     fn visit(
         &self,

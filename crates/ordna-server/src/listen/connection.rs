@@ -15,10 +15,10 @@ use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::execution::command::{Outcome, Table};
+use crate::execution::command::{CommandOutcome, CommandTable};
 use crate::execution::dispatch;
 use crate::execution::durable;
-use crate::execution::long_scan::Scan;
+use crate::execution::long_scan::LongScan;
 use crate::keyspace::lookup::Lookup;
 use crate::state::State;
 use crate::state::clients::Client;
@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A connection.
 struct Connection<'a> {
     state: &'a State,
-    table: &'static Table,
+    table: &'static CommandTable,
     client: Arc<Client>,
     stream: Stream,
     replies: Replies,
@@ -53,7 +53,12 @@ struct Connection<'a> {
 }
 
 /// Serves a connection until it ends.
-pub async fn serve(state: Arc<State>, table: &'static Table, stream: Stream, client: Arc<Client>) {
+pub async fn serve(
+    state: Arc<State>,
+    table: &'static CommandTable,
+    stream: Stream,
+    client: Arc<Client>,
+) {
     // Leaves even if the task panics.
     struct Present<'a>(&'a State, Arc<Client>);
     impl Drop for Present<'_> {
@@ -79,7 +84,7 @@ impl Connection<'_> {
         let mut requests = Requests::default();
         let client = Arc::clone(&self.client);
         // Waits from the first read on, so that a read registers nothing.
-        let mut ended = Waiting { future: pin!(client.ended()), client: &client, waits: false };
+        let mut ended = ClientEnd { future: pin!(client.ended()), client: &client, waits: false };
         loop {
             // Bytes that are there come before the end, which costs a look at shared memory.
             let received = tokio::select! {
@@ -166,38 +171,38 @@ impl Connection<'_> {
                     true
                 }
             };
-            if !matches!(outcome, Outcome::Done) {
+            if !matches!(outcome, CommandOutcome::Done) {
                 session.now = None;
             }
-            if matches!(outcome, Outcome::Scan(_) | Outcome::Lookup(_)) {
+            if matches!(outcome, CommandOutcome::LongScan(_) | CommandOutcome::Lookup(_)) {
                 self.settle(session).await;
                 before = self.replies.bytes.len();
             }
             let mut replies = usize::from(!silent);
             match outcome {
-                Outcome::Done => {}
-                Outcome::Close => {
+                CommandOutcome::Done => {}
+                CommandOutcome::Close => {
                     self.unsent += replies;
                     return Ok(false);
                 }
-                Outcome::Scan(scan) => {
+                CommandOutcome::LongScan(scan) => {
                     // The writes of its stretches are settled before its reply is sent.
                     session.wrote = scan.writes() && self.state.persistence.is_some();
-                    self.scan_with(*scan, silent).await?;
+                    self.run_scan(*scan, silent).await?;
                     if !session.wrote {
                         // A part of the reply may have been sent.
                         self.settled = self.replies.bytes.len();
                         replies = 0;
                     }
                 }
-                Outcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
+                CommandOutcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
                 // An error says that the freeing thread is gone, and the memory with it.
-                Outcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
-                Outcome::Task(task) => {
+                CommandOutcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
+                CommandOutcome::Task(task) => {
                     let (state, out) = (self.state, &mut self.replies);
                     tokio::task::block_in_place(|| task.run(state, None, out));
                 }
-                Outcome::Late(time) => tokio::time::sleep(time).await,
+                CommandOutcome::Delayed(time) => tokio::time::sleep(time).await,
             }
             if silent {
                 self.replies.bytes.truncate(before.min(self.replies.bytes.len()));
@@ -257,7 +262,7 @@ impl Connection<'_> {
         if self.client.is_ended() { Err(ended()) } else { Ok(()) }
     }
 
-    async fn scan_with(&mut self, mut scan: Scan, silent: bool) -> Result<()> {
+    async fn run_scan(&mut self, mut scan: LongScan, silent: bool) -> Result<()> {
         let mut noted = None;
         let mut closed: Option<Instant> = None;
         loop {
@@ -354,13 +359,13 @@ impl Connection<'_> {
 }
 
 /// The wait for a client's end, which registers the task once: all its wakers are the same.
-struct Waiting<'a, F> {
+struct ClientEnd<'a, F> {
     future: Pin<&'a mut F>,
     client: &'a Client,
     waits: bool,
 }
 
-impl<F: Future<Output = ()>> Future for Waiting<'_, F> {
+impl<F: Future<Output = ()>> Future for ClientEnd<'_, F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::common::{Common, aliased, begin_results, end_results, property, query, within_limit};
+use super::common::{
+    CommonOptions, aliased, begin_results, end_results, property, query, within_limit,
+};
 use crate::keyspace::Keyspace;
 use crate::search::aggregate::{Function, Load, MOST_ROWS, Reducer, Row, Step, Table, run};
 use crate::search::plan::Plan;
@@ -19,17 +21,17 @@ const MOST_NAMES: usize = 128;
 const ROWS: usize = 1000;
 
 /// The options of `FT.AGGREGATE`.
-struct Aggregation {
+struct AggregateOptions {
     load: Load,
     steps: Vec<Step>,
     /// Rows a reply, and how long the cursor may wait.
     cursor: Option<(usize, Duration)>,
-    common: Common,
+    common: CommonOptions,
 }
 
-fn options(words: &mut Words<'_>) -> Result<Aggregation, CommandError> {
-    let (load, steps, common) = (Load::default(), Vec::new(), Common::new());
-    let mut asked = Aggregation { load, steps, cursor: None, common };
+fn options(words: &mut Words<'_>) -> Result<AggregateOptions, CommandError> {
+    let (load, steps, common) = (Load::default(), Vec::new(), CommonOptions::new());
+    let mut asked = AggregateOptions { load, steps, cursor: None, common };
     while words.peek().is_some() {
         if asked.steps.len() == MOST_NAMES {
             return Err(format!("ERR an aggregation has at most {MOST_NAMES} steps").into());

@@ -20,11 +20,11 @@ pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), Com
 }
 
 /// Options that every query may have; whether the next words are one.
-pub struct Common {
+pub struct CommonOptions {
     pub timeout: Duration,
 }
 
-impl Common {
+impl CommonOptions {
     pub fn new() -> Self {
         Self { timeout: PATIENCE }
     }

@@ -1,6 +1,8 @@
 //! `FT.SEARCH` and `FT.EXPLAIN`.
 
-use super::common::{Common, aliased, begin_results, end_results, property, query, within_limit};
+use super::common::{
+    CommonOptions, aliased, begin_results, end_results, property, query, within_limit,
+};
 use crate::indexes::schema::{Field, KEY, Schema};
 use crate::keyspace::Keyspace;
 use crate::search::order::{First, Key};
@@ -18,14 +20,14 @@ const MOST_RESULTS: usize = 100_000;
 const MOST_RETURNED: usize = 1024;
 
 /// The options of `FT.SEARCH`.
-struct Search {
+struct SearchOptions {
     only_keys: bool,
     /// Names in the reply and in the hash.
     fields: Option<Vec<(String, String)>>,
     sort: Option<(Field, bool)>,
     offset: usize,
     count: usize,
-    common: Common,
+    common: CommonOptions,
 }
 
 /// Reads the options behind a query; filters become a part of it.
@@ -33,9 +35,9 @@ fn options(
     words: &mut Words<'_>,
     schema: &Schema,
     node: &mut Node,
-) -> Result<Search, CommandError> {
-    let (fields, sort, common) = (None, None, Common::new());
-    let mut search = Search { only_keys: false, fields, sort, offset: 0, count: 10, common };
+) -> Result<SearchOptions, CommandError> {
+    let (fields, sort, common) = (None, None, CommonOptions::new());
+    let mut search = SearchOptions { only_keys: false, fields, sort, offset: 0, count: 10, common };
     while words.peek().is_some() {
         if search.common.read(words)? || words.take("withcount") {
         } else if words.take("nocontent") {

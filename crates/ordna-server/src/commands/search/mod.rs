@@ -8,7 +8,7 @@ mod common;
 mod define;
 mod find;
 
-use crate::execution::command::{Command, DEFINE, Outcome, READ_ALL, Task};
+use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, Task};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 
 const DROP: CommandFlags =
@@ -16,7 +16,7 @@ const DROP: CommandFlags =
 
 pub const COMMANDS: &[Command] = &[
     Command::new("ft._list", 1, READ_ALL, NO_KEY, "Names the search indexes.", |_, a, _| {
-        Ok(Outcome::Task(Task::new(a, define::list)))
+        Ok(CommandOutcome::Task(Task::new(a, define::list)))
     }),
     Command::new(
         "ft.aggregate",
@@ -24,13 +24,13 @@ pub const COMMANDS: &[Command] = &[
         READ_ALL,
         NO_KEY,
         "Groups the hashes that a query finds, and counts and sums over them.",
-        |_, a, _| Ok(Outcome::Task(Task::new(a, aggregate::aggregate))),
+        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, aggregate::aggregate))),
     ),
     Command::new("ft.alter", -6, DEFINE, NO_KEY, "Adds fields to a search index.", |_, a, _| {
-        Ok(Outcome::Task(Task::new(a, define::alter)))
+        Ok(CommandOutcome::Task(Task::new(a, define::alter)))
     }),
     Command::new("ft.create", -4, DEFINE, NO_KEY, "Creates a search index.", |_, a, _| {
-        Ok(Outcome::Task(Task::new(a, define::create)))
+        Ok(CommandOutcome::Task(Task::new(a, define::create)))
     }),
     Command::new(
         "ft.cursor",
@@ -38,7 +38,7 @@ pub const COMMANDS: &[Command] = &[
         READ_ALL,
         NO_KEY,
         "Reads on in an aggregation: READ, DEL.",
-        |_, a, _| Ok(Outcome::Task(Task::new(a, aggregate::cursor))),
+        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, aggregate::cursor))),
     ),
     Command::new(
         "ft.dropindex",
@@ -46,7 +46,7 @@ pub const COMMANDS: &[Command] = &[
         DROP,
         NO_KEY,
         "Drops a search index; with DD its hashes too.",
-        |_, a, _| Ok(Outcome::Task(Task::new(a, define::drop_index))),
+        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, define::drop_index))),
     ),
     Command::new(
         "ft.explain",
@@ -54,12 +54,12 @@ pub const COMMANDS: &[Command] = &[
         READ_ALL,
         NO_KEY,
         "Tells the index and bounds that a query walks.",
-        |_, a, _| Ok(Outcome::Task(Task::new(a, find::explain))),
+        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, find::explain))),
     ),
     Command::new("ft.info", 2, READ_ALL, NO_KEY, "Tells of a search index.", |_, a, _| {
-        Ok(Outcome::Task(Task::new(a, define::info)))
+        Ok(CommandOutcome::Task(Task::new(a, define::info)))
     }),
     Command::new("ft.search", -3, READ_ALL, NO_KEY, "Finds hashes by their fields.", |_, a, _| {
-        Ok(Outcome::Task(Task::new(a, find::search)))
+        Ok(CommandOutcome::Task(Task::new(a, find::search)))
     }),
 ];
