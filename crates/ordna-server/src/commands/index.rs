@@ -14,7 +14,7 @@ use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::command_spec::{CommandFlags, NO_KEY, Spec};
-use crate::wire::arguments::{Words, checked, text};
+use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments, number};
@@ -45,7 +45,7 @@ fn extended(
     _: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Done {
+) -> Result<(), CommandError> {
     let extension = state.config.extension.as_ref().ok_or("ERR this server is no index node")?;
     let arguments: Vec<&[u8]> = arguments.iter_from(0).collect();
     extension.execute(&arguments)?.write(out);
@@ -69,34 +69,32 @@ const fn changes(flags: CommandFlags) -> Spec {
     spec
 }
 
-type Done = Result<(), CommandError>;
-
 fn index(
     state: &State,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Done {
+) -> Result<(), CommandError> {
     if state.config.extension.is_some() {
         return extended(state, held, arguments, out);
     }
-    let mut words = Words::new(arguments, 1);
-    let word = words.next().unwrap_or_default().to_ascii_lowercase();
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let word = reader.next().unwrap_or_default().to_ascii_lowercase();
     match word.as_slice() {
-        b"create" => create(state, held, words, out),
-        b"scan" => scan(state, held, words, out),
-        b"count" => count(state, held, words, out),
+        b"create" => create(state, held, reader, out),
+        b"scan" => scan(state, held, reader, out),
+        b"count" => count(state, held, reader, out),
         b"drop" => {
-            let name = name_of(&mut words)?;
-            end(&words)?;
+            let name = name_of(&mut reader)?;
+            end(&reader)?;
             let _alone = held.is_none().then(|| state.keys_alone());
             state.indexes.drop_index(name)?;
             out.simple("OK");
             Ok(())
         }
-        b"info" => info(state, words, out),
+        b"info" => info(state, reader, out),
         b"list" => {
-            end(&words)?;
+            end(&reader)?;
             let names = state.indexes.names();
             out.array(names.len());
             names.iter().for_each(|name| out.bulk(name.as_bytes()));
@@ -124,17 +122,22 @@ fn index(
     }
 }
 
-fn name_of<'a>(words: &mut Words<'a>) -> Result<&'a str, CommandError> {
-    words.text_of("the name of the index")
+fn name_of<'a>(reader: &mut ArgumentReader<'a>) -> Result<&'a str, CommandError> {
+    reader.text_of("the name of the index")
 }
 
-fn end(words: &Words<'_>) -> Done {
-    if words.peek().is_some() { Err(words.unsupported("ORDNA.INDEX")) } else { Ok(()) }
+fn end(reader: &ArgumentReader<'_>) -> Result<(), CommandError> {
+    if reader.peek().is_some() { Err(reader.unsupported("ORDNA.INDEX")) } else { Ok(()) }
 }
 
 /// `CREATE name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
-fn create(state: &State, held: Option<&Keyspace>, words: Words<'_>, out: &mut Replies) -> Done {
-    let definition = defined(words)?;
+fn create(
+    state: &State,
+    held: Option<&Keyspace>,
+    reader: ArgumentReader<'_>,
+    out: &mut Replies,
+) -> Result<(), CommandError> {
+    let definition = defined(reader)?;
     let _alone = held.is_none().then(|| state.keys_alone());
     state.indexes.create(&definition.name.clone(), definition)?;
     out.simple("OK");
@@ -147,43 +150,43 @@ fn create(state: &State, held: Option<&Keyspace>, words: Words<'_>, out: &mut Re
 /// # Errors
 /// The text of the error reply.
 pub fn parse_definition(arguments: &[&[u8]]) -> Result<IndexDefinition, String> {
-    let request = request::Command::of(arguments);
-    defined(Words::new(request.arguments(), 0)).map_err(|error| error.to_string())
+    let request = request::OwnedRequest::of(arguments);
+    defined(ArgumentReader::new(request.arguments(), 0)).map_err(|error| error.to_string())
 }
 
 /// `name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
-fn defined(mut words: Words<'_>) -> Result<IndexDefinition, CommandError> {
-    let name = checked(name_of(&mut words)?, "the name of the index")?;
-    if !words.take("on") {
+fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition, CommandError> {
+    let name = checked(name_of(&mut reader)?, "the name of the index")?;
+    if !reader.take("on") {
         return Err("ERR ORDNA.INDEX CREATE lacks ON prefix".into());
     }
-    let mut definition = IndexDefinition::new(name, words.of("ON")?);
-    if !words.take("parts") {
+    let mut definition = IndexDefinition::new(name, reader.of("ON")?);
+    if !reader.take("parts") {
         return Err("ERR ORDNA.INDEX CREATE lacks PARTS".into());
     }
     let mut filters = false;
-    while words.peek().is_some() {
-        if words.take("where") {
+    while reader.peek().is_some() {
+        if reader.take("where") {
             filters = true;
             break;
         }
-        let field = checked(words.text_of("PARTS")?, "a field of PARTS")?;
-        let kind = if words.take("numeric") {
+        let field = checked(reader.text_of("PARTS")?, "a field of PARTS")?;
+        let kind = if reader.take("numeric") {
             Kind::Number
-        } else if words.take("text") {
+        } else if reader.take("text") {
             Kind::Text
         } else {
             Kind::Natural
         };
         let part = Part::new(field).kind(kind);
-        let part = if words.take("desc") { part.descending() } else { part };
+        let part = if reader.take("desc") { part.descending() } else { part };
         if part.order == Order::Ascending {
-            words.take("asc");
+            reader.take("asc");
         }
         definition = definition.part(part);
     }
     let mut filter = Vec::new();
-    while let Some(word) = words.next() {
+    while let Some(word) = reader.next() {
         filter.push(text(word, "the filter")?);
     }
     if filters && filter.is_empty() {
@@ -235,13 +238,13 @@ pub fn parse_query(
     definition: &IndexDefinition,
     counts: bool,
 ) -> Result<(Query, Read), String> {
-    let command = request::Command::of(arguments);
-    let asked = asked(&mut Words::new(command.arguments(), 0), definition, counts);
+    let command = request::OwnedRequest::of(arguments);
+    let asked = asked(&mut ArgumentReader::new(command.arguments(), 0), definition, counts);
     asked.map(|asked| (asked.query, asked.read)).map_err(|error| error.to_string())
 }
 
 fn asked(
-    words: &mut Words<'_>,
+    reader: &mut ArgumentReader<'_>,
     definition: &IndexDefinition,
     counts: bool,
 ) -> Result<ParsedQuery, CommandError> {
@@ -254,43 +257,43 @@ fn asked(
         let part = definition.parts.get(at);
         part.ok_or_else(|| format!("ERR the index has {parts} parts only"))
     };
-    while words.peek().is_some() {
-        if words.take("eq") {
-            prefix.push(value(words.of("EQ")?, part(prefix.len())?)?);
-        } else if words.take("from") {
-            lower = bound(words.of("FROM")?, part(prefix.len())?)?;
-        } else if words.take("to") {
-            upper = bound(words.of("TO")?, part(prefix.len())?)?;
-        } else if words.take("prefix") {
+    while reader.peek().is_some() {
+        if reader.take("eq") {
+            prefix.push(value(reader.of("EQ")?, part(prefix.len())?)?);
+        } else if reader.take("from") {
+            lower = bound(reader.of("FROM")?, part(prefix.len())?)?;
+        } else if reader.take("to") {
+            upper = bound(reader.of("TO")?, part(prefix.len())?)?;
+        } else if reader.take("prefix") {
             part(prefix.len())?;
-            text = Some(words.text_of("PREFIX")?.to_owned());
-        } else if words.take("any") {
+            text = Some(reader.text_of("PREFIX")?.to_owned());
+        } else if reader.take("any") {
             consistency = Consistency::Any;
-        } else if words.take("at") {
-            consistency = Consistency::AtPlus(words.text_of("AT")?.parse().map_err(error_text)?);
-        } else if words.take("timeout") {
-            let millis = words.count_of("TIMEOUT", PATIENCE.as_millis() as usize)?;
+        } else if reader.take("at") {
+            consistency = Consistency::AtPlus(reader.text_of("AT")?.parse().map_err(error_text)?);
+        } else if reader.take("timeout") {
+            let millis = reader.count_of("TIMEOUT", PATIENCE.as_millis() as usize)?;
             timeout = Duration::from_millis(millis as u64);
-        } else if !counts && words.take("rev") {
+        } else if !counts && reader.take("rev") {
             query.reverse = true;
-        } else if !counts && words.take("values") {
+        } else if !counts && reader.take("values") {
             values = true;
-        } else if !counts && words.take("distinct") {
-            query.distinct = Some(words.count_of("DISTINCT", definition.parts.len())?);
-        } else if !counts && words.take("limit") {
-            query.limit = words.count_of("LIMIT", MOST_PASSED)?;
-            if words.peek().is_some_and(|word| number(word).is_some()) {
+        } else if !counts && reader.take("distinct") {
+            query.distinct = Some(reader.count_of("DISTINCT", definition.parts.len())?);
+        } else if !counts && reader.take("limit") {
+            query.limit = reader.count_of("LIMIT", MOST_PASSED)?;
+            if reader.peek().is_some_and(|word| number(word).is_some()) {
                 query.offset = query.limit;
-                query.limit = words.count_of("LIMIT", MOST_PASSED)?;
+                query.limit = reader.count_of("LIMIT", MOST_PASSED)?;
             }
             query.limit = query.limit.min(MOST_ENTRIES);
-        } else if !counts && words.take("cursor") {
-            let cursor = words.text_of("CURSOR")?;
+        } else if !counts && reader.take("cursor") {
+            let cursor = reader.text_of("CURSOR")?;
             if cursor != "0" {
                 query.cursor = Some(cursor.parse().map_err(error_text)?);
             }
         } else {
-            return Err(words.unsupported("ORDNA.INDEX"));
+            return Err(reader.unsupported("ORDNA.INDEX"));
         }
     }
     query.range = match (text, &lower, &upper) {
@@ -313,10 +316,15 @@ fn expire(state: &State, held: Option<&Keyspace>, read: &Read) {
 
 /// `SCAN name …`: a cursor (0: the end) and the keys, with VALUES each with the values of the
 /// parts.
-fn scan(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
-    let name = name_of(&mut words)?;
+fn scan(
+    state: &State,
+    held: Option<&Keyspace>,
+    mut reader: ArgumentReader<'_>,
+    out: &mut Replies,
+) -> Result<(), CommandError> {
+    let name = name_of(&mut reader)?;
     let definition = state.indexes.definition(name)?;
-    let ParsedQuery { query, read, values } = asked(&mut words, &definition, false)?;
+    let ParsedQuery { query, read, values } = asked(&mut reader, &definition, false)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
     let page = service.query(&library_name(name), &query, &read).map_err(error_text)?;
@@ -348,10 +356,15 @@ fn show(value: &Value, out: &mut Replies) {
     }
 }
 
-fn count(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut Replies) -> Done {
-    let name = name_of(&mut words)?;
+fn count(
+    state: &State,
+    held: Option<&Keyspace>,
+    mut reader: ArgumentReader<'_>,
+    out: &mut Replies,
+) -> Result<(), CommandError> {
+    let name = name_of(&mut reader)?;
     let definition = state.indexes.definition(name)?;
-    let ParsedQuery { query, read, .. } = asked(&mut words, &definition, true)?;
+    let ParsedQuery { query, read, .. } = asked(&mut reader, &definition, true)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
     let count = service.count(&library_name(name), &query.prefix, &query.range, &read);
@@ -359,9 +372,13 @@ fn count(state: &State, held: Option<&Keyspace>, mut words: Words<'_>, out: &mut
     Ok(())
 }
 
-fn info(state: &State, mut words: Words<'_>, out: &mut Replies) -> Done {
-    let name = name_of(&mut words)?;
-    end(&words)?;
+fn info(
+    state: &State,
+    mut reader: ArgumentReader<'_>,
+    out: &mut Replies,
+) -> Result<(), CommandError> {
+    let name = name_of(&mut reader)?;
+    end(&reader)?;
     let definition = state.indexes.definition(name)?;
     let service = state.indexes.service()?;
     let info = service.info(&library_name(name)).map_err(error_text)?;

@@ -117,7 +117,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         }
     }
     let snapshot = Snapshot::of(&context.keys);
-    Ok(CommandOutcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_command()))))
+    Ok(CommandOutcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_owned_request()))))
 }
 
 /// The keys that SET may set.

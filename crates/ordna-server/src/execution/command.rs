@@ -54,13 +54,13 @@ type TaskFunction = fn(&State, Option<&Keyspace>, Arguments<'_>, &mut Replies) -
 /// A command that may take long and runs without the lock of the keyspace. `EXEC`, which has locked
 /// the keyspace exclusively, passes it as `held`; the task must not lock it again.
 pub struct Task {
-    request: request::Command,
+    request: request::OwnedRequest,
     work: TaskFunction,
 }
 
 impl Task {
     pub fn new(arguments: Arguments<'_>, work: TaskFunction) -> Self {
-        Self { request: arguments.to_command(), work }
+        Self { request: arguments.to_owned_request(), work }
     }
 
     /// Executes the task and writes the reply.

@@ -157,7 +157,7 @@ fn queue(
     spec: &Spec,
     arguments: Arguments<'_>,
 ) -> Result<(), CommandError> {
-    let request = arguments.to_command();
+    let request = arguments.to_owned_request();
     let most = state.settings.query_limit.size();
     let Some(transaction) = &mut session.transaction else { return Ok(()) };
     if spec.has(CommandFlags::DENYOOM) {

@@ -3,7 +3,7 @@
 use crate::keyspace::snapshot::Snapshot;
 use crate::keyspace::stored_value;
 use crate::wire::reply::Replies;
-use crate::wire::request::Command;
+use crate::wire::request::OwnedRequest;
 
 /// Keys looked up before other connections get their turn.
 const STRETCH: usize = 256;
@@ -14,7 +14,7 @@ const STRETCH_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Lookup {
     snapshot: Snapshot,
-    request: Command,
+    request: OwnedRequest,
     /// The next argument to look up.
     at: usize,
     /// Bytes written so far.
@@ -23,7 +23,7 @@ pub struct Lookup {
 
 impl Lookup {
     /// Looks up all arguments of a request but its name.
-    pub fn new(snapshot: Snapshot, request: Command) -> Self {
+    pub fn new(snapshot: Snapshot, request: OwnedRequest) -> Self {
         Self { snapshot, request, at: 1, bytes: 0 }
     }
 

@@ -10,12 +10,12 @@ use tokio::sync::broadcast;
 use crate::keyspace::watches::Watch;
 use crate::state::acl::User;
 use crate::state::clients::Client;
-use crate::wire::request::Command;
+use crate::wire::request::OwnedRequest;
 
 /// Commands queued since `MULTI`.
 #[derive(Default)]
 pub struct Transaction {
-    pub queued: Vec<Command>,
+    pub queued: Vec<OwnedRequest>,
     /// Their bytes.
     pub bytes: usize,
     /// About the bytes that its writes may take.

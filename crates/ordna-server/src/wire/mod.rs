@@ -1,6 +1,6 @@
 //! Bytes to requests, and replies to bytes.
 
-pub(crate) mod arguments;
+pub(crate) mod argument_reader;
 pub(crate) mod error;
 pub(crate) mod reply;
 pub mod request;

@@ -59,15 +59,15 @@ pub(crate) struct Arguments<'a> {
     ranges: &'a [Range<usize>],
 }
 
-/// A command that has left the buffer.
+/// A request that owns its bytes, independent of the buffer.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub(crate) struct OwnedRequest {
     bytes: Vec<u8>,
     ranges: Vec<Range<usize>>,
 }
 
-impl Command {
-    /// The command of these arguments.
+impl OwnedRequest {
+    /// The request with these arguments.
     pub fn of(arguments: &[&[u8]]) -> Self {
         let bytes = arguments.concat();
         let mut end = 0;
@@ -82,14 +82,14 @@ impl Command {
         Arguments { bytes: &self.bytes, ranges: &self.ranges }
     }
 
-    /// Bytes that it takes.
+    /// Memory of the request, in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len() + size_of_val(self.ranges.as_slice()) + size_of::<Self>()
     }
 }
 
 impl<'a> Arguments<'a> {
-    pub fn to_command(self) -> Command {
+    pub fn to_owned_request(self) -> OwnedRequest {
         let mut bytes = Vec::new();
         let ranges = self.iter_from(0).map(|argument| {
             let start = bytes.len();
@@ -97,7 +97,7 @@ impl<'a> Arguments<'a> {
             start..bytes.len()
         });
         let ranges = ranges.collect();
-        Command { bytes, ranges }
+        OwnedRequest { bytes, ranges }
     }
 
     pub fn len(&self) -> usize {

@@ -10,7 +10,7 @@ use crate::search::aggregate::{Function, Load, MOST_ROWS, Reducer, Row, Step, Ta
 use crate::search::plan::Plan;
 use crate::search::results::MOST_IDLE;
 use crate::state::State;
-use crate::wire::arguments::Words;
+use crate::wire::argument_reader::ArgumentReader;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -29,32 +29,32 @@ struct AggregateOptions {
     common: CommonOptions,
 }
 
-fn options(words: &mut Words<'_>) -> Result<AggregateOptions, CommandError> {
+fn options(reader: &mut ArgumentReader<'_>) -> Result<AggregateOptions, CommandError> {
     let (load, steps, common) = (Load::default(), Vec::new(), CommonOptions::new());
     let mut asked = AggregateOptions { load, steps, cursor: None, common };
-    while words.peek().is_some() {
+    while reader.peek().is_some() {
         if asked.steps.len() == MOST_NAMES {
             return Err(format!("ERR an aggregation has at most {MOST_NAMES} steps").into());
         }
-        if asked.common.read(words)? {
-        } else if words.take("load") {
-            load_of(words, &mut asked.load)?;
-        } else if words.take("groupby") {
-            asked.steps.push(group(words)?);
-        } else if words.take("sortby") {
-            asked.steps.push(sort(words)?);
-        } else if words.take("limit") {
-            let offset = words.count_of("LIMIT", i64::MAX as usize)?;
-            let count = words.count_of("LIMIT", i64::MAX as usize)?;
+        if asked.common.read(reader)? {
+        } else if reader.take("load") {
+            load_of(reader, &mut asked.load)?;
+        } else if reader.take("groupby") {
+            asked.steps.push(group(reader)?);
+        } else if reader.take("sortby") {
+            asked.steps.push(sort(reader)?);
+        } else if reader.take("limit") {
+            let offset = reader.count_of("LIMIT", i64::MAX as usize)?;
+            let count = reader.count_of("LIMIT", i64::MAX as usize)?;
             asked.steps.push(Step::Limit { offset, count });
-        } else if words.take("withcursor") {
+        } else if reader.take("withcursor") {
             let (mut count, mut idle) = (ROWS, MOST_IDLE);
             loop {
-                if words.take("count") {
-                    count = words.count_of("COUNT", MOST_ROWS)?.max(1);
-                } else if words.take("maxidle") {
+                if reader.take("count") {
+                    count = reader.count_of("COUNT", MOST_ROWS)?.max(1);
+                } else if reader.take("maxidle") {
                     let most = MOST_IDLE.as_millis() as usize;
-                    let millis = words.count_of("MAXIDLE", i64::MAX as usize)?.clamp(1, most);
+                    let millis = reader.count_of("MAXIDLE", i64::MAX as usize)?.clamp(1, most);
                     idle = Duration::from_millis(millis as u64);
                 } else {
                     break;
@@ -62,18 +62,18 @@ fn options(words: &mut Words<'_>) -> Result<AggregateOptions, CommandError> {
             }
             asked.cursor = Some((count, idle));
         } else {
-            return Err(words.unsupported("FT.AGGREGATE"));
+            return Err(reader.unsupported("FT.AGGREGATE"));
         }
     }
     Ok(asked)
 }
 
-fn load_of(words: &mut Words<'_>, load: &mut Load) -> Result<(), CommandError> {
-    if words.take("*") {
+fn load_of(reader: &mut ArgumentReader<'_>, load: &mut Load) -> Result<(), CommandError> {
+    if reader.take("*") {
         load.all = true;
         return Ok(());
     }
-    for (alias, name) in aliased(words, "LOAD", MOST_NAMES)? {
+    for (alias, name) in aliased(reader, "LOAD", MOST_NAMES)? {
         if load.fields.iter().all(|(known, _)| known != alias) {
             load.fields.push((alias.to_owned(), name.to_owned()));
         }
@@ -81,13 +81,13 @@ fn load_of(words: &mut Words<'_>, load: &mut Load) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn group(words: &mut Words<'_>) -> Result<Step, CommandError> {
+fn group(reader: &mut ArgumentReader<'_>) -> Result<Step, CommandError> {
     let mut by = Vec::new();
-    for _ in 0..words.count_of("GROUPBY", MOST_NAMES)? {
-        by.push(property(words.of("GROUPBY")?, "a field of GROUPBY")?.to_owned());
+    for _ in 0..reader.count_of("GROUPBY", MOST_NAMES)? {
+        by.push(property(reader.of("GROUPBY")?, "a field of GROUPBY")?.to_owned());
     }
     let mut reducers: Vec<Reducer> = Vec::new();
-    while words.take("reduce") {
+    while reader.take("reduce") {
         let known = [
             ("count", Function::Count),
             ("sum", Function::Sum),
@@ -95,20 +95,20 @@ fn group(words: &mut Words<'_>) -> Result<Step, CommandError> {
             ("max", Function::Max),
             ("avg", Function::Average),
         ];
-        let found = known.into_iter().find(|(name, _)| words.take(name));
-        let (name, function) = found.ok_or_else(|| words.unsupported("REDUCE"))?;
+        let found = known.into_iter().find(|(name, _)| reader.take(name));
+        let (name, function) = found.ok_or_else(|| reader.unsupported("REDUCE"))?;
         let wanted = usize::from(function != Function::Count);
-        let given = words.count_of("REDUCE", MOST_NAMES)?;
+        let given = reader.count_of("REDUCE", MOST_NAMES)?;
         if given != wanted {
             let name = name.to_ascii_uppercase();
             return Err(format!("ERR REDUCE {name} takes {wanted} arguments, not {given}").into());
         }
         let field = match wanted {
             0 => "",
-            _ => property(words.of("REDUCE")?, "the field of REDUCE")?,
+            _ => property(reader.of("REDUCE")?, "the field of REDUCE")?,
         };
-        let alias = match words.take("as") {
-            true => words.text_of("AS")?.to_owned(),
+        let alias = match reader.take("as") {
+            true => reader.text_of("AS")?.to_owned(),
             false => format!("__generated_alias{name}{field}"),
         };
         if reducers.len() == MOST_NAMES {
@@ -124,16 +124,16 @@ fn group(words: &mut Words<'_>) -> Result<Step, CommandError> {
     Ok(Step::Group { by, reducers })
 }
 
-fn sort(words: &mut Words<'_>) -> Result<Step, CommandError> {
+fn sort(reader: &mut ArgumentReader<'_>) -> Result<Step, CommandError> {
     let mut by: Vec<(String, bool)> = Vec::new();
-    let mut count = words.count_of("SORTBY", MOST_NAMES)?;
+    let mut count = reader.count_of("SORTBY", MOST_NAMES)?;
     while count > 0 {
         count -= 1;
-        let name = property(words.of("SORTBY")?, "a field of SORTBY")?.to_owned();
+        let name = property(reader.of("SORTBY")?, "a field of SORTBY")?.to_owned();
         let mut descending = false;
         if count > 0
-            && (words.take("asc") || {
-                descending = words.take("desc");
+            && (reader.take("asc") || {
+                descending = reader.take("desc");
                 descending
             })
         {
@@ -141,8 +141,8 @@ fn sort(words: &mut Words<'_>) -> Result<Step, CommandError> {
         }
         by.push((name, descending));
     }
-    let most = match words.take("max") {
-        true => Some(words.count_of("MAX", i64::MAX as usize)?),
+    let most = match reader.take("max") {
+        true => Some(reader.count_of("MAX", i64::MAX as usize)?),
         false => None,
     };
     Ok(Step::Sort { by, most })
@@ -155,9 +155,9 @@ pub fn aggregate(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), CommandError> {
-    let mut words = Words::new(arguments, 1);
-    let (schema, node) = query(state, &mut words)?;
-    let asked = options(&mut words)?;
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let (schema, node) = query(state, &mut reader)?;
+    let asked = options(&mut reader)?;
     let plan = Plan::new(&state.indexes, &schema, node, (asked.common.timeout, held))?;
     let (mut table, total) = run(&plan, &schema, &asked.load, &asked.steps)?;
     let Some((count, idle)) = asked.cursor else { return rows(state, &table, total, out) };
@@ -204,19 +204,19 @@ pub fn cursor(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), CommandError> {
-    let mut words = Words::new(arguments, 1);
-    let reads = words.take("read");
-    if !reads && !words.take("del") {
-        return Err(words.unsupported("FT.CURSOR"));
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let reads = reader.take("read");
+    if !reads && !reader.take("del") {
+        return Err(reader.unsupported("FT.CURSOR"));
     }
-    let index = state.indexes.schema(words.text_of("the name of the index")?)?.name;
-    let number = words.count_of("the cursor", i64::MAX as usize)? as u64;
-    let count = match reads && words.take("count") {
-        true => Some(words.count_of("COUNT", MOST_ROWS)?.max(1)),
+    let index = state.indexes.schema(reader.text_of("the name of the index")?)?.name;
+    let number = reader.count_of("the cursor", i64::MAX as usize)? as u64;
+    let count = match reads && reader.take("count") {
+        true => Some(reader.count_of("COUNT", MOST_ROWS)?.max(1)),
         false => None,
     };
-    if words.peek().is_some() {
-        return Err(words.unsupported("FT.CURSOR"));
+    if reader.peek().is_some() {
+        return Err(reader.unsupported("FT.CURSOR"));
     }
     let mut waiting = state.results.take(&index, number)?;
     if !reads {

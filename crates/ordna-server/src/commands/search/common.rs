@@ -7,14 +7,17 @@ use crate::indexes::schema::Schema;
 use crate::search::parse::{Node, parse};
 use crate::search::plan;
 use crate::state::State;
-use crate::wire::arguments::{Words, text};
+use crate::wire::argument_reader::{ArgumentReader, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
 /// Reads the index and the query, with which all queries begin, and checks them.
-pub fn query(state: &State, words: &mut Words<'_>) -> Result<(Schema, Node), CommandError> {
-    let schema = state.indexes.schema(words.text_of("the name of the index")?)?;
-    let mut node = parse(words.text_of("the query")?)?;
+pub fn query(
+    state: &State,
+    reader: &mut ArgumentReader<'_>,
+) -> Result<(Schema, Node), CommandError> {
+    let schema = state.indexes.schema(reader.text_of("the name of the index")?)?;
+    let mut node = parse(reader.text_of("the query")?)?;
     plan::check(&mut node, &schema)?;
     Ok((schema, node))
 }
@@ -29,22 +32,22 @@ impl CommonOptions {
         Self { timeout: PATIENCE }
     }
 
-    pub fn read(&mut self, words: &mut Words<'_>) -> Result<bool, CommandError> {
-        if words.take("dialect") {
-            let dialect = words.count_of("DIALECT", 4)?;
+    pub fn read(&mut self, reader: &mut ArgumentReader<'_>) -> Result<bool, CommandError> {
+        if reader.take("dialect") {
+            let dialect = reader.count_of("DIALECT", 4)?;
             if dialect == 0 {
                 return Err("ERR DIALECT requires a number from 1 to 4".into());
             }
-        } else if words.take("timeout") {
-            let millis = words.count_of("TIMEOUT", 1 << 31)?;
+        } else if reader.take("timeout") {
+            let millis = reader.count_of("TIMEOUT", 1 << 31)?;
             // 0: as long as may be.
             if millis > 0 {
                 self.timeout = Duration::from_millis(millis as u64).min(PATIENCE);
             }
-        } else if words.take("scorer") {
+        } else if reader.take("scorer") {
             // redis-py always sends one; nothing is scored.
-            words.of("SCORER")?;
-        } else if !words.take("verbatim") {
+            reader.of("SCORER")?;
+        } else if !reader.take("verbatim") {
             return Ok(false);
         }
         Ok(true)
@@ -58,18 +61,18 @@ pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, CommandError>
 
 /// `n name [AS alias] …` behind an option, where n counts words: pairs of alias and name.
 pub fn aliased<'a>(
-    words: &mut Words<'a>,
+    reader: &mut ArgumentReader<'a>,
     option: &str,
     most: usize,
 ) -> Result<Vec<(&'a str, &'a str)>, CommandError> {
-    let mut count = words.count_of(option, most)?;
+    let mut count = reader.count_of(option, most)?;
     let mut pairs = Vec::new();
     while count > 0 {
         count -= 1;
-        let name = property(words.of(option)?, "the name of a field")?;
-        let has_alias = count >= 2 && words.take("as");
+        let name = property(reader.of(option)?, "the name of a field")?;
+        let has_alias = count >= 2 && reader.take("as");
         count -= if has_alias { 2 } else { 0 };
-        pairs.push((if has_alias { words.text_of("AS")? } else { name }, name));
+        pairs.push((if has_alias { reader.text_of("AS")? } else { name }, name));
     }
     Ok(pairs)
 }

@@ -8,12 +8,10 @@ use crate::indexes::{PATIENCE, error_text, read_latest};
 use crate::keyspace::Keyspace;
 use crate::keyspace::stored_value::Kind;
 use crate::state::State;
-use crate::wire::arguments::{Words, checked, text};
+use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
-
-type Done = Result<(), CommandError>;
 
 /// `FT.CREATE name [ON HASH] [PREFIX n prefix …] [options] SCHEMA field …`
 pub fn create(
@@ -21,36 +19,36 @@ pub fn create(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Done {
-    let mut words = Words::new(arguments, 1);
+) -> Result<(), CommandError> {
+    let mut reader = ArgumentReader::new(arguments, 1);
     let what = "the name of the index";
-    let name = checked(words.text_of(what)?, what)?.to_owned();
+    let name = checked(reader.text_of(what)?, what)?.to_owned();
     let mut prefixes = Vec::new();
-    while !words.take("schema") {
-        if words.take("on") {
-            if !words.take("hash") {
-                return Err(words.unsupported("FT.CREATE ON"));
+    while !reader.take("schema") {
+        if reader.take("on") {
+            if !reader.take("hash") {
+                return Err(reader.unsupported("FT.CREATE ON"));
             }
-        } else if words.take("prefix") {
-            for _ in 0..words.count_of("PREFIX", MOST_FIELDS)? {
-                prefixes.push(words.of("PREFIX")?.to_vec());
+        } else if reader.take("prefix") {
+            for _ in 0..reader.count_of("PREFIX", MOST_FIELDS)? {
+                prefixes.push(reader.of("PREFIX")?.to_vec());
             }
-        } else if words.take("score") {
+        } else if reader.take("score") {
             // All documents have this score unless another one is asked for, and nothing is scored.
-            if words.text_of("SCORE")?.parse() != Ok(1.0) {
+            if reader.text_of("SCORE")?.parse() != Ok(1.0) {
                 return Err("ERR FT.CREATE: a SCORE other than 1 is not supported by Ordna".into());
             }
-        } else if words.take("stopwords") {
+        } else if reader.take("stopwords") {
             // They are of full text, which is not there.
-            for _ in 0..words.count_of("STOPWORDS", 1024)? {
-                words.of("STOPWORDS")?;
+            for _ in 0..reader.count_of("STOPWORDS", 1024)? {
+                reader.of("STOPWORDS")?;
             }
         } else if !["nooffsets", "nohl", "nofields", "nofreqs", "maxtextfields"]
             .iter()
-            .any(|option| words.take(option))
+            .any(|option| reader.take(option))
         {
-            return Err(match words.peek() {
-                Some(_) => words.unsupported("FT.CREATE"),
+            return Err(match reader.peek() {
+                Some(_) => reader.unsupported("FT.CREATE"),
                 None => "ERR FT.CREATE lacks SCHEMA".into(),
             });
         }
@@ -59,7 +57,7 @@ pub fn create(
         prefixes.push(Vec::new());
     }
     let mut schema = Schema { name, prefixes, fields: Vec::new() };
-    read_fields(&mut words, &mut schema)?;
+    read_fields(&mut reader, &mut schema)?;
     let _alone = held.is_none().then(|| state.keys_alone());
     state.indexes.create_schema(&schema)?;
     out.simple("OK");
@@ -72,17 +70,17 @@ pub fn alter(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Done {
-    let mut words = Words::new(arguments, 1);
-    let mut schema = state.indexes.schema(words.text_of("the name of the index")?)?;
-    if words.take("skipinitialscan") {
+) -> Result<(), CommandError> {
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let mut schema = state.indexes.schema(reader.text_of("the name of the index")?)?;
+    if reader.take("skipinitialscan") {
         return Err("ERR FT.ALTER: SKIPINITIALSCAN is not supported by Ordna".into());
     }
-    if !(words.take("schema") && words.take("add")) {
+    if !(reader.take("schema") && reader.take("add")) {
         return Err("ERR FT.ALTER lacks SCHEMA ADD".into());
     }
     let before = schema.fields.len();
-    read_fields(&mut words, &mut schema)?;
+    read_fields(&mut reader, &mut schema)?;
     let _alone = held.is_none().then(|| state.keys_alone());
     state.indexes.alter_schema(&schema, schema.fields.len() - before)?;
     out.simple("OK");
@@ -90,43 +88,43 @@ pub fn alter(
 }
 
 /// Reads `field [AS name] TAG|NUMERIC [options]` to the end.
-fn read_fields(words: &mut Words<'_>, schema: &mut Schema) -> Done {
-    if words.peek().is_none() {
+fn read_fields(reader: &mut ArgumentReader<'_>, schema: &mut Schema) -> Result<(), CommandError> {
+    if reader.peek().is_none() {
         return Err("ERR Fields arguments are missing".into());
     }
-    while let Some(path) = words.next() {
+    while let Some(path) = reader.next() {
         let what = "the name of a field";
         let path = checked(text(path, what)?, what)?.to_owned();
-        let name = match words.take("as") {
-            true => checked(words.text_of("AS")?, what)?.to_owned(),
+        let name = match reader.take("as") {
+            true => checked(reader.text_of("AS")?, what)?.to_owned(),
             false => path.clone(),
         };
-        let kind = if words.take("tag") {
+        let kind = if reader.take("tag") {
             FieldKind::Tag { separator: ',', case_sensitive: false }
-        } else if words.take("numeric") {
+        } else if reader.take("numeric") {
             FieldKind::Numeric
         } else {
-            return Err(match words.peek() {
-                Some(_) => words.unsupported(&format!("the field '{name}'")),
+            return Err(match reader.peek() {
+                Some(_) => reader.unsupported(&format!("the field '{name}'")),
                 None => format!("ERR the field '{name}' lacks a type: TAG or NUMERIC").into(),
             });
         };
         let mut field = Field { name, path, kind, sortable: false, no_index: false };
         loop {
-            if words.take("sortable") {
+            if reader.take("sortable") {
                 field.sortable = true;
-                words.take("unf");
-            } else if words.take("noindex") {
+                reader.take("unf");
+            } else if reader.take("noindex") {
                 field.no_index = true;
             } else if let FieldKind::Tag { separator, .. } = &mut field.kind
-                && words.take("separator")
+                && reader.take("separator")
             {
-                let mut chars = words.text_of("SEPARATOR")?.chars();
+                let mut chars = reader.text_of("SEPARATOR")?.chars();
                 let (first, rest) = (chars.next(), chars.next());
                 let only = first.filter(|c| rest.is_none() && c.is_ascii());
                 *separator = only.ok_or("ERR Tag separator must be a single character")?;
             } else if let FieldKind::Tag { case_sensitive, .. } = &mut field.kind
-                && words.take("casesensitive")
+                && reader.take("casesensitive")
             {
                 *case_sensitive = true;
             } else {
@@ -134,8 +132,8 @@ fn read_fields(words: &mut Words<'_>, schema: &mut Schema) -> Done {
             }
         }
         for option in ["withsuffixtrie", "indexmissing", "indexempty", "phonetic", "weight"] {
-            if words.peek().is_some_and(|word| word.eq_ignore_ascii_case(option.as_bytes())) {
-                return Err(words.unsupported(&format!("the field '{}'", field.name)));
+            if reader.peek().is_some_and(|word| word.eq_ignore_ascii_case(option.as_bytes())) {
+                return Err(reader.unsupported(&format!("the field '{}'", field.name)));
             }
         }
         if schema.field(&field.name).is_some() {
@@ -155,12 +153,12 @@ pub fn drop_index(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Done {
-    let mut words = Words::new(arguments, 1);
-    let name = words.text_of("the name of the index")?;
-    let documents = words.take("dd");
-    if words.peek().is_some() {
-        return Err(words.unsupported("FT.DROPINDEX"));
+) -> Result<(), CommandError> {
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let name = reader.text_of("the name of the index")?;
+    let documents = reader.take("dd");
+    if reader.peek().is_some() {
+        return Err(reader.unsupported("FT.DROPINDEX"));
     }
     let schema = state.indexes.schema(name)?;
     let index = schema.documents();
@@ -197,7 +195,11 @@ pub fn drop_index(
 }
 
 /// Removes hashes.
-fn remove<'k>(state: &State, keys: &Keyspace, ids: impl Iterator<Item = &'k [u8]>) -> Done {
+fn remove<'k>(
+    state: &State,
+    keys: &Keyspace,
+    ids: impl Iterator<Item = &'k [u8]>,
+) -> Result<(), CommandError> {
     for id in ids {
         let removed = keys.modify_entry::<&[u8], _>(id, |found| match found {
             Some(found) if Kind::of(found.value) == Kind::Hash => Change::Remove,
@@ -211,7 +213,12 @@ fn remove<'k>(state: &State, keys: &Keyspace, ids: impl Iterator<Item = &'k [u8]
 }
 
 /// `FT._LIST`
-pub fn list(state: &State, _: Option<&Keyspace>, _: Arguments<'_>, out: &mut Replies) -> Done {
+pub fn list(
+    state: &State,
+    _: Option<&Keyspace>,
+    _: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<(), CommandError> {
     let names = state.indexes.schemas();
     out.set(names.len());
     names.iter().for_each(|name| out.bulk(name.as_bytes()));
@@ -224,7 +231,7 @@ pub fn info(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Done {
+) -> Result<(), CommandError> {
     let name = text(arguments.get(1), "the name of the index")?;
     let schema = state.indexes.schema(name)?;
     let service = state.indexes.service()?;
@@ -293,17 +300,17 @@ pub fn info(
 }
 
 fn attribute(field: &Field, out: &mut Replies) {
-    let mut words: Vec<String> = vec!["identifier".into(), field.path.clone()];
-    words.extend(["attribute".into(), field.name.clone(), "type".into()]);
+    let mut reader: Vec<String> = vec!["identifier".into(), field.path.clone()];
+    reader.extend(["attribute".into(), field.name.clone(), "type".into()]);
     match field.kind {
-        FieldKind::Numeric => words.push("NUMERIC".into()),
+        FieldKind::Numeric => reader.push("NUMERIC".into()),
         FieldKind::Tag { separator, case_sensitive } => {
-            words.extend(["TAG".into(), "SEPARATOR".into(), separator.into()]);
-            words.extend(case_sensitive.then(|| "CASESENSITIVE".into()));
+            reader.extend(["TAG".into(), "SEPARATOR".into(), separator.into()]);
+            reader.extend(case_sensitive.then(|| "CASESENSITIVE".into()));
         }
     }
-    words.extend(field.sortable.then(|| "SORTABLE".into()));
-    words.extend(field.no_index.then(|| "NOINDEX".into()));
-    out.array(words.len());
-    words.iter().for_each(|word| out.bulk(word.as_bytes()));
+    reader.extend(field.sortable.then(|| "SORTABLE".into()));
+    reader.extend(field.no_index.then(|| "NOINDEX".into()));
+    out.array(reader.len());
+    reader.iter().for_each(|word| out.bulk(word.as_bytes()));
 }

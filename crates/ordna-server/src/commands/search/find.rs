@@ -9,7 +9,7 @@ use crate::search::order::{First, Key};
 use crate::search::parse::{Node, bound};
 use crate::search::plan::{Plan, check, unknown_field};
 use crate::state::State;
-use crate::wire::arguments::Words;
+use crate::wire::argument_reader::ArgumentReader;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -32,42 +32,42 @@ struct SearchOptions {
 
 /// Reads the options behind a query; filters become a part of it.
 fn options(
-    words: &mut Words<'_>,
+    reader: &mut ArgumentReader<'_>,
     schema: &Schema,
     node: &mut Node,
 ) -> Result<SearchOptions, CommandError> {
     let (fields, sort, common) = (None, None, CommonOptions::new());
     let mut search = SearchOptions { only_keys: false, fields, sort, offset: 0, count: 10, common };
-    while words.peek().is_some() {
-        if search.common.read(words)? || words.take("withcount") {
-        } else if words.take("nocontent") {
+    while reader.peek().is_some() {
+        if search.common.read(reader)? || reader.take("withcount") {
+        } else if reader.take("nocontent") {
             search.only_keys = true;
-        } else if words.take("return") {
-            let fields = aliased(words, "RETURN", MOST_RETURNED)?;
+        } else if reader.take("return") {
+            let fields = aliased(reader, "RETURN", MOST_RETURNED)?;
             search.only_keys |= fields.is_empty();
             let path = |name| schema.field(name).map_or(name, |field| field.path.as_str());
             let fields = fields.into_iter();
             search.fields = Some(
                 fields.map(|(alias, name)| (alias.to_owned(), path(name).to_owned())).collect(),
             );
-        } else if words.take("sortby") {
-            let name = property(words.of("SORTBY")?, "the field of SORTBY")?;
+        } else if reader.take("sortby") {
+            let name = property(reader.of("SORTBY")?, "the field of SORTBY")?;
             let field = schema.field(name).ok_or_else(|| unknown_field(name, schema))?;
-            let descending = words.take("desc");
+            let descending = reader.take("desc");
             if !descending {
-                words.take("asc");
+                reader.take("asc");
             }
             search.sort = Some((field.clone(), descending));
-        } else if words.take("limit") {
-            search.offset = words.count_of("LIMIT", MOST_RESULTS)?;
-            search.count = words.count_of("LIMIT", MOST_RESULTS)?;
+        } else if reader.take("limit") {
+            search.offset = reader.count_of("LIMIT", MOST_RESULTS)?;
+            search.count = reader.count_of("LIMIT", MOST_RESULTS)?;
             if search.offset + search.count > MOST_RESULTS {
                 return Err(format!("ERR LIMIT exceeds maximum of {MOST_RESULTS}").into());
             }
-        } else if words.take("filter") {
-            let field = property(words.of("FILTER")?, "the field of FILTER")?.to_owned();
+        } else if reader.take("filter") {
+            let field = property(reader.of("FILTER")?, "the field of FILTER")?.to_owned();
             let mut read = || {
-                let text = words.text_of("FILTER")?;
+                let text = reader.text_of("FILTER")?;
                 let number = bound(text);
                 number.ok_or_else(|| {
                     CommandError::from(format!("ERR FILTER: '{text:.40}' is no number"))
@@ -78,7 +78,7 @@ fn options(
             let query = std::mem::replace(node, Node::All);
             *node = Node::And(vec![query, range]);
         } else {
-            return Err(words.unsupported("FT.SEARCH"));
+            return Err(reader.unsupported("FT.SEARCH"));
         }
     }
     Ok(search)
@@ -91,9 +91,9 @@ pub fn search(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), CommandError> {
-    let mut words = Words::new(arguments, 1);
-    let (schema, mut node) = query(state, &mut words)?;
-    let search = options(&mut words, &schema, &mut node)?;
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let (schema, mut node) = query(state, &mut reader)?;
+    let search = options(&mut reader, &schema, &mut node)?;
     let plan = Plan::new(&state.indexes, &schema, node, (search.common.timeout, held))?;
     let (offset, most) = (search.offset, search.offset + search.count);
     let mut ids: Vec<Vec<u8>> = Vec::new();
@@ -178,10 +178,10 @@ pub fn explain(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<(), CommandError> {
-    let mut words = Words::new(arguments, 1);
-    let (schema, mut node) = query(state, &mut words)?;
+    let mut reader = ArgumentReader::new(arguments, 1);
+    let (schema, mut node) = query(state, &mut reader)?;
     // redis-py sends the options of a search.
-    let search = options(&mut words, &schema, &mut node)?;
+    let search = options(&mut reader, &schema, &mut node)?;
     let plan = Plan::new(&state.indexes, &schema, node, (search.common.timeout, held))?;
     out.bulk(plan.explain()?.as_bytes());
     Ok(())

@@ -5,12 +5,12 @@ use crate::wire::request::{Arguments, number};
 
 /// Arguments that are still to be read.
 #[derive(Debug, Clone)]
-pub struct Words<'a> {
+pub struct ArgumentReader<'a> {
     arguments: Arguments<'a>,
     at: usize,
 }
 
-impl<'a> Words<'a> {
+impl<'a> ArgumentReader<'a> {
     /// The arguments from a position on.
     pub fn new(arguments: Arguments<'a>, from: usize) -> Self {
         Self { arguments, at: from }
