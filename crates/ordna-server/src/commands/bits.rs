@@ -31,7 +31,7 @@ pub const COMMANDS: &[Command] = &[
         "Combines values bit by bit: AND, OR, XOR, NOT.",
         bitop,
     )
-    .one_step(),
+    .exclusive_if_several_keys(),
 ];
 
 pub const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";

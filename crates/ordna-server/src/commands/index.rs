@@ -87,7 +87,7 @@ fn index(
         b"drop" => {
             let name = name_of(&mut reader)?;
             end(&reader)?;
-            let _alone = held.is_none().then(|| state.keys_alone());
+            let _exclusive = held.is_none().then(|| state.keys_exclusive());
             state.indexes.drop_index(name)?;
             out.simple("OK");
             Ok(())
@@ -138,7 +138,7 @@ fn create(
     out: &mut Replies,
 ) -> Result<(), CommandError> {
     let definition = defined(reader)?;
-    let _alone = held.is_none().then(|| state.keys_alone());
+    let _exclusive = held.is_none().then(|| state.keys_exclusive());
     state.indexes.create(&definition.name.clone(), definition)?;
     out.simple("OK");
     Ok(())

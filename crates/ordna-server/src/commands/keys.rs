@@ -29,13 +29,13 @@ const LIST: CommandFlags =
 pub const COMMANDS: &[Command] = &[
     Command::new("dbsize", 1, READ, NO_KEY, "Returns the number of keys.", dbsize),
     Command::new("del", -2, REMOVE, ALL_KEYS, "Removes keys; returns how many there were.", del)
-        .one_step(),
+        .exclusive_if_several_keys(),
     Command::new("unlink", -2, CHANGE, ALL_KEYS, "Removes keys; returns how many there were.", del)
-        .one_step(),
+        .exclusive_if_several_keys(),
     Command::new("exists", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
-        .one_step(),
+        .exclusive_if_several_keys(),
     Command::new("touch", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
-        .one_step(),
+        .exclusive_if_several_keys(),
     Command::new(
         "type",
         2,
@@ -44,12 +44,13 @@ pub const COMMANDS: &[Command] = &[
         "Returns the type of a value: string, hash, or none.",
         type_of,
     ),
-    Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).alone(),
-    Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).alone(),
+    Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
+    Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys),
     Command::new("scan", -2, READ_ALL, NO_KEY, "Walks over the keys, a cursor at a time.", scan),
     Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns some key.", randomkey),
-    Command::new("rename", 3, UPDATE_SLOW, TWO_KEYS, "Gives a key another name.", rename).alone(),
+    Command::new("rename", 3, UPDATE_SLOW, TWO_KEYS, "Gives a key another name.", rename)
+        .exclusive(),
     Command::new(
         "renamenx",
         3,
@@ -58,8 +59,9 @@ pub const COMMANDS: &[Command] = &[
         "Gives a key another name if no key has it.",
         renamenx,
     )
-    .alone(),
-    Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy).alone(),
+    .exclusive(),
+    Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy)
+        .exclusive(),
     Command::new("object", -2, READ_SLOW, SECOND, "Tells of a value: ENCODING, FREQ, …", object),
     Command::new("wait", 3, SERVER_INFO, NO_KEY, "Returns 0, the number of replicas.", wait),
 ];

@@ -64,7 +64,7 @@ pub fn table() -> &'static CommandTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::command_spec::{Hold, NO_KEY};
+    use crate::state::command_spec::{LockMode, NO_KEY};
 
     #[test]
     fn every_command_is_found_by_its_name_and_only_once() {
@@ -73,7 +73,11 @@ mod tests {
         for (number, spec) in catalog.all().iter().enumerate() {
             assert_eq!(catalog.number_of(spec.name.to_ascii_uppercase().as_bytes()), Some(number));
             // ACL needs the positions of keys.
-            assert!(spec.hold != Hold::AloneIfSeveral || spec.keys != NO_KEY, "{}", spec.name);
+            assert!(
+                spec.lock != LockMode::ExclusiveIfSeveralKeys || spec.keys != NO_KEY,
+                "{}",
+                spec.name
+            );
         }
         assert!(catalog.find(b"").is_none() && catalog.find(&[b'x'; 99]).is_none());
     }

@@ -17,9 +17,9 @@ const NEAR: CommandFlags = READ_ALL.or(CommandFlags::FAST);
 
 pub const COMMANDS: &[Command] = &[
     Command::new("ordna.first", 1, NEAR, NO_KEY, "Returns the first key and its value.", first)
-        .alone(),
+        .exclusive(),
     Command::new("ordna.last", 1, NEAR, NO_KEY, "Returns the last key and its value.", last)
-        .alone(),
+        .exclusive(),
     Command::new(
         "ordna.floor",
         2,
@@ -28,7 +28,7 @@ pub const COMMANDS: &[Command] = &[
         "Returns the last key that is not above the one given, and its value.",
         floor,
     )
-    .alone(),
+    .exclusive(),
     Command::new(
         "ordna.ceil",
         2,
@@ -37,7 +37,7 @@ pub const COMMANDS: &[Command] = &[
         "Returns the first key that is not below the one given, and its value.",
         ceil,
     )
-    .alone(),
+    .exclusive(),
     Command::new(
         "ordna.range",
         -3,

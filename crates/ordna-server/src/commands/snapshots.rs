@@ -13,7 +13,7 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-// CREATE alone, so that no write is under way when the snapshot is taken.
+// CREATE excludes other commands, so that no write is in progress when the snapshot is taken.
 pub const COMMANDS: &[Command] = &[Command::new(
     "ordna.snapshot",
     -2,
@@ -22,7 +22,7 @@ pub const COMMANDS: &[Command] = &[Command::new(
     "A stable state that several commands read: CREATE, GET, RANGE, DROP, LIST.",
     snapshot,
 )
-.alone_for("create")];
+.exclusive_for("create")];
 
 fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const COMMANDS: &Subcommands = &[

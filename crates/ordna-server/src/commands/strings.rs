@@ -21,7 +21,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new("get", 2, READ, ONE_KEY, "Returns the value of a key.", get),
     Command::new("strlen", 2, READ, ONE_KEY, "Returns the length of the value of a key.", strlen),
     Command::new("mget", -2, READ, ALL_KEYS, "Returns the values of several keys.", mget)
-        .one_step(),
+        .exclusive_if_several_keys(),
     Command::new(
         "set",
         -3,
@@ -50,7 +50,7 @@ pub const COMMANDS: &[Command] = &[
         "Removes a key if it has this value; returns how many there were.",
         delifeq,
     ),
-    Command::new("mset", -3, WRITE, PAIRS, "Sets several keys as one step.", mset).alone(),
+    Command::new("mset", -3, WRITE, PAIRS, "Sets several keys as one step.", mset).exclusive(),
     Command::new(
         "msetnx",
         -3,
@@ -59,7 +59,7 @@ pub const COMMANDS: &[Command] = &[
         "Sets several keys as one step, if none of them exists.",
         msetnx,
     )
-    .alone(),
+    .exclusive(),
     Command::new("incr", 2, UPDATE, ONE_KEY, "Increments an integer value by one.", |c, a, out| {
         add(c, a.get(1), 1, out)
     }),
@@ -71,10 +71,10 @@ pub const COMMANDS: &[Command] = &[
     Command::new("incrbyfloat", 3, UPDATE, ONE_KEY, "Increments a number.", incrbyfloat),
 ];
 
-/// Keys that MGET reads at once, with no other command inside, before it takes a snapshot instead.
-const AT_ONCE: usize = 64;
-/// Bytes that it copies so.
-const AT_ONCE_BYTES: usize = 1 << 20;
+/// Number of keys that MGET reads under the exclusive lock; for more keys it takes a snapshot.
+const KEYS_WITHOUT_SNAPSHOT: usize = 64;
+/// Number of bytes that MGET copies under the exclusive lock before it takes a snapshot instead.
+const BYTES_WITHOUT_SNAPSHOT: usize = 1 << 20;
 
 fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     if context.string(arguments.get(1), |value| out.bulk(value))?.is_some() {
@@ -96,9 +96,13 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
     let start = out.bytes.len();
     let inside = context.session.executing;
-    if keys.len() <= AT_ONCE || inside {
+    if keys.len() <= KEYS_WITHOUT_SNAPSHOT || inside {
         // A short request can ask for one large value many times over.
-        let most = if inside { context.state.settings.output_limit.size() } else { AT_ONCE_BYTES };
+        let most = if inside {
+            context.state.settings.output_limit.size()
+        } else {
+            BYTES_WITHOUT_SNAPSHOT
+        };
         let mut fits = true;
         out.array(keys.len());
         context.keys.get_many_with(&keys, |_, stored| {

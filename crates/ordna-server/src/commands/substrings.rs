@@ -40,7 +40,7 @@ pub const COMMANDS: &[Command] = &[
         "Returns the longest common subsequence of two values: LEN, IDX, MINMATCHLEN, WITHMATCHLEN.",
         lcs,
     )
-    .one_step(),
+    .exclusive_if_several_keys(),
 ];
 
 fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {

@@ -1,6 +1,6 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! EXEC holds the keyspace alone: no other client, and no snapshot, sees a part of its writes. It
+//! EXEC has locked the keyspace exclusively: no other client, and no snapshot, sees a part of its writes. It
 //! is not a batch of the store. A batch is a list of writes that is complete before the first of
 //! them is done; the writes and replies of INCR or SETNX follow from the commands before them. And
 //! a batch is whole for snapshots only: a GET of another client, which reads the latest state, may
@@ -38,7 +38,7 @@ pub const COMMANDS: &[Command] = &[
         "Executes what was queued since MULTI, as one step.",
         exec,
     )
-    .alone()
+    .exclusive()
     .with(CommandFlags::NOT_QUEUED.or(CommandFlags::EXECUTES_QUEUE)),
     Command::new("discard", 1, CONNECTION, NO_KEY, "Forgets what was queued since MULTI.", discard)
         .with(CommandFlags::NOT_QUEUED),

@@ -15,7 +15,7 @@ use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::lookup::Lookup;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
-use crate::state::command_spec::{Catalog, CommandFlags, Hold, KeyPositions, Spec, suits};
+use crate::state::command_spec::{Catalog, CommandFlags, KeyPositions, LockMode, Spec, suits};
 use crate::state::session::Session;
 use crate::state::{Keys, State};
 use crate::statistics::logs::{Slow, SlowLog, unix_millis};
@@ -95,30 +95,30 @@ impl Command {
         execute: Execute,
     ) -> Self {
         let group = "generic";
-        let (hold, subcommands) = (Hold::Shared, &[]);
-        let spec = Spec { name, arity, flags, keys, summary, group, hold, subcommands };
+        let (lock, subcommands) = (LockMode::Shared, &[]);
+        let spec = Spec { name, arity, flags, keys, summary, group, lock, subcommands };
         Self { spec, execute }
     }
 
-    /// Is one step for every other client.
-    pub const fn alone(mut self) -> Self {
-        self.spec.hold = Hold::Alone;
+    /// Locks the keyspace exclusively: the command is one step for every other client.
+    pub const fn exclusive(mut self) -> Self {
+        self.spec.lock = LockMode::Exclusive;
         self
     }
 
-    /// Is one step for every other client if it names several keys.
-    pub const fn one_step(mut self) -> Self {
-        self.spec.hold = Hold::AloneIfSeveral;
+    /// Locks the keyspace exclusively if the command names several keys.
+    pub const fn exclusive_if_several_keys(mut self) -> Self {
+        self.spec.lock = LockMode::ExclusiveIfSeveralKeys;
         self
     }
 
-    /// Is one step for every other client if its first argument is this.
-    pub const fn alone_for(mut self, subcommand: &'static str) -> Self {
-        self.spec.hold = Hold::AloneFor(subcommand);
+    /// Locks the keyspace exclusively if the first argument is this subcommand.
+    pub const fn exclusive_for(mut self, subcommand: &'static str) -> Self {
+        self.spec.lock = LockMode::ExclusiveFor(subcommand);
         self
     }
 
-    /// Has subcommands with flags of their own.
+    /// Adds subcommands with flags of their own.
     pub const fn with_subcommands(mut self, subcommands: &'static [(&'static str, Spec)]) -> Self {
         self.spec.subcommands = subcommands;
         self

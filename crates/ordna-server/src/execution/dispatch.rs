@@ -7,7 +7,7 @@ use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::durable;
 use crate::state::State;
 use crate::state::acl::Refusal;
-use crate::state::command_spec::{CommandFlags, Hold, Spec};
+use crate::state::command_spec::{CommandFlags, LockMode, Spec};
 use crate::state::session::Session;
 use crate::statistics::logs::Denial;
 use crate::wire::error::CommandError;
@@ -56,16 +56,16 @@ pub fn execute(
         return CommandOutcome::Done;
     }
     let several = || spec.key_positions(arguments.len()).nth(1).is_some();
-    let alone = match spec.hold {
-        Hold::Shared => false,
-        Hold::Alone => true,
-        Hold::AloneIfSeveral => several(),
-        Hold::AloneFor(sub) => arguments.get(1).eq_ignore_ascii_case(sub.as_bytes()),
+    let is_exclusive = match spec.lock {
+        LockMode::Shared => false,
+        LockMode::Exclusive => true,
+        LockMode::ExclusiveIfSeveralKeys => several(),
+        LockMode::ExclusiveFor(sub) => arguments.get(1).eq_ignore_ascii_case(sub.as_bytes()),
     };
-    let keys = if alone { state.keys_alone() } else { state.keys() };
+    let keys = if is_exclusive { state.keys_exclusive() } else { state.keys() };
     let mut context = Context { state, session, keys, table };
     match state.persistence {
-        Some(_) => durable::call(&mut context, number, alone, arguments, out),
+        Some(_) => durable::call(&mut context, number, is_exclusive, arguments, out),
         None => context.call(number, arguments, out),
     }
 }

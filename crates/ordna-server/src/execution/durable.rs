@@ -3,7 +3,7 @@
 //! # Contract
 //! A reply of a write is sent once its record is as durable as `--log` says: under `always` on the
 //! device, otherwise with the system, so that a crash of the process loses nothing acknowledged.
-//! All writes of one command that holds the keyspace alone (`EXEC`, `MSET`, `DEL` of several keys,
+//! All writes of one command that has locked the keyspace exclusively (`EXEC`, `MSET`, `DEL` of several keys,
 //! …) are one group of the log: after a crash they are there whole or not at all.
 
 use std::future::poll_fn;
@@ -51,7 +51,7 @@ fn writes(context: &Context<'_>, spec: &Spec, arguments: Arguments<'_>) -> bool 
 pub fn call(
     context: &mut Context<'_>,
     number: usize,
-    alone: bool,
+    is_exclusive: bool,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> CommandOutcome {
@@ -67,7 +67,7 @@ pub fn call(
         out.error(CommandError::from(error));
         return CommandOutcome::Done;
     }
-    if !alone {
+    if !is_exclusive {
         return context.call(number, arguments, out);
     }
     // A handle of its own: FLUSHALL replaces the one in the context.

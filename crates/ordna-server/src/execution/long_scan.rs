@@ -34,8 +34,8 @@ const STRETCH: usize = 32 << 10;
 const ENTRY: usize = 16;
 /// Bytes copied for one unit of work.
 const COPIED: usize = 64;
-/// Entries that a scan reads at once, with no other command inside, before it takes a snapshot.
-const AT_ONCE: usize = 256;
+/// Number of entries that a scan reads under the exclusive lock; a longer scan takes a snapshot.
+const SHORT_SCAN: usize = 256;
 /// Bytes of a reply that are kept before the scan only counts.
 const GATHERED: usize = 256 << 10;
 
@@ -123,7 +123,7 @@ impl LongScan {
     }
 
     /// Goes on for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
-    /// caller that holds the keyspace alone gives it as `held`.
+    /// caller that has locked the keyspace exclusively gives it as `held`.
     ///
     /// # Errors
     /// The store broke its promise of a stable snapshot: the connection cannot go on.
@@ -151,13 +151,13 @@ impl LongScan {
             None => {
                 // A snapshot beside writes could hold one that began first and miss one that ended
                 // first; here no write is under way.
-                let alone = held.is_none().then(|| state.keys_alone());
-                let Some(keys) = held.or(alone.as_deref()) else { return Ok(true) };
-                let is_short = self.skip.saturating_add(self.limit) <= AT_ONCE;
+                let exclusive = held.is_none().then(|| state.keys_exclusive());
+                let Some(keys) = held.or(exclusive.as_deref()) else { return Ok(true) };
+                let is_short = self.skip.saturating_add(self.limit) <= SHORT_SCAN;
                 if is_short && matches!(self.form, ReplyForm::Plain) {
                     self.found.bytes.reserve(self.limit * 32);
                     if self.read_stretch(&ScanSource::Live(keys), None) {
-                        drop(alone);
+                        drop(exclusive);
                         self.finish(state, out);
                         return Ok(true);
                     }
@@ -337,7 +337,7 @@ impl LongScan {
 
 /// The state that a stretch reads.
 enum ScanSource<'a> {
-    /// The present state, of a keyspace that is held alone.
+    /// The present state of a keyspace that is locked exclusively.
     Live(&'a Keyspace),
     Snapshot(&'a Snapshot),
 }

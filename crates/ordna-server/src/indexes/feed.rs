@@ -31,7 +31,7 @@ impl Indexes {
     }
 
     /// Begins a transaction: until the result is dropped, the indexes show either none of the
-    /// writes in it or all. The caller holds the keyspace alone.
+    /// writes in it or all. The caller has locked the keyspace exclusively.
     pub fn transaction(&self) -> Option<Transaction<'_>> {
         // Ordered by the lock of the keyspace.
         self.transactions.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl Indexes {
     }
 
     /// Replaces the keyspace that documents are read from, after a load or a flush. The caller
-    /// holds the keyspace alone.
+    /// has locked the keyspace exclusively.
     pub fn replaced(&self, keyspace: &Keyspace) {
         let replace = || *self.covered.keyspace.lock() = Some(keyspace.clone());
         match self.running.get() {

@@ -23,7 +23,7 @@ impl Indexes {
         let (Some(dir), Some(running)) = (self.backup_directory(), running) else { return Ok(()) };
         {
             // Once this lock is held, all writes before the keyspace's backup are reported.
-            let _alone = self.commands.write().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = self.commands.write().unwrap_or_else(PoisonError::into_inner);
             self.covered.deadlines.lock().begin_backup();
         }
         let service = &running.service;

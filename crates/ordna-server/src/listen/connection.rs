@@ -322,7 +322,7 @@ impl Connection<'_> {
         let mut sent = 0;
         while sent < self.replies.bytes.len() {
             let rest = &self.replies.bytes[sent..];
-            let written = match self.stream.write_at_once(rest) {
+            let written = match self.stream.try_write(rest) {
                 Some(written) => written?,
                 None => {
                     let stall = self.state.config.stall;

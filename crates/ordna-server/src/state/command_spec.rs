@@ -14,17 +14,17 @@ pub const TWO_KEYS: KeyPositions = (1, 2, 1);
 pub const ALL_KEYS: KeyPositions = (1, -1, 1);
 pub const PAIRS: KeyPositions = (1, -1, 2);
 
-/// How a command holds the keyspace.
+/// How a command locks the keyspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// Beside other commands.
+pub enum LockMode {
+    /// Runs concurrently with other commands.
     Shared,
-    /// Alone: the command is one step for every other client.
-    Alone,
-    /// Alone if it names several keys.
-    AloneIfSeveral,
-    /// Alone for this subcommand.
-    AloneFor(&'static str),
+    /// Excludes other commands: the command is one step for every other client.
+    Exclusive,
+    /// Excludes other commands if it names several keys.
+    ExclusiveIfSeveralKeys,
+    /// Excludes other commands if this is its subcommand.
+    ExclusiveFor(&'static str),
 }
 
 /// The flags of a command, one bit each.
@@ -109,7 +109,7 @@ pub struct Spec {
     pub keys: KeyPositions,
     pub summary: &'static str,
     pub group: &'static str,
-    pub hold: Hold,
+    pub lock: LockMode,
     /// Subcommands with flags of their own.
     pub subcommands: &'static [(&'static str, Spec)],
 }

@@ -157,8 +157,8 @@ impl State {
     }
 
     /// The keyspace, with no other command inside.
-    pub fn keys_alone(&self) -> Keys<'_> {
-        Keys::Alone(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
+    pub fn keys_exclusive(&self) -> Keys<'_> {
+        Keys::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How the keyspace works.
@@ -179,7 +179,7 @@ impl State {
     /// # Errors
     /// Other commands are inside, or the log refuses a new keyspace.
     pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
-        let Keys::Alone(keyspace) = keys else {
+        let Keys::Exclusive(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
         let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,7 +277,7 @@ pub enum Keys<'a> {
     /// Beside others.
     Shared(ShardedLockReadGuard<'a, Keyspace>),
     /// With no other command inside.
-    Alone(ShardedLockWriteGuard<'a, Keyspace>),
+    Exclusive(ShardedLockWriteGuard<'a, Keyspace>),
 }
 
 impl Deref for Keys<'_> {
@@ -286,7 +286,7 @@ impl Deref for Keys<'_> {
     fn deref(&self) -> &Keyspace {
         match self {
             Self::Shared(keys) => keys,
-            Self::Alone(keys) => keys,
+            Self::Exclusive(keys) => keys,
         }
     }
 }

@@ -31,8 +31,8 @@ impl Stream {
         matches!(seen, Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }
 
-    /// Writes as many bytes as the system takes at once; `None` if the stream has to be waited for.
-    pub fn write_at_once(&self, bytes: &[u8]) -> Option<Result<usize>> {
+    /// Writes as many bytes as the system accepts without waiting; `None` if the caller has to wait.
+    pub fn try_write(&self, bytes: &[u8]) -> Option<Result<usize>> {
         match self {
             Self::Clear(stream) => match stream.try_write(bytes) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,

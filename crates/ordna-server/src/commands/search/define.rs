@@ -58,7 +58,7 @@ pub fn create(
     }
     let mut schema = Schema { name, prefixes, fields: Vec::new() };
     read_fields(&mut reader, &mut schema)?;
-    let _alone = held.is_none().then(|| state.keys_alone());
+    let _exclusive = held.is_none().then(|| state.keys_exclusive());
     state.indexes.create_schema(&schema)?;
     out.simple("OK");
     Ok(())
@@ -81,7 +81,7 @@ pub fn alter(
     }
     let before = schema.fields.len();
     read_fields(&mut reader, &mut schema)?;
-    let _alone = held.is_none().then(|| state.keys_alone());
+    let _exclusive = held.is_none().then(|| state.keys_exclusive());
     state.indexes.alter_schema(&schema, schema.fields.len() - before)?;
     out.simple("OK");
     Ok(())
@@ -171,7 +171,7 @@ pub fn drop_index(
         false => None,
     };
     {
-        let _alone = held.is_none().then(|| state.keys_alone());
+        let _exclusive = held.is_none().then(|| state.keys_exclusive());
         state.indexes.drop_schema(name)?;
     }
     state.results.forget(name);
