@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use ordna::durability::SyncPolicy;
 
+use crate::execution::backups::{NO_DIRECTORY, save, save_in_background};
 use crate::execution::command::{ADMIN, Command, CommandOutcome, Context, Result, SERVER_INFO, ok};
-use crate::execution::durable::{NO_DIRECTORY, save, save_in_background};
 use crate::keyspace::Keyspace;
 use crate::state::State;
 use crate::state::command_spec::NO_KEY;

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
-use crate::execution::durable;
 use crate::state::State;
 use crate::state::acl::Refusal;
 use crate::state::command_spec::{CommandFlags, LockMode, Spec};
@@ -65,7 +65,7 @@ pub fn execute(
     let keys = if is_exclusive { state.keys_exclusive() } else { state.keys() };
     let mut context = Context { state, session, keys, table };
     match state.persistence {
-        Some(_) => durable::call(&mut context, number, is_exclusive, arguments, out),
+        Some(_) => acknowledgement::call_logged(&mut context, number, is_exclusive, arguments, out),
         None => context.call(number, arguments, out),
     }
 }

@@ -1,7 +1,7 @@
-//! Execution: from a request to its command, the context that a command runs in, and work that
-//! outlasts it.
+//! Execution of commands: dispatch, the context of a command, and work that continues after it.
 
+pub mod acknowledgement;
+pub mod backups;
 pub mod command;
 pub mod dispatch;
-pub mod durable;
 pub mod long_scan;

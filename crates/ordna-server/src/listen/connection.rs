@@ -15,9 +15,9 @@ use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable};
 use crate::execution::dispatch;
-use crate::execution::durable;
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::lookup::Lookup;
 use crate::state::State;
@@ -234,7 +234,7 @@ impl Connection<'_> {
     async fn settle(&mut self, session: &mut Session) {
         let unsent = std::mem::take(&mut self.unsent);
         if std::mem::take(&mut session.wrote)
-            && let Err(error) = durable::settle(self.state).await
+            && let Err(error) = acknowledgement::wait_until_durable(self.state).await
         {
             let error = CommandError::from(error);
             self.replies.bytes.truncate(self.settled);

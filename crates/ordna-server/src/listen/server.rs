@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::commands::table;
-use crate::execution::durable;
+use crate::execution::backups;
 use crate::listen::connection;
 use crate::listen::http;
 use crate::listen::tls;
@@ -216,13 +216,13 @@ impl Server {
         if let Some(persistence) = state.persistence.clone() {
             let shared = state.clone();
             tokio::task::spawn_blocking(move || {
-                match durable::load(&shared, &persistence) {
+                match backups::load(&shared, &persistence) {
                     Ok(()) => ready(),
                     // The server may have stopped meanwhile.
                     Err(error) => drop(failed.send(error)),
                 }
             });
-            tasks.push(tokio::spawn(durable::back_up_regularly(state.clone())));
+            tasks.push(tokio::spawn(backups::back_up_regularly(state.clone())));
         } else {
             ready();
         }

@@ -1,108 +1,29 @@
-//! Durability of the server: the opening of its directory, backups, and when replies may be sent.
-//!
-//! # Contract
-//! A reply of a write is sent once its record is as durable as `--log` says: under `always` on the
-//! device, otherwise with the system, so that a crash of the process loses nothing acknowledged.
-//! All writes of one command that has locked the keyspace exclusively (`EXEC`, `MSET`, `DEL` of several keys,
-//! …) are one group of the log: after a crash they are there whole or not at all.
+//! Loading the data directory at the start, and backups of the keyspace and its indexes.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary, SyncPolicy};
+use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary};
 
-use crate::execution::command::{CommandOutcome, Context};
 use crate::indexes::Indexes;
 use crate::indexes::resume_file::Token;
 use crate::keyspace::{Entries, Keyspace};
 use crate::state::State;
-use crate::state::command_spec::{CommandFlags, Spec};
 use crate::state::persistence::Persistence;
 use crate::wire::error::CommandError;
-use crate::wire::reply::Replies;
-use crate::wire::request::Arguments;
 
-/// Between two lines about the progress of loading.
-const TELL: Duration = Duration::from_secs(2);
-/// Threads of a backup in the background: they give way to those that serve.
-const WORKERS: usize = 1;
+/// Interval between log lines about the progress of loading.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// Number of threads of a backup in the background. One, so that commands keep the other cores.
+const BACKGROUND_WORKERS: usize = 1;
 
-/// Whether a call may write. `EXEC` may if one of the commands that it executes may.
-fn writes(context: &Context<'_>, spec: &Spec, arguments: Arguments<'_>) -> bool {
-    if spec.has(CommandFlags::EXECUTES_QUEUE) {
-        let catalog = &context.table.catalog;
-        return context.session.transaction.as_ref().is_some_and(|transaction| {
-            transaction.queued.iter().map(|request| request.arguments()).any(|arguments| {
-                let number = catalog.number_of(arguments.get(0));
-                number.is_some_and(|number| {
-                    writes(context, catalog.all()[number].of_call(arguments), arguments)
-                })
-            })
-        });
-    }
-    let only_reads = spec.has(CommandFlags::READS_WITHOUT_OPTIONS) && arguments.len() <= 2;
-    spec.is_write() && !only_reads
-}
-
-/// Executes a command of a server with a directory.
-pub fn call(
-    context: &mut Context<'_>,
-    number: usize,
-    is_exclusive: bool,
-    arguments: Arguments<'_>,
-    out: &mut Replies,
-) -> CommandOutcome {
-    let spec = context.table.catalog.all()[number].of_call(arguments);
-    if !writes(context, spec, arguments) {
-        return context.call(number, arguments, out);
-    }
-    context.session.wrote = true;
-    if let Err(error) = context.keys.check_log() {
-        if spec.has(CommandFlags::EXECUTES_QUEUE) {
-            context.session.end_transaction();
-        }
-        out.error(CommandError::from(error));
-        return CommandOutcome::Done;
-    }
-    if !is_exclusive {
-        return context.call(number, arguments, out);
-    }
-    // A handle of its own: FLUSHALL replaces the one in the context.
-    let keys = Keyspace::clone(&context.keys);
-    let before = out.bytes.len();
-    keys.log_group(|| context.call(number, arguments, out)).unwrap_or_else(|error| {
-        out.bytes.truncate(before);
-        out.error(CommandError::from(error));
-        CommandOutcome::Done
-    })
-}
-
-/// Waits until everything written so far is as durable as it must be for its replies.
+/// Opens the data directory and installs its content. Blocks; a thread that serves clients must not
+/// call this.
 ///
 /// # Errors
-/// The log has failed.
-pub async fn settle(state: &State) -> Result<(), ordna::Error> {
-    let Some(persistence) = &state.persistence else { return Ok(()) };
-    let keys = Keyspace::clone(&state.keys());
-    let (position, always) = (keys.log_position(), persistence.data.log == SyncPolicy::Always);
-    if !always {
-        // Connections that are ready run and append first: one write of the log serves them all.
-        tokio::task::yield_now().await;
-    }
-    poll_fn(|context| match always {
-        true => keys.poll_durable(position, context),
-        false => keys.poll_flushed(position, context),
-    })
-    .await
-}
-
-/// Opens the directory and installs its content. Blocks: the caller's thread must serve no client.
-///
-/// # Errors
-/// [`BackupError`]; the server then holds nothing.
+/// [`BackupError`]; the keyspace stays empty.
 pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError> {
     let data = &persistence.data;
     let options = OpenOptions::new()
@@ -111,7 +32,7 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
         .repair(data.repair)
         .progress(&persistence.progress)
         .acknowledge_later();
-    // A repair may drop from the log what the indexes' backup has.
+    // A repair may drop records from the log that the backup of the indexes contains.
     let replay = if data.repair { None } else { state.indexes.replay() };
     let options = match replay.clone() {
         Some(replay) => options.on_logged_key(move |key| replay.add(key)),
@@ -125,7 +46,7 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
             const LOOK: Duration = Duration::from_millis(5);
             thread::sleep(LOOK);
             quiet += LOOK;
-            if quiet >= TELL {
+            if quiet >= PROGRESS_INTERVAL {
                 quiet = Duration::ZERO;
                 let progress = &persistence.progress;
                 let (done, all) = (progress.entries(), progress.expected_entries());
@@ -161,10 +82,11 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
     Ok(())
 }
 
-/// Backs up now, on this thread; the indexes on one of their own, as they wait for commands.
+/// Backs up the keyspace on this thread, and then the indexes on a thread of their own, because a
+/// backup of the indexes waits for commands in progress.
 ///
 /// # Errors
-/// A text for the client.
+/// Another backup is in progress, or this one failed.
 pub fn save(
     keys: &Keyspace,
     persistence: &Persistence,
@@ -184,14 +106,14 @@ pub fn save(
     done
 }
 
-/// Backs up the indexes behind a backup of the keyspace.
+/// Backs up the indexes after a backup of the keyspace.
 fn back_up_indexes(indexes: &Indexes, keys: &Keyspace, token: &Token) {
     if let Err(error) = indexes.back_up(keys, token) {
         tracing::warn!(error, "the indexes are not backed up; a restart builds them again");
     }
 }
 
-/// Backs up the keyspace; returns what a backup of the indexes has to name.
+/// Backs up the keyspace. Returns the token that the matching backup of the indexes stores.
 fn back_up(
     keys: &Keyspace,
     persistence: &Persistence,
@@ -206,7 +128,7 @@ fn back_up(
         Some(token) => options.metadata(move || token.to_vec()),
         None => options,
     };
-    let options = if background { options.workers(WORKERS) } else { options };
+    let options = if background { options.workers(BACKGROUND_WORKERS) } else { options };
     let done = keys.backup(&options);
     match &done {
         Ok(summary) => {
@@ -221,10 +143,10 @@ fn back_up(
     (token, done.map_err(|error| format!("ERR {error}").into()))
 }
 
-/// Begins a backup on a thread of its own.
+/// Starts a backup on a thread of its own.
 ///
 /// # Errors
-/// A text for the client.
+/// Another backup is in progress, or the thread could not be started.
 pub fn save_in_background(
     keys: Keyspace,
     persistence: &Arc<Persistence>,
@@ -248,22 +170,22 @@ pub fn save_in_background(
     })
 }
 
-/// Answer of `SAVE` and its kin without a directory.
+/// The error of `SAVE`, `BGSAVE` and similar commands on a server without a data directory.
 pub const NO_DIRECTORY: &str =
     "ERR this server keeps its keys in memory only; start it with --dir to save them";
 
-/// Between two looks at the log's size and the time.
-const WATCH: Duration = Duration::from_secs(1);
-/// From a backup that failed to the next one for the same reason.
-const RETRY: Duration = Duration::from_secs(60);
+/// Interval at which the size of the log and the time are checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay before a backup that failed is retried because of the log's size.
+const RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// Backs up from time to time, if anything was written, and when the log has grown long. Tells of a
-/// log that fails, and that works again.
+/// Backs up at intervals, if anything was written, and when the log has grown beyond its limit.
+/// Reports when the log fails and when it works again.
 pub async fn back_up_regularly(state: Arc<State>) {
     let Some(persistence) = &state.persistence else { return };
     let (every, most) = (persistence.data.backup_every, persistence.data.backup_log);
     let (mut last, mut failed) = (Instant::now(), false);
-    let look = every.map_or(WATCH, |every| every.min(WATCH));
+    let look = every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));
     loop {
         tokio::time::sleep(look).await;
         let keys = Keyspace::clone(&state.keys());
@@ -277,7 +199,7 @@ pub async fn back_up_regularly(state: Arc<State>) {
         let since = last.elapsed();
         let is_time = every.is_some_and(|every| since >= every) && told.since_backup > 0;
         let is_long = most > 0 && told.since_backup >= most as u64;
-        let may_retry = told.last_error.is_none() || since >= RETRY;
+        let may_retry = told.last_error.is_none() || since >= RETRY_DELAY;
         if is_time || is_long && may_retry && told.running.is_none() {
             last = Instant::now();
             if let Err(error) = save_in_background(keys, persistence, &state.indexes) {

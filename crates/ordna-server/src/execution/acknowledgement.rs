@@ -1,0 +1,89 @@
+//! Acknowledgement of writes: replies wait until the log is as durable as the server promises.
+//!
+//! # Contract
+//! The reply to a write is sent after its record is as durable as `--log` says: on the device with
+//! `always`, otherwise with the operating system, so that a crash of the process loses no
+//! acknowledged write. All writes of a command that has locked the keyspace exclusively (`EXEC`,
+//! `MSET`, `DEL` of several keys, …) form one group of the log: after a crash all or none of them
+//! are there.
+
+use std::future::poll_fn;
+
+use ordna::durability::SyncPolicy;
+
+use crate::execution::command::{CommandOutcome, Context};
+use crate::keyspace::Keyspace;
+use crate::state::State;
+use crate::state::command_spec::{CommandFlags, Spec};
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
+
+/// Whether a call may write. `EXEC` may if one of the commands that it executes may.
+fn writes(context: &Context<'_>, spec: &Spec, arguments: Arguments<'_>) -> bool {
+    if spec.has(CommandFlags::EXECUTES_QUEUE) {
+        let catalog = &context.table.catalog;
+        return context.session.transaction.as_ref().is_some_and(|transaction| {
+            transaction.queued.iter().map(|request| request.arguments()).any(|arguments| {
+                let number = catalog.number_of(arguments.get(0));
+                number.is_some_and(|number| {
+                    writes(context, catalog.all()[number].of_call(arguments), arguments)
+                })
+            })
+        });
+    }
+    let only_reads = spec.has(CommandFlags::READS_WITHOUT_OPTIONS) && arguments.len() <= 2;
+    spec.is_write() && !only_reads
+}
+
+/// Executes a command of a server that logs its writes.
+pub fn call_logged(
+    context: &mut Context<'_>,
+    number: usize,
+    is_exclusive: bool,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> CommandOutcome {
+    let spec = context.table.catalog.all()[number].of_call(arguments);
+    if !writes(context, spec, arguments) {
+        return context.call(number, arguments, out);
+    }
+    context.session.wrote = true;
+    if let Err(error) = context.keys.check_log() {
+        if spec.has(CommandFlags::EXECUTES_QUEUE) {
+            context.session.end_transaction();
+        }
+        out.error(CommandError::from(error));
+        return CommandOutcome::Done;
+    }
+    if !is_exclusive {
+        return context.call(number, arguments, out);
+    }
+    // A separate handle, because FLUSHALL replaces the one in the context.
+    let keys = Keyspace::clone(&context.keys);
+    let before = out.bytes.len();
+    keys.log_group(|| context.call(number, arguments, out)).unwrap_or_else(|error| {
+        out.bytes.truncate(before);
+        out.error(CommandError::from(error));
+        CommandOutcome::Done
+    })
+}
+
+/// Waits until all writes so far are durable enough to send their replies.
+///
+/// # Errors
+/// The log failed.
+pub async fn wait_until_durable(state: &State) -> Result<(), ordna::Error> {
+    let Some(persistence) = &state.persistence else { return Ok(()) };
+    let keys = Keyspace::clone(&state.keys());
+    let (position, always) = (keys.log_position(), persistence.data.log == SyncPolicy::Always);
+    if !always {
+        // Lets other ready connections append first, so that one write of the log serves them all.
+        tokio::task::yield_now().await;
+    }
+    poll_fn(|context| match always {
+        true => keys.poll_durable(position, context),
+        false => keys.poll_flushed(position, context),
+    })
+    .await
+}
