@@ -63,7 +63,7 @@ fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(&text(name)));
             out.count(gone.count());
             for client in context.state.clients.all() {
-                let name = client.told().user.clone();
+                let name = client.info().user.clone();
                 // Its own connection ends at its next command.
                 if client.id != context.session.client.id && context.state.acl.user(&name).is_none()
                 {

@@ -10,7 +10,7 @@ use crate::execution::command::{
     subcommand,
 };
 use crate::state::State;
-use crate::state::clients::{Client, Told};
+use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::session::ReplyMode;
 use crate::statistics::logs::Denial;
@@ -88,7 +88,7 @@ fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Res
 fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let session = &mut *context.session;
     session.end_transaction();
-    *session.client.told() = Told { queued: -1, ..Told::default() };
+    *session.client.info() = ClientInfo { queued: -1, ..ClientInfo::default() };
     session.become_user(context.state.acl.welcome());
     session.reply_mode = ReplyMode::On;
     session.monitor = None;
@@ -219,7 +219,7 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     }
     out.resp3 = resp3;
     {
-        let mut told = context.session.client.told();
+        let mut told = context.session.client.info();
         told.resp3 = resp3;
         if let Some(name) = name {
             told.name = name.to_vec();
@@ -251,13 +251,13 @@ fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             Ok(CommandOutcome::Done)
         }),
         ("getname", 2, |context, _, out| {
-            let name = context.session.client.told().name.clone();
+            let name = context.session.client.info().name.clone();
             out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
             Ok(CommandOutcome::Done)
         }),
         ("setname", 3, |context, arguments, out| {
             check_name(arguments.get(2))?;
-            context.session.client.told().name = arguments.get(2).to_vec();
+            context.session.client.info().name = arguments.get(2).to_vec();
             ok(out)
         }),
         ("setinfo", 4, set_info),
@@ -370,7 +370,7 @@ fn set_info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     if !is_name(value) || value.len() > LONGEST_NAME {
         return Err("ERR lib-name cannot contain spaces, newlines or special characters.".into());
     }
-    let mut told = context.session.client.told();
+    let mut told = context.session.client.info();
     if field.eq_ignore_ascii_case(b"lib-name") {
         told.library = value.to_vec();
     } else if field.eq_ignore_ascii_case(b"lib-ver") {
@@ -413,7 +413,7 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 
 /// A client as `CLIENT LIST` shows it, with Redis' names.
 pub fn line_of(client: &Client, state: &State) -> String {
-    let told = client.told().clone();
+    let told = client.info().clone();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (name, library, version) =
         (text(&told.name), text(&told.library), text(&told.library_version));
@@ -487,7 +487,7 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 if context.state.acl.user(&name).is_none() {
                     return Err(format!("ERR No such user '{name}'").into());
                 }
-                clients.retain(|client| client.told().user == name);
+                clients.retain(|client| client.info().user == name);
             }
             b"skipme" => {
                 skip_me = match value.to_ascii_lowercase().as_slice() {

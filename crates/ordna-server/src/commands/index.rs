@@ -13,7 +13,7 @@ use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, REMOV
 use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::State;
-use crate::state::command_spec::{CommandFlags, NO_KEY, Spec};
+use crate::state::command_spec::{CommandFlags, CommandSpec, NO_KEY};
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -63,7 +63,7 @@ const fn command(flags: CommandFlags) -> Command {
     )
 }
 
-const fn changes(flags: CommandFlags) -> Spec {
+const fn changes(flags: CommandFlags) -> CommandSpec {
     let mut spec = command(flags).spec;
     spec.group = "ordna";
     spec

@@ -4,7 +4,7 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, Result, SERVER_INFO, Subcommands, help, subcommand,
 };
 use crate::keyspace::glob;
-use crate::state::command_spec::{Catalog, NO_KEY, Spec};
+use crate::state::command_spec::{Catalog, CommandSpec, NO_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -76,7 +76,7 @@ fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
 
 fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let catalog = context.state.catalog;
-    let known: Vec<&Spec> = if arguments.len() == 2 {
+    let known: Vec<&CommandSpec> = if arguments.len() == 2 {
         catalog.all().iter().collect()
     } else {
         arguments.iter_from(2).filter_map(|name| catalog.find(name)).collect()
@@ -94,7 +94,7 @@ fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let mut specs: Vec<&Spec> = context.state.catalog.all().iter().collect();
+    let mut specs: Vec<&CommandSpec> = context.state.catalog.all().iter().collect();
     if arguments.len() == 5 && arguments.get(2).eq_ignore_ascii_case(b"filterby") {
         let value = arguments.get(4);
         if arguments.get(3).eq_ignore_ascii_case(b"pattern") {
@@ -120,7 +120,7 @@ fn all_infos(catalog: &Catalog, out: &mut Replies) -> Result {
 }
 
 /// One line of COMMAND INFO, in the ten parts that Redis 7 gives.
-fn info_of(spec: &Spec, out: &mut Replies) {
+fn info_of(spec: &CommandSpec, out: &mut Replies) {
     let (first, last, step) = spec.keys;
     out.array(10);
     out.bulk(spec.name.as_bytes());

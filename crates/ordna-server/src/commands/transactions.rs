@@ -59,7 +59,7 @@ fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
         return Err("ERR MULTI calls can not be nested".into());
     }
     context.session.transaction = Some(Transaction::default());
-    context.session.tell_transaction();
+    context.session.publish_transaction();
     ok(out)
 }
 
@@ -82,13 +82,13 @@ fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
             context.session.watched.insert(key.to_owned(), Watched { watch, was_present });
         }
     }
-    context.session.tell_transaction();
+    context.session.publish_transaction();
     ok(out)
 }
 
 fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     context.session.watched.clear();
-    context.session.tell_transaction();
+    context.session.publish_transaction();
     ok(out)
 }
 

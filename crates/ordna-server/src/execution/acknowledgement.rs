@@ -14,13 +14,13 @@ use ordna::durability::SyncPolicy;
 use crate::execution::command::{CommandOutcome, Context};
 use crate::keyspace::Keyspace;
 use crate::state::State;
-use crate::state::command_spec::{CommandFlags, Spec};
+use crate::state::command_spec::{CommandFlags, CommandSpec};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
 /// Whether a call may write. `EXEC` may if one of the commands that it executes may.
-fn writes(context: &Context<'_>, spec: &Spec, arguments: Arguments<'_>) -> bool {
+fn writes(context: &Context<'_>, spec: &CommandSpec, arguments: Arguments<'_>) -> bool {
     if spec.has(CommandFlags::EXECUTES_QUEUE) {
         let catalog = &context.table.catalog;
         return context.session.transaction.as_ref().is_some_and(|transaction| {

@@ -1,6 +1,6 @@
 //! The context and the outcome of a command.
 //!
-//! A [`Command`] is a [`Spec`] and a function. Each file in `commands/` exports the
+//! A [`Command`] is a [`CommandSpec`] and a function. Each file in `commands/` exports the
 //! commands of one group as `COMMANDS`.
 
 use std::borrow::Borrow;
@@ -15,7 +15,9 @@ use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::lookup::Lookup;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
-use crate::state::command_spec::{Catalog, CommandFlags, KeyPositions, LockMode, Spec, suits};
+use crate::state::command_spec::{
+    Catalog, CommandFlags, CommandSpec, KeyPositions, LockMode, suits,
+};
 use crate::state::session::Session;
 use crate::state::{Keys, State};
 use crate::statistics::logs::{Slow, SlowLog, unix_millis};
@@ -81,7 +83,7 @@ pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 /// A command.
 #[derive(Clone, Copy)]
 pub struct Command {
-    pub spec: Spec,
+    pub spec: CommandSpec,
     pub execute: Execute,
 }
 
@@ -96,7 +98,7 @@ impl Command {
     ) -> Self {
         let group = "generic";
         let (lock, subcommands) = (LockMode::Shared, &[]);
-        let spec = Spec { name, arity, flags, keys, summary, group, lock, subcommands };
+        let spec = CommandSpec { name, arity, flags, keys, summary, group, lock, subcommands };
         Self { spec, execute }
     }
 
@@ -119,7 +121,10 @@ impl Command {
     }
 
     /// Adds subcommands with flags of their own.
-    pub const fn with_subcommands(mut self, subcommands: &'static [(&'static str, Spec)]) -> Self {
+    pub const fn with_subcommands(
+        mut self,
+        subcommands: &'static [(&'static str, CommandSpec)],
+    ) -> Self {
         self.spec.subcommands = subcommands;
         self
     }
@@ -168,8 +173,10 @@ impl CommandTable {
     pub fn new(groups: &[(&'static str, &[Command])]) -> Self {
         let named = |(group, commands): &(&'static str, &[Command])| {
             let group = *group;
-            let with =
-                |command: &Command| Command { spec: Spec { group, ..command.spec }, ..*command };
+            let with = |command: &Command| Command {
+                spec: CommandSpec { group, ..command.spec },
+                ..*command
+            };
             commands.iter().map(with).collect::<Vec<_>>()
         };
         let mut commands: Vec<Command> = groups.iter().flat_map(named).collect();
@@ -472,7 +479,7 @@ impl Context<'_> {
     }
 
     #[cold]
-    fn note_time(&self, spec: &Spec, arguments: Arguments<'_>, took: Duration) {
+    fn note_time(&self, spec: &CommandSpec, arguments: Arguments<'_>, took: Duration) {
         let settings = &self.state.settings;
         let micros = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
         if settings.slow.get() >= 0
@@ -490,7 +497,7 @@ impl Context<'_> {
                 took,
                 arguments: shown,
                 peer: client.peer.to_string(),
-                client: client.told().name.clone(),
+                client: client.info().name.clone(),
             };
             self.state.slow_log.push(slow, settings.slow_log_len.size());
         }

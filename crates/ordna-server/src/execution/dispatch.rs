@@ -7,7 +7,7 @@ use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::state::State;
 use crate::state::acl::Refusal;
-use crate::state::command_spec::{CommandFlags, LockMode, Spec};
+use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
 use crate::state::session::Session;
 use crate::statistics::logs::Denial;
 use crate::wire::error::CommandError;
@@ -87,7 +87,7 @@ fn refresh_user(state: &State, session: &mut Session) -> bool {
 /// Writes the refusal of a command that does not begin. `spec` is `None` for an unknown command.
 fn fail(
     session: &mut Session,
-    spec: Option<&Spec>,
+    spec: Option<&CommandSpec>,
     error: CommandError,
     out: &mut Replies,
 ) -> CommandOutcome {
@@ -110,7 +110,7 @@ fn permitted(
     state: &State,
     session: &Session,
     number: usize,
-    spec: &Spec,
+    spec: &CommandSpec,
     arguments: Arguments<'_>,
 ) -> Result<(), CommandError> {
     if !spec.suits(arguments.len()) {
@@ -154,7 +154,7 @@ pub fn deny(
 fn queue(
     state: &State,
     session: &mut Session,
-    spec: &Spec,
+    spec: &CommandSpec,
     arguments: Arguments<'_>,
 ) -> Result<(), CommandError> {
     let request = arguments.to_owned_request();
@@ -175,7 +175,7 @@ fn queue(
         return Err(format!("ERR a transaction may hold {most} bytes of commands").into());
     }
     transaction.queued.push(request);
-    session.tell_transaction();
+    session.publish_transaction();
     Ok(())
 }
 

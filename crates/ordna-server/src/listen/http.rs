@@ -212,7 +212,7 @@ fn overview(state: &State) -> Value {
         .iter()
         .take(200)
         .map(|client| {
-            let told = client.told().clone();
+            let told = client.info().clone();
             let command = client.last_command.load(Ordering::Relaxed);
             json!({
                 "id": client.id,

@@ -13,7 +13,7 @@ use ordna::sync::Lock;
 use sha2::{Digest, Sha256};
 
 use crate::keyspace::glob::Pattern;
-use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, Spec};
+use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, CommandSpec};
 use crate::statistics::logs::Denials;
 use crate::wire::request::Arguments;
 
@@ -146,7 +146,7 @@ impl User {
     pub fn check(
         &self,
         number: usize,
-        spec: &Spec,
+        spec: &CommandSpec,
         arguments: Arguments<'_>,
     ) -> Result<(), Refusal> {
         if self.all_commands && self.all_keys && self.rules.is_empty() {
@@ -158,7 +158,7 @@ impl User {
     fn check_rules(
         &self,
         number: usize,
-        spec: &Spec,
+        spec: &CommandSpec,
         arguments: Arguments<'_>,
     ) -> Result<(), Refusal> {
         let spec = spec.of_call(arguments);
@@ -326,7 +326,7 @@ impl User {
             }
             let overruled = |rule: &String| {
                 let command = rule[1..].split('|').next().unwrap_or_default();
-                let is_in = |spec: &Spec| {
+                let is_in = |spec: &CommandSpec| {
                     spec.is_in(category)
                         && spec.subcommands.iter().all(|(_, own)| own.is_in(category))
                 };

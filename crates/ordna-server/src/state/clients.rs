@@ -1,17 +1,18 @@
-//! The connections: for `CLIENT`, `INFO` and the limits of their number and of their memory.
+//! Connected clients: for `CLIENT`, `INFO`, and the limits of their number and memory.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use ordna::sync::Lock;
 use tokio::sync::Notify;
 
-/// Memory of a client that it takes however little it sends, in bytes: its entries in the tables.
+/// Memory that every client takes for its entries in the tables, in bytes.
 const BASE: usize = 2 << 10;
-/// A client's memory is told again when it has changed by this many bytes: the shared sum is
-/// touched rarely, and is wrong by less than 16 KiB for each client.
+/// Change of a client's memory that updates the shared sum, in bytes. The sum is written rarely, and
+/// is wrong by less than 16 KiB per client.
 const GRAIN: usize = 16 << 10;
 
 /// A connection, as other connections see it.
@@ -21,8 +22,8 @@ pub struct Client {
     pub peer: SocketAddr,
     pub local: SocketAddr,
     pub since: Instant,
-    pub told: Mutex<Told>,
-    /// Bytes of requests that wait for their end, of replies, and of queued commands.
+    info: Lock<ClientInfo>,
+    /// Bytes of incomplete requests, of replies, and of queued commands.
     pub input: AtomicUsize,
     pub output: AtomicUsize,
     pub queued: AtomicUsize,
@@ -32,7 +33,7 @@ pub struct Client {
     pub last_seen: AtomicU64,
     /// The number of the last command.
     pub last_command: AtomicUsize,
-    /// The memory limit of clients passes this one by.
+    /// Never closed for the memory limit of clients.
     pub no_evict: AtomicBool,
     pub is_monitor: AtomicBool,
     ended: AtomicBool,
@@ -41,7 +42,7 @@ pub struct Client {
 
 /// The rarely changing part of a client's line in `CLIENT LIST`.
 #[derive(Debug, Default, Clone)]
-pub struct Told {
+pub struct ClientInfo {
     pub name: Vec<u8>,
     pub library: Vec<u8>,
     pub library_version: Vec<u8>,
@@ -53,11 +54,11 @@ pub struct Told {
 }
 
 impl Client {
-    pub fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn info(&self) -> MutexGuard<'_, ClientInfo> {
+        self.info.lock()
     }
 
-    /// Has the connection close as soon as its task looks: at the next read, write or stretch.
+    /// Requests the end of the connection. Its task checks at each read, write and scan stretch.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.ending.notify_waiters();
@@ -69,7 +70,7 @@ impl Client {
 
     /// Resolves once [`end`](Self::end) was called.
     pub async fn ended(&self) {
-        // Before the look: it is told of an end that comes between the look and the wait.
+        // Registered before the check, so that an end between the check and the wait is noticed.
         let ending = self.ending.notified();
         if !self.is_ended() {
             ending.await;
@@ -91,12 +92,12 @@ impl Client {
 /// The connections of the server.
 #[derive(Debug, Default)]
 pub struct Clients {
-    map: Mutex<BTreeMap<u64, Arc<Client>>>,
+    map: Lock<BTreeMap<u64, Arc<Client>>>,
     /// Memory of all clients.
     memory: AtomicUsize,
-    /// Clients that the limit of their memory has closed.
+    /// Number of clients closed for the memory limit.
     pub evicted: AtomicU64,
-    /// Clients closed for a request, or a reply, beyond its limit.
+    /// Number of clients closed for a request, or a reply, above its limit.
     pub closed_for_input: AtomicU64,
     pub closed_for_output: AtomicU64,
     last_id: AtomicU64,
@@ -104,14 +105,10 @@ pub struct Clients {
 }
 
 impl Clients {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes a connection, unless there are `limit` already.
+    /// Adds a connection, unless there are `limit` connections already.
     pub fn enter(&self, peer: SocketAddr, local: SocketAddr, limit: usize) -> Option<Arc<Client>> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut clients = self.map();
+        let mut clients = self.map.lock();
         if clients.len() >= limit {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -121,7 +118,7 @@ impl Clients {
             peer,
             local,
             since: Instant::now(),
-            told: Mutex::new(Told { queued: -1, ..Told::default() }),
+            info: Lock::new(ClientInfo { queued: -1, ..ClientInfo::default() }),
             input: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
@@ -138,13 +135,13 @@ impl Clients {
     }
 
     pub fn leave(&self, client: &Client) {
-        self.map().remove(&client.id);
+        self.map.lock().remove(&client.id);
         let held = client.held.swap(0, Ordering::Relaxed);
         self.memory.fetch_sub(held, Ordering::Relaxed);
     }
 
     pub fn len(&self) -> usize {
-        self.map().len()
+        self.map.lock().len()
     }
 
     /// Connections accepted so far, refused ones included.
@@ -153,7 +150,7 @@ impl Clients {
     }
 
     pub fn all(&self) -> Vec<Arc<Client>> {
-        self.map().values().cloned().collect()
+        self.map.lock().values().cloned().collect()
     }
 
     /// Memory of all clients, in bytes.
@@ -181,7 +178,7 @@ impl Clients {
     }
 
     fn evict(&self, limit: usize) {
-        let map = self.map();
+        let map = self.map.lock();
         // Clients that were told to end hold their memory a little longer, and one that has left is
         // in the shared sum for a moment: neither is a reason to close others.
         let held = |client: &Arc<Client>| client.held.load(Ordering::Relaxed);

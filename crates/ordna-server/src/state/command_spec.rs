@@ -100,7 +100,7 @@ impl CommandFlags {
 
 /// The description of a command.
 #[derive(Debug, Clone, Copy)]
-pub struct Spec {
+pub struct CommandSpec {
     /// The name in lower case.
     pub name: &'static str,
     /// The number of arguments as Redis counts it, with the name; a negative number is a minimum.
@@ -111,7 +111,7 @@ pub struct Spec {
     pub group: &'static str,
     pub lock: LockMode,
     /// Subcommands with flags of their own.
-    pub subcommands: &'static [(&'static str, Spec)],
+    pub subcommands: &'static [(&'static str, CommandSpec)],
 }
 
 /// ACL categories that exist, without their `@`.
@@ -132,7 +132,7 @@ pub const CATEGORIES: &[&str] = &[
     "ordna",
 ];
 
-impl Spec {
+impl CommandSpec {
     /// Whether all of these flags are set.
     #[inline]
     pub const fn has(&self, flags: CommandFlags) -> bool {
@@ -204,18 +204,18 @@ pub fn suits(arity: i64, arguments: usize) -> bool {
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// Sorted by name.
-    specs: Vec<Spec>,
+    specs: Vec<CommandSpec>,
     numbers: HashMap<&'static str, usize>,
 }
 
 impl Catalog {
-    pub fn new(mut specs: Vec<Spec>) -> Self {
+    pub fn new(mut specs: Vec<CommandSpec>) -> Self {
         specs.sort_by_key(|spec| spec.name);
         let numbers = specs.iter().enumerate().map(|(number, spec)| (spec.name, number)).collect();
         Self { specs, numbers }
     }
 
-    pub fn all(&self) -> &[Spec] {
+    pub fn all(&self) -> &[CommandSpec] {
         &self.specs
     }
 
@@ -232,11 +232,11 @@ impl Catalog {
     /// The same for a client whose last command had this number: most repeat it.
     #[inline]
     pub fn number_after(&self, last: usize, name: &[u8]) -> Option<usize> {
-        let same = |spec: &Spec| spec.name.as_bytes().eq_ignore_ascii_case(name);
+        let same = |spec: &CommandSpec| spec.name.as_bytes().eq_ignore_ascii_case(name);
         if self.specs.get(last).is_some_and(same) { Some(last) } else { self.number_of(name) }
     }
 
-    pub fn find(&self, name: &[u8]) -> Option<&Spec> {
+    pub fn find(&self, name: &[u8]) -> Option<&CommandSpec> {
         self.number_of(name).and_then(|number| self.specs.get(number))
     }
 }

@@ -16,11 +16,11 @@ use crate::wire::request::OwnedRequest;
 #[derive(Default)]
 pub struct Transaction {
     pub queued: Vec<OwnedRequest>,
-    /// Their bytes.
+    /// Bytes of the queued commands.
     pub bytes: usize,
-    /// About the bytes that its writes may take.
+    /// Estimated bytes that its writes need.
     pub needed: usize,
-    /// A command was refused; `EXEC` will refuse all.
+    /// A command was refused, so `EXEC` will refuse the transaction.
     pub broken: bool,
 }
 
@@ -47,20 +47,20 @@ pub struct Session {
     pub client: Arc<Client>,
     /// `None`: the client has not authenticated.
     pub user: Option<Arc<User>>,
-    /// The version of the users of which `user` is.
+    /// Version of the ACL when `user` was read.
     pub acl_version: u64,
     pub transaction: Option<Transaction>,
     pub watched: HashMap<Vec<u8>, Watched>,
     pub reply_mode: ReplyMode,
     /// Receives lines for `MONITOR`.
     pub monitor: Option<broadcast::Receiver<Arc<str>>>,
-    /// Wrong passwords in a row.
+    /// Number of consecutive wrong passwords.
     pub guesses: u32,
-    /// Inside `EXEC`.
+    /// `EXEC` is executing queued commands.
     pub executing: bool,
     /// A command since the last replies may have written.
     pub wrote: bool,
-    /// The time, if it was read just now.
+    /// The current time, if it was read just before.
     pub now: Option<Instant>,
     /// The number of the last command.
     pub last_command: usize,
@@ -88,26 +88,26 @@ impl Session {
 
     pub fn become_user(&mut self, user: Option<Arc<User>>) {
         let name = user.as_ref().map_or("default", |user| user.name.as_str());
-        name.clone_into(&mut self.client.told().user);
+        name.clone_into(&mut self.client.info().user);
         self.user = user;
     }
 
-    /// Ends the transaction, and the watches with it.
+    /// Ends the transaction and its watches.
     pub fn end_transaction(&mut self) -> Option<Transaction> {
         self.watched.clear();
         let transaction = self.transaction.take();
-        self.tell_transaction();
+        self.publish_transaction();
         transaction
     }
 
-    /// Has other clients see how far the transaction is.
-    pub fn tell_transaction(&self) {
+    /// Publishes the size of the transaction to `CLIENT LIST` and the memory limit.
+    pub fn publish_transaction(&self) {
         let queued = self.transaction.as_ref();
         self.client
             .queued
             .store(queued.map_or(0, |transaction| transaction.bytes), Ordering::Relaxed);
-        let mut told = self.client.told();
-        told.queued = queued.map_or(-1, |transaction| transaction.queued.len() as i64);
-        told.watched = self.watched.len();
+        let mut info = self.client.info();
+        info.queued = queued.map_or(-1, |transaction| transaction.queued.len() as i64);
+        info.watched = self.watched.len();
     }
 }
