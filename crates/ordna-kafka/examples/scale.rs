@@ -338,7 +338,7 @@ fn simulate(documents: i64) {
             key: Some(vec![b'k'; 24]),
             vector: vector.iter().map(|at| (at.identity, at.seq)).collect(),
         };
-        let vector = ordna_secondary::Vector::new(vector).to_string().len();
+        let vector = ordna_secondary::VersionVector::new(vector).to_string().len();
         println!("| {partitions} | {vector} | {} |", cursor.to_string().len());
     }
 }

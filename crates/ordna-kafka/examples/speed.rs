@@ -82,11 +82,11 @@ fn node(brokers: &str, topic: &str, round: usize) -> (Duration, usize) {
 fn file(path: &std::path::Path) -> (Duration, usize) {
     let began = Instant::now();
     let source = Arc::new(NdjsonFile::new(path));
-    let service = Service::start(ordna_secondary::Options::new(), source.clone());
+    let service = Service::start(ordna_secondary::ServiceOptions::new(), source.clone());
     let service = service.expect("a service");
     service.create(definition()).expect("an index");
     let newest = source.newest(0).expect("the end of the file");
-    let at = Read::at_plus(ordna_secondary::Vector::new(vec![newest]));
+    let at = Read::at_plus(ordna_secondary::VersionVector::new(vec![newest]));
     let read = at.timeout(PATIENCE).wait_for_build();
     let count = service.count("by_size", &[], &Default::default(), &read).expect("a count");
     (began.elapsed(), count)

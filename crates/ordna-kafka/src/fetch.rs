@@ -238,7 +238,7 @@ impl Reader {
         match record::document(key, message.payload()) {
             Ok(document) => {
                 let id = key.unwrap_or_default().into();
-                let change = Mutation { bucket: 0, seq: offset + 1, id, document };
+                let change = Mutation { partition: 0, seq: offset + 1, id, document };
                 // A service that has stopped is removed by an order.
                 let _ = lane.feed.push(change);
             }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna::durability::BackupOptions;
-use ordna_secondary::{Error, Options, Service};
-use ordna_secondary::{IndexDefinition, Position, Read, SourceError, Vector};
+use ordna_secondary::{Error, Service, ServiceOptions};
+use ordna_secondary::{IndexDefinition, Position, Read, SourceError, VersionVector};
 
 use crate::backups::Backups;
 use crate::broker::{Broker, BrokerError};
@@ -16,7 +16,7 @@ use crate::source::Partition;
 
 /// How long a question to the brokers may take while a partition is opened.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a backup waits for the cut that holds all that was read.
+/// How long a backup waits for the snapshot point that holds all that was read.
 const CUT: Duration = Duration::from_secs(10);
 
 /// A partition that the node holds.
@@ -50,13 +50,13 @@ impl Open {
         let ends = broker.ends(PATIENCE).map_err(told)?;
         let ends = *ends.get(partition as usize).ok_or(NodeError::NotHeld { partition })?;
         let options = || {
-            let options = Options::new().workers(1);
+            let options = ServiceOptions::new().workers(1);
             match backups {
                 Some(backups) => options.backups(backups.own(partition)),
                 None => options,
             }
         };
-        let start = |options: Options| {
+        let start = |options: ServiceOptions| {
             let (source, feed) = Partition::new(broker, partition, ends);
             Ok::<_, Error>((Service::start(options, Arc::new(source))?, feed))
         };
@@ -107,7 +107,7 @@ impl Open {
         let age = self.lane.age();
         let timeout = until.saturating_duration_since(Instant::now());
         let read = match at {
-            Some(at) => Read::at_plus(Vector::new(vec![at])),
+            Some(at) => Read::at_plus(VersionVector::new(vec![at])),
             None => Read::any(),
         };
         match self.service.view(&read.timeout(timeout)) {
@@ -129,7 +129,7 @@ impl Open {
         NodeError::Restoring { partition: self.partition, done: done.min(of), of }
     }
 
-    /// The position of the newest cut.
+    /// The position of the newest snapshot point.
     pub fn position(&self) -> Position {
         let view = self.service.view(&Read::any());
         let position = view.ok().and_then(|view| view.vector().positions().first().copied());
@@ -152,7 +152,7 @@ impl Open {
     /// Backs up all that was read, if anything was read since the last backup.
     ///
     /// # Errors
-    /// The directory cannot be written, or the cut does not come.
+    /// The directory cannot be written, or the snapshot point does not come.
     pub fn back_up(&self, backups: &Backups, keep: usize) -> Result<(), NodeError> {
         let fed = self.lane.feed.position(0).unwrap_or_default();
         if self.backed_up.load(Ordering::Relaxed) == fed.seq || fed.seq == 0 {

@@ -1,8 +1,8 @@
 //! Index nodes over the partitions of a Kafka topic.
 //!
-//! A topic's partitions are buckets, its offsets sequence numbers. Nodes join a consumer group,
-//! which divides the partitions among them; each node indexes its partitions. Any node answers a
-//! query of all of them.
+//! Each partition of a topic is a source of one partition, whose sequence numbers are its offsets.
+//! Nodes join a consumer group, which divides the partitions among them; each node indexes its
+//! partitions. Any node answers a query of all of them.
 //!
 //! Soundness does not rest on the group. A slice of a partition is complete at the position that it
 //! names, whichever node answers: an owner, a standby, or a node that lost the partition and does

@@ -13,12 +13,13 @@ use ordna_secondary::{Error, IndexDefinition, Position, View};
 /// The state of a partition that a query asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// The newest cut of the holder.
+    /// The newest snapshot point of the holder.
     Any,
-    /// A cut that holds everything up to this position.
+    /// A snapshot point that holds everything up to this position.
     AtPlus(Position),
-    /// A cut that holds everything that the partition had when the call began. [`Local::newest`]
-    /// gives the positions for `AtPlus` on several partitions with one question to the brokers.
+    /// A snapshot point that holds everything that the partition had when the call began.
+    /// [`Local::newest`] gives the positions for `AtPlus` on several partitions with one question
+    /// to the brokers.
     RequestPlus,
 }
 
@@ -55,7 +56,7 @@ pub struct Held {
     pub partition: u32,
     /// Why.
     pub role: Role,
-    /// The position of its newest cut; identity 0 while it is restored.
+    /// The position of its newest snapshot point; identity 0 while it is restored.
     pub position: Position,
     /// Whether it answers queries: it is restored, and was at the partition's end once.
     pub ready: bool,

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, Vector};
+use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, VersionVector};
 
 use crate::broker::{Broker, Ends};
 
@@ -41,7 +41,7 @@ impl Partition {
 }
 
 impl ChangeSource for Partition {
-    fn buckets(&self) -> u32 {
+    fn partitions(&self) -> u32 {
         1
     }
 
@@ -55,14 +55,14 @@ impl ChangeSource for Partition {
         Ok(self.ends.hold(from))
     }
 
-    fn documents(&self, at: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, at: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
         match at.positions().first() {
             Some(Position { seq: 0, .. }) => Ok(Vec::new()),
             _ => Err(self.failed("an index is created before the partition is read")),
         }
     }
 
-    fn run(&self, feed: &Feed, _: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, _: &VersionVector) -> Result<(), SourceError> {
         let sender = self.feed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let sender = sender.ok_or_else(|| self.failed("two services have one source"))?;
         sender.send(feed.clone()).map_err(|_| SourceError::Stopped)

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use ordna::sync::{fault, notice};
 use ordna_secondary::{
-    Consistency, Entry, Error, IndexDefinition, KeyBounds, Position, Query, Vector,
+    Consistency, Error, IndexDefinition, IndexEntry, KeyBounds, Position, Query, VersionVector,
 };
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -100,13 +100,13 @@ pub struct Ask {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
     /// The entries, in the query's order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<IndexEntry>,
     /// Where the next page begins; `None`: nothing follows.
     pub cursor: Option<Cursor>,
     /// Number of entries, if the query counts.
     pub count: u64,
     /// The entries hold exactly the changes up to here. Identity 0 for missing partitions.
-    pub vector: Vector,
+    pub vector: VersionVector,
     /// The partitions that are not in the result; empty unless the query is partial.
     pub missing: Vec<Missing>,
     /// How old the oldest rows may be.
@@ -305,7 +305,7 @@ impl Nodes {
         let (mut request, skip) = self.request(ask, definition, (&owners, newest), counts)?;
         let Some(bounds) = bounds(definition, &request.scan)? else {
             // The cursor stands behind the last group that can be.
-            let vector = Vector::new(vec![Position::default(); owners.partitions as usize]);
+            let vector = VersionVector::new(vec![Position::default(); owners.partitions as usize]);
             let (entries, missing) = (Vec::new(), Vec::new());
             let age = Duration::ZERO;
             return Ok(Found { entries, cursor: None, count: 0, vector, missing, age });
@@ -349,7 +349,7 @@ impl Nodes {
             definition.entry(rows.key(*row), rows.id_len(*row), ask.query.covering)
         };
         let entries = merged.rows[skipped..].iter().map(entry).collect();
-        let vector = Vector::new(positions);
+        let vector = VersionVector::new(positions);
         let cursor = merged.more.then(|| Cursor {
             fingerprint: request.fingerprint,
             reverse,
@@ -390,7 +390,7 @@ impl Nodes {
         // A vector from before partitions were added is shorter: it holds nothing of them.
         if let Some(least) = least.as_ref().filter(|least| least.len() > partitions as usize) {
             let (found, expected) = (least.len(), partitions as usize);
-            return Err(Error::OtherBuckets { found, expected }.into());
+            return Err(Error::PartitionCount { found, expected }.into());
         }
         let asked = |partition: u32| {
             let shown = ask.cursor.as_ref().and_then(|cursor| cursor.position(partition));

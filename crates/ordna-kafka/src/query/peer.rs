@@ -2,9 +2,10 @@
 //!
 //! # Contract
 //! All methods may be called by any task. A call has no deadline: its caller drops it. It holds at
-//! most `most` bytes of the reply; a member that sends more is cut off. At most [`MOST_AT_ONCE`] calls to a
-//! member are under way; the others wait, which is the back-pressure to it. A connection takes the
-//! next call only behind a whole reply, so a late reply is never taken for another call's.
+//! most `most` bytes of the reply; a member that sends more is cut off. At most [`MOST_AT_ONCE`]
+//! calls to a member are under way; the others wait, which is the back-pressure to it. A connection
+//! takes the next call only behind a whole reply, so a late reply is never taken for another
+//! call's.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -83,7 +83,7 @@ impl From<NodeError> for Refusal {
                 | Error::BadQuery { .. }
                 | Error::BadCursor(_)
                 | Error::CursorOfDroppedIndex
-                | Error::OtherBuckets { .. }),
+                | Error::PartitionCount { .. }),
             ) => Self::Query(error.to_string()),
             other => Self::Failed(other.to_string()),
         }

@@ -10,8 +10,8 @@ use ordna::tuple::{Number, Value};
 use ordna_kafka::query::{Ask, Limits, Link, Nodes};
 use ordna_kafka::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};
 use ordna_secondary::{
-    ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Kind, Mutation, Options,
-    Part, Position, Query, Read, Service, SourceError, Vector,
+    ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Kind, Mutation, Part,
+    Position, Query, Read, Service, ServiceOptions, SourceError, VersionVector,
 };
 use ordna_server::{Answer, Config, Extension, Server, Tls};
 use tokio::runtime::Runtime;
@@ -30,7 +30,7 @@ impl Log {
 
     fn mutation(&self, seq: u64) -> Option<Mutation> {
         let (id, document) = self.0.lock().unwrap().get(seq as usize - 1)?.clone();
-        Some(Mutation { bucket: 0, seq, id: id.into(), document })
+        Some(Mutation { partition: 0, seq, id: id.into(), document })
     }
 }
 
@@ -45,7 +45,7 @@ struct Source {
 }
 
 impl ChangeSource for Source {
-    fn buckets(&self) -> u32 {
+    fn partitions(&self) -> u32 {
         1
     }
 
@@ -57,13 +57,13 @@ impl ChangeSource for Source {
         Ok(from.identity == IDENTITY && from.seq <= self.log.len())
     }
 
-    fn documents(&self, at: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, at: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
         let log = Arc::clone(&self.log);
         let end = at.positions()[0].seq;
         Ok(vec![Box::new((1..=end).filter_map(move |seq| log.mutation(seq).map(Ok)))])
     }
 
-    fn run(&self, feed: &Feed, from: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError> {
         let mut seq = from.positions()[0].seq;
         if seq == 0 {
             feed.reset(0, IDENTITY);
@@ -132,13 +132,13 @@ impl Group {
         }
     }
 
-    pub fn ends(&self) -> Vector {
+    pub fn ends(&self) -> VersionVector {
         let position = |log: &Arc<Log>| Position { identity: IDENTITY, seq: log.len() };
-        Vector::new(self.logs.iter().map(position).collect())
+        VersionVector::new(self.logs.iter().map(position).collect())
     }
 
     /// The ids of all entries at a vector, in the order of the index.
-    pub fn oracle(&self, vector: &Vector, is_wanted: impl Fn(u32) -> bool) -> Vec<String> {
+    pub fn oracle(&self, vector: &VersionVector, is_wanted: impl Fn(u32) -> bool) -> Vec<String> {
         let mut keys = Vec::new();
         for (partition, position) in vector.positions().iter().enumerate() {
             let mut documents = BTreeMap::new();
@@ -180,14 +180,14 @@ pub fn indexed(group: &Group, partition: u32, dir: &std::path::Path) -> Service 
     let log = Arc::clone(&group.logs[partition as usize]);
     let most = Arc::new(AtomicU64::new(u64::MAX));
     let source = Arc::new(Source { log: Arc::clone(&log), most });
-    let service = Service::start(Options::new().backups(dir), source).unwrap();
+    let service = Service::start(ServiceOptions::new().backups(dir), source).unwrap();
     for definition in &group.definitions {
         if service.info(&definition.name).is_err() {
             service.create(definition.clone()).unwrap();
         }
         service.wait_until_built(&definition.name, Duration::from_secs(600)).unwrap();
     }
-    let target = Vector::new(vec![group.ends().positions()[partition as usize]]);
+    let target = VersionVector::new(vec![group.ends().positions()[partition as usize]]);
     service.view(&Read::at_plus(target).timeout(Duration::from_secs(600))).unwrap();
     service
 }
@@ -230,14 +230,14 @@ impl Fake {
         let most = Arc::new(AtomicU64::new(most));
         let log = Arc::clone(&self.group.logs[partition as usize]);
         let source = Arc::new(Source { log: Arc::clone(&log), most: Arc::clone(&most) });
-        let options = Options::new().workers(1).interval(Duration::from_millis(2));
+        let options = ServiceOptions::new().workers(1).interval(Duration::from_millis(2));
         let service = Service::start(options, source).unwrap();
         for definition in &self.group.definitions {
             service.create(definition.clone()).unwrap();
             service.wait_until_built(&definition.name, Duration::from_secs(20)).unwrap();
         }
         let seq = log.len().min(most.load(Ordering::SeqCst));
-        let target = Vector::new(vec![Position { identity: IDENTITY, seq }]);
+        let target = VersionVector::new(vec![Position { identity: IDENTITY, seq }]);
         service.view(&Read::at_plus(target)).unwrap();
         self.copies.lock().unwrap().insert(partition, Arc::new(Copy { service, most }));
     }
@@ -290,7 +290,7 @@ impl Local for Fake {
         let copy = copy.ok_or(NodeError::NotHeld { partition })?;
         let consistency = match asked {
             Asked::Any => Consistency::Any,
-            Asked::AtPlus(position) => Consistency::AtPlus(Vector::new(vec![position])),
+            Asked::AtPlus(position) => Consistency::AtPlus(VersionVector::new(vec![position])),
             Asked::RequestPlus => Consistency::RequestPlus,
         };
         let timeout = until.saturating_duration_since(Instant::now());

@@ -235,7 +235,7 @@ fn the_commands_reply_entries_vector_and_missing_partitions() {
         ),
         (
             "ORDNA.INDEX SCAN by_size AT 7-1*3",
-            "-ERR the vector has 3 positions, the source 2 buckets\r\n",
+            "-ERR the vector has 3 positions, the source 2 partitions\r\n",
         ),
         ("ORDNA.INDEX SCAN by_size MAXAGE x", "-ERR MAXAGE: \"x\"\r\n"),
         ("ORDNA.NODE ASK x", "-ERR version 120, not 1\r\n"),
