@@ -27,7 +27,7 @@
 //!
 //! let towns = Arc::new(Towns::default());
 //! let source = Arc::new(Embedded::new(64, 1, towns.clone()));
-//! let service = Service::start(Options::new(), source.clone())?;
+//! let service = Service::start(ServiceOptions::new(), source.clone())?;
 //! let by_size = IndexDefinition::new("by_size", "town:")
 //!     .part(Part::new("country"))
 //!     .part(Part::new("people").descending());

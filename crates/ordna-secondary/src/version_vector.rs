@@ -21,11 +21,11 @@ pub struct Position {
 /// means that n partitions in a row have it.
 ///
 /// ```
-/// use ordna_secondary::{Position, Vector};
+/// use ordna_secondary::{Position, VersionVector};
 ///
-/// let vector = Vector::new(vec![Position { identity: 7, seq: 255 }; 3]);
+/// let vector = VersionVector::new(vec![Position { identity: 7, seq: 255 }; 3]);
 /// assert_eq!(vector.to_string(), "7-ff*3");
-/// assert_eq!("7-ff*3".parse::<Vector>()?, vector);
+/// assert_eq!("7-ff*3".parse::<VersionVector>()?, vector);
 /// # Ok::<(), ordna_secondary::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
