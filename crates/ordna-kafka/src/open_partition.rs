@@ -1,4 +1,4 @@
-//! A partition that the node holds: its service, and the lane that feeds it.
+//! A partition that the node holds: its service, and the fetch state that feeds it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,8 @@ use ordna_secondary::{IndexDefinition, Position, Read, SourceError, VersionVecto
 
 use crate::backups::Backups;
 use crate::broker::{Broker, BrokerError};
-use crate::fetch::Lane;
-use crate::node::{NodeError, Shown};
+use crate::fetch::FetchState;
+use crate::node::{NodeError, PartitionView};
 use crate::source::Partition;
 
 /// How long a question to the brokers may take while a partition is opened.
@@ -21,11 +21,11 @@ const CUT: Duration = Duration::from_secs(10);
 
 /// A partition that the node holds.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenPartition {
     partition: u32,
     service: Service,
     /// Its reader feeds the service through this.
-    pub lane: Arc<Lane>,
+    pub fetch: Arc<FetchState>,
     /// Where the reader began: behind the backup, if one was restored.
     pub from: u64,
     /// The end of the partition when it was opened.
@@ -34,7 +34,7 @@ pub struct Open {
     backed_up: AtomicU64,
 }
 
-impl Open {
+impl OpenPartition {
     /// Restores the newest usable backup of a partition, or begins with nothing. The reader does
     /// not feed it yet.
     ///
@@ -89,29 +89,29 @@ impl Open {
             }
         };
         let feed = feed.recv_timeout(PATIENCE).map_err(|_| Error::Source(SourceError::Stopped))?;
-        let lane = Arc::new(Lane::new(feed));
-        let from = lane.next();
+        let fetch = Arc::new(FetchState::new(feed));
+        let from = fetch.next();
         let backed_up = AtomicU64::new(from);
-        Ok(Self { partition, service, lane, from, until: ends.end.seq, backed_up })
+        Ok(Self { partition, service, fetch, from, until: ends.end.seq, backed_up })
     }
 
     /// The partition in a state that holds everything up to `at`, or in its newest one.
     ///
     /// # Errors
     /// It is not ready, or does not come so far in time.
-    pub fn view(&self, at: Option<Position>, until: Instant) -> Result<Shown, NodeError> {
+    pub fn view(&self, at: Option<Position>, until: Instant) -> Result<PartitionView, NodeError> {
         if at.is_none() && !self.is_ready() {
             return Err(self.restoring());
         }
         // Before the view is taken: a later end is not the view's.
-        let age = self.lane.age();
+        let age = self.fetch.age();
         let timeout = until.saturating_duration_since(Instant::now());
         let read = match at {
             Some(at) => Read::at_plus(VersionVector::new(vec![at])),
             None => Read::any(),
         };
         match self.service.view(&read.timeout(timeout)) {
-            Ok(view) => Ok(Shown { view, age }),
+            Ok(view) => Ok(PartitionView { view, age }),
             Err(Error::Timeout { .. }) if !self.is_ready() => Err(self.restoring()),
             Err(error) => Err(error.into()),
         }
@@ -119,12 +119,12 @@ impl Open {
 
     /// Whether the partition was at its end once, or has read what there was when it was opened.
     pub fn is_ready(&self) -> bool {
-        let is_told_anew = self.lane.rebuilds.load(Ordering::Relaxed) > 0;
-        self.lane.ready.load(Ordering::Acquire) || !is_told_anew && self.lane.next() >= self.until
+        let is_told_anew = self.fetch.rebuilds.load(Ordering::Relaxed) > 0;
+        self.fetch.ready.load(Ordering::Acquire) || !is_told_anew && self.fetch.next() >= self.until
     }
 
     fn restoring(&self) -> NodeError {
-        let done = self.lane.next().saturating_sub(self.from);
+        let done = self.fetch.next().saturating_sub(self.from);
         let of = self.until.saturating_sub(self.from);
         NodeError::Restoring { partition: self.partition, done: done.min(of), of }
     }
@@ -154,7 +154,7 @@ impl Open {
     /// # Errors
     /// The directory cannot be written, or the snapshot point does not come.
     pub fn back_up(&self, backups: &Backups, keep: usize) -> Result<(), NodeError> {
-        let fed = self.lane.feed.position(0).unwrap_or_default();
+        let fed = self.fetch.feed.position(0).unwrap_or_default();
         if self.backed_up.load(Ordering::Relaxed) == fed.seq || fed.seq == 0 {
             return Ok(());
         }

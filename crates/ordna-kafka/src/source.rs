@@ -5,9 +5,10 @@
 //! feeds all partitions. [`run`](ChangeSource::run) only hands over the feed. Indexes are created
 //! before the reader begins, so no index ever asks for old documents.
 
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use ordna::sync::Lock;
 use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, VersionVector};
 
 use crate::broker::{Broker, Ends};
@@ -21,14 +22,14 @@ pub struct Partition {
     partition: u32,
     /// What could be read when the partition was opened.
     ends: Ends,
-    feed: Mutex<Option<mpsc::Sender<Feed>>>,
+    feed: Lock<Option<mpsc::Sender<Feed>>>,
 }
 
 impl Partition {
     /// A partition, and where its feed comes once the service runs.
     pub fn new(broker: &Arc<Broker>, partition: u32, ends: Ends) -> (Self, mpsc::Receiver<Feed>) {
         let (sender, receiver) = mpsc::channel();
-        let feed = Mutex::new(Some(sender));
+        let feed = Lock::new(Some(sender));
         (Self { broker: Arc::clone(broker), partition, ends, feed }, receiver)
     }
 
@@ -63,7 +64,7 @@ impl ChangeSource for Partition {
     }
 
     fn run(&self, feed: &Feed, _: &VersionVector) -> Result<(), SourceError> {
-        let sender = self.feed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sender = self.feed.lock().take();
         let sender = sender.ok_or_else(|| self.failed("two services have one source"))?;
         sender.send(feed.clone()).map_err(|_| SourceError::Stopped)
     }

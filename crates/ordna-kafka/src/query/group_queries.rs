@@ -1,32 +1,5 @@
-//! Queries over all nodes of a group.
-//!
-//! # Contract
-//! All methods of [`Nodes`] may be called by any thread. They block until the query's timeout at
-//! most. A node works on [`Limits::queries`] queries at once; a query holds at most
-//! [`Limits::bytes`] bytes of rows.
-//!
-//! # Protocol
-//! A query takes one slice of each partition, from its owner or from a copy, and merges them
-//! (`gather`, `merge`). A slice is complete at the position that it names, so the result is
-//! complete at the vector of these positions, however the partitions move meanwhile. A node that
-//! lost a partition and does not know yet answers with an old position: `at_plus` and
-//! `request_plus` refuse it, `any` tells its age and can refuse it by [`Ask::max_age`].
-//!
-//! The limit goes to the owners; each of many is asked for its share first, and all are asked again
-//! if that was too little. An owner sends one answer of bounded size; it keeps nothing for the
-//! query, and sends more only if it is asked again. If rows are so long that an
-//! answer is full before the limit, the page ends early, with a cursor.
-//!
-//! Source: the Nitro paper (VLDB 2016), §8.
-
-mod commands;
-mod cursor;
-mod gather;
-mod merge;
-mod owner;
-mod peer;
-mod rows;
-mod wire;
+//! The queries that begin on a node: the request to the owners, the rounds of questions, the
+//! result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,18 +15,14 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-pub use self::cursor::Cursor;
-pub use self::gather::{Ask as Question, Gather, Missing, Trouble};
-pub use self::merge::{Merged, merge};
-pub use self::peer::{Link, LinkTls};
-pub use self::rows::{Rows, Run, Scan, Selection};
-pub use self::wire::{Answer, Garbled, Part, Refusal, Request};
-
-use self::owner::{MOST_BYTES, MOST_ROWS};
-use self::peer::Peers;
-use self::rows::{bounds, group};
-use self::wire::fingerprint;
-use crate::node::{Asked, Local, Owners};
+use crate::node::{LocalNode, OwnerTable, RequestedState};
+use crate::query::cursor::Cursor;
+use crate::query::gather::{Gather, MissingPartition, QuestionError};
+use crate::query::merge::merge;
+use crate::query::owner::{self, MOST_BYTES, MOST_ROWS};
+use crate::query::peer::{Link, Peers};
+use crate::query::rows::{Run, Scan, Selection, bounds, group};
+use crate::query::wire::{Answer, Refusal, Request, fingerprint};
 
 /// The command in which nodes ask each other.
 const COMMAND: [&[u8]; 2] = [b"ORDNA.NODE", b"ASK"];
@@ -62,7 +31,7 @@ const REFRESH: Duration = Duration::from_millis(250);
 
 /// Bounds of the work and the memory of queries.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct QueryLimits {
     /// Queries at once; beyond, a query waits.
     pub queries: usize,
     /// Bytes of keys in all answers of a query together.
@@ -71,7 +40,7 @@ pub struct Limits {
     pub patience: Duration,
 }
 
-impl Default for Limits {
+impl Default for QueryLimits {
     fn default() -> Self {
         Self { queries: 64, bytes: 16 << 20, patience: Duration::from_secs(1) }
     }
@@ -79,7 +48,7 @@ impl Default for Limits {
 
 /// A query over all nodes.
 #[derive(Debug, Clone, Default)]
-pub struct Ask {
+pub struct GroupQuery {
     /// Name of the index.
     pub index: String,
     /// The entries; its cursor is not used.
@@ -98,7 +67,7 @@ pub struct Ask {
 
 /// The result of a query over all nodes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct GroupResult {
     /// The entries, in the query's order.
     pub entries: Vec<IndexEntry>,
     /// Where the next page begins; `None`: nothing follows.
@@ -108,7 +77,7 @@ pub struct Found {
     /// The entries hold exactly the changes up to here. Identity 0 for missing partitions.
     pub vector: VersionVector,
     /// The partitions that are not in the result; empty unless the query is partial.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingPartition>,
     /// How old the oldest rows may be.
     pub age: Duration,
 }
@@ -121,7 +90,7 @@ pub enum QueryError {
     #[error("{} of {of} partitions are missing after {waited:.1?}: {}", missing.len(), shown(missing))]
     Missing {
         /// The partitions, and why.
-        missing: Vec<Missing>,
+        missing: Vec<MissingPartition>,
         /// Partitions of the topic.
         of: u32,
         /// How long the query waited.
@@ -145,7 +114,7 @@ pub enum QueryError {
 }
 
 /// The first few missing partitions, for people.
-fn shown(missing: &[Missing]) -> String {
+fn shown(missing: &[MissingPartition]) -> String {
     const SHOWN: usize = 8;
     let mut text: Vec<String> = missing.iter().take(SHOWN).map(ToString::to_string).collect();
     if missing.len() > SHOWN {
@@ -157,7 +126,7 @@ fn shown(missing: &[Missing]) -> String {
 
 /// Counts of queries, since the start.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct QueryCounters {
     /// Queries.
     pub queries: AtomicU64,
     /// Queries that failed.
@@ -174,33 +143,33 @@ pub struct Counters {
 
 /// Queries over all nodes of a group, asked on one of them.
 #[derive(Debug)]
-pub struct Nodes {
-    local: Arc<dyn Local>,
+pub struct GroupQueries {
+    pub(super) local: Arc<dyn LocalNode>,
     peers: Arc<Peers>,
     runtime: Handle,
-    limits: Limits,
+    pub(super) limits: QueryLimits,
     slots: Semaphore,
-    answering: AtomicUsize,
+    pub(super) answering: AtomicUsize,
     table: AtomicU64,
-    counters: Counters,
+    pub(super) counters: QueryCounters,
 }
 
 /// Answers, and which partitions lack one.
 struct Gathered {
     answers: Vec<Answer>,
-    missing: Vec<Missing>,
+    missing: Vec<MissingPartition>,
 }
 
-impl Nodes {
+impl GroupQueries {
     /// Queries that begin on this node. `runtime` does the network's work; the thread that asks may
     /// be one of its workers only inside `block_in_place`.
     ///
     /// # Errors
     /// Certificates or keys of the link cannot be read; the text names the file.
     pub fn new(
-        local: Arc<dyn Local>,
+        local: Arc<dyn LocalNode>,
         link: Link,
-        limits: Limits,
+        limits: QueryLimits,
         runtime: Handle,
     ) -> Result<Self, String> {
         Ok(Self {
@@ -211,12 +180,12 @@ impl Nodes {
             limits,
             answering: AtomicUsize::new(0),
             table: AtomicU64::new(0),
-            counters: Counters::default(),
+            counters: QueryCounters::default(),
         })
     }
 
     /// What was counted.
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &QueryCounters {
         &self.counters
     }
 
@@ -234,7 +203,7 @@ impl Nodes {
     ///
     /// # Errors
     /// [`QueryError`].
-    pub fn scan(&self, ask: &Ask) -> Result<Found, QueryError> {
+    pub fn scan(&self, ask: &GroupQuery) -> Result<GroupResult, QueryError> {
         self.counted(self.runtime.block_on(self.run(ask, false)))
     }
 
@@ -242,11 +211,11 @@ impl Nodes {
     ///
     /// # Errors
     /// [`QueryError`].
-    pub fn count(&self, ask: &Ask) -> Result<Found, QueryError> {
+    pub fn count(&self, ask: &GroupQuery) -> Result<GroupResult, QueryError> {
         self.counted(self.runtime.block_on(self.run(ask, true)))
     }
 
-    fn counted(&self, found: Result<Found, QueryError>) -> Result<Found, QueryError> {
+    fn counted(&self, found: Result<GroupResult, QueryError>) -> Result<GroupResult, QueryError> {
         self.counters.queries.fetch_add(1, Ordering::Relaxed);
         match &found {
             Err(_) => self.counters.failed.fetch_add(1, Ordering::Relaxed),
@@ -259,7 +228,7 @@ impl Nodes {
     }
 
     /// The owner table, once there is one.
-    async fn owners(&self, until: Instant) -> Result<Owners, QueryError> {
+    async fn owners(&self, until: Instant) -> Result<OwnerTable, QueryError> {
         loop {
             let owners = self.local.owners();
             if owners.partitions > 0 {
@@ -285,7 +254,7 @@ impl Nodes {
         newest.map_err(|error| QueryError::NoEnds(error.to_string()))
     }
 
-    async fn run(&self, ask: &Ask, counts: bool) -> Result<Found, QueryError> {
+    async fn run(&self, ask: &GroupQuery, counts: bool) -> Result<GroupResult, QueryError> {
         let began = Instant::now();
         let until = began + ask.timeout;
         let busy = || QueryError::Busy(self.limits.queries);
@@ -308,7 +277,7 @@ impl Nodes {
             let vector = VersionVector::new(vec![Position::default(); owners.partitions as usize]);
             let (entries, missing) = (Vec::new(), Vec::new());
             let age = Duration::ZERO;
-            return Ok(Found { entries, cursor: None, count: 0, vector, missing, age });
+            return Ok(GroupResult { entries, cursor: None, count: 0, vector, missing, age });
         };
         let Scan { reverse, distinct, limit, .. } = request.scan;
         let group = |key: &'_ [u8]| group(definition, distinct, key).len();
@@ -358,15 +327,15 @@ impl Nodes {
             key: merged.rows.last().map(|(input, row)| inputs[*input].rows.key(*row).to_vec()),
             vector: vector.positions().iter().map(|at| (at.identity, at.seq)).collect(),
         });
-        Ok(Found { entries, cursor, count, vector, missing, age })
+        Ok(GroupResult { entries, cursor, count, vector, missing, age })
     }
 
     /// The question to all owners, and the rows to pass over.
     fn request(
         &self,
-        ask: &Ask,
+        ask: &GroupQuery,
         definition: &IndexDefinition,
-        (owners, least): (&Owners, Option<Vec<Position>>),
+        (owners, least): (&OwnerTable, Option<Vec<Position>>),
         counts: bool,
     ) -> Result<(Request, usize), QueryError> {
         let (query, fingerprint) = (&ask.query, fingerprint(definition));
@@ -399,12 +368,12 @@ impl Nodes {
             let least = least.filter(|least| least.seq > 0);
             // A page is no older than the one before it.
             match (least, shown) {
-                (None, None) => Asked::Any,
-                (Some(one), None) | (None, Some(one)) => Asked::AtPlus(one),
+                (None, None) => RequestedState::Any,
+                (Some(one), None) | (None, Some(one)) => RequestedState::AtPlus(one),
                 (Some(one), Some(two)) if two.identity == one.identity && two.seq > one.seq => {
-                    Asked::AtPlus(two)
+                    RequestedState::AtPlus(two)
                 }
-                (Some(one), Some(_)) => Asked::AtPlus(one),
+                (Some(one), Some(_)) => RequestedState::AtPlus(one),
             }
         };
         // What each node may send so that all together stay within the limit.
@@ -430,16 +399,17 @@ impl Nodes {
     /// Asks until each partition has an answer, or the time is over.
     async fn gather(
         &self,
-        ask: &Ask,
+        ask: &GroupQuery,
         request: &Request,
         bounds: &KeyBounds,
         until: Instant,
     ) -> Result<Gathered, QueryError> {
         let began = Instant::now();
-        let states: BTreeMap<u32, Asked> = request.partitions.iter().copied().collect();
+        let states: BTreeMap<u32, RequestedState> = request.partitions.iter().copied().collect();
         let mut gather = Gather::new(states.keys().copied(), self.limits.patience);
         let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
-        let mut flights: JoinSet<(u64, Arc<Request>, Result<Answer, Trouble>)> = JoinSet::new();
+        let mut flights: JoinSet<(u64, Arc<Request>, Result<Answer, QuestionError>)> =
+            JoinSet::new();
         let mut refreshed = began;
         loop {
             let owners = self.local.owners();
@@ -464,7 +434,7 @@ impl Nodes {
             if let Some((number, part)) = mine {
                 // An answer that waits for no state takes less than a switch of threads. Only a
                 // partition of this node that is restored right now is waited for here.
-                if part.partitions.iter().all(|(_, asked)| *asked == Asked::Any) {
+                if part.partitions.iter().all(|(_, asked)| *asked == RequestedState::Any) {
                     let answer = owner::answer(&*self.local, &part);
                     arrived = Some((number, part, Ok(answer)));
                 } else {
@@ -492,7 +462,7 @@ impl Nodes {
                 let answer = answer.and_then(|answer| {
                     let checked = answer.check(&part, bounds);
                     let checked = if fault!("faulty.checked") { Ok(()) } else { checked };
-                    checked.map(|()| answer).map_err(|garbled| Trouble::Garbled(garbled.0))
+                    checked.map(|()| answer).map_err(|garbled| QuestionError::Garbled(garbled.0))
                 });
                 match answer {
                     Ok(answer) => {
@@ -525,7 +495,7 @@ impl Nodes {
 }
 
 /// The partitions of an answer, and whether their rows count.
-type Accepted = Vec<(u32, Result<(), Trouble>)>;
+type Accepted = Vec<(u32, Result<(), QuestionError>)>;
 
 /// Which partitions of an answer count: those whose rows are young enough, all or none of them.
 ///
@@ -539,11 +509,11 @@ fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, Quer
             match state {
                 Err(Refusal::Query(why)) => return Err(QueryError::Refused(why.clone())),
                 Err(_) if fault!("moves.refused_is_empty") => Ok(()),
-                Err(refusal) => Err(Trouble::Refused(refusal.clone())),
+                Err(refusal) => Err(QuestionError::Refused(refusal.clone())),
                 Ok(part)
                     if notice!("moves.max_age", max_age.is_some_and(|most| part.age > most)) =>
                 {
-                    Err(Trouble::TooOld(part.age))
+                    Err(QuestionError::TooOld(part.age))
                 }
                 Ok(_) => Ok(()),
             },
@@ -551,12 +521,12 @@ fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, Quer
     }
     // Rows of one answer cannot be told apart: one that is too old spoils the others.
     let oldest = parts.iter().find_map(|(_, state)| match state {
-        Err(Trouble::TooOld(age)) => Some(*age),
+        Err(QuestionError::TooOld(age)) => Some(*age),
         _ => None,
     });
     if let Some(age) = oldest {
         let young = parts.iter_mut().filter(|(_, state)| state.is_ok());
-        young.for_each(|(_, state)| *state = Err(Trouble::TooOld(age)));
+        young.for_each(|(_, state)| *state = Err(QuestionError::TooOld(age)));
     }
     Ok(parts)
 }
@@ -576,12 +546,12 @@ fn wait(left: Duration) -> Duration {
 }
 
 /// Asks another node.
-async fn remote(peers: &Peers, member: &str, request: &Request) -> Result<Answer, Trouble> {
+async fn remote(peers: &Peers, member: &str, request: &Request) -> Result<Answer, QuestionError> {
     let bytes = request.encode();
     let words = [COMMAND[0], COMMAND[1], &bytes];
     // Lengths and states beside the keys.
     let heads = request.scan.limit * 8 + request.partitions.len() * 256;
     let most = request.scan.bytes + usize::from(u16::MAX) + heads;
     let reply = peers.call(member, &words, most).await?;
-    Answer::decode(&reply).map_err(|garbled| Trouble::Garbled(garbled.0))
+    Answer::decode(&reply).map_err(|garbled| QuestionError::Garbled(garbled.0))
 }
