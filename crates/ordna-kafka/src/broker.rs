@@ -183,7 +183,7 @@ impl Broker {
     pub fn check_topic(&self, timeout: Duration) -> Result<bool, BrokerError> {
         // Events of the client, such as errors, would pile up.
         while self.client.poll(Duration::ZERO).is_some() {}
-        let id = raw::topic_id(self.client.client().native_ptr(), &self.topic, timeout);
+        let id = topic_id::topic_id(self.client.client().native_ptr(), &self.topic, timeout);
         let id = id.map_err(|error| self.away(error))?.ok_or_else(|| self.no_topic())?;
         let folded = (id >> 64) as u64 ^ id as u64;
         let before = self.topic_id.swap(folded, Ordering::Relaxed);

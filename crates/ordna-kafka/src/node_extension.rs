@@ -97,7 +97,7 @@ fn label(text: &str) -> String {
 }
 
 /// Each partition's owner, as a sample of value 1.
-fn owner_samples(owners: &Owners) -> Vec<(String, i64)> {
+fn owner_samples(owners: &OwnerTable) -> Vec<(String, i64)> {
     let of = |member: &Member| {
         let address = label(&member.address);
         let sample = |at: &u32| (format!("{{partition=\"{at}\",owner=\"{address}\"}}"), 1);
