@@ -5,8 +5,8 @@
 //!
 //! # Contract
 //! Any number of threads allocate and free at once. A thread takes the lock of its stripe. A small
-//! arena has one stripe, a large one eight. Memory outlives its [`Arena`] until it is freed. While the last handle is
-//! dropped no other thread frees.
+//! arena has one stripe, a large one eight. Memory outlives its [`Arena`] until it is freed. While
+//! the last handle is dropped no other thread frees.
 //!
 //! # Protocol
 //! A stripe fills its *open* slab from front to back. Freed memory enters the list of its size in
@@ -15,8 +15,8 @@
 //! the same size mostly need no more memory.
 //!
 //! After removals, or overwrites with other sizes, much of a slab may be dead.
-//! [`Arena::choose_sparse`] declares the emptiest slabs *sparse*. These give out no memory from then
-//! on, and the owner of the records moves what they hold. A sparse slab is freed with its last
+//! [`Arena::choose_sparse`] declares the emptiest slabs *sparse*. These give out no memory from
+//! then on, and the owner of the records moves what they hold. A sparse slab is freed with its last
 //! record. Only an eighth of the slabs is sparse at a time, as the moved records need room.
 //!
 //! # Invariants
@@ -78,10 +78,10 @@ const WORDS: usize = 1 << (ADDRESS_BITS - SLAB.ilog2() - u64::BITS.ilog2());
 pub struct Arena(Arc<Owner>);
 
 /// Lets the slabs go with the last handle.
-struct Owner(Arc<Shared>);
+struct Owner(Arc<ArenaState>);
 
-struct Shared {
-    stripes: [Padded; STRIPES],
+struct ArenaState {
+    stripes: [PaddedStripe; STRIPES],
     /// How many of them are in use.
     active: AtomicUsize,
     slabs: Mutex<Slabs>,
@@ -94,11 +94,11 @@ struct Shared {
 }
 
 #[repr(align(128))]
-struct Padded(Mutex<Stripe>);
+struct PaddedStripe(Mutex<SlabStripe>);
 
-struct Stripe {
+struct SlabStripe {
     /// The open slab, and its memory that was never used.
-    open: *mut Slab,
+    open: *mut ArenaSlab,
     fresh: *mut u8,
     rest: usize,
     /// Freed memory of each size, each piece leading to the next.
@@ -107,16 +107,16 @@ struct Stripe {
     freed: usize,
 }
 
-struct Slabs(Vec<*mut Slab>);
+struct Slabs(Vec<*mut ArenaSlab>);
 
 // SAFETY: the slabs belong to the arena; lists and open slab are used under the stripe's lock.
-unsafe impl Send for Stripe {}
+unsafe impl Send for SlabStripe {}
 // SAFETY: as above; the vector is used under its lock.
 unsafe impl Send for Slabs {}
 
 /// The head of a slab.
-struct Slab {
-    shared: Arc<Shared>,
+struct ArenaSlab {
+    shared: Arc<ArenaState>,
     live: AtomicUsize,
     sparse: AtomicBool,
     open: AtomicBool,
@@ -133,15 +133,15 @@ impl Default for Arena {
 impl Arena {
     /// An arena without a slab.
     pub fn new() -> Self {
-        let stripe = || Stripe {
+        let stripe = || SlabStripe {
             open: ptr::null_mut(),
             fresh: ptr::null_mut(),
             rest: 0,
             free: [ptr::null_mut(); MOST / GRAIN],
             freed: 0,
         };
-        let shared = Shared {
-            stripes: std::array::from_fn(|_| Padded(Mutex::new(stripe()))),
+        let shared = ArenaState {
+            stripes: std::array::from_fn(|_| PaddedStripe(Mutex::new(stripe()))),
             active: AtomicUsize::new(1),
             slabs: Mutex::new(Slabs(Vec::new())),
             choosing: Mutex::new(()),
@@ -185,7 +185,7 @@ impl Arena {
     /// Whether the memory lies in a slab of some arena.
     #[inline]
     pub fn owns(memory: *const u8) -> bool {
-        let (word, bit) = Slab::bit(memory.addr());
+        let (word, bit) = ArenaSlab::bit(memory.addr());
         SLABS.get(word).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
 
@@ -199,12 +199,12 @@ impl Arena {
         // SAFETY: the memory keeps its slab, until its bytes are subtracted; a slab that is not
         // sparse stays under the stripe's lock.
         unsafe {
-            let slab = Slab::of(memory);
+            let slab = ArenaSlab::of(memory);
             let shared = &(*slab).shared;
             let mut stripe = shared.stripe();
             if notice!("arena.free.sparse", (*slab).is_sparse()) {
                 drop(stripe);
-                return Slab::subtract(slab, size);
+                return ArenaSlab::subtract(slab, size);
             }
             let free = &mut stripe.free[size / GRAIN - 1];
             memory.cast::<*mut u8>().write(*free);
@@ -220,15 +220,15 @@ impl Arena {
         }
     }
 
-    /// Whether more than a third of the slabs' bytes was dead at the last look, and some slabs may be
-    /// declared sparse: a compaction is worth its while. Open and sparse slabs do not count.
+    /// Whether more than a third of the slabs' bytes was dead at the last look, and some slabs may
+    /// be declared sparse: a compaction is worth its while. Open and sparse slabs do not count.
     #[inline]
     pub fn has_much_room(&self) -> bool {
         self.0.0.has_much_room.load(Ordering::Relaxed)
     }
 
-    /// Declares slabs sparse that are a quarter dead: the emptiest, up to an eighth of all. Or every
-    /// slab. Returns whether a sparse slab may hold a record. O(s log s) with s slabs.
+    /// Declares slabs sparse that are a quarter dead: the emptiest, up to an eighth of all. Or
+    /// every slab. Returns whether a sparse slab may hold a record. O(s log s) with s slabs.
     pub fn choose_sparse(&self, all: bool) -> bool {
         self.0.0.choose_sparse(all)
     }
@@ -245,7 +245,7 @@ impl Arena {
     #[inline]
     pub unsafe fn is_in_sparse_slab(memory: NonNull<u8>) -> bool {
         // SAFETY: the memory keeps its slab.
-        Self::owns(memory.as_ptr()) && unsafe { (*Slab::of(memory)).is_sparse() }
+        Self::owns(memory.as_ptr()) && unsafe { (*ArenaSlab::of(memory)).is_sparse() }
     }
 
     /// Number of slabs.
@@ -258,7 +258,7 @@ impl Arena {
         let rest: usize = self.0.0.stripes.iter().map(|stripe| lock(&stripe.0).rest).sum();
         let slabs = lock(&self.0.0.slabs);
         // SAFETY: listed slabs are there.
-        let live = |slab: &*mut Slab| unsafe { (**slab).live.load(Ordering::Relaxed) };
+        let live = |slab: &*mut ArenaSlab| unsafe { (**slab).live.load(Ordering::Relaxed) };
         rest + slabs.0.iter().map(|slab| SLAB - live(slab)).sum::<usize>()
     }
 }
@@ -270,8 +270,8 @@ impl Drop for Owner {
     }
 }
 
-impl Shared {
-    fn stripe(&self) -> MutexGuard<'_, Stripe> {
+impl ArenaState {
+    fn stripe(&self) -> MutexGuard<'_, SlabStripe> {
         let stripes = self.active.load(Ordering::Relaxed);
         lock(&self.stripes[stripe_of_this_thread() % stripes].0)
     }
@@ -307,14 +307,14 @@ impl Shared {
         let (mut candidates, sparse) = {
             let slabs = lock(&self.slabs);
             // SAFETY: listed slabs are there.
-            let is_sparse = |slab: &*mut Slab| unsafe { (**slab).is_sparse() };
+            let is_sparse = |slab: &*mut ArenaSlab| unsafe { (**slab).is_sparse() };
             let (sparse, others) = slabs.0.iter().copied().partition::<Vec<_>, _>(is_sparse);
             (others, sparse.len())
         };
         // SAFETY: candidates are there.
-        let used = |slab: &*mut Slab| unsafe { (**slab).live.load(Ordering::Relaxed) };
+        let used = |slab: &*mut ArenaSlab| unsafe { (**slab).live.load(Ordering::Relaxed) };
         // SAFETY: as above.
-        let is_open = |slab: &*mut Slab| unsafe { (**slab).open.load(Ordering::Relaxed) };
+        let is_open = |slab: &*mut ArenaSlab| unsafe { (**slab).open.load(Ordering::Relaxed) };
         if notice!("arena.choose.some", !all) {
             let most = Self::most_sparse(candidates.len() + sparse).saturating_sub(sparse);
             // A slab that is not open never opens again.
@@ -343,14 +343,14 @@ impl Shared {
         drop(stripes);
         for slab in empty {
             // SAFETY: nothing is in it, and it gives out nothing.
-            unsafe { Slab::release(slab) };
+            unsafe { ArenaSlab::release(slab) };
         }
         self.has_much_room.store(false, Ordering::Relaxed);
         sparse > 0 || !full.is_empty()
     }
 }
 
-impl Stripe {
+impl SlabStripe {
     /// Memory from the list of its size.
     #[inline]
     fn take(&mut self, size: usize) -> Option<NonNull<u8>> {
@@ -360,7 +360,7 @@ impl Stripe {
         unsafe {
             *free = memory.cast::<*mut u8>().read();
             prefetch(*free);
-            (*Slab::of(memory)).live.fetch_add(size, Ordering::Relaxed);
+            (*ArenaSlab::of(memory)).live.fetch_add(size, Ordering::Relaxed);
         }
         Some(memory)
     }
@@ -368,7 +368,7 @@ impl Stripe {
     /// Takes over the list of this size of some other stripe. Passes stripes that are locked: the
     /// other thread may do the same.
     #[cold]
-    fn take_list(&mut self, shared: &Shared, size: usize) {
+    fn take_list(&mut self, shared: &ArenaState, size: usize) {
         let list = size / GRAIN - 1;
         // This stripe is locked too.
         for mut other in shared.stripes.iter().filter_map(|other| other.0.try_lock().ok()) {
@@ -381,9 +381,9 @@ impl Stripe {
 
     /// Opens a slab in the place of the one that is full.
     #[cold]
-    fn open_slab(&mut self, shared: &Arc<Shared>) -> Option<()> {
+    fn open_slab(&mut self, shared: &Arc<ArenaState>) -> Option<()> {
         self.close_slab();
-        let (slab, fresh) = Slab::new(shared)?;
+        let (slab, fresh) = ArenaSlab::new(shared)?;
         (self.open, self.fresh, self.rest) = (slab.as_ptr(), fresh, ROOM);
         Some(())
     }
@@ -400,15 +400,15 @@ impl Stripe {
 }
 
 // Heads are a cache line apart.
-const _: () = assert!(size_of::<Slab>() <= 64);
+const _: () = assert!(size_of::<ArenaSlab>() <= 64);
 
-impl Slab {
+impl ArenaSlab {
     fn is_sparse(&self) -> bool {
         self.sparse.load(Ordering::Relaxed)
     }
 
     /// A slab, and its first free byte.
-    fn new(shared: &Arc<Shared>) -> Option<(NonNull<Self>, *mut u8)> {
+    fn new(shared: &Arc<ArenaState>) -> Option<(NonNull<Self>, *mut u8)> {
         // SAFETY: the layout is not empty.
         let memory = NonNull::new(unsafe { alloc(LAYOUT) })?;
         let address = memory.as_ptr().expose_provenance();
@@ -463,7 +463,8 @@ impl Slab {
     /// # Safety
     /// They are the caller's and not used afterwards.
     unsafe fn subtract(slab: *mut Self, size: usize) {
-        // SAFETY: the bytes keep the slab. AcqRel: what all threads did with it came before its end.
+        // SAFETY: the bytes keep the slab. AcqRel: what all threads did with it came before its
+        // end.
         unsafe {
             if (*slab).live.fetch_sub(size, Ordering::AcqRel) == size {
                 let shared = (*slab).shared.clone();

@@ -25,7 +25,7 @@ use crate::check;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
 #[repr(C)]
-struct Header {
+struct BufferHeader {
     owners: AtomicUsize,
     /// Bytes written or claimed.
     used: AtomicUsize,
@@ -35,18 +35,18 @@ struct Header {
 
 /// A handle of a buffer, an address. Its owners decide when it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffer(NonNull<Header>);
+pub struct Buffer(NonNull<BufferHeader>);
 
 impl Buffer {
     fn layout(capacity: usize) -> Layout {
-        let size = size_of::<Header>() + capacity;
-        Layout::from_size_align(size, align_of::<Header>())
+        let size = size_of::<BufferHeader>() + capacity;
+        Layout::from_size_align(size, align_of::<BufferHeader>())
             .expect("checked lengths stay far below isize")
     }
 
     /// Bytes that a buffer takes of the allocator.
     pub fn size_of(capacity: usize) -> usize {
-        size_of::<Header>() + capacity
+        size_of::<BufferHeader>() + capacity
     }
 
     /// A buffer with the pieces in it, one after the other, and one owner. There must be room.
@@ -58,10 +58,10 @@ impl Buffer {
         let Some(memory) = NonNull::new(unsafe { alloc::alloc(layout) }) else {
             alloc::handle_alloc_error(layout)
         };
-        let header: NonNull<Header> = memory.cast();
+        let header: NonNull<BufferHeader> = memory.cast();
         let (owners, used) = (AtomicUsize::new(1), AtomicUsize::new(used));
         // SAFETY: new memory, aligned for the header.
-        unsafe { header.write(Header { owners, used, capacity }) };
+        unsafe { header.write(BufferHeader { owners, used, capacity }) };
         let buffer = Self(header);
         let mut at = 0;
         for piece in pieces {
@@ -86,7 +86,7 @@ impl Buffer {
         Self(unsafe { NonNull::new_unchecked(ptr::with_exposed_provenance_mut(address)) })
     }
 
-    fn header(&self) -> &Header {
+    fn header(&self) -> &BufferHeader {
         // SAFETY: handles are followed while the buffer lives, see `at`.
         unsafe { self.0.as_ref() }
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`index`] | the contract [`OrderedIndex`] and [`index::Range`], the iterator over any index |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
-//! | `locked` | [`Locked`]: the contract over a locked B-tree, with which every index is compared |
+//! | `locked_btree` | [`Locked`]: the contract over a locked B-tree, with which every index is compared |
 //! | [`arena`] | memory for records in large pages |
 //! | [`checksum`] | CRCs of the file formats |
 //! | [`encoding`] | keys and values as bytes in files |
@@ -26,7 +26,7 @@ pub mod entries;
 mod error;
 pub mod index;
 pub mod key;
-mod locked;
+mod locked_btree;
 pub mod order;
 pub mod reclaim;
 pub mod record;
@@ -41,5 +41,5 @@ pub use entries::Entries;
 pub use error::{Error, Violation};
 pub use index::{Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 pub use key::Key;
-pub use locked::Locked;
+pub use locked_btree::Locked;
 pub use value::Value;

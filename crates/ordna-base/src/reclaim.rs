@@ -44,26 +44,26 @@ pub struct Collector {
     library: seize::Collector,
     /// Entries of a batch.
     batch: usize,
-    retired: [Stripe; STRIPES],
+    retired: [RetiredList; STRIPES],
 }
 
 const STRIPES: usize = 16;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Stripe(Mutex<Vec<Retired>>);
+struct RetiredList(Mutex<Vec<RetiredMemory>>);
 
-/// Retired memory, and how the library frees it.
+/// RetiredMemory memory, and how the library frees it.
 #[derive(Debug)]
-struct Retired {
+struct RetiredMemory {
     memory: *mut (),
     free: unsafe fn(*mut (), &seize::Collector),
 }
 
 // SAFETY: any thread that uses the collector may free it.
-unsafe impl Send for Retired {}
+unsafe impl Send for RetiredMemory {}
 
-impl Retired {
+impl RetiredMemory {
     /// # Safety
     /// As for [`Guard::retire`].
     unsafe fn new<T: Retire>(memory: *mut T) -> Self {
@@ -93,7 +93,7 @@ impl Collector {
     }
 
     /// What threads of this one's stripe have retired.
-    fn list(&self) -> &Stripe {
+    fn list(&self) -> &RetiredList {
         &self.retired[stripe_of_this_thread() % STRIPES]
     }
 
@@ -124,10 +124,10 @@ impl Drop for Collector {
     }
 }
 
-impl Stripe {
+impl RetiredList {
     /// Takes the list if it has so many entries.
     #[inline]
-    fn take(&self, from: usize, last: Option<Retired>) -> Vec<Retired> {
+    fn take(&self, from: usize, last: Option<RetiredMemory>) -> Vec<RetiredMemory> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.extend(last);
         if list.len() < from {
@@ -155,7 +155,7 @@ impl Guard<'_> {
     #[inline]
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
-        let retired = unsafe { Retired::new(memory) };
+        let retired = unsafe { RetiredMemory::new(memory) };
         let full = self.collector.list().take(self.collector.batch, Some(retired));
         if !full.is_empty() {
             self.hand_over(full);
@@ -163,8 +163,8 @@ impl Guard<'_> {
     }
 
     /// Passes entries to the library, whose own list of this thread grows to a batch at least.
-    fn hand_over(&self, entries: Vec<Retired>) {
-        for Retired { memory, free } in entries {
+    fn hand_over(&self, entries: Vec<RetiredMemory>) {
+        for RetiredMemory { memory, free } in entries {
             // SAFETY: as those who retired it promised.
             unsafe { self.library.defer_retire(memory, free) };
         }
@@ -185,16 +185,16 @@ impl Guard<'_> {
     /// As for [`retire`](Self::retire).
     pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
-        let retired = unsafe { Retired::new(memory) };
+        let retired = unsafe { RetiredMemory::new(memory) };
         self.pass_on(self.collector.list().take(1, Some(retired)));
     }
 
     /// Passes entries to the library for freeing now. The library hands a batch over only when it
     /// has an entry for every thread that is inside.
-    fn pass_on(&self, mut entries: Vec<Retired>) {
+    fn pass_on(&self, mut entries: Vec<RetiredMemory>) {
         if !entries.is_empty() {
             // SAFETY: there is nothing to free, and `free` does nothing.
-            let filler = || unsafe { Retired::new(std::ptr::dangling_mut::<Nothing>()) };
+            let filler = || unsafe { RetiredMemory::new(std::ptr::dangling_mut::<Nothing>()) };
             entries.resize_with(entries.len().max(FILLERS), filler);
             self.hand_over(entries);
         }

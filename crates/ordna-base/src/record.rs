@@ -34,7 +34,7 @@ use crate::value::{MAX_LEN, SHARED};
 use crate::{Key, Value};
 
 #[repr(C)]
-struct Header<K: Key + ?Sized, V: Value + ?Sized> {
+struct RecordHeader<K: Key + ?Sized, V: Value + ?Sized> {
     value: V::Cell,
     key: K::Cell,
 }
@@ -67,9 +67,9 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Record<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// Alignment of every record: at least the low bit of an address is free for a tag.
-    pub const ALIGN: usize = align_of::<Header<K, V>>();
+    pub const ALIGN: usize = align_of::<RecordHeader<K, V>>();
 
-    const TAIL: usize = offset_of!(Header<K, V>, key) + size_of::<K::Cell>();
+    const TAIL: usize = offset_of!(RecordHeader<K, V>, key) + size_of::<K::Cell>();
 
     /// Bytes of a record up to the end of its key, whose tail has `tail` bytes.
     #[inline]
@@ -84,7 +84,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     }
 
     fn layout(tail: usize) -> Layout {
-        let size = (Self::TAIL + tail).max(size_of::<Header<K, V>>());
+        let size = (Self::TAIL + tail).max(size_of::<RecordHeader<K, V>>());
         Layout::from_size_align(size, Self::ALIGN).expect("checked lengths stay far below isize")
     }
 
@@ -107,7 +107,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         unsafe {
             let start = header.as_ptr();
             ptr::write(start.cast::<V::Cell>(), cell);
-            ptr::write(start.add(offset_of!(Header<K, V>, key)).cast::<K::Cell>(), key.cell());
+            ptr::write(
+                start.add(offset_of!(RecordHeader<K, V>, key)).cast::<K::Cell>(),
+                key.cell(),
+            );
             let tail = start.add(Self::TAIL);
             ptr::copy_nonoverlapping(key_tail.as_ptr(), tail, key_tail.len());
             ptr::copy_nonoverlapping(
@@ -176,7 +179,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     #[inline]
     fn key_cell(self) -> *const K::Cell {
-        self.header.as_ptr().wrapping_add(offset_of!(Header<K, V>, key)).cast()
+        self.header.as_ptr().wrapping_add(offset_of!(RecordHeader<K, V>, key)).cast()
     }
 
     #[inline]
@@ -288,7 +291,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// # Safety
     /// As for [`Guard::retire`].
     pub unsafe fn retire(self, guard: &Guard<'_>) {
-        let memory = self.header.as_ptr().cast::<Retired<K, V>>();
+        let memory = self.header.as_ptr().cast::<RetiredRecord<K, V>>();
         // SAFETY: handed on from the caller.
         unsafe {
             if self.size() < LARGE { guard.retire(memory) } else { guard.retire_at_once(memory) }
@@ -301,7 +304,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// As for [`Guard::retire`].
     pub unsafe fn retire_without_share(self, guard: &Guard<'_>) {
         // SAFETY: the caller's promise.
-        unsafe { guard.retire(self.header.as_ptr().cast::<Replaced<K, V>>()) }
+        unsafe { guard.retire(self.header.as_ptr().cast::<ReplacedRecord<K, V>>()) }
     }
 }
 
@@ -314,9 +317,9 @@ impl<K: Key + ?Sized> Record<K, [u8]> {
 }
 
 /// Stands for the memory of a record that gave its share of a buffer away.
-struct Replaced<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
+struct ReplacedRecord<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Replaced<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for ReplacedRecord<K, V> {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: `retire_without_share` made the pointer from a record that is now exclusively
         // ours.
@@ -333,9 +336,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Replaced<K, V> {
 pub const LARGE: usize = 64 << 10;
 
 /// Stands for the record's memory once it is retired; never read as such.
-struct Retired<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
+struct RetiredRecord<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Retired<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredRecord<K, V> {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: `Record::retire` made the pointer from a record that is now exclusively ours.
         unsafe {

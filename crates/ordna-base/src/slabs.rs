@@ -25,10 +25,11 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
+use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::lock::{Mutex, MutexGuard};
+use crate::sync::lock::MutexGuard;
 
 /// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
 pub(crate) const SLAB: usize = 2 << 20;
@@ -43,33 +44,33 @@ pub(crate) const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
 };
 
 /// Memory for nodes of one size.
-pub struct Pool(Arc<Shared>);
+pub struct Pool(Arc<PoolShared>);
 
-struct Shared {
+struct PoolShared {
     /// From one node to the next, and their alignment.
     size: usize,
     align: usize,
-    state: Mutex<State>,
+    state: Lock<PoolState>,
 }
 
-struct State {
+struct PoolState {
     /// Nodes that are there.
     nodes: usize,
     /// The first of the slabs that have room.
-    open: *mut Slab,
-    slabs: Vec<*mut Slab>,
+    open: *mut PoolSlab,
+    slabs: Vec<*mut PoolSlab>,
     /// Nodes in slabs.
     used: usize,
 }
 
 // SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
-unsafe impl Send for State {}
+unsafe impl Send for PoolState {}
 
 /// The head of a slab. All but `shared` and `sparse` is used under the lock of the pool's state.
 /// `shared` is read without it, to get at the lock: so there is never a `&mut` to the whole head,
 /// only to single fields.
-struct Slab {
-    shared: Arc<Shared>,
+struct PoolSlab {
+    shared: Arc<PoolShared>,
     /// Nodes in use.
     used: usize,
     /// Where memory begins that has never been used.
@@ -90,8 +91,8 @@ impl Pool {
     pub fn new(layout: Layout) -> Self {
         let layout = layout.pad_to_align();
         let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
-        let state = State { nodes: 0, open: ptr::null_mut(), slabs: Vec::new(), used: 0 };
-        Self(Arc::new(Shared { size, align, state: Mutex::new(state) }))
+        let state = PoolState { nodes: 0, open: ptr::null_mut(), slabs: Vec::new(), used: 0 };
+        Self(Arc::new(PoolShared { size, align, state: Lock::new(state) }))
     }
 
     /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate
@@ -105,14 +106,14 @@ impl Pool {
         // SAFETY: a new slab is in no list, an open one is there, and the lock is held.
         unsafe {
             if state.open.is_null() {
-                let slab = Slab::new(&self.0)?.as_ptr();
+                let slab = PoolSlab::new(&self.0)?.as_ptr();
                 state.open(slab);
                 state.slabs.push(slab);
             }
             state.used += 1;
             let slab = state.open;
-            let memory = Slab::take(slab, &self.0);
-            if !Slab::has_room(slab, &self.0) {
+            let memory = PoolSlab::take(slab, &self.0);
+            if !PoolSlab::has_room(slab, &self.0) {
                 state.close(slab);
             }
             Some(memory)
@@ -140,7 +141,7 @@ impl Pool {
     pub fn begin_compaction(&self) -> bool {
         let mut state = self.0.lock();
         // SAFETY: listed slabs are there, and the lock is held.
-        let used = |slab: &*mut Slab| unsafe { (**slab).used };
+        let used = |slab: &*mut PoolSlab| unsafe { (**slab).used };
         let mut slabs = state.slabs.clone();
         slabs.sort_unstable_by_key(used);
         let capacity = (SLAB - self.0.start()) / self.0.size;
@@ -172,7 +173,7 @@ impl Pool {
     /// The memory comes from [`Pool::allocate`] of some pool and is not freed.
     pub unsafe fn is_sparse(memory: NonNull<u8>) -> bool {
         let slab = memory.as_ptr().addr() & !(SLAB - 1);
-        let slab = ptr::with_exposed_provenance_mut::<Slab>(slab);
+        let slab = ptr::with_exposed_provenance_mut::<PoolSlab>(slab);
         // SAFETY: the slab has this node in it, so it is there.
         unsafe { (*slab).sparse.load(Ordering::Relaxed) }
     }
@@ -183,7 +184,9 @@ impl Pool {
         for slab in state.slabs.clone() {
             // SAFETY: listed slabs are there, and the lock is held.
             unsafe {
-                if (*slab).sparse.swap(false, Ordering::Relaxed) && Slab::has_room(slab, &self.0) {
+                if (*slab).sparse.swap(false, Ordering::Relaxed)
+                    && PoolSlab::has_room(slab, &self.0)
+                {
                     state.open(slab);
                 }
             }
@@ -196,7 +199,7 @@ impl Pool {
     /// It comes from [`Pool::allocate`] of some pool, and no thread uses it any more.
     pub unsafe fn free(memory: NonNull<u8>) {
         let slab = memory.as_ptr().addr() & !(SLAB - 1);
-        let slab = ptr::with_exposed_provenance_mut::<Slab>(slab);
+        let slab = ptr::with_exposed_provenance_mut::<PoolSlab>(slab);
         // SAFETY: the slab has this node in it, so it is there.
         let shared = unsafe { (*slab).shared.clone() };
         let mut state = shared.lock();
@@ -205,7 +208,7 @@ impl Pool {
         // the lock is held.
         unsafe {
             memory.as_ptr().cast::<*mut u8>().write((*slab).free);
-            let had_room = Slab::has_room(slab, &shared);
+            let had_room = PoolSlab::has_room(slab, &shared);
             (*slab).free = memory.as_ptr();
             (*slab).used -= 1;
             if !had_room && !(*slab).sparse.load(Ordering::Relaxed) {
@@ -229,24 +232,23 @@ impl Pool {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while the lock is held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock()
     }
 
     /// Where the first node stands in a slab.
     fn start(&self) -> usize {
-        size_of::<Slab>().next_multiple_of(self.align)
+        size_of::<PoolSlab>().next_multiple_of(self.align)
     }
 }
 
-impl State {
+impl PoolState {
     /// Puts a slab first into the list of those that have room.
     ///
     /// # Safety
     /// The slab is there and not in the list, and the lock is held.
-    unsafe fn open(&mut self, slab: *mut Slab) {
+    unsafe fn open(&mut self, slab: *mut PoolSlab) {
         // SAFETY: by the caller; slabs in the list are there.
         unsafe {
             (*slab).listed = true;
@@ -263,7 +265,7 @@ impl State {
     ///
     /// # Safety
     /// The slab is in the list, and the lock is held.
-    unsafe fn close(&mut self, slab: *mut Slab) {
+    unsafe fn close(&mut self, slab: *mut PoolSlab) {
         // SAFETY: by the caller; slabs in the list are there.
         unsafe {
             (*slab).listed = false;
@@ -280,8 +282,8 @@ impl State {
     }
 }
 
-impl Slab {
-    fn new(shared: &Arc<Shared>) -> Option<NonNull<Self>> {
+impl PoolSlab {
+    fn new(shared: &Arc<PoolShared>) -> Option<NonNull<Self>> {
         // SAFETY: the layout is not empty.
         let slab = NonNull::new(unsafe { alloc(LAYOUT) })?;
         ask_for_huge_pages(slab);
@@ -303,7 +305,7 @@ impl Slab {
 
     /// # Safety
     /// The slab is there, and the lock of its pool is held.
-    unsafe fn has_room(slab: *const Self, shared: &Shared) -> bool {
+    unsafe fn has_room(slab: *const Self, shared: &PoolShared) -> bool {
         // SAFETY: by the caller.
         unsafe { !(*slab).free.is_null() || (*slab).fresh + shared.size <= SLAB }
     }
@@ -312,7 +314,7 @@ impl Slab {
     ///
     /// # Safety
     /// The slab is there and has room, and the lock of its pool is held.
-    unsafe fn take(slab: *mut Self, shared: &Shared) -> NonNull<u8> {
+    unsafe fn take(slab: *mut Self, shared: &PoolShared) -> NonNull<u8> {
         // SAFETY: by the caller. A freed node holds the next one's address; what was never used is
         // in bounds.
         unsafe {
@@ -372,7 +374,7 @@ mod tests {
     const A_SLAB: usize = SLAB / 1280;
 
     /// How many slabs have room; checks their list.
-    fn open(state: &State) -> usize {
+    fn open(state: &PoolState) -> usize {
         let (mut count, mut before, mut slab) = (0, ptr::null_mut(), state.open);
         // SAFETY: slabs in the list are there, and the caller holds the lock.
         while let Some(head) = unsafe { slab.as_ref() } {
@@ -400,7 +402,7 @@ mod tests {
         for node in &nodes {
             let place = node.as_ptr().addr();
             assert!(place.is_multiple_of(64));
-            assert!(place % SLAB >= size_of::<Slab>() && place % SLAB + 1280 <= SLAB);
+            assert!(place % SLAB >= size_of::<PoolSlab>() && place % SLAB + 1280 <= SLAB);
             assert!((1..1280).all(|byte| !places.contains(&(place + byte))));
             // SAFETY: 1280 bytes of this test's own.
             unsafe { node.write_bytes(0xA5, 1280) };

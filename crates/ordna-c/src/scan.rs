@@ -48,16 +48,17 @@ pub struct OrdnaRange {
 pub type OrdnaVisit =
     Option<unsafe extern "C" fn(context: *mut c_void, key: OrdnaSlice, value: OrdnaSlice) -> c_int>;
 
-pub(crate) type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+/// The bounds of a scan, in the bytes of the keys.
+pub(crate) type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-fn by_ref(span: &Span) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
+fn by_ref(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (range.0.as_ref().map(Vec::as_slice), range.1.as_ref().map(Vec::as_slice))
 }
 
 impl OrdnaRange {
     /// # Safety
     /// The slices of ends that count are readable.
-    pub(crate) unsafe fn span(&self) -> Result<Span, Failure> {
+    pub(crate) unsafe fn key_range(&self) -> Result<KeyRange, Failure> {
         let end = |slice: OrdnaSlice, bound: c_int| {
             // SAFETY: handed on from the caller.
             let key = || unsafe { slice.bytes() }.map(<[u8]>::to_vec);
@@ -73,13 +74,13 @@ impl OrdnaRange {
 }
 
 /// The range of a scan, its direction and limit.
-pub(crate) struct Scan {
-    pub span: Span,
+pub(crate) struct RangeScan {
+    pub range: KeyRange,
     pub reverse: bool,
     pub limit: usize,
 }
 
-impl Scan {
+impl RangeScan {
     /// # Safety
     /// `range` is null (all keys) or readable, as are its slices.
     pub unsafe fn of(range: *const OrdnaRange) -> Result<Self, Failure> {
@@ -88,7 +89,7 @@ impl Scan {
             return Ok(Self::new((Bound::Unbounded, Bound::Unbounded), false, 0));
         };
         // SAFETY: handed on from the caller.
-        Ok(Self::new(unsafe { range.span() }?, range.reverse, range.limit))
+        Ok(Self::new(unsafe { range.key_range() }?, range.reverse, range.limit))
     }
 
     pub fn prefix(prefix: &[u8], reverse: bool, limit: usize) -> Self {
@@ -96,12 +97,12 @@ impl Scan {
         Self::new((Bound::Included(prefix.to_vec()), end), reverse, limit)
     }
 
-    fn new(span: Span, reverse: bool, limit: usize) -> Self {
-        Self { span, reverse, limit: if limit == 0 { usize::MAX } else { limit } }
+    fn new(range: KeyRange, reverse: bool, limit: usize) -> Self {
+        Self { range, reverse, limit: if limit == 0 { usize::MAX } else { limit } }
     }
 
     pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        by_ref(&self.span)
+        by_ref(&self.range)
     }
 
     /// Reads in chunks and calls `visit` between them, so the callback runs outside of the store.
@@ -120,7 +121,7 @@ impl Scan {
         while self.limit > 0 {
             let wanted = chunk.min(self.limit);
             entries.clear();
-            let (lower, upper) = by_ref(&self.span);
+            let (lower, upper) = by_ref(&self.range);
             source.read_ahead(lower, upper, direction, wanted, &mut entries);
             for (key, value) in entries.iter() {
                 // SAFETY: the caller's function, which gets slices of the entries read ahead.
@@ -133,9 +134,9 @@ impl Scan {
             let Some((last, _)) = entries.last().filter(|_| entries.len() == wanted) else { break };
             let behind = Bound::Excluded(last.to_vec());
             if self.reverse {
-                self.span.1 = behind
+                self.range.1 = behind
             } else {
-                self.span.0 = behind
+                self.range.0 = behind
             }
             self.limit -= wanted;
             chunk = (chunk * 2).min(CHUNKS.1);

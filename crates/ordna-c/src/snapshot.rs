@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ordna::Snapshot;
 
-use crate::scan::{OrdnaRange, OrdnaVisit, Scan};
+use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
 use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded};
 
 /// A state of a store that does not change.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn ordna_snapshot_scan(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: handed on from the caller.
-    unsafe { on(snapshot, |snapshot| Scan::of(range)?.run(snapshot, visit, context)) }
+    unsafe { on(snapshot, |snapshot| RangeScan::of(range)?.run(snapshot, visit, context)) }
 }
 
 /// As `ordna_prefix`.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn ordna_snapshot_prefix(
     // SAFETY: handed on from the caller.
     unsafe {
         on(snapshot, |snapshot| {
-            Scan::prefix(prefix.bytes()?, reverse, limit).run(snapshot, visit, context)
+            RangeScan::prefix(prefix.bytes()?, reverse, limit).run(snapshot, visit, context)
         })
     }
 }

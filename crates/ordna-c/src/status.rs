@@ -5,10 +5,10 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use ordna::Error;
 use ordna::durability::BackupError;
+use ordna::sync::Lock;
 
 /// The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
 #[repr(C)]
@@ -120,11 +120,11 @@ impl From<BackupError> for Failure {
 
 /// The text of a handle's last error.
 #[derive(Debug, Default)]
-pub(crate) struct LastError(Mutex<String>);
+pub(crate) struct LastError(Lock<String>);
 
 impl LastError {
     fn set(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *self.0.lock() = text;
     }
 
     /// Copies the text with a final zero; returns its length without that.
@@ -132,7 +132,7 @@ impl LastError {
     /// # Safety
     /// As [`copy_text`].
     pub unsafe fn copy(&self, buffer: *mut c_char, capacity: usize) -> usize {
-        let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = self.0.lock();
         // SAFETY: handed on from the caller.
         unsafe { copy_text(&text, buffer, capacity) }
     }

@@ -11,7 +11,7 @@ use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, Error, Options, OrderedIndex, Store};
 
 use crate::batch::OrdnaBatch;
-use crate::scan::{OrdnaRange, OrdnaVisit, Scan};
+use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
 use crate::snapshot::OrdnaSnapshot;
 use crate::status::{
     Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded, making, path_of,
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn ordna_scan(
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: handed on from the caller.
-    unsafe { on(store, |store| Scan::of(range)?.run(store, visit, context)) }
+    unsafe { on(store, |store| RangeScan::of(range)?.run(store, visit, context)) }
 }
 
 /// The same for the keys that begin with `prefix`; at most `limit` entries, 0: all.
@@ -262,7 +262,9 @@ pub unsafe extern "C" fn ordna_prefix(
 ) -> c_int {
     // SAFETY: handed on from the caller.
     unsafe {
-        on(store, |store| Scan::prefix(prefix.bytes()?, reverse, limit).run(store, visit, context))
+        on(store, |store| {
+            RangeScan::prefix(prefix.bytes()?, reverse, limit).run(store, visit, context)
+        })
     }
 }
 
@@ -277,7 +279,7 @@ pub unsafe extern "C" fn ordna_remove_range(
     // SAFETY: handed on from the caller.
     unsafe {
         on(store, |store| {
-            let scan = Scan::of(range)?;
+            let scan = RangeScan::of(range)?;
             let (lower, upper) = scan.bounds();
             let count = store.try_remove_range(lower, upper)?;
             if !removed.is_null() {

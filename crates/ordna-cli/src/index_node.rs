@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
-use ordna_kafka::query::{Limits, Nodes};
-use ordna_kafka::{Front, IndexNode, Local, Options as NodeOptions};
+use ordna_kafka::query::{GroupQueries, QueryLimits};
+use ordna_kafka::{IndexNode, LocalNode, NodeExtension, NodeOptions};
 use ordna_server::parse_definition;
 
 use crate::serve;
@@ -115,10 +115,10 @@ pub fn run(mut options: IndexNodeOptions) -> anyhow::Result<ExitCode> {
     // Connections to other nodes have a runtime of their own: the server's ends before them.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build()?;
-    let local: Arc<dyn Local> = Arc::clone(&node) as Arc<dyn Local>;
-    let nodes = Nodes::new(local, link, Limits::default(), runtime.handle().clone());
+    let local: Arc<dyn LocalNode> = Arc::clone(&node) as Arc<dyn LocalNode>;
+    let nodes = GroupQueries::new(local, link, QueryLimits::default(), runtime.handle().clone());
     let nodes = nodes.map_err(|why| anyhow!("connections between nodes: {why}"))?;
-    let front = Front::new(Arc::clone(&node), Arc::new(nodes));
+    let front = NodeExtension::new(Arc::clone(&node), Arc::new(nodes));
     let done = serve::run(options.server, false, Some(Arc::new(front)));
     runtime.shutdown_background();
     node.stop();

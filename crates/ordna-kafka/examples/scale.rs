@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use group::{Group, Node, Setup, nodes};
 use ordna::tuple::{Number, Value};
-use ordna_kafka::query::{Answer, Ask, Cursor, Found, Rows, Run, merge};
+use ordna_kafka::query::{Answer, Cursor, GroupQuery, GroupResult, Rows, Run, merge};
 use ordna_secondary::{Consistency, Query, Range};
 
 /// Rounds of a comparison; each measures all sides in turn.
@@ -145,13 +145,13 @@ struct Measured {
     replay: f64,
 }
 
-fn scan(node: &Node, most: u64) -> Found {
+fn scan(node: &Node, most: u64) -> GroupResult {
     let country = Value::String("SE".to_owned());
     let most = Value::Number(Number::Int(most.into()));
     let range = Range::Between(std::ops::Bound::Unbounded, std::ops::Bound::Included(most));
     let query = Query::new().prefix([country]).range(range).limit(LIMIT);
     let consistency = Consistency::Any;
-    node.nodes.scan(&Ask { query, consistency, ..group::ask() }).unwrap()
+    node.nodes.scan(&GroupQuery { query, consistency, ..group::ask() }).unwrap()
 }
 
 fn measure(documents: i64) -> Measured {
@@ -338,7 +338,7 @@ fn simulate(documents: i64) {
             key: Some(vec![b'k'; 24]),
             vector: vector.iter().map(|at| (at.identity, at.seq)).collect(),
         };
-        let vector = ordna_secondary::Vector::new(vector).to_string().len();
+        let vector = ordna_secondary::VersionVector::new(vector).to_string().len();
         println!("| {partitions} | {vector} | {} |", cursor.to_string().len());
     }
 }

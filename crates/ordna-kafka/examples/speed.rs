@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordna_kafka::{Asked, IndexNode, Local, Options};
+use ordna_kafka::{IndexNode, LocalNode, NodeOptions, RequestedState};
 use ordna_secondary::{ChangeSource, Document, IndexDefinition, NdjsonFile, Part, Read, Service};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
@@ -57,15 +57,15 @@ fn consume(brokers: &str, topic: &str, mut each: impl FnMut(&[u8], &[u8])) -> Du
 /// Reads the topic with a node; returns the entries, too.
 fn node(brokers: &str, topic: &str, round: usize) -> (Duration, usize) {
     let group = format!("speed-{}-{round}", std::process::id());
-    let options = Options::new(brokers, group, topic, "127.0.0.1:1");
+    let options = NodeOptions::new(brokers, group, topic, "127.0.0.1:1");
     let began = Instant::now();
-    let options = Options { indexes: vec![definition()], ..options };
+    let options = NodeOptions { indexes: vec![definition()], ..options };
     let node = IndexNode::start(options).expect("a node");
     let mut entries = 0;
     for partition in 0..node.partitions() {
         let shown = loop {
             // The group assigns the partition a moment after the start.
-            match node.view(partition, Asked::RequestPlus, Instant::now() + PATIENCE) {
+            match node.view(partition, RequestedState::RequestPlus, Instant::now() + PATIENCE) {
                 Ok(shown) => break shown,
                 Err(_) if began.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(2));
@@ -82,11 +82,11 @@ fn node(brokers: &str, topic: &str, round: usize) -> (Duration, usize) {
 fn file(path: &std::path::Path) -> (Duration, usize) {
     let began = Instant::now();
     let source = Arc::new(NdjsonFile::new(path));
-    let service = Service::start(ordna_secondary::Options::new(), source.clone());
+    let service = Service::start(ordna_secondary::ServiceOptions::new(), source.clone());
     let service = service.expect("a service");
     service.create(definition()).expect("an index");
     let newest = source.newest(0).expect("the end of the file");
-    let at = Read::at_plus(ordna_secondary::Vector::new(vec![newest]));
+    let at = Read::at_plus(ordna_secondary::VersionVector::new(vec![newest]));
     let read = at.timeout(PATIENCE).wait_for_build();
     let count = service.count("by_size", &[], &Default::default(), &read).expect("a count");
     (began.elapsed(), count)

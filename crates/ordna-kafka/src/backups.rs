@@ -32,7 +32,7 @@ struct Saved {
 
 /// A backup that can be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundBackup {
     /// Its directory.
     pub path: PathBuf,
     /// The changes up to here are in it.
@@ -138,7 +138,7 @@ impl Backups {
         partition: u32,
         until: Position,
         tombstones: Option<Duration>,
-    ) -> Vec<Found> {
+    ) -> Vec<FoundBackup> {
         let now = millis(SystemTime::now());
         // Half of the time: the clocks of two machines may differ, and the restore takes time.
         let oldest = tombstones.map(|time| u64::try_from(time.as_millis() / 2).unwrap_or(u64::MAX));
@@ -161,7 +161,7 @@ impl Backups {
                 Some(why) => tracing::warn!(path = %path.display(), why, "backup not used"),
                 None => {
                     let position = Position { identity: until.identity, seq: saved.seq };
-                    found.push(Found { path, position });
+                    found.push(FoundBackup { path, position });
                 }
             }
         }
@@ -197,7 +197,8 @@ mod tests {
         let second = write(&other, 1, 30);
         let third = write(&one, 2, 20);
         // The oldest one went: two are kept, whoever wrote them.
-        let paths = |found: Vec<Found>| found.into_iter().map(|one| one.path).collect::<Vec<_>>();
+        let paths =
+            |found: Vec<FoundBackup>| found.into_iter().map(|one| one.path).collect::<Vec<_>>();
         assert_eq!(paths(one.usable(3, at(30), None)), [second.clone(), third.clone()]);
         // Truncated topic, recreated topic, another partition, group, topic, definition.
         assert_eq!(paths(one.usable(3, at(29), None)), [third]);

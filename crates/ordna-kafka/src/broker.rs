@@ -4,11 +4,10 @@
 //! Any thread may call any method. Each asks the brokers and blocks until they answer, at most for
 //! the time given.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ordna::sync::Lock;
 use ordna_secondary::Position;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
@@ -16,9 +15,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-use crate::node::Owners;
-use crate::owners::{Described, owners};
-use crate::raw;
+use crate::node::OwnerTable;
+use crate::owner_table::{DescribedMember, owners};
+use crate::topic_id;
 
 /// Why the brokers gave no answer, or none that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,7 +70,7 @@ pub struct Broker {
     settings: ClientConfig,
     /// The topic's id as it was told last, folded to 64 bits.
     topic_id: AtomicU64,
-    owners: Mutex<Owners>,
+    owners: Lock<OwnerTable>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -119,7 +118,7 @@ impl Broker {
             client,
             settings,
             topic_id: AtomicU64::new(0),
-            owners: Mutex::default(),
+            owners: Lock::default(),
         };
         let began = Instant::now();
         broker.check_topic(timeout)?;
@@ -184,7 +183,7 @@ impl Broker {
     pub fn check_topic(&self, timeout: Duration) -> Result<bool, BrokerError> {
         // Events of the client, such as errors, would pile up.
         while self.client.poll(Duration::ZERO).is_some() {}
-        let id = raw::topic_id(self.client.client().native_ptr(), &self.topic, timeout);
+        let id = topic_id::topic_id(self.client.client().native_ptr(), &self.topic, timeout);
         let id = id.map_err(|error| self.away(error))?.ok_or_else(|| self.no_topic())?;
         let folded = (id >> 64) as u64 ^ id as u64;
         let before = self.topic_id.swap(folded, Ordering::Relaxed);
@@ -260,8 +259,8 @@ impl Broker {
     }
 
     /// The owner table as it was read last.
-    pub fn known_owners(&self) -> Owners {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn known_owners(&self) -> OwnerTable {
+        self.owners.lock().clone()
     }
 
     /// Reads the owner table from the group's coordinator. While the group rebalances, the former
@@ -269,17 +268,17 @@ impl Broker {
     ///
     /// # Errors
     /// [`BrokerError::Away`].
-    pub fn owners(&self, group: &str, timeout: Duration) -> Result<Owners, BrokerError> {
+    pub fn owners(&self, group: &str, timeout: Duration) -> Result<OwnerTable, BrokerError> {
         let list = self.client.fetch_group_list(Some(group), timeout);
         let list = list.map_err(|error| self.away(error))?;
         let found = list.groups().iter().find(|found| found.name() == group);
         let partitions = self.partitions();
-        let mut known = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.owners.lock();
         let table = match found.map(|found| (found.state(), found.members())) {
             Some(("Stable", members)) => {
-                let members: Vec<Described<'_>> = members
+                let members: Vec<DescribedMember<'_>> = members
                     .iter()
-                    .map(|member| Described {
+                    .map(|member| DescribedMember {
                         client_id: member.client_id(),
                         assignment: member.assignment().unwrap_or_default(),
                     })
@@ -289,10 +288,10 @@ impl Broker {
             None | Some(("Empty" | "Dead", _)) => owners(&self.topic, partitions, &[]),
             Some(_) if known.partitions == 0 => return Ok(known.clone()),
             // The members stay; partitions that were added have no owner yet.
-            Some(_) => Owners { partitions, ..known.clone() },
+            Some(_) => OwnerTable { partitions, ..known.clone() },
         };
         if (known.partitions, &known.members) != (table.partitions, &table.members) {
-            *known = Owners { version: known.version + 1, ..table };
+            *known = OwnerTable { version: known.version + 1, ..table };
         }
         Ok(known.clone())
     }

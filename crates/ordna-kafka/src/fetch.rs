@@ -2,11 +2,11 @@
 //!
 //! # Contract
 //! The consumer's partitions are assigned by hand; it joins no group. Only the thread touches the
-//! consumer and the lanes; others send it orders. After [`Fetcher::remove`] returns, the thread
-//! feeds the partition no more.
+//! consumer and the fetch states; others send it orders. After [`Fetcher::remove`] returns, the
+//! thread feeds the partition no more.
 //!
 //! # Invariants
-//! A lane's next offset is its feed's position: every record below it was fed, kept aside as
+//! A partition's next offset is its feed's position: every record below it was fed, kept aside as
 //! poison, or dropped by Kafka (compaction, aborted transactions, markers of transactions).
 //! librdkafka has `auto.offset.reset=error`: it never skips records on its own. A partition whose
 //! position cannot be read any more is told anew, from its first record (`rebuild`).
@@ -31,7 +31,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use crate::broker::Broker;
-use crate::poison::Poisons;
+use crate::poison_records::PoisonRecords;
 use crate::record;
 
 /// Time of a poll without records; orders wait so long at most.
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is known of a partition that is read.
 #[derive(Debug)]
-pub struct Lane {
+pub struct FetchState {
     /// Where its changes go.
     pub feed: Feed,
     /// Poison records of the partition.
@@ -54,13 +54,13 @@ pub struct Lane {
     pub rebuilds: AtomicU64,
     /// It was at its end since it was opened, or told anew.
     pub ready: AtomicBool,
-    /// Milliseconds since [`Lane::opened`] when it was last known to be at its end.
+    /// Milliseconds since [`FetchState::opened`] when it was last known to be at its end.
     caught_up: AtomicU64,
     opened: Instant,
 }
 
-impl Lane {
-    /// A lane that was not at its end yet.
+impl FetchState {
+    /// A fetch state that was not at its end yet.
     pub fn new(feed: Feed) -> Self {
         let (poison, rebuilds, ready) = Default::default();
         let (caught_up, opened) = (AtomicU64::new(0), Instant::now());
@@ -86,8 +86,8 @@ impl Lane {
     }
 }
 
-enum Order {
-    Add(u32, Arc<Lane>, mpsc::Sender<()>),
+enum FetchCommand {
+    Add(u32, Arc<FetchState>, mpsc::Sender<()>),
     Remove(u32, mpsc::Sender<()>),
     Rebuild(u32),
 }
@@ -95,7 +95,7 @@ enum Order {
 /// The reader of a node.
 #[derive(Debug)]
 pub struct Fetcher {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<FetchCommand>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -108,7 +108,7 @@ impl Fetcher {
     pub fn start(
         broker: Arc<Broker>,
         mut settings: ClientConfig,
-        poisons: Arc<Poisons>,
+        poisons: Arc<PoisonRecords>,
     ) -> Result<Self, KafkaError> {
         settings
             // librdkafka wants one for consumers of every kind. Nothing joins it.
@@ -128,7 +128,7 @@ impl Fetcher {
             is_stale,
             poisons,
             orders: receiver,
-            lanes: HashMap::new(),
+            fetches: HashMap::new(),
             stopped: Arc::clone(&stopped),
             to_check: false,
         };
@@ -139,16 +139,16 @@ impl Fetcher {
     }
 
     /// Reads a partition from its feed's position on.
-    pub fn add(&self, partition: u32, lane: &Arc<Lane>) {
-        self.order(|done| Order::Add(partition, Arc::clone(lane), done));
+    pub fn add(&self, partition: u32, fetch: &Arc<FetchState>) {
+        self.order(|done| FetchCommand::Add(partition, Arc::clone(fetch), done));
     }
 
     /// Reads a partition no more.
     pub fn remove(&self, partition: u32) {
-        self.order(|done| Order::Remove(partition, done));
+        self.order(|done| FetchCommand::Remove(partition, done));
     }
 
-    fn order(&self, order: impl FnOnce(mpsc::Sender<()>) -> Order) {
+    fn order(&self, order: impl FnOnce(mpsc::Sender<()>) -> FetchCommand) {
         let (done, wait) = mpsc::channel();
         // It fails when the thread has ended, which reads nothing.
         if self.orders.send(order(done)).is_ok() {
@@ -158,7 +158,7 @@ impl Fetcher {
 
     /// Has a partition told anew, from its first record.
     pub fn rebuild(&self, partition: u32) {
-        let _ = self.orders.send(Order::Rebuild(partition));
+        let _ = self.orders.send(FetchCommand::Rebuild(partition));
     }
 }
 
@@ -179,9 +179,9 @@ struct Reader {
     consumer: BaseConsumer,
     /// The consumer reads partitions that were given up or begin anew: another one is needed.
     is_stale: bool,
-    poisons: Arc<Poisons>,
-    orders: mpsc::Receiver<Order>,
-    lanes: HashMap<u32, Arc<Lane>>,
+    poisons: Arc<PoisonRecords>,
+    orders: mpsc::Receiver<FetchCommand>,
+    fetches: HashMap<u32, Arc<FetchState>>,
     stopped: Arc<AtomicBool>,
     /// librdkafka gave up a partition and does not say which.
     to_check: bool,
@@ -233,19 +233,19 @@ impl Reader {
         else {
             return;
         };
-        let Some(lane) = self.lanes.get(&partition) else { return };
+        let Some(fetch) = self.fetches.get(&partition) else { return };
         let key = message.key();
         match record::document(key, message.payload()) {
             Ok(document) => {
                 let id = key.unwrap_or_default().into();
-                let change = Mutation { bucket: 0, seq: offset + 1, id, document };
+                let change = Mutation { partition: 0, seq: offset + 1, id, document };
                 // A service that has stopped is removed by an order.
-                let _ = lane.feed.push(change);
+                let _ = fetch.feed.push(change);
             }
             Err(reason) => {
                 self.poisons.add(partition, offset, key.unwrap_or_default(), reason);
-                lane.poison.fetch_add(1, Ordering::Relaxed);
-                lane.feed.advance(0, offset + 1);
+                fetch.poison.fetch_add(1, Ordering::Relaxed);
+                fetch.feed.advance(0, offset + 1);
             }
         }
     }
@@ -253,29 +253,29 @@ impl Reader {
     /// A partition is at its end: the position is behind markers of transactions, too.
     fn end(&self, partition: i32) {
         let when = Instant::now();
-        let Some(lane) = u32::try_from(partition).ok().and_then(|at| self.lanes.get(&at)) else {
+        let Some(fetch) = u32::try_from(partition).ok().and_then(|at| self.fetches.get(&at)) else {
             return;
         };
         let position = self.consumer.position().ok();
         let found = position.as_ref();
         let found = found.and_then(|all| all.find_partition(self.broker.topic(), partition));
         if let Some(Offset::Offset(offset)) = found.map(|found| found.offset()) {
-            lane.feed.advance(0, u64::try_from(offset).unwrap_or(0));
+            fetch.feed.advance(0, u64::try_from(offset).unwrap_or(0));
         } else if let Ok(ends) = self.broker.ends(PATIENCE)
             && let Some(ends) = ends.get(partition as usize)
             && ends.start == ends.end
         {
             // All records were deleted: nothing was read, and nothing is left to read.
-            lane.feed.advance(0, ends.end.seq);
+            fetch.feed.advance(0, ends.end.seq);
         }
-        lane.at_end(when);
+        fetch.at_end(when);
     }
 
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: FetchCommand) {
         match order {
-            Order::Add(partition, lane, done) => {
-                let list = self.list([(partition, &lane)]);
-                self.lanes.insert(partition, lane);
+            FetchCommand::Add(partition, fetch, done) => {
+                let list = self.list([(partition, &fetch)]);
+                self.fetches.insert(partition, fetch);
                 if !self.is_stale
                     && let Err(error) = self.consumer.incremental_assign(&list)
                 {
@@ -284,22 +284,22 @@ impl Reader {
                 }
                 let _ = done.send(());
             }
-            Order::Remove(partition, done) => {
-                self.is_stale |= self.lanes.remove(&partition).is_some();
+            FetchCommand::Remove(partition, done) => {
+                self.is_stale |= self.fetches.remove(&partition).is_some();
                 let _ = done.send(());
             }
-            Order::Rebuild(partition) => self.rebuild(partition),
+            FetchCommand::Rebuild(partition) => self.rebuild(partition),
         }
     }
 
     /// Where the reader goes on.
     fn list<'a>(
         &self,
-        lanes: impl IntoIterator<Item = (u32, &'a Arc<Lane>)>,
+        fetches: impl IntoIterator<Item = (u32, &'a Arc<FetchState>)>,
     ) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        for (partition, lane) in lanes {
-            let next = i64::try_from(lane.next()).unwrap_or(i64::MAX);
+        for (partition, fetch) in fetches {
+            let next = i64::try_from(fetch.next()).unwrap_or(i64::MAX);
             // Nothing was read: the first record that Kafka still has, whatever its offset.
             let from = if next == 0 { Offset::Beginning } else { Offset::Offset(next) };
             // It refuses offsets that are none; these are some.
@@ -308,10 +308,10 @@ impl Reader {
         list
     }
 
-    /// Goes on with another consumer, from the lanes' positions. A failure is tried again.
+    /// Goes on with another consumer, from the fetch states' positions. A failure is tried again.
     fn renew(&mut self) {
         let made: Result<BaseConsumer, KafkaError> = self.settings.create();
-        let list = self.list(self.lanes.iter().map(|(partition, lane)| (*partition, lane)));
+        let list = self.list(self.fetches.iter().map(|(partition, fetch)| (*partition, fetch)));
         let assigned = |consumer: BaseConsumer| -> Result<BaseConsumer, KafkaError> {
             if list.count() > 0 {
                 consumer.incremental_assign(&list)?;
@@ -332,11 +332,11 @@ impl Reader {
 
     /// Drops what is known of a partition, and tells it from its first record.
     fn rebuild(&mut self, partition: u32) {
-        let Some(lane) = self.lanes.get(&partition) else { return };
+        let Some(fetch) = self.fetches.get(&partition) else { return };
         tracing::warn!(partition, "the partition is told anew, from its first record");
-        lane.ready.store(false, Ordering::Release);
-        lane.rebuilds.fetch_add(1, Ordering::Relaxed);
-        lane.feed.reset(0, self.broker.identity(partition));
+        fetch.ready.store(false, Ordering::Release);
+        fetch.rebuilds.fetch_add(1, Ordering::Relaxed);
+        fetch.feed.reset(0, self.broker.identity(partition));
         self.is_stale = true;
     }
 
@@ -345,14 +345,14 @@ impl Reader {
     fn check(&mut self) {
         let Ok(ends) = self.broker.ends(PATIENCE) else { return };
         self.to_check = false;
-        let is_lost = |(partition, lane): &(&u32, &Arc<Lane>)| {
+        let is_lost = |(partition, fetch): &(&u32, &Arc<FetchState>)| {
             let ends = ends.get(**partition as usize);
-            let at = lane.feed.position(0).unwrap_or_default();
+            let at = fetch.feed.position(0).unwrap_or_default();
             ends.is_none_or(|ends| !ends.hold(at))
         };
-        let mut lost: Vec<u32> = self.lanes.iter().filter(is_lost).map(|(at, _)| *at).collect();
+        let mut lost: Vec<u32> = self.fetches.iter().filter(is_lost).map(|(at, _)| *at).collect();
         if lost.is_empty() {
-            lost = self.lanes.keys().copied().collect();
+            lost = self.fetches.keys().copied().collect();
         }
         lost.into_iter().for_each(|partition| self.rebuild(partition));
     }

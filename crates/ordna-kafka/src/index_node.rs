@@ -16,21 +16,24 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ordna::sync::Lock;
 use ordna_secondary::{Error, IndexDefinition, Position};
 
 use crate::backups::Backups;
 use crate::broker::{Broker, BrokerError, settings};
 use crate::fetch::Fetcher;
-use crate::held::Open;
-use crate::membership::{Assigned, Counts, Membership};
-use crate::node::{Asked, Held, Local, NodeError, Owners, Role, Shown};
-use crate::options::Options;
-use crate::owners::standbys;
-use crate::poison::{Poison, Poisons};
+use crate::membership::{AssignmentListener, Membership, RebalanceCounts};
+use crate::node::{
+    HeldPartition, LocalNode, NodeError, OwnerTable, PartitionView, RequestedState, Role,
+};
+use crate::open_partition::OpenPartition;
+use crate::options::NodeOptions;
+use crate::owner_table::standbys;
+use crate::poison_records::{PoisonRecord, PoisonRecords};
 
 /// Time between two looks at the brokers: ends, owner table, topic.
 const LOOK: Duration = Duration::from_millis(500);
@@ -42,19 +45,15 @@ const LINGER: Duration = Duration::from_secs(30);
 /// Partitions that are opened at once.
 const OPENING: usize = 2;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-enum Slot {
+enum PartitionSlot {
     Opening,
-    Open(Arc<Open>),
+    Open(Arc<OpenPartition>),
 }
 
 #[derive(Default)]
-struct State {
+struct NodeState {
     wanted: BTreeMap<u32, Role>,
-    slots: BTreeMap<u32, Slot>,
+    slots: BTreeMap<u32, PartitionSlot>,
     /// When a copy was found to be wanted no more.
     spare_since: BTreeMap<u32, Instant>,
     /// The ends that the brokers told last.
@@ -69,7 +68,7 @@ struct State {
 #[derive(Debug, Clone)]
 pub struct PartitionInfo {
     /// What other nodes are told.
-    pub held: Held,
+    pub held: HeldPartition,
     /// Time since it was last known to be at its end.
     pub age: Duration,
     /// Records that were read since it was opened, and those that there were to read.
@@ -85,14 +84,14 @@ pub struct PartitionInfo {
 }
 
 struct Shared {
-    options: Options,
+    options: NodeOptions,
     broker: Arc<Broker>,
     backups: Option<Backups>,
     fetcher: Fetcher,
-    poisons: Arc<Poisons>,
-    state: Mutex<State>,
+    poisons: Arc<PoisonRecords>,
+    state: Lock<NodeState>,
     changed: Condvar,
-    counts: Arc<Counts>,
+    counts: Arc<RebalanceCounts>,
     /// For how long the topic keeps deletions, if it is compacted.
     tombstones: Option<Duration>,
     stopped: AtomicBool,
@@ -101,8 +100,8 @@ struct Shared {
 /// An index node. Its drop leaves the group.
 pub struct IndexNode {
     shared: Arc<Shared>,
-    membership: Mutex<Option<Membership>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    membership: Lock<Option<Membership>>,
+    threads: Lock<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for IndexNode {
@@ -115,9 +114,9 @@ impl IndexNode {
     /// Starts the node: it asks a broker for the topic, and joins the group.
     ///
     /// # Errors
-    /// No broker answers within [`Options::start_timeout`], or there is no such topic; an index
+    /// No broker answers within [`NodeOptions::start_timeout`], or there is no such topic; an index
     /// cannot be used.
-    pub fn start(options: Options) -> Result<Self, NodeError> {
+    pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
         for (at, definition) in options.indexes.iter().enumerate() {
             definition.check()?;
             if options.indexes[..at].iter().any(|other| other.name == definition.name) {
@@ -125,11 +124,11 @@ impl IndexNode {
             }
         }
         let told = |error: BrokerError| NodeError::Broker(error.to_string());
-        let Options { brokers, topic, settings: extra, .. } = &options;
+        let NodeOptions { brokers, topic, settings: extra, .. } = &options;
         let broker = Broker::connect(brokers, topic, extra, options.start_timeout).map_err(told)?;
         let broker = Arc::new(broker);
         let tombstones = broker.tombstones(options.start_timeout).map_err(told)?;
-        let poisons = Arc::new(Poisons::default());
+        let poisons = Arc::new(PoisonRecords::default());
         let wrong = |error: rdkafka::error::KafkaError| NodeError::Broker(error.to_string());
         let clients = settings(brokers, extra);
         let fetcher = Fetcher::start(Arc::clone(&broker), clients.clone(), Arc::clone(&poisons));
@@ -140,27 +139,28 @@ impl IndexNode {
             backups,
             fetcher: fetcher.map_err(wrong)?,
             poisons,
-            state: Mutex::default(),
+            state: Lock::default(),
             changed: Condvar::new(),
             counts: Arc::default(),
             tombstones,
             stopped: AtomicBool::new(false),
             options,
         });
-        let node: Weak<dyn Assigned> = Arc::downgrade(&(Arc::clone(&shared) as Arc<dyn Assigned>));
-        let Options { group, topic, address, session_timeout, .. } = &shared.options;
+        let node: Weak<dyn AssignmentListener> =
+            Arc::downgrade(&(Arc::clone(&shared) as Arc<dyn AssignmentListener>));
+        let NodeOptions { group, topic, address, session_timeout, .. } = &shared.options;
         let counts = Arc::clone(&shared.counts);
         let names = (group.as_str(), topic.as_str(), address.as_str());
         let membership = Membership::join(clients, names, *session_timeout, node, counts);
-        let membership = Mutex::new(Some(membership.map_err(wrong)?));
-        let node = Self { shared, membership, threads: Mutex::default() };
+        let membership = Lock::new(Some(membership.map_err(wrong)?));
+        let node = Self { shared, membership, threads: Lock::default() };
         let run: [fn(&Arc<Shared>); 3] = [Shared::keep, Shared::look, Shared::back_up];
         for (name, run) in ["keeper", "looks", "backups"].into_iter().zip(run) {
             let shared = Arc::clone(&node.shared);
             let thread = thread::Builder::new().name(format!("kafka-{name}"));
             let thread = thread.spawn(move || run(&shared));
             let thread = thread.map_err(|error| NodeError::Broker(error.to_string()))?;
-            lock(&node.threads).push(thread);
+            node.threads.lock().push(thread);
         }
         Ok(node)
     }
@@ -168,16 +168,16 @@ impl IndexNode {
     /// Leaves the group; partitions are backed up first if the options say so. Queries fail from
     /// then on.
     pub fn stop(&self) {
-        if let Some(mut membership) = lock(&self.membership).take() {
+        if let Some(mut membership) = self.membership.lock().take() {
             membership.leave();
         }
         self.shared.stopped.store(true, Ordering::Relaxed);
         self.shared.changed.notify_all();
-        for thread in std::mem::take(&mut *lock(&self.threads)) {
+        for thread in std::mem::take(&mut *self.threads.lock()) {
             // A thread that panicked has ended, too.
             let _ = thread.join();
         }
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         state.wanted.clear();
         let slots = std::mem::take(&mut state.slots);
         drop(state);
@@ -185,7 +185,7 @@ impl IndexNode {
     }
 
     /// How the node works.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &NodeOptions {
         &self.shared.options
     }
 
@@ -202,28 +202,28 @@ impl IndexNode {
 
     /// Why the brokers do not answer, and for how long they have not.
     pub fn trouble(&self) -> Option<(Duration, BrokerError)> {
-        let state = lock(&self.shared.state);
+        let state = self.shared.state.lock();
         state.trouble.as_ref().map(|(since, error)| (since.elapsed(), error.clone()))
     }
 
     /// Why partitions that the node should hold could not be opened.
     pub fn failures(&self) -> Vec<(u32, String)> {
-        let state = lock(&self.shared.state);
+        let state = self.shared.state.lock();
         state.failures.iter().map(|(partition, why)| (*partition, why.clone())).collect()
     }
 
     /// Poison records: how many, and the newest ones.
-    pub fn poison(&self, most: usize) -> (u64, Vec<Poison>) {
+    pub fn poison(&self, most: usize) -> (u64, Vec<PoisonRecord>) {
         (self.shared.poisons.count(), self.shared.poisons.list(most))
     }
 
     /// The partitions that the node holds or opens. O(partitions).
     pub fn info(&self) -> Vec<PartitionInfo> {
-        let parts: Vec<(Held, Option<Arc<Open>>)> = {
-            let state = lock(&self.shared.state);
+        let parts: Vec<(HeldPartition, Option<Arc<OpenPartition>>)> = {
+            let state = self.shared.state.lock();
             state.slots.iter().map(|(at, slot)| (state.held(*at), slot.open())).collect()
         };
-        let info = |(held, open): (Held, Option<Arc<Open>>)| match open {
+        let info = |(held, open): (HeldPartition, Option<Arc<OpenPartition>>)| match open {
             None => PartitionInfo {
                 held,
                 age: Duration::MAX,
@@ -234,16 +234,16 @@ impl IndexNode {
                 rebuilds: 0,
             },
             Some(open) => PartitionInfo {
-                held: Held { position: open.position(), ..held },
-                age: open.lane.age(),
+                held: HeldPartition { position: open.position(), ..held },
+                age: open.fetch.age(),
                 restored: (
-                    open.lane.next().saturating_sub(open.from),
+                    open.fetch.next().saturating_sub(open.from),
                     open.until.saturating_sub(open.from),
                 ),
                 size: open.size(),
-                poison: open.lane.poison.load(Ordering::Relaxed),
+                poison: open.fetch.poison.load(Ordering::Relaxed),
                 left_out: open.left_out(),
-                rebuilds: open.lane.rebuilds.load(Ordering::Relaxed),
+                rebuilds: open.fetch.rebuilds.load(Ordering::Relaxed),
             },
         };
         parts.into_iter().map(info).collect()
@@ -256,8 +256,8 @@ impl Drop for IndexNode {
     }
 }
 
-impl Slot {
-    fn open(&self) -> Option<Arc<Open>> {
+impl PartitionSlot {
+    fn open(&self) -> Option<Arc<OpenPartition>> {
         match self {
             Self::Opening => None,
             Self::Open(open) => Some(Arc::clone(open)),
@@ -265,15 +265,15 @@ impl Slot {
     }
 }
 
-impl State {
+impl NodeState {
     /// What is known of a partition without asking its service.
-    fn held(&self, partition: u32) -> Held {
+    fn held(&self, partition: u32) -> HeldPartition {
         let role = self.wanted.get(&partition).copied().unwrap_or(Role::Standby);
-        let open = self.slots.get(&partition).and_then(Slot::open);
-        let position = open.as_ref().and_then(|open| open.lane.feed.position(0));
+        let open = self.slots.get(&partition).and_then(PartitionSlot::open);
+        let position = open.as_ref().and_then(|open| open.fetch.feed.position(0));
         let newest = self.newest.get(partition as usize);
         let lag = position.zip(newest).map(|(at, newest)| newest.seq.saturating_sub(at.seq));
-        Held {
+        HeldPartition {
             partition,
             role,
             position: position.unwrap_or_default(),
@@ -291,21 +291,21 @@ impl Shared {
     /// Opens what is wanted, and closes spare copies, until the node stops.
     fn keep(self: &Arc<Self>) {
         while !self.is_stopped() {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let opening = state.slots.values().filter(|slot| slot.open().is_none()).count();
-            let missing = |state: &State| -> Vec<u32> {
+            let missing = |state: &NodeState| -> Vec<u32> {
                 let wanted = state.wanted.keys().copied();
                 wanted.filter(|partition| !state.slots.contains_key(partition)).collect()
             };
             for partition in missing(&state).into_iter().take(OPENING.saturating_sub(opening)) {
-                state.slots.insert(partition, Slot::Opening);
+                state.slots.insert(partition, PartitionSlot::Opening);
                 let shared = Arc::clone(self);
                 let thread = thread::Builder::new().name(format!("kafka-open-{partition}"));
                 if thread.spawn(move || shared.open(partition)).is_err() {
                     state.slots.remove(&partition);
                 }
             }
-            let State { wanted, slots, spare_since, trouble, .. } = &mut *state;
+            let NodeState { wanted, slots, spare_since, trouble, .. } = &mut *state;
             // Without the brokers it is not known whether another node has it.
             spare_since.retain(|at, _| !wanted.contains_key(at) && trouble.is_none());
             let mut spare = Vec::new();
@@ -323,7 +323,7 @@ impl Shared {
             for partition in spare {
                 self.close(partition);
             }
-            let state = lock(&self.state);
+            let state = self.state.lock();
             // A failure to open is tried again after this time.
             let waited = self.changed.wait_timeout(state, Duration::from_millis(300));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -331,18 +331,19 @@ impl Shared {
     }
 
     fn open(&self, partition: u32) {
-        let Options { indexes, .. } = &self.options;
-        let opened = Open::new(&self.broker, partition, indexes, self.backups.as_ref());
-        let is_wanted = |state: &State| state.wanted.contains_key(&partition) && !self.is_stopped();
-        let mut state = lock(&self.state);
+        let NodeOptions { indexes, .. } = &self.options;
+        let opened = OpenPartition::new(&self.broker, partition, indexes, self.backups.as_ref());
+        let is_wanted =
+            |state: &NodeState| state.wanted.contains_key(&partition) && !self.is_stopped();
+        let mut state = self.state.lock();
         match opened {
             Ok(open) if is_wanted(&state) => {
                 drop(state);
-                self.fetcher.add(partition, &open.lane);
-                let mut state = lock(&self.state);
+                self.fetcher.add(partition, &open.fetch);
+                let mut state = self.state.lock();
                 if is_wanted(&state) {
                     state.failures.remove(&partition);
-                    state.slots.insert(partition, Slot::Open(Arc::new(open)));
+                    state.slots.insert(partition, PartitionSlot::Open(Arc::new(open)));
                 } else {
                     state.slots.remove(&partition);
                     drop(state);
@@ -363,10 +364,10 @@ impl Shared {
     }
 
     /// Gives a partition up; its memory is free once no query reads it.
-    fn close(&self, partition: u32) -> Option<Arc<Open>> {
-        let mut state = lock(&self.state);
+    fn close(&self, partition: u32) -> Option<Arc<OpenPartition>> {
+        let mut state = self.state.lock();
         let open = match state.slots.get(&partition) {
-            Some(Slot::Open(open)) => Arc::clone(open),
+            Some(PartitionSlot::Open(open)) => Arc::clone(open),
             // The thread that opens it finds that it is not wanted.
             _ => return None,
         };
@@ -381,7 +382,7 @@ impl Shared {
         while !self.is_stopped() {
             let when = Instant::now();
             let looked = self.look_once(when);
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             match (looked, &mut state.trouble) {
                 (Ok(()), trouble) => *trouble = None,
                 (Err(error), Some((_, known))) => *known = error,
@@ -399,30 +400,30 @@ impl Shared {
     fn look_once(&self, when: Instant) -> Result<(), BrokerError> {
         // Before the ends: what is read meanwhile must not look as if it were beyond them.
         let positions: BTreeMap<u32, Position> = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             let open = state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?)));
-            open.filter_map(|(at, open)| Some((at, open.lane.feed.position(0)?))).collect()
+            open.filter_map(|(at, open)| Some((at, open.fetch.feed.position(0)?))).collect()
         };
         let is_another = self.broker.check_topic(PATIENCE)?;
         self.broker.count(PATIENCE)?;
         let newest = self.broker.newest(PATIENCE)?;
         let owners = self.broker.owners(&self.options.group, PATIENCE)?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         for (partition, slot) in &state.slots {
-            let (Slot::Open(open), Some(end), Some(at)) =
+            let (PartitionSlot::Open(open), Some(end), Some(at)) =
                 (slot, newest.get(*partition as usize), positions.get(partition))
             else {
                 continue;
             };
             // Half, as for backups: the deletions between may be gone.
             let missed = self.tombstones.is_some_and(|kept| {
-                open.lane.ready.load(Ordering::Relaxed) && open.lane.age() > kept / 2
+                open.fetch.ready.load(Ordering::Relaxed) && open.fetch.age() > kept / 2
             });
             if is_another || at.identity != end.identity || at.seq > end.seq || missed {
                 self.fetcher.rebuild(*partition);
             } else if at.seq == end.seq {
                 // It was at its end when the brokers were asked.
-                open.lane.at_end(when);
+                open.fetch.at_end(when);
             }
         }
         state.newest = newest;
@@ -433,7 +434,7 @@ impl Shared {
     }
 
     /// Wants the warm copies that the owner table makes this node's.
-    fn want_standbys(&self, state: &mut State, owners: &Owners) {
+    fn want_standbys(&self, state: &mut NodeState, owners: &OwnerTable) {
         let me = self.options.address.as_str();
         // A topic that was created again may have fewer partitions.
         state.wanted.retain(|at, role| *role == Role::Owner || *at < owners.partitions);
@@ -455,7 +456,7 @@ impl Shared {
         };
         let mut last = Instant::now();
         while !self.is_stopped() {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             let left = every.saturating_sub(last.elapsed()).min(Duration::from_millis(200));
             let waited = self.changed.wait_timeout_while(state, left, |_| !self.is_stopped());
             drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -471,24 +472,24 @@ impl Shared {
         }
     }
 
-    fn owned(&self) -> Vec<(u32, Arc<Open>)> {
-        let state = lock(&self.state);
+    fn owned(&self) -> Vec<(u32, Arc<OpenPartition>)> {
+        let state = self.state.lock();
         let is_owned = |partition: &u32| state.wanted.get(partition) == Some(&Role::Owner);
         let owned = state.slots.iter().filter(|(partition, _)| is_owned(partition));
         owned.filter_map(|(partition, slot)| Some((*partition, slot.open()?))).collect()
     }
 
-    fn write_backup(&self, partition: u32, open: &Open, backups: &Backups) {
+    fn write_backup(&self, partition: u32, open: &OpenPartition, backups: &Backups) {
         if let Err(error) = open.back_up(backups, self.options.backup_keep) {
             tracing::error!(partition, %error, "no backup");
         }
     }
 }
 
-impl Assigned for Shared {
+impl AssignmentListener for Shared {
     fn acquire(&self, partitions: &[u32]) {
         tracing::info!(?partitions, "assigned");
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.wanted.extend(partitions.iter().map(|partition| (*partition, Role::Owner)));
         drop(state);
         self.changed.notify_all();
@@ -496,7 +497,7 @@ impl Assigned for Shared {
 
     fn release(&self, partitions: &[u32], lost: bool) {
         tracing::info!(?partitions, lost, "revoked");
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.wanted.retain(|partition, _| !partitions.contains(partition));
         drop(state);
         if lost {
@@ -515,11 +516,11 @@ impl Assigned for Shared {
     }
 
     fn positions(&self) -> Vec<(u32, u64)> {
-        self.owned().into_iter().map(|(partition, open)| (partition, open.lane.next())).collect()
+        self.owned().into_iter().map(|(partition, open)| (partition, open.fetch.next())).collect()
     }
 }
 
-impl Local for IndexNode {
+impl LocalNode for IndexNode {
     fn address(&self) -> &str {
         &self.shared.options.address
     }
@@ -528,18 +529,18 @@ impl Local for IndexNode {
         &self.shared.options.indexes
     }
 
-    fn owners(&self) -> Owners {
+    fn owners(&self) -> OwnerTable {
         self.shared.broker.known_owners()
     }
 
-    fn refresh(&self, until: Instant) -> Result<Owners, NodeError> {
+    fn refresh(&self, until: Instant) -> Result<OwnerTable, NodeError> {
         let Shared { broker, options, .. } = &*self.shared;
         let left = until.saturating_duration_since(Instant::now());
         broker.owners(&options.group, left).map_err(|error| NodeError::Broker(error.to_string()))
     }
 
-    fn held(&self) -> Vec<Held> {
-        let state = lock(&self.shared.state);
+    fn held(&self) -> Vec<HeldPartition> {
+        let state = self.shared.state.lock();
         state.slots.keys().map(|partition| state.held(*partition)).collect()
     }
 
@@ -549,20 +550,25 @@ impl Local for IndexNode {
         newest.map_err(|error| NodeError::Broker(error.to_string()))
     }
 
-    fn view(&self, partition: u32, asked: Asked, until: Instant) -> Result<Shown, NodeError> {
+    fn view(
+        &self,
+        partition: u32,
+        asked: RequestedState,
+        until: Instant,
+    ) -> Result<PartitionView, NodeError> {
         let at = match asked {
-            Asked::Any => None,
-            Asked::AtPlus(position) => Some(position),
-            Asked::RequestPlus => {
+            RequestedState::Any => None,
+            RequestedState::AtPlus(position) => Some(position),
+            RequestedState::RequestPlus => {
                 let newest = self.newest(until)?;
                 let newest = newest.get(partition as usize).copied();
                 Some(newest.ok_or(NodeError::NotHeld { partition })?)
             }
         };
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         let open = loop {
             match state.slots.get(&partition) {
-                Some(Slot::Open(open)) => break Arc::clone(open),
+                Some(PartitionSlot::Open(open)) => break Arc::clone(open),
                 None if !state.wanted.contains_key(&partition) => {
                     return Err(NodeError::NotHeld { partition });
                 }

@@ -1,8 +1,8 @@
 //! Index nodes over the partitions of a Kafka topic.
 //!
-//! A topic's partitions are buckets, its offsets sequence numbers. Nodes join a consumer group,
-//! which divides the partitions among them; each node indexes its partitions. Any node answers a
-//! query of all of them.
+//! Each partition of a topic is a source of one partition, whose sequence numbers are its offsets.
+//! Nodes join a consumer group, which divides the partitions among them; each node indexes its
+//! partitions. Any node answers a query of all of them.
 //!
 //! Soundness does not rest on the group. A slice of a partition is complete at the position that it
 //! names, whichever node answers: an owner, a standby, or a node that lost the partition and does
@@ -12,15 +12,15 @@
 //! |---|---|---|
 //! | `node` | the contract between a node's own partitions and queries over all nodes | no |
 //! | `query` | queries over nodes: requests to owners, the merge of their answers | no |
-//! | `owners` | the owner table, and who keeps warm copies | yes |
+//! | `owner_table` | the owner table, and who keeps warm copies | yes |
 //! | `backups` | the backups of partitions in a shared directory | yes |
-//! | `record`, `poison` | a record as a document; records that are none | yes |
+//! | `record`, `poison_records` | a record as a document; records that are none | yes |
 //! | `options` | how a node works | yes |
-//! | `broker`, `raw` | questions to the brokers: ends, topic id, owner table | yes |
+//! | `broker`, `topic_id` | questions to the brokers: ends, topic id, owner table | yes |
 //! | `source`, `fetch` | a partition as a source; the reader that feeds all of them | yes |
-//! | `held` | a partition with its service | yes |
+//! | `open_partition` | a partition with its service | yes |
 //! | `membership`, `index_node` | the group; a node | yes |
-//! | `front` | a node behind the Redis protocol | yes |
+//! | `node_extension` | commands and metrics of a node in the Redis protocol | yes |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §8 and §9; `docs/scale-out.md`.
 
@@ -31,36 +31,38 @@ mod broker;
 #[cfg(feature = "kafka")]
 mod fetch;
 #[cfg(feature = "kafka")]
-mod front;
-#[cfg(feature = "kafka")]
-mod held;
-#[cfg(feature = "kafka")]
 mod index_node;
 #[cfg(feature = "kafka")]
 mod membership;
 mod node;
 #[cfg(feature = "kafka")]
+mod node_extension;
+#[cfg(feature = "kafka")]
+mod open_partition;
+#[cfg(feature = "kafka")]
 mod options;
 #[cfg(feature = "kafka")]
-mod owners;
+mod owner_table;
 #[cfg(feature = "kafka")]
-mod poison;
+mod poison_records;
 pub mod query;
-#[cfg(feature = "kafka")]
-mod raw;
 #[cfg(feature = "kafka")]
 mod record;
 #[cfg(feature = "kafka")]
 mod source;
+#[cfg(feature = "kafka")]
+mod topic_id;
 
 #[cfg(feature = "kafka")]
 pub use broker::{BrokerError, Ends};
 #[cfg(feature = "kafka")]
-pub use front::Front;
-#[cfg(feature = "kafka")]
 pub use index_node::{IndexNode, PartitionInfo};
-pub use node::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};
+pub use node::{
+    HeldPartition, LocalNode, Member, NodeError, OwnerTable, PartitionView, RequestedState, Role,
+};
 #[cfg(feature = "kafka")]
-pub use options::Options;
+pub use node_extension::NodeExtension;
 #[cfg(feature = "kafka")]
-pub use poison::Poison;
+pub use options::NodeOptions;
+#[cfg(feature = "kafka")]
+pub use poison_records::PoisonRecord;

@@ -19,7 +19,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Reb
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 
-use crate::owners::CLIENT;
+use crate::owner_table::CLIENT;
 
 /// Time of a poll.
 const POLL: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(100);
 const COMMIT: Duration = Duration::from_secs(5);
 
 /// What happens to partitions when the group rebalances.
-pub trait Assigned: Send + Sync {
+pub trait AssignmentListener: Send + Sync {
     /// The group gave these partitions to the node. Returns at once.
     fn acquire(&self, partitions: &[u32]);
 
@@ -41,7 +41,7 @@ pub trait Assigned: Send + Sync {
 
 /// What is known of the membership.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct RebalanceCounts {
     /// Assignments and revocations.
     pub rebalances: AtomicU64,
     /// Revocations that came too late: the session had ended.
@@ -55,19 +55,19 @@ pub struct Membership {
     thread: Option<JoinHandle<()>>,
 }
 
-struct Context {
-    node: Weak<dyn Assigned>,
-    counts: Arc<Counts>,
+struct MembershipContext {
+    node: Weak<dyn AssignmentListener>,
+    counts: Arc<RebalanceCounts>,
 }
 
-impl ClientContext for Context {}
+impl ClientContext for MembershipContext {}
 
 fn numbers(list: &TopicPartitionList) -> Vec<u32> {
     let all = list.elements().into_iter();
     all.filter_map(|element| u32::try_from(element.partition()).ok()).collect()
 }
 
-impl ConsumerContext for Context {
+impl ConsumerContext for MembershipContext {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Revoke(list) = rebalance {
             let lost = consumer.assignment_lost();
@@ -101,8 +101,8 @@ impl Membership {
         mut settings: ClientConfig,
         (group, topic, address): (&str, &str, &str),
         session_timeout: Duration,
-        node: Weak<dyn Assigned>,
-        counts: Arc<Counts>,
+        node: Weak<dyn AssignmentListener>,
+        counts: Arc<RebalanceCounts>,
     ) -> Result<Self, KafkaError> {
         let millis = session_timeout.as_millis().max(1);
         settings
@@ -114,8 +114,8 @@ impl Membership {
             .set("max.poll.interval.ms", millis.max(300_000).to_string())
             // Nothing is read here.
             .set("auto.offset.reset", "latest");
-        let context = Context { node: node.clone(), counts };
-        let consumer: BaseConsumer<Context> = settings.create_with_context(context)?;
+        let context = MembershipContext { node: node.clone(), counts };
+        let consumer: BaseConsumer<MembershipContext> = settings.create_with_context(context)?;
         consumer.subscribe(&[topic])?;
         let stopped = Arc::new(AtomicBool::new(false));
         let (stop, topic) = (Arc::clone(&stopped), topic.to_owned());
@@ -155,7 +155,11 @@ impl Drop for Membership {
 }
 
 /// Commits the positions, for tools that show the group's lag.
-fn commit(consumer: &BaseConsumer<Context>, topic: &str, node: &Weak<dyn Assigned>) {
+fn commit(
+    consumer: &BaseConsumer<MembershipContext>,
+    topic: &str,
+    node: &Weak<dyn AssignmentListener>,
+) {
     let Some(node) = node.upgrade() else { return };
     let mut list = TopicPartitionList::new();
     for (partition, next) in node.positions() {

@@ -1,7 +1,7 @@
 //! The contract between a node's own partitions and queries over all nodes.
 //!
 //! # Contract
-//! All methods of [`Local`] may be called by any thread and block until their deadline at most.
+//! All methods of [`LocalNode`] may be called by any thread and block until their deadline at most.
 //! Partitions come and go between two calls; a call on a partition that the node does not hold
 //! fails with [`NodeError::NotHeld`]; it never shows an empty view.
 
@@ -12,19 +12,20 @@ use ordna_secondary::{Error, IndexDefinition, Position, View};
 
 /// The state of a partition that a query asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
-    /// The newest cut of the holder.
+pub enum RequestedState {
+    /// The newest snapshot point of the holder.
     Any,
-    /// A cut that holds everything up to this position.
+    /// A snapshot point that holds everything up to this position.
     AtPlus(Position),
-    /// A cut that holds everything that the partition had when the call began. [`Local::newest`]
-    /// gives the positions for `AtPlus` on several partitions with one question to the brokers.
+    /// A snapshot point that holds everything that the partition had when the call began.
+    /// [`LocalNode::newest`] gives the positions for `AtPlus` on several partitions with one
+    /// question to the brokers.
     RequestPlus,
 }
 
 /// A partition at one position.
 #[derive(Debug, Clone)]
-pub struct Shown {
+pub struct PartitionView {
     /// All indexes of the partition. Its vector has one position: that of the partition. Its keys
     /// are in the order of the index across partitions and nodes.
     pub view: View,
@@ -32,7 +33,7 @@ pub struct Shown {
     pub age: Duration,
 }
 
-impl Shown {
+impl PartitionView {
     /// The view holds exactly the changes up to here.
     pub fn position(&self) -> Position {
         self.view.vector().positions().first().copied().unwrap_or_default()
@@ -50,12 +51,12 @@ pub enum Role {
 
 /// A partition that a node holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Held {
+pub struct HeldPartition {
     /// The partition.
     pub partition: u32,
     /// Why.
     pub role: Role,
-    /// The position of its newest cut; identity 0 while it is restored.
+    /// The position of its newest snapshot point; identity 0 while it is restored.
     pub position: Position,
     /// Whether it answers queries: it is restored, and was at the partition's end once.
     pub ready: bool,
@@ -77,7 +78,7 @@ pub struct Member {
 /// It may be behind the truth while the group rebalances: partitions may be missing, or be with a
 /// member that has left.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Owners {
+pub struct OwnerTable {
     /// Partitions of the topic.
     pub partitions: u32,
     /// The members, sorted by address.
@@ -86,7 +87,7 @@ pub struct Owners {
     pub version: u64,
 }
 
-impl Owners {
+impl OwnerTable {
     /// The member that a partition was assigned to.
     pub fn owner(&self, partition: u32) -> Option<&Member> {
         self.members.iter().find(|member| member.partitions.contains(&partition))
@@ -130,7 +131,7 @@ pub enum NodeError {
 }
 
 /// A node's own partitions, and its knowledge of the group.
-pub trait Local: Send + Sync + Debug {
+pub trait LocalNode: Send + Sync + Debug {
     /// Where other nodes reach this one: `HOST:PORT`, as in [`Member::address`].
     fn address(&self) -> &str;
 
@@ -138,16 +139,16 @@ pub trait Local: Send + Sync + Debug {
     fn indexes(&self) -> &[IndexDefinition];
 
     /// The owner table that was read last; see [`refresh`](Self::refresh). O(members).
-    fn owners(&self) -> Owners;
+    fn owners(&self) -> OwnerTable;
 
     /// Asks the group for the owner table at once. The table is read again anyway every second.
     ///
     /// # Errors
     /// [`NodeError::Broker`].
-    fn refresh(&self, until: Instant) -> Result<Owners, NodeError>;
+    fn refresh(&self, until: Instant) -> Result<OwnerTable, NodeError>;
 
     /// The partitions that this node holds, as owner or standby, in order.
-    fn held(&self) -> Vec<Held>;
+    fn held(&self) -> Vec<HeldPartition>;
 
     /// The positions that all partitions have now, in order: what `request_plus` waits for. Asks
     /// the brokers once for all of them.
@@ -160,5 +161,10 @@ pub trait Local: Send + Sync + Debug {
     ///
     /// # Errors
     /// [`NodeError`]: the partition is not here, or cannot show that state in time.
-    fn view(&self, partition: u32, asked: Asked, until: Instant) -> Result<Shown, NodeError>;
+    fn view(
+        &self,
+        partition: u32,
+        asked: RequestedState,
+        until: Instant,
+    ) -> Result<PartitionView, NodeError>;
 }

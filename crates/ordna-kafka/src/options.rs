@@ -7,7 +7,7 @@ use ordna_secondary::IndexDefinition;
 
 /// How an index node works.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct NodeOptions {
     /// Addresses of brokers: `HOST:PORT`, with commas between.
     pub brokers: String,
     /// The consumer group of the nodes.
@@ -36,7 +36,7 @@ pub struct Options {
     pub settings: Vec<(String, String)>,
 }
 
-impl Options {
+impl NodeOptions {
     /// No indexes, no backups, no warm copies; a session timeout of 10 s.
     pub fn new(
         brokers: impl Into<String>,

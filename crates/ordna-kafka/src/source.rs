@@ -5,10 +5,11 @@
 //! feeds all partitions. [`run`](ChangeSource::run) only hands over the feed. Indexes are created
 //! before the reader begins, so no index ever asks for old documents.
 
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, Vector};
+use ordna::sync::Lock;
+use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, VersionVector};
 
 use crate::broker::{Broker, Ends};
 
@@ -21,14 +22,14 @@ pub struct Partition {
     partition: u32,
     /// What could be read when the partition was opened.
     ends: Ends,
-    feed: Mutex<Option<mpsc::Sender<Feed>>>,
+    feed: Lock<Option<mpsc::Sender<Feed>>>,
 }
 
 impl Partition {
     /// A partition, and where its feed comes once the service runs.
     pub fn new(broker: &Arc<Broker>, partition: u32, ends: Ends) -> (Self, mpsc::Receiver<Feed>) {
         let (sender, receiver) = mpsc::channel();
-        let feed = Mutex::new(Some(sender));
+        let feed = Lock::new(Some(sender));
         (Self { broker: Arc::clone(broker), partition, ends, feed }, receiver)
     }
 
@@ -41,7 +42,7 @@ impl Partition {
 }
 
 impl ChangeSource for Partition {
-    fn buckets(&self) -> u32 {
+    fn partitions(&self) -> u32 {
         1
     }
 
@@ -55,15 +56,15 @@ impl ChangeSource for Partition {
         Ok(self.ends.hold(from))
     }
 
-    fn documents(&self, at: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, at: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
         match at.positions().first() {
             Some(Position { seq: 0, .. }) => Ok(Vec::new()),
             _ => Err(self.failed("an index is created before the partition is read")),
         }
     }
 
-    fn run(&self, feed: &Feed, _: &Vector) -> Result<(), SourceError> {
-        let sender = self.feed.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn run(&self, feed: &Feed, _: &VersionVector) -> Result<(), SourceError> {
+        let sender = self.feed.lock().take();
         let sender = sender.ok_or_else(|| self.failed("two services have one source"))?;
         sender.send(feed.clone()).map_err(|_| SourceError::Stopped)
     }

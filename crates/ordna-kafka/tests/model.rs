@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ordna_kafka::query::{Gather, Refusal, Rows, Run, Trouble, merge};
-use ordna_kafka::{Member, Owners};
+use ordna_kafka::query::{Gather, QuestionError, Refusal, Rows, Run, merge};
+use ordna_kafka::{Member, OwnerTable};
 use shuttle::sync::mpsc::{Sender, channel};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
@@ -63,7 +63,7 @@ struct World {
     logs: [Mutex<Vec<Record>>; PARTITIONS],
     backups: [Mutex<Copy>; PARTITIONS],
     nodes: [Mutex<BTreeMap<usize, Copy>>; NODES],
-    table: Mutex<Owners>,
+    table: Mutex<OwnerTable>,
 }
 
 fn name(node: usize) -> String {
@@ -141,7 +141,7 @@ impl World {
     }
 
     /// The rows of some partitions behind a key, and the position of each.
-    fn answer(&self, node: usize, asked: &Asked, mistake: Mistake) -> Reply {
+    fn answer(&self, node: usize, asked: &RequestedState, mistake: Mistake) -> Reply {
         let mut parts = Vec::new();
         let mut runs = Vec::new();
         for (partition, least) in &asked.partitions {
@@ -153,7 +153,7 @@ impl World {
                     Copy { position, ..Copy::default() }
                 }
                 None => {
-                    parts.push((*partition as u32, Err(Trouble::Refused(Refusal::NotHeld))));
+                    parts.push((*partition as u32, Err(QuestionError::Refused(Refusal::NotHeld))));
                     continue;
                 }
             };
@@ -161,7 +161,7 @@ impl World {
             let mut position = copy.position;
             if position < *least {
                 if mistake != Mistake::BehindIsClaimed {
-                    parts.push((*partition as u32, Err(Trouble::Refused(Refusal::Late))));
+                    parts.push((*partition as u32, Err(QuestionError::Refused(Refusal::Late))));
                     continue;
                 }
                 position = *least;
@@ -197,13 +197,13 @@ impl World {
 }
 
 #[derive(Clone)]
-struct Asked {
+struct RequestedState {
     partitions: Vec<(usize, usize)>,
     after: Option<[u8; 2]>,
 }
 
 struct Reply {
-    parts: Vec<(u32, Result<usize, Trouble>)>,
+    parts: Vec<(u32, Result<usize, QuestionError>)>,
     run: Run,
 }
 
@@ -225,7 +225,7 @@ fn page(
         let table = world.table.lock().unwrap().clone();
         for ask in gather.ask(&table, now) {
             let partitions = ask.partitions.iter().map(|p| (*p as usize, least[*p as usize]));
-            let asked = Asked { partitions: partitions.collect(), after };
+            let asked = RequestedState { partitions: partitions.collect(), after };
             let (world, sender): (Arc<World>, Sender<_>) = (Arc::clone(world), sender.clone());
             let node: usize = ask.member.parse().unwrap();
             thread::spawn(move || {
@@ -236,7 +236,7 @@ fn page(
         }
         thread::yield_now();
         while let Ok((number, reply)) = receiver.try_recv() {
-            let state = |(partition, state): &(u32, Result<usize, Trouble>)| {
+            let state = |(partition, state): &(u32, Result<usize, QuestionError>)| {
                 (*partition, state.clone().map(|_| ()))
             };
             let parts: Vec<_> = reply.parts.iter().map(state).collect();

@@ -1,8 +1,9 @@
 //! Iteration in chunks: lists, which Python chains without a call per entry.
 
 use std::ops::{Bound as Limit, ControlFlow};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use ordna::sync::Lock;
 use ordna::{Direction, Entries};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -11,7 +12,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::key;
 use crate::shapes::Shape;
-use crate::source::{Slot, Span};
+use crate::source::{KeyRange, Slot};
 use crate::value::{self, Codec};
 
 /// The first chunk of a scan without bounds, of one with two bounds, and the longest one.
@@ -37,21 +38,22 @@ impl Kind {
     }
 }
 
-struct State {
-    span: Span,
+/// What remains of an iteration.
+struct ChunkState {
+    span: KeyRange,
     left: usize,
     chunk: usize,
     done: bool,
 }
 
 /// An iterator over lists of entries, in order. It holds nothing of the store between two calls;
-/// the next list begins behind the last key. Once the store or snapshot is closed, it raises.
+/// the next list begins after the last key. Once the store or snapshot is closed, it raises.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Chunks {
     source: Arc<Slot>,
     kind: Kind,
     direction: Direction,
-    state: Mutex<State>,
+    state: Lock<ChunkState>,
     /// The shape of all keys when the iteration began, if it was one.
     shape: Shape,
     codec: Codec,
@@ -65,7 +67,7 @@ pub fn closed() -> PyErr {
 impl Chunks {
     pub fn new(
         source: Arc<Slot>,
-        span: Span,
+        span: KeyRange,
         kind: Kind,
         reverse: bool,
         limit: Option<usize>,
@@ -79,7 +81,7 @@ impl Chunks {
             None => FIRST_CHUNK,
         };
         let direction = if reverse { Direction::Descending } else { Direction::Ascending };
-        let state = Mutex::new(State { span, left, chunk, done: left == 0 });
+        let state = Lock::new(ChunkState { span, left, chunk, done: left == 0 });
         Self { source, kind, direction, state, shape: Shape::new(), codec: Codec::new(None) }
     }
 
@@ -87,9 +89,9 @@ impl Chunks {
         Self { shape, codec, ..self }
     }
 
-    /// Reads the next chunk and moves behind it; `None` if the source is closed.
+    /// Reads the next chunk and moves past it; `None` if the source is closed.
     fn read(&self) -> Option<Entries<[u8], [u8]>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let mut entries = Entries::new();
         if state.done {
             return Some(entries);

@@ -24,7 +24,7 @@ use crate::chunks::{Chunks, Kind, closed};
 use crate::joining::{Joining, raise_order};
 use crate::key;
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
-use crate::source::{Bytes, Slot, Source, Span, by_ref};
+use crate::source::{Bytes, KeyRange, Slot, Source, by_ref};
 use crate::value::{self, Codec, Functions};
 
 /// The exception for what the store refuses.
@@ -159,7 +159,7 @@ impl Core {
     fn chunks(
         &self,
         py: Python<'_>,
-        span: Span,
+        span: KeyRange,
         kind: u8,
         reverse: bool,
         limit: Option<usize>,
@@ -190,7 +190,7 @@ impl Core {
         lo: Option<&Bound<'_, PyAny>>,
         hi: Option<&Bound<'_, PyAny>>,
         inclusive: (bool, bool),
-    ) -> PyResult<Span> {
+    ) -> PyResult<KeyRange> {
         let limit = |key: Option<&Bound<'_, PyAny>>, inclusive: bool| -> PyResult<_> {
             let Some(key) = key else { return Ok(Limit::Unbounded) };
             let key = encoded(key)?;

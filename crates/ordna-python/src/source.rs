@@ -1,8 +1,9 @@
 //! The source of reads: a store or a snapshot of it, without a word of Python.
 
 use std::ops::{Bound as Limit, ControlFlow};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use ordna::sync::Lock;
 use ordna::{Direction, OrderedIndex, Snapshot, Store};
 use smallvec::SmallVec;
 
@@ -16,28 +17,28 @@ pub enum Source {
 }
 
 /// The source of a store object and its iterators, until the object is closed.
-pub struct Slot(Mutex<Option<Source>>);
+pub struct Slot(Lock<Option<Source>>);
 
 impl Slot {
     pub fn new(source: Source) -> Self {
-        Self(Mutex::new(Some(source)))
+        Self(Lock::new(Some(source)))
     }
 
     pub fn get(&self) -> Option<Source> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     /// Closes it; the caller drops the source.
     pub fn take(&self) -> Option<Source> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
 /// Bounds in the bytes of the store.
-pub type Span = (Limit<Vec<u8>>, Limit<Vec<u8>>);
+pub type KeyRange = (Limit<Vec<u8>>, Limit<Vec<u8>>);
 
 /// Both bounds, borrowed.
-pub fn by_ref(span: &Span) -> (Limit<&[u8]>, Limit<&[u8]>) {
+pub fn by_ref(span: &KeyRange) -> (Limit<&[u8]>, Limit<&[u8]>) {
     (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
 }
 
@@ -68,7 +69,7 @@ impl Source {
 
     pub fn visit(
         &self,
-        span: &Span,
+        span: &KeyRange,
         direction: Direction,
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) {
@@ -80,7 +81,7 @@ impl Source {
     }
 
     /// How many keys lie within the bounds.
-    pub fn count(&self, span: &Span) -> usize {
+    pub fn count(&self, span: &KeyRange) -> usize {
         let (lower, upper) = by_ref(span);
         match self {
             Self::Live(store) => store.count(lower, upper),
@@ -96,7 +97,7 @@ impl Source {
         }
     }
 
-    pub fn nearest(&self, span: &Span, direction: Direction) -> Option<(Vec<u8>, Vec<u8>)> {
+    pub fn nearest(&self, span: &KeyRange, direction: Direction) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut found = None;
         self.visit(span, direction, |key, value| {
             found = Some((key.to_vec(), value.to_vec()));

@@ -8,8 +8,7 @@
 //!
 //! With a codec only objects of exactly these types, within the limits of the encoding, are native.
 
-use std::sync::{Mutex, PoisonError};
-
+use ordna::sync::Lock;
 use ordna::tuple::{MAX_DEPTH, Reader, code};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -32,12 +31,12 @@ pub struct Functions {
 /// counts them right. No call of Python runs while the lock is held.
 pub struct Codec {
     is_set: bool,
-    functions: Mutex<Option<Functions>>,
+    functions: Lock<Option<Functions>>,
 }
 
 impl Codec {
     pub fn new(functions: Option<Functions>) -> Self {
-        Self { is_set: functions.is_some(), functions: Mutex::new(functions) }
+        Self { is_set: functions.is_some(), functions: Lock::new(functions) }
     }
 
     /// The functions; `None` without a codec, or after the collector took them.
@@ -45,7 +44,7 @@ impl Codec {
         if !self.is_set {
             return None;
         }
-        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let functions = self.functions.lock();
         let copied = |functions: &Functions| Functions {
             dumps: functions.dumps.clone_ref(py),
             loads: functions.loads.clone_ref(py),
@@ -70,7 +69,7 @@ impl Codec {
     }
 
     pub fn clear(&self) {
-        let functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let functions = self.functions.lock().take();
         drop(functions);
     }
 }

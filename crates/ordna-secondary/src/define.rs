@@ -8,7 +8,8 @@
 //!
 //! # Keys
 //! A key is the encoded parts (`docs/TUPLE.md`), one after the other, then the bytes of the
-//! document's id. The value of the entry holds the bucket (above bit 16) and the length of the id.
+//! document's id. The value of the entry holds the partition (above bit 16) and the length of the
+//! id.
 
 use serde::{Deserialize, Serialize};
 
@@ -311,12 +312,12 @@ impl Keys {
 }
 
 /// The value of an entry.
-pub(crate) fn entry_value(bucket: u32, id: &[u8]) -> u64 {
-    u64::from(bucket) << 16 | id.len() as u64 & 0xFFFF
+pub(crate) fn entry_value(partition: u32, id: &[u8]) -> u64 {
+    u64::from(partition) << 16 | id.len() as u64 & 0xFFFF
 }
 
-/// The bucket of an entry's document.
-pub(crate) fn bucket_of(value: u64) -> u32 {
+/// The partition of an entry's document.
+pub(crate) fn partition_of(value: u64) -> u32 {
     (value >> 16) as u32
 }
 

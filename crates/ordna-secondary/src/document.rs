@@ -82,9 +82,10 @@ fn of_json(json: &serde_json::Value) -> Value {
 /// A change of one document: what a source feeds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mutation {
-    /// The bucket of the document. All changes of a document are in one bucket.
-    pub bucket: u32,
-    /// Its sequence number in the bucket; 0 for a document of a snapshot, which moves no position.
+    /// The partition of the document. All changes of a document are in one partition.
+    pub partition: u32,
+    /// Its sequence number in the partition; 0 for a document of a source's snapshot, which does
+    /// not move the position.
     pub seq: u64,
     /// Name of the document.
     pub id: Box<[u8]>,

@@ -67,19 +67,19 @@ pub enum Error {
         /// How long the query waited.
         waited: Duration,
     },
-    /// A vector of another number of buckets.
-    #[error("the vector has {found} positions, the source {expected} buckets")]
-    OtherBuckets {
+    /// The vector has another number of partitions than the source.
+    #[error("the vector has {found} positions, the source {expected} partitions")]
+    PartitionCount {
         /// Positions of the vector.
         found: usize,
-        /// Buckets of the source.
+        /// Partitions of the source.
         expected: usize,
     },
     /// A vector of a history that the source does not have.
-    #[error("bucket {bucket} has the identity {expected:016x}, the vector says {found:016x}")]
+    #[error("partition {partition} has the identity {expected:016x}, the vector says {found:016x}")]
     OtherHistory {
-        /// The bucket.
-        bucket: usize,
+        /// The partition.
+        partition: usize,
         /// Its identity in the vector.
         found: u64,
         /// Its identity now.
@@ -149,12 +149,12 @@ pub enum SourceError {
         /// The reason.
         reason: String,
     },
-    /// A bucket that the source does not have.
-    #[error("there is no bucket {bucket}, only {buckets}")]
-    NoSuchBucket {
-        /// The bucket.
-        bucket: u32,
+    /// The source does not have the partition.
+    #[error("partition {partition} does not exist; the source has {partitions}")]
+    UnknownPartition {
+        /// The partition.
+        partition: u32,
         /// How many there are.
-        buckets: u32,
+        partitions: u32,
     },
 }

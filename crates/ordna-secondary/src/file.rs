@@ -6,11 +6,11 @@
 //! {"op":"update","id":"town:1","doc":{"name":"Lund","people":95000}}
 //! {"op":"delete","id":"town:1"}
 //! ```
-//! `insert` and `update` both give the whole document. The file is one bucket; the sequence number
-//! of a change is the offset behind its line. Lines may be appended while the service runs; a last
-//! line without its end is read once the end is there. The identity of the history is that of the
-//! first line and of the file's inode. A file that takes the place of the former one begins a new
-//! history: the end of the former one is where it is noticed.
+//! `insert` and `update` both give the whole document. The file is one partition; the sequence
+//! number of a change is the offset after its line. Lines may be appended while the service runs; a
+//! last line without its end is read once the end is there. The identity of the history is that of
+//! the first line and of the file's inode. A file that takes the place of the former one begins a
+//! new history: the end of the former one is where it is noticed.
 
 use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read as _, Seek, SeekFrom};
@@ -24,7 +24,7 @@ use serde::Deserialize;
 use crate::document::{Document, Mutation};
 use crate::error::SourceError;
 use crate::source::{ChangeSource, Documents, Feed};
-use crate::vector::{Position, Vector};
+use crate::version_vector::{Position, VersionVector};
 
 /// Bytes of a line at most.
 const MAX_LINE: u64 = 64 << 20;
@@ -69,7 +69,7 @@ fn parse(path: &Path, line: &[u8], end: u64) -> Result<Mutation, SourceError> {
         (_, Some(json @ serde_json::Value::Object(_))) => Some(Document::from_json(&json)),
         _ => return Err(bad("an insert or update without an object \"doc\"".to_owned())),
     };
-    Ok(Mutation { bucket: 0, seq: end, id: parsed.id.into_bytes().into(), document })
+    Ok(Mutation { partition: 0, seq: end, id: parsed.id.into_bytes().into(), document })
 }
 
 /// The device and inode of a file; of all files the same where there are none.
@@ -150,7 +150,7 @@ impl Lines {
 }
 
 impl ChangeSource for NdjsonFile {
-    fn buckets(&self) -> u32 {
+    fn partitions(&self) -> u32 {
         1
     }
 
@@ -184,8 +184,8 @@ impl ChangeSource for NdjsonFile {
         Ok(Position { identity, seq })
     }
 
-    fn continues(&self, bucket: u32, from: Position) -> Result<bool, SourceError> {
-        let newest = self.newest(bucket)?;
+    fn continues(&self, partition: u32, from: Position) -> Result<bool, SourceError> {
+        let newest = self.newest(partition)?;
         if newest.identity != from.identity || newest.seq < from.seq {
             return Ok(false);
         }
@@ -197,7 +197,7 @@ impl ChangeSource for NdjsonFile {
         Ok(matches!(read, Some(Ok(()))) && byte == *b"\n")
     }
 
-    fn documents(&self, at: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, at: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
         let end = at.positions()[0].seq;
         let Some(mut lines) = Lines::open(&self.path, 0)? else { return Ok(Vec::new()) };
         let next = move || {
@@ -208,7 +208,7 @@ impl ChangeSource for NdjsonFile {
         }))])
     }
 
-    fn run(&self, feed: &Feed, from: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError> {
         let mut at = from.positions()[0].seq;
         let mut identity = from.positions()[0].identity;
         if at == 0 && !feed.has_indexes() {

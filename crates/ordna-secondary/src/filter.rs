@@ -260,6 +260,6 @@ fn is_of_name(c: char) -> bool {
 }
 
 /// The only test, or all of them together.
-fn one_or(mut tests: Vec<Test>, together: impl FnOnce(Vec<Test>) -> Test) -> Test {
-    if tests.len() == 1 { tests.remove(0) } else { together(tests) }
+fn one_or(mut tests: Vec<Test>, hold_snapshots: impl FnOnce(Vec<Test>) -> Test) -> Test {
+    if tests.len() == 1 { tests.remove(0) } else { hold_snapshots(tests) }
 }

@@ -1,17 +1,19 @@
 //! An index: its entries, its state, its counts.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+
+use ordna::sync::Lock;
 
 use crate::define::IndexDefinition;
 use crate::error::Error;
-use crate::reverse::Entries;
+use crate::reverse::IndexStore;
 
 /// The state of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum State {
-    /// It is being built from a snapshot of the documents, or waits for its first cut.
+pub enum IndexState {
+    /// It is being built from a snapshot of the documents, or waits for its first snapshot point.
     Building,
     /// It answers queries.
     Ready,
@@ -28,16 +30,16 @@ pub struct IndexInfo {
     /// A number that no other index of this service had or will have.
     pub uid: u64,
     /// Its state.
-    pub state: State,
+    pub state: IndexState,
     /// Documents taken from the snapshot that it is or was built from.
     pub built: u64,
-    /// Entries in the published cut; 0 until there is one.
+    /// Entries in the published snapshot point; 0 until there is one.
     pub entries: usize,
     /// Bytes of the entries.
     pub bytes: usize,
-    /// Bytes of the reverse maps, as of the last cut.
+    /// Bytes of the reverse maps, as of the last snapshot point.
     pub reverse_bytes: usize,
-    /// Entries inserted and removed, as of the last cut.
+    /// Entries inserted and removed, as of the last snapshot point.
     pub writes: u64,
     /// Documents left out because of a field's type.
     pub wrong_type: u64,
@@ -45,11 +47,11 @@ pub struct IndexInfo {
     pub too_large: u64,
 }
 
-/// An index, as the service, its workers and its cuts share it.
+/// An index, as the service, its workers and its snapshot points share it.
 pub(crate) struct Index {
     pub uid: u64,
     pub definition: IndexDefinition,
-    pub entries: Entries,
+    pub entries: IndexStore,
     /// Documents of the snapshot that were handled.
     pub built: AtomicU64,
     /// Workers that are done with the documents of the snapshot.
@@ -62,11 +64,11 @@ pub(crate) struct Index {
     pub reverse_bytes: Vec<AtomicUsize>,
     pub writes: AtomicU64,
     /// The last document that was left out, and why.
-    pub left_out: Mutex<Option<(Vec<u8>, Error)>>,
+    pub left_out: Lock<Option<(Vec<u8>, Error)>>,
 }
 
 impl Index {
-    pub fn new(uid: u64, definition: IndexDefinition, entries: Entries, workers: usize) -> Self {
+    pub fn new(uid: u64, definition: IndexDefinition, entries: IndexStore, workers: usize) -> Self {
         Self {
             uid,
             definition,
@@ -79,7 +81,7 @@ impl Index {
             too_large: AtomicU64::new(0),
             reverse_bytes: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             writes: AtomicU64::new(0),
-            left_out: Mutex::new(None),
+            left_out: Lock::new(None),
         }
     }
 
@@ -101,7 +103,6 @@ impl Index {
             _ => &self.too_large,
         };
         count.fetch_add(1, Ordering::Relaxed);
-        let mut last = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some((id.to_vec(), error));
+        *self.left_out.lock() = Some((id.to_vec(), error));
     }
 }

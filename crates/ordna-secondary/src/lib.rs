@@ -1,10 +1,10 @@
 //! Secondary indexes over a stream of documents: ordered composite keys, consistent reads,
 //! resumable.
 //!
-//! A [`ChangeSource`] tells what happens to documents. A [`Service`] follows it: each of its
-//! workers applies the changes of its documents to all indexes. Every 20 ms the service publishes a
-//! cut of all of them, with the vector of positions up to which changes are in it. Queries read a
-//! cut.
+//! A [`ChangeSource`] reports changes of documents. A [`Service`] follows it: each of its workers
+//! applies the changes of its documents to all indexes. Every 20 ms the service publishes a
+//! snapshot point: a snapshot of all of them, and the vector of positions up to which changes are
+//! in it. Queries read a snapshot point.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -27,7 +27,7 @@
 //!
 //! let towns = Arc::new(Towns::default());
 //! let source = Arc::new(Embedded::new(64, 1, towns.clone()));
-//! let service = Service::start(Options::new(), source.clone())?;
+//! let service = Service::start(ServiceOptions::new(), source.clone())?;
 //! let by_size = IndexDefinition::new("by_size", "town:")
 //!     .part(Part::new("country"))
 //!     .part(Part::new("people").descending());
@@ -53,16 +53,15 @@
 //! |---|---|
 //! | `document`, `values` | documents, changes, types of values |
 //! | `define`, `filter` | what an index is of, and the keys of a document |
-//! | `vector`, `source` | positions, streams of changes |
-//! | `lanes`, `worker` | queues by document, and the threads that empty them |
+//! | `version_vector`, `source` | positions, streams of changes |
+//! | `shard_queues`, `worker` | one queue for each shard of the documents, and the threads that empty them |
 //! | `reverse`, `index` | the way back from documents to entries; an index |
-//! | `cut`, `query` | a state of all indexes; ranges, pages, cursors |
+//! | `view`, `query` | the state of all indexes at a snapshot point; ranges, pages, cursors |
 //! | `service`, `recover` | all of it together; backups |
 //! | `embedded`, `file` | sources |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §8 to §10; `docs/design/secondary.md`.
 
-mod cut;
 mod define;
 mod document;
 mod embedded;
@@ -70,17 +69,17 @@ mod error;
 mod file;
 mod filter;
 mod index;
-mod lanes;
 mod query;
 mod recover;
 mod reverse;
 mod service;
+mod shard_queues;
 mod source;
 mod values;
-mod vector;
+mod version_vector;
+mod view;
 mod worker;
 
-pub use cut::View;
 pub use define::{
     Explode, IndexDefinition, Keys, MAX_ENTRIES, MAX_PARTS, OnWrongType, Order, Part, number_of,
 };
@@ -89,11 +88,12 @@ pub use embedded::{Changed, DocumentStore, Embedded, Named, Transaction};
 pub use error::{Error, SourceError};
 pub use file::NdjsonFile;
 pub use filter::Filter;
-pub use index::{IndexInfo, State};
-pub use query::{Cursor, Entry, KeyBounds, Page, Query, Range};
+pub use index::{IndexInfo, IndexState};
+pub use query::{Cursor, IndexEntry, KeyBounds, Page, Query, Range};
 pub use recover::Backup;
 pub use reverse::Reverse;
-pub use service::{Consistency, Options, Read, Service};
+pub use service::{Consistency, Read, Service, ServiceOptions};
 pub use source::{ChangeSource, Documents, Feed};
 pub use values::{Kind, lower};
-pub use vector::{Position, Vector};
+pub use version_vector::{Position, VersionVector};
+pub use view::View;

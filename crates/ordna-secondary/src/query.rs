@@ -1,4 +1,4 @@
-//! Queries of one index at one cut.
+//! Queries of one index at one snapshot point.
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -13,7 +13,7 @@ use crate::define::{IndexDefinition, Order, Part, id_of};
 use crate::error::Error;
 use crate::values::{Kind, between, coerce};
 
-/// Bounds of the part behind a query's prefix.
+/// Bounds of the part after a query's prefix.
 ///
 /// A range with one bound holds values of that bound's class only: numbers, texts, truth values,
 /// and so on.
@@ -56,7 +56,8 @@ pub struct Query {
     pub limit: usize,
     /// Where a former page of the same query ended; the offset is then not applied again.
     pub cursor: Option<Cursor>,
-    /// Only the first entry of those that agree in so many first parts. O(log n) for each.
+    /// Number of first parts: only the first of the entries that agree in them is returned. O(log
+    /// n) for each.
     pub distinct: Option<usize>,
     /// Whether entries carry the values of all parts.
     pub covering: bool,
@@ -101,25 +102,25 @@ impl Query {
         Self { reverse: true, ..self }
     }
 
-    /// Behind the first so many.
+    /// Skips the first `offset` entries.
     #[must_use]
     pub fn offset(self, offset: usize) -> Self {
         Self { offset, ..self }
     }
 
-    /// So many at most.
+    /// Returns at most `limit` entries.
     #[must_use]
     pub fn limit(self, limit: usize) -> Self {
         Self { limit, ..self }
     }
 
-    /// From where a page ended.
+    /// Continues where a page ended.
     #[must_use]
     pub fn cursor(self, cursor: Cursor) -> Self {
         Self { cursor: Some(cursor), ..self }
     }
 
-    /// One entry for each combination of so many first parts.
+    /// Returns one entry for each combination of the first `parts` parts.
     #[must_use]
     pub fn distinct(self, parts: usize) -> Self {
         Self { distinct: Some(parts), ..self }
@@ -133,7 +134,7 @@ impl Query {
 }
 
 /// Where a page ended. Opaque; survives a restart of a service that has backups, and any change of
-/// the index: the next page begins behind the last entry of the former one.
+/// the index: the next page begins after the last entry of the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(Vec<u8>);
 
@@ -197,7 +198,7 @@ impl FromStr for Cursor {
 
 /// An entry of an index.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct IndexEntry {
     /// Name of the document.
     pub id: Vec<u8>,
     /// The values of all parts, if the query is covering.
@@ -208,7 +209,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// The entries, in the query's order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<IndexEntry>,
     /// Where the next page begins; `None`: nothing follows.
     pub cursor: Option<Cursor>,
 }
@@ -216,9 +217,9 @@ pub struct Page {
 /// The lower and the upper bound of a query's keys.
 pub type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// One index at one moment.
+/// One index at one snapshot point.
 #[derive(Clone)]
-pub(crate) struct AtCut<'a> {
+pub(crate) struct IndexReader<'a> {
     pub definition: &'a IndexDefinition,
     pub uid: u64,
     pub snapshot: &'a Snapshot<[u8], u64>,
@@ -304,7 +305,7 @@ impl IndexDefinition {
         Ok((first, last))
     }
 
-    /// Length of the first parts of a key: keys that agree in so many bytes are of one group.
+    /// Length of the first `parts` parts of a key: keys that agree in these bytes are of one group.
     /// O(length).
     pub fn length_of(&self, key: &[u8], parts: usize) -> usize {
         let mut reader = Reader::new(key);
@@ -317,7 +318,7 @@ impl IndexDefinition {
     }
 
     /// The entry of a key, the last `id` bytes of which are the document's id. O(length).
-    pub fn entry(&self, key: &[u8], id: usize, covering: bool) -> Entry {
+    pub fn entry(&self, key: &[u8], id: usize, covering: bool) -> IndexEntry {
         let id = key[key.len().saturating_sub(id)..].to_vec();
         let mut reader = Reader::new(key);
         let parts = if covering { &self.parts[..] } else { &[] };
@@ -326,11 +327,11 @@ impl IndexDefinition {
             Ok(value) => value,
             Err(_) => Value::Missing,
         };
-        Entry { id, parts: parts.iter().map(decode).collect() }
+        IndexEntry { id, parts: parts.iter().map(decode).collect() }
     }
 }
 
-impl AtCut<'_> {
+impl IndexReader<'_> {
     fn bad(&self, reason: impl Into<String>) -> Error {
         self.definition.bad(reason)
     }
@@ -367,7 +368,7 @@ impl AtCut<'_> {
             return Err(self.bad(format!("distinct takes 1 to {most} parts")));
         }
         let direction = if query.reverse { Direction::Descending } else { Direction::Ascending };
-        // Goes on behind a key, or behind all keys that agree with it in the distinct parts.
+        // Continues after a key, or after all keys that agree with it in the distinct parts.
         let go_behind = |lower: &mut Bound<Vec<u8>>, upper: &mut Bound<Vec<u8>>, key: &[u8]| {
             let group =
                 query.distinct.map(|parts| key[..self.definition.length_of(key, parts)].to_vec());

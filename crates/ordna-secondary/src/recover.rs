@@ -15,12 +15,12 @@ use ordna::store::{OwnedStore, Wanted};
 use ordna::{Direction, OrderedIndex, Store};
 use serde::{Deserialize, Serialize};
 
-use crate::cut::Cut;
-use crate::define::{IndexDefinition, Keys, bucket_of, entry_value, id_of};
+use crate::define::{IndexDefinition, Keys, entry_value, id_of, partition_of};
 use crate::error::Error;
 use crate::index::Index;
-use crate::reverse::{Entries, Hasher, Reverse, ReverseMap};
-use crate::vector::Vector;
+use crate::reverse::{Hasher, IndexStore, Reverse, ReverseMap};
+use crate::version_vector::VersionVector;
+use crate::view::SnapshotPoint;
 
 const FILE: &str = "SERVICE.json";
 
@@ -39,7 +39,7 @@ pub struct Backup {
     /// Its directory.
     pub path: PathBuf,
     /// The positions up to which changes are in it.
-    pub vector: Vector,
+    pub vector: VersionVector,
     /// Entries of all indexes.
     pub entries: u64,
 }
@@ -47,7 +47,7 @@ pub struct Backup {
 /// The result of a restore.
 pub(crate) struct Recovered {
     pub indexes: Vec<(Arc<Index>, Vec<ReverseMap>)>,
-    pub vector: Vector,
+    pub vector: VersionVector,
     pub next_uid: u64,
 }
 
@@ -73,10 +73,10 @@ fn sync(path: &Path) -> Result<(), Error> {
     file.sync_all().map_err(Error::io(path))
 }
 
-/// Writes the backup of a cut.
+/// Writes the backup of a snapshot point.
 pub(crate) fn back_up(
     dir: &Path,
-    cut: &Cut,
+    point: &SnapshotPoint,
     next_uid: u64,
     keep: usize,
     options: &BackupOptions,
@@ -91,9 +91,9 @@ pub(crate) fn back_up(
         }
         _ => std::fs::create_dir(&unfinished).map_err(Error::io(&unfinished))?,
     }
-    let mut saved = Saved { vector: cut.vector.to_string(), next_uid, indexes: Vec::new() };
+    let mut saved = Saved { vector: point.vector.to_string(), next_uid, indexes: Vec::new() };
     let mut entries = 0;
-    for found in cut.indexes.values() {
+    for found in point.indexes.values() {
         let Some(snapshot) = &found.snapshot else { continue };
         if found.index.failure.get().is_some() {
             continue;
@@ -104,8 +104,8 @@ pub(crate) fn back_up(
         let options = options.clone().metadata(move || definition.clone());
         let target = unfinished.join(format!("index-{uid}"));
         let summary = match &found.index.entries {
-            Entries::Pointers(store) => store.backup_snapshot_to(snapshot, target, &options)?,
-            Entries::Copies(store) => store.backup_snapshot_to(snapshot, target, &options)?,
+            IndexStore::Pointers(store) => store.backup_snapshot_to(snapshot, target, &options)?,
+            IndexStore::Copies(store) => store.backup_snapshot_to(snapshot, target, &options)?,
         };
         entries += summary.entries;
         saved.indexes.push(uid);
@@ -121,7 +121,7 @@ pub(crate) fn back_up(
     for (_, old) in existing.iter().rev().skip(keep.max(1) - 1) {
         std::fs::remove_dir_all(old).map_err(Error::io(old))?;
     }
-    Ok(Backup { path, vector: cut.vector.clone(), entries })
+    Ok(Backup { path, vector: point.vector.clone(), entries })
 }
 
 /// The newest backup in a directory, if there is one.
@@ -154,7 +154,10 @@ pub(crate) fn recover(
             Reverse::Pointers => {
                 let hash = hasher.of_entries();
                 let (store, owners) = OwnedStore::restore(from, open, workers, worker_of, &hash)?;
-                (Entries::Pointers(store), owners.into_iter().map(ReverseMap::Pointers).collect())
+                (
+                    IndexStore::Pointers(store),
+                    owners.into_iter().map(ReverseMap::Pointers).collect(),
+                )
             }
             Reverse::Copies => copies(Arc::new(Store::restore(from, open)?), hasher, workers),
         };
@@ -177,19 +180,19 @@ fn copies(
     store: Arc<Store<[u8], u64>>,
     hasher: &Hasher,
     workers: usize,
-) -> (Entries, Vec<ReverseMap>) {
-    let entries = Entries::Copies(Arc::clone(&store));
+) -> (IndexStore, Vec<ReverseMap>) {
+    let entries = IndexStore::Copies(Arc::clone(&store));
     let mut maps: Vec<_> = (0..workers).map(|_| entries.map(hasher)).collect();
     let mut of_id: std::collections::HashMap<Vec<u8>, (u32, Keys)> = Default::default();
     use std::ops::{Bound, ControlFlow};
     store.visit(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |key, value| {
         let found = of_id.entry(id_of(key, *value).to_vec());
-        found.or_insert_with(|| (bucket_of(*value), Keys::default())).1.push(key);
+        found.or_insert_with(|| (partition_of(*value), Keys::default())).1.push(key);
         ControlFlow::Continue(())
     });
-    for (id, (bucket, keys)) in &of_id {
+    for (id, (partition, keys)) in &of_id {
         let map = &mut maps[ordna::checksum::crc32(id) as usize % workers];
-        let (hash, value) = (hasher.of(id), entry_value(*bucket, id));
+        let (hash, value) = (hasher.of(id), entry_value(*partition, id));
         // The entries are there: nothing is written that could be refused.
         let _ = map.set(&[Wanted { id, hash, value, keys: 0..keys.len() }], keys);
     }

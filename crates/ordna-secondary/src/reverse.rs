@@ -15,7 +15,7 @@ use ordna::store::{EntryHash, OwnedStore, Owner, Wanted};
 use ordna::sync::notice;
 use ordna::{Error, OrderedIndex, Snapshot, Store};
 
-use crate::define::{Keys, bucket_of, id_of};
+use crate::define::{Keys, id_of, partition_of};
 
 /// How reverse maps hold entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,12 +28,12 @@ pub enum Reverse {
 }
 
 /// The store of an index.
-pub(crate) enum Entries {
+pub(crate) enum IndexStore {
     Pointers(Arc<OwnedStore>),
     Copies(Arc<Store<[u8], u64>>),
 }
 
-impl Entries {
+impl IndexStore {
     pub fn new(reverse: Reverse, options: ordna::Options) -> Self {
         match reverse {
             Reverse::Pointers => Self::Pointers(Arc::new(OwnedStore::new(options))),
@@ -110,7 +110,7 @@ fn copy(
     if !keys.is_empty() {
         let keys: Box<[Box<[u8]>]> = keys.iter().copied().map(Box::from).collect();
         *memory += bytes(id, &keys);
-        map.insert(Box::from(id), (bucket_of(value), keys));
+        map.insert(Box::from(id), (partition_of(value), keys));
     }
     Ok(writes)
 }
@@ -146,19 +146,19 @@ impl ReverseMap {
         }
     }
 
-    /// Removes the entries of all documents of a bucket. O(documents).
-    pub fn clear_bucket(&mut self, bucket: u32) {
+    /// Removes the entries of all documents of a partition. O(documents).
+    pub fn clear_partition(&mut self, partition: u32) {
         match self {
             Self::Pointers(owner) => {
-                owner.retain(|_, value| bucket_of(value) != bucket);
+                owner.retain(|_, value| partition_of(value) != partition);
             }
             Self::Copies { store, map, .. } => map.retain(|_, (of, keys)| {
-                if *of == bucket {
+                if *of == partition {
                     for key in keys {
                         store.remove(key);
                     }
                 }
-                *of != bucket
+                *of != partition
             }),
         }
     }

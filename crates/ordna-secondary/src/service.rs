@@ -1,44 +1,44 @@
-//! The service: a source, its workers, the indexes, and a cut of them every few milliseconds.
+//! The service: a source, its workers, the indexes, and a snapshot point every few milliseconds.
 //!
 //! # Contract
 //! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers
 //! have applied all queued changes.
 //!
-//! # Protocol of a cut
-//! The timer's thread waits for writes that belong together. It holds all lanes, reads the vector
-//! and sends each worker a [`Meeting`]. Each worker waits at the meeting, so no change behind the
-//! vector is applied. The last worker to come takes the snapshots, O(1) for each index, and
-//! publishes them. Then all go on.
+//! # Protocol of a snapshot point
+//! The timer's thread waits for writes that belong together. It locks all queues, reads the version
+//! vector and sends each worker the same [`SnapshotBarrier`]. Each worker waits at the barrier, so
+//! no change after the vector is applied. The last worker to arrive takes the snapshots, O(1) for
+//! each index, and publishes them. Then all continue.
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.1, §9.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ordna::durability::BackupOptions;
-use ordna::sync::fault;
+use ordna::sync::{Lock, fault};
 use ordna::tuple::Value;
 
-use crate::cut::{Cut, IndexCut, View, info};
 use crate::define::{IndexDefinition, Keys, OnWrongType};
 use crate::document::{Document, Mutation};
 use crate::error::{Error, SourceError};
 use crate::index::{Index, IndexInfo};
-use crate::lanes::{Lanes, Meeting, Message};
 use crate::query::{Cursor, Page, Query, Range};
 use crate::recover::{Backup, Recovered, back_up, newest, recover};
-use crate::reverse::{Entries, Hasher, Reverse};
+use crate::reverse::{Hasher, IndexStore, Reverse};
+use crate::shard_queues::{Message, ShardQueues, SnapshotBarrier};
 use crate::source::{ChangeSource, Feed};
-use crate::vector::{Position, Vector};
+use crate::version_vector::{Position, VersionVector};
+use crate::view::{IndexSnapshot, SnapshotPoint, View, info};
 use crate::worker::{Local, work};
 
-/// How a service works.
+/// Options of a service.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ServiceOptions {
     workers: usize,
     interval: Duration,
     queue: usize,
@@ -48,7 +48,7 @@ pub struct Options {
     restore: Option<Option<std::path::PathBuf>>,
 }
 
-impl Default for Options {
+impl Default for ServiceOptions {
     fn default() -> Self {
         Self {
             workers: thread::available_parallelism().map_or(1, usize::from),
@@ -62,8 +62,8 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    /// A worker for each core, a cut every 20 ms, no backups.
+impl ServiceOptions {
+    /// Options with a worker for each core, a snapshot point every 20 ms, and no backups.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,39 +74,41 @@ impl Options {
         Self { workers: workers.max(1), ..self }
     }
 
-    /// Time from one cut to the next.
+    /// Time from one snapshot point to the next.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
     }
 
-    /// Changes that wait for a worker at most, with one index. With more indexes they are fewer, so
-    /// that the time to the next cut stays. At least one.
+    /// Maximum number of changes in a queue, with one index (default 512). With more indexes it is
+    /// smaller, so that the time to the next snapshot point stays the same. Tests use small queues.
+    #[doc(hidden)]
     #[must_use]
     pub fn queue(self, changes: usize) -> Self {
         Self { queue: changes.max(1), ..self }
     }
 
-    /// How the way back from a document to its entries is held.
+    /// How the reverse maps hold the entries of a document.
     #[must_use]
     pub fn reverse(self, reverse: Reverse) -> Self {
         Self { reverse, ..self }
     }
 
     /// Options of each index's store. A memory budget is shared by all of them; an index that
-    /// exceeds it becomes [`State::Failed`](crate::State::Failed).
+    /// exceeds it becomes [`IndexState::Failed`](crate::IndexState::Failed).
     #[must_use]
     pub fn store(self, store: ordna::Options) -> Self {
         Self { store, ..self }
     }
 
-    /// The directory of backups. The newest one in it is restored at the start.
+    /// Directory of the backups. The newest backup in it is restored at the start.
     #[must_use]
     pub fn backups(self, dir: impl Into<std::path::PathBuf>) -> Self {
         Self { backups: Some(dir.into()), ..self }
     }
 
-    /// Restores this backup at the start, or none: not the newest one in the directory of backups.
+    /// Restores this backup at the start, or none, instead of the newest one in the directory of
+    /// backups.
     #[must_use]
     pub fn restore(self, backup: Option<std::path::PathBuf>) -> Self {
         Self { restore: Some(backup), ..self }
@@ -116,12 +118,12 @@ impl Options {
 /// The state that a query reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Consistency {
-    /// The newest cut, which may lack the last few milliseconds.
+    /// The newest snapshot point, which may lack the last few milliseconds.
     #[default]
     Any,
-    /// A cut that holds everything up to this vector.
-    AtPlus(Vector),
-    /// A cut that holds everything that the source had when the query began.
+    /// A snapshot point that holds everything up to this vector.
+    AtPlus(VersionVector),
+    /// A snapshot point that holds everything that the source had when the query began.
     RequestPlus,
 }
 
@@ -144,7 +146,7 @@ impl Default for Read {
 }
 
 impl Read {
-    /// A read of the newest cut.
+    /// A read of the newest snapshot point.
     pub fn any() -> Self {
         Self::default()
     }
@@ -155,7 +157,7 @@ impl Read {
     }
 
     /// A read of everything up to a vector.
-    pub fn at_plus(vector: Vector) -> Self {
+    pub fn at_plus(vector: VersionVector) -> Self {
         Self { consistency: Consistency::AtPlus(vector), ..Self::default() }
     }
 
@@ -186,76 +188,57 @@ struct Timer {
 }
 
 struct Shared {
-    lanes: Arc<Lanes>,
+    queues: Arc<ShardQueues>,
     source: Arc<dyn ChangeSource>,
-    registry: Mutex<Registry>,
-    published: Mutex<Arc<Cut>>,
+    registry: Lock<Registry>,
+    published: Lock<Arc<SnapshotPoint>>,
     changed: Condvar,
-    timer: Mutex<Timer>,
+    timer: Lock<Timer>,
     tick: Condvar,
     hasher: Hasher,
-    options: Options,
-    source_error: Mutex<Option<SourceError>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    options: ServiceOptions,
+    source_error: Lock<Option<SourceError>>,
+    threads: Lock<Vec<JoinHandle<()>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A cut that is under way.
-struct CutMeeting {
-    shared: Weak<Shared>,
-    workers: Barrier,
-    vector: Vector,
+/// A snapshot point that is being taken.
+struct PendingSnapshot {
+    vector: VersionVector,
     taken: Instant,
     indexes: Vec<Arc<Index>>,
 }
 
-impl Meeting for CutMeeting {
-    fn attend(&self) {
-        if self.workers.wait().is_leader()
-            && let Some(shared) = self.shared.upgrade()
-        {
-            shared.publish(self);
-        }
-        self.workers.wait();
-    }
-}
-
 impl Shared {
-    /// Takes the snapshots of a cut. All workers stand still.
-    fn publish(&self, cut: &CutMeeting) {
+    /// Takes the snapshots of a snapshot point and publishes it. All workers wait at its barrier.
+    fn publish(&self, pending: &PendingSnapshot) {
         let of = |index: &Arc<Index>| {
             let snapshot = index.is_filled().then(|| index.entries.snapshot());
-            (index.definition.name.clone(), IndexCut { index: Arc::clone(index), snapshot })
+            (index.definition.name.clone(), IndexSnapshot { index: Arc::clone(index), snapshot })
         };
-        let indexes = cut.indexes.iter().map(of).collect();
-        let is_late = fault!("pipeline.vector.is_the_cuts");
-        let vector = if is_late { self.lanes.vector() } else { cut.vector.clone() };
-        let mut published = lock(&self.published);
+        let indexes = pending.indexes.iter().map(of).collect();
+        let is_late = fault!("pipeline.vector.is_the_snapshots");
+        let vector = if is_late { self.queues.vector() } else { pending.vector.clone() };
+        let mut published = self.published.lock();
         let number = published.number + 1;
-        let old = std::mem::replace(
-            &mut *published,
-            Arc::new(Cut { number, vector, taken: cut.taken, indexes }),
-        );
+        let point = SnapshotPoint { number, vector, taken: pending.taken, indexes };
+        let old = std::mem::replace(&mut *published, Arc::new(point));
         drop(published);
         self.changed.notify_all();
         drop(old);
     }
 
-    /// Asks for a cut now.
+    /// Requests a snapshot point now.
     fn ask(&self) {
-        lock(&self.timer).asked = true;
+        self.timer.lock().asked = true;
         self.tick.notify_one();
     }
 
-    /// Takes a cut every interval, and when one is asked for, as long as something has changed.
+    /// Takes a snapshot point every interval, and when one is requested, if anything has changed.
     fn run_timer(self: &Arc<Self>) {
         let (mut seen, mut last) = (None, Instant::now());
         loop {
-            let timer = lock(&self.timer);
-            // From the beginning of the last cut: what a cut takes does not delay the next one.
+            let timer = self.timer.lock();
+            // Since the start of the last snapshot point: its duration does not delay the next one.
             let wait = self.options.interval.saturating_sub(last.elapsed());
             let (mut timer, _) = self
                 .tick
@@ -267,48 +250,53 @@ impl Shared {
             timer.asked = false;
             drop(timer);
             last = Instant::now();
-            let before = lock(&self.published).number;
+            let before = self.published.lock().number;
             {
-                let _gate = (!fault!("pipeline.cut.waits")).then(|| self.lanes.gate());
-                let registry = lock(&self.registry);
-                let stopped = self.lanes.stop();
-                if self.lanes.is_stopped() {
-                    // Workers that have ended come to no meeting.
+                let _gate = (!fault!("pipeline.snapshots.wait")).then(|| self.queues.gate());
+                let registry = self.registry.lock();
+                let locked = self.queues.lock_all();
+                if self.queues.is_stopped() {
+                    // Workers that have ended do not wait at a barrier.
                     return;
                 }
-                let changes = stopped.changes();
+                let changes = locked.changes();
                 if seen.replace(changes) == Some(changes) {
                     continue;
                 }
-                let meeting = Arc::new(CutMeeting {
-                    shared: Arc::downgrade(self),
-                    workers: Barrier::new(self.lanes.workers()),
-                    vector: stopped.vector(),
+                let pending = PendingSnapshot {
+                    vector: locked.vector(),
                     taken: Instant::now(),
                     indexes: registry.indexes.values().cloned().collect(),
-                });
-                stopped.send(|_| Message::Cut(Arc::clone(&meeting) as Arc<dyn Meeting>));
+                };
+                let shared = Arc::downgrade(self);
+                let take = move || {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.publish(&pending);
+                    }
+                };
+                let barrier = Arc::new(SnapshotBarrier::new(self.queues.workers(), take));
+                locked.send(|_| Message::SnapshotPoint(Arc::clone(&barrier)));
             }
-            let published = lock(&self.published);
+            let published = self.published.lock();
             drop(self.changed.wait_while(published, |published| {
-                published.number == before && !self.lanes.is_stopped()
+                published.number == before && !self.queues.is_stopped()
             }));
         }
     }
 
-    /// Waits until `ready` finds what it looks for in a cut.
+    /// Waits until `ready` returns a result for a published snapshot point.
     fn wait<R>(
         &self,
         timeout: Duration,
-        mut ready: impl FnMut(&Arc<Cut>) -> Result<Option<R>, Error>,
+        mut ready: impl FnMut(&Arc<SnapshotPoint>) -> Result<Option<R>, Error>,
     ) -> Result<R, Error> {
         let began = Instant::now();
-        let mut published = lock(&self.published);
+        let mut published = self.published.lock();
         loop {
             if let Some(found) = ready(&published)? {
                 return Ok(found);
             }
-            if self.lanes.is_stopped() {
+            if self.queues.is_stopped() {
                 return Err(Error::Stopped);
             }
             let Some(left) = timeout.checked_sub(began.elapsed()) else {
@@ -321,22 +309,23 @@ impl Shared {
 
     fn view(&self, read: &Read) -> Result<View, Error> {
         let target = match &read.consistency {
-            Consistency::Any => return Ok(View(Arc::clone(&lock(&self.published)))),
+            Consistency::Any => return Ok(View(Arc::clone(&self.published.lock()))),
             Consistency::AtPlus(vector) => vector.clone(),
             Consistency::RequestPlus => {
-                let buckets = 0..self.source.buckets();
-                let newest = buckets.map(|bucket| self.source.newest(bucket));
-                Vector::new(newest.collect::<Result<_, _>>()?)
+                let partitions = 0..self.source.partitions();
+                let newest = partitions.map(|partition| self.source.newest(partition));
+                VersionVector::new(newest.collect::<Result<_, _>>()?)
             }
         };
-        self.wait(read.timeout, |cut| {
-            if cut.vector.reaches(&target)? {
-                return Ok(Some(View(Arc::clone(cut))));
+        self.wait(read.timeout, |point| {
+            if point.vector.reaches(&target)? {
+                return Ok(Some(View(Arc::clone(point))));
             }
-            // A fed change can be shown at once; any other waits for the next cut.
-            if self.lanes.vector().reaches(&target)? {
+            // A change that was fed can be shown at once; any other one takes until the next
+            // snapshot point.
+            if self.queues.vector().reaches(&target)? {
                 self.ask();
-            } else if let Some(error) = &*lock(&self.source_error) {
+            } else if let Some(error) = &*self.source_error.lock() {
                 return Err(error.clone().into());
             }
             Ok(None)
@@ -347,31 +336,31 @@ impl Shared {
     fn set_capacity(&self, registry: &Registry) {
         // Fewer than 16 at once would leave cache misses of the store one after the other.
         let (queue, indexes) = (self.options.queue, registry.indexes.len().max(1));
-        self.lanes.set_capacity((queue / indexes).max(queue.min(16)));
+        self.queues.set_capacity((queue / indexes).max(queue.min(16)));
     }
 
     /// Sends the documents of a snapshot to an index.
-    fn fill(self: &Arc<Self>, index: &Arc<Index>, at: &Vector) -> Result<(), SourceError> {
+    fn fill(self: &Arc<Self>, index: &Arc<Index>, at: &VersionVector) -> Result<(), SourceError> {
         const BATCH: usize = 64;
-        let parts = self.source.documents(at, self.lanes.workers())?;
+        let parts = self.source.documents(at, self.queues.workers())?;
         let fill = |part: crate::source::Documents| -> Result<(), SourceError> {
-            let lanes = &self.lanes;
-            let mut batches: Vec<Vec<Mutation>> = vec![Vec::new(); lanes.workers()];
-            let send = |lane: usize, batch: &mut Vec<Mutation>| {
-                lanes.send(lane, Message::Fill(Arc::clone(index), std::mem::take(batch)))
+            let queues = &self.queues;
+            let mut batches: Vec<Vec<Mutation>> = vec![Vec::new(); queues.workers()];
+            let send = |shard: usize, batch: &mut Vec<Mutation>| {
+                queues.send(shard, Message::Fill(Arc::clone(index), std::mem::take(batch)))
             };
             for mutation in part {
                 let mutation = mutation?;
                 if index.dropped.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                let lane = lanes.lane_of(&mutation.id);
-                batches[lane].push(mutation);
-                if batches[lane].len() == BATCH {
-                    send(lane, &mut batches[lane])?;
+                let shard = queues.shard_of(&mutation.id);
+                batches[shard].push(mutation);
+                if batches[shard].len() == BATCH {
+                    send(shard, &mut batches[shard])?;
                 }
             }
-            batches.iter_mut().enumerate().try_for_each(|(lane, batch)| send(lane, batch))
+            batches.iter_mut().enumerate().try_for_each(|(shard, batch)| send(shard, batch))
         };
         thread::scope(|scope| {
             let threads: Vec<_> =
@@ -395,18 +384,18 @@ pub struct Service {
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Service")
-            .field("vector", &self.shared.lanes.vector())
+            .field("vector", &self.shared.queues.vector())
             .finish_non_exhaustive()
     }
 }
 
 impl Service {
-    /// Starts the service: restores the newest backup, if [`Options::backups`] names a directory
-    /// with one, and follows the source from there.
+    /// Starts the service: restores the newest backup, if [`ServiceOptions::backups`] names a
+    /// directory with one, and follows the source from there.
     ///
     /// # Errors
-    /// The backup cannot be read, or the source cannot tell its positions.
-    pub fn start(options: Options, source: Arc<dyn ChangeSource>) -> Result<Self, Error> {
+    /// The backup cannot be read, or the source cannot read its positions.
+    pub fn start(options: ServiceOptions, source: Arc<dyn ChangeSource>) -> Result<Self, Error> {
         let hasher = Hasher::default();
         let workers = options.workers;
         let backup = match (&options.restore, &options.backups) {
@@ -418,13 +407,13 @@ impl Service {
         let recovered = backup.map(recover).transpose()?;
         let mut locals: Vec<Vec<Local>> = (0..workers).map(|_| Vec::new()).collect();
         let mut registry = Registry { indexes: BTreeMap::new(), next_uid: 1 };
-        let buckets = source.buckets();
-        let mut positions = vec![Position::default(); buckets as usize];
+        let partitions = source.partitions();
+        let mut positions = vec![Position::default(); partitions as usize];
         if let Some(Recovered { indexes, vector, next_uid }) = recovered {
             registry.next_uid = next_uid;
             if vector.positions().len() != positions.len() {
                 let (found, expected) = (vector.positions().len(), positions.len());
-                return Err(Error::OtherBuckets { found, expected });
+                return Err(Error::PartitionCount { found, expected });
             }
             positions = vector.positions().to_vec();
             for (index, maps) in indexes {
@@ -434,58 +423,59 @@ impl Service {
                 }
             }
         }
-        for (bucket, position) in (0..buckets).zip(&mut positions) {
-            let goes_on = position.seq > 0 && source.continues(bucket, *position)?;
+        for (partition, position) in (0..partitions).zip(&mut positions) {
+            let goes_on = position.seq > 0 && source.continues(partition, *position)?;
             if !goes_on {
-                let identity = source.newest(bucket)?.identity;
+                let identity = source.newest(partition)?.identity;
                 let had_some = std::mem::replace(position, Position { identity, seq: 0 }).seq > 0;
                 if had_some {
                     for local in locals.iter_mut().flatten() {
-                        local.map.clear_bucket(bucket);
+                        local.map.clear_partition(partition);
                     }
                 }
             }
         }
-        let lanes = Arc::new(Lanes::new(workers, &positions, options.queue));
-        let vector = lanes.vector();
-        let empty = Cut {
+        let queues = Arc::new(ShardQueues::new(workers, &positions, options.queue));
+        let vector = queues.vector();
+        let empty = SnapshotPoint {
             number: 0,
-            vector: Vector::new(vec![Position::default(); buckets as usize]),
+            vector: VersionVector::new(vec![Position::default(); partitions as usize]),
             taken: Instant::now(),
             indexes: BTreeMap::new(),
         };
         let shared = Arc::new(Shared {
-            lanes: Arc::clone(&lanes),
+            queues: Arc::clone(&queues),
             source,
-            registry: Mutex::new(registry),
-            published: Mutex::new(Arc::new(empty)),
+            registry: Lock::new(registry),
+            published: Lock::new(Arc::new(empty)),
             changed: Condvar::new(),
-            timer: Mutex::default(),
+            timer: Lock::default(),
             tick: Condvar::new(),
             hasher: hasher.clone(),
             options,
-            source_error: Mutex::default(),
-            threads: Mutex::default(),
+            source_error: Lock::default(),
+            threads: Lock::default(),
         });
-        shared.set_capacity(&lock(&shared.registry));
+        shared.set_capacity(&shared.registry.lock());
         let service = Self { shared: Arc::clone(&shared) };
         for (number, indexes) in locals.into_iter().enumerate() {
-            let (lanes, hasher) = (Arc::clone(&lanes), hasher.clone());
-            service
-                .spawn(format!("index-{number}"), move || work(number, &lanes, &hasher, indexes))?;
+            let (queues, hasher) = (Arc::clone(&queues), hasher.clone());
+            service.spawn(format!("index-{number}"), move || {
+                work(number, &queues, &hasher, indexes)
+            })?;
         }
         let timer = Arc::clone(&shared);
-        service.spawn("index-cuts".to_owned(), move || timer.run_timer())?;
+        service.spawn("index-snapshots".to_owned(), move || timer.run_timer())?;
         // The restored state is there before the source adds to it.
         shared.ask();
-        shared.wait(Duration::MAX, |cut| Ok((cut.number > 0).then_some(())))?;
+        shared.wait(Duration::MAX, |point| Ok((point.number > 0).then_some(())))?;
         let feed = service.feed();
         service.spawn("index-source".to_owned(), move || {
             if let Err(error) = shared.source.run(&feed, &vector)
                 && error != SourceError::Stopped
             {
-                *lock(&shared.source_error) = Some(error);
-                let _published = lock(&shared.published);
+                *shared.source_error.lock() = Some(error);
+                let _published = shared.published.lock();
                 shared.changed.notify_all();
             }
         })?;
@@ -494,20 +484,20 @@ impl Service {
 
     fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let thread = thread::Builder::new().name(name).spawn(run);
-        lock(&self.shared.threads).push(thread.map_err(Error::io(Path::new("a thread")))?);
+        self.shared.threads.lock().push(thread.map_err(Error::io(Path::new("a thread")))?);
         Ok(())
     }
 
     fn feed(&self) -> Feed {
         let shared = Arc::downgrade(&self.shared);
         let has_indexes = move || {
-            shared.upgrade().is_some_and(|shared| !lock(&shared.registry).indexes.is_empty())
+            shared.upgrade().is_some_and(|shared| !shared.registry.lock().indexes.is_empty())
         };
-        Feed { lanes: Arc::clone(&self.shared.lanes), has_indexes: Arc::new(has_indexes) }
+        Feed { queues: Arc::clone(&self.shared.queues), has_indexes: Arc::new(has_indexes) }
     }
 
-    /// Creates an index and begins to build it from the source's documents, in parallel; changes go
-    /// on meanwhile. [`wait_until_built`](Self::wait_until_built) waits for its end.
+    /// Creates an index and starts to build it from the source's documents, concurrently with
+    /// changes. [`wait_until_built`](Self::wait_until_built) waits for its end.
     ///
     /// # Errors
     /// The definition cannot be used, or the name is taken.
@@ -530,32 +520,32 @@ impl Service {
         let shared = &self.shared;
         let (index, at);
         {
-            let mut registry = lock(&shared.registry);
+            let mut registry = shared.registry.lock();
             if registry.indexes.contains_key(&definition.name) {
                 return Err(Error::DuplicateIndex(definition.name));
             }
             let name = definition.name.clone();
-            let entries = Entries::new(shared.options.reverse, shared.options.store.clone());
-            let workers = shared.lanes.workers();
+            let entries = IndexStore::new(shared.options.reverse, shared.options.store.clone());
+            let workers = shared.queues.workers();
             let uid = number.unwrap_or(registry.next_uid);
             index = Arc::new(Index::new(uid, definition, entries, workers));
             registry.next_uid += u64::from(number.is_none());
             registry.indexes.insert(name, Arc::clone(&index));
             shared.set_capacity(&registry);
-            let stopped = shared.lanes.stop();
-            at = stopped.vector();
+            let locked = shared.queues.lock_all();
+            at = locked.vector();
             let map = || Box::new(index.entries.map(&shared.hasher));
-            stopped.send(|_| Message::Add(Arc::clone(&index), map()));
+            locked.send(|_| Message::Add(Arc::clone(&index), map()));
         }
         let builder = Arc::clone(shared);
         self.spawn("index-build".to_owned(), move || match builder.fill(&index, &at) {
             Ok(()) => {
-                builder.lanes.stop().send(|_| Message::Filled(Arc::clone(&index)));
+                builder.queues.lock_all().send(|_| Message::Filled(Arc::clone(&index)));
                 builder.ask();
             }
             Err(error) => {
                 index.fail(error);
-                let _published = lock(&builder.published);
+                let _published = builder.published.lock();
                 builder.changed.notify_all();
             }
         })
@@ -578,25 +568,25 @@ impl Service {
         let shared = &self.shared;
         let uid;
         {
-            let mut registry = lock(&shared.registry);
+            let mut registry = shared.registry.lock();
             let index = registry.indexes.remove(name);
             let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
             index.dropped.store(true, Ordering::Relaxed);
             uid = index.uid;
             shared.set_capacity(&registry);
-            shared.lanes.stop().send(|_| Message::Remove(Arc::clone(&index)));
+            shared.queues.lock_all().send(|_| Message::Remove(Arc::clone(&index)));
         }
         shared.ask();
-        shared.wait(Duration::MAX, |cut| {
-            Ok(cut.indexes.values().all(|found| found.index.uid != uid).then_some(()))
+        shared.wait(Duration::MAX, |point| {
+            Ok(point.indexes.values().all(|found| found.index.uid != uid).then_some(()))
         })
     }
 
     /// Definition, state and counts of each index, by name.
     pub fn list(&self) -> Vec<IndexInfo> {
-        let indexes: Vec<_> = lock(&self.shared.registry).indexes.values().cloned().collect();
-        let cut = Arc::clone(&lock(&self.shared.published));
-        indexes.iter().map(|index| info(index, &cut)).collect()
+        let indexes: Vec<_> = self.shared.registry.lock().indexes.values().cloned().collect();
+        let point = Arc::clone(&self.shared.published.lock());
+        indexes.iter().map(|index| info(index, &point)).collect()
     }
 
     /// Definition, state and counts of an index.
@@ -604,15 +594,15 @@ impl Service {
     /// # Errors
     /// There is no such index.
     pub fn info(&self, name: &str) -> Result<IndexInfo, Error> {
-        let index = lock(&self.shared.registry).indexes.get(name).cloned();
+        let index = self.shared.registry.lock().indexes.get(name).cloned();
         let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
-        let cut = Arc::clone(&lock(&self.shared.published));
-        Ok(info(&index, &cut))
+        let point = Arc::clone(&self.shared.published.lock());
+        Ok(info(&index, &point))
     }
 
     /// Whether any index is over documents with such an id. O(indexes).
     pub fn covers(&self, id: &[u8]) -> bool {
-        lock(&self.shared.registry).indexes.values().any(|index| index.definition.covers(id))
+        self.shared.registry.lock().indexes.values().any(|index| index.definition.covers(id))
     }
 
     /// Refuses a document that an index would refuse, before it is written.
@@ -621,7 +611,7 @@ impl Service {
     /// [`Error::WrongType`] under [`OnWrongType::Refuse`], or [`Error::DocumentTooLarge`].
     pub fn check(&self, id: &[u8], document: &Document) -> Result<(), Error> {
         let mut keys = Keys::default();
-        for index in lock(&self.shared.registry).indexes.values() {
+        for index in self.shared.registry.lock().indexes.values() {
             match index.definition.keys(id, document, &mut keys) {
                 Err(Error::WrongType { .. })
                     if index.definition.on_wrong_type != OnWrongType::Refuse => {}
@@ -677,7 +667,7 @@ impl Service {
         if !read.wait_for_build {
             return run(&view).map_err(|error| self.not_yet(index, error));
         }
-        // An index may be older than the cut, but not yet built.
+        // An index may exist at the snapshot point without being built.
         let is_here = |view: &View| match view.query(index, &Query::new().limit(0)) {
             Err(Error::UnknownIndex(_) | Error::Building { .. }) => false,
             Ok(_) | Err(_) => true,
@@ -686,15 +676,15 @@ impl Service {
             return run(&view);
         }
         let left = read.timeout.saturating_sub(began.elapsed());
-        let built = self.shared.wait(left, |cut| {
-            let view = View(Arc::clone(cut));
+        let built = self.shared.wait(left, |point| {
+            let view = View(Arc::clone(point));
             self.info_exists(index)?;
             if is_here(&view) { Ok(Some(view)) } else { Ok(None) }
         })?;
         run(&built)
     }
 
-    /// An index that exists but is in no cut yet is being built.
+    /// Replaces the error of an index that exists, but at no snapshot point yet: it is being built.
     fn not_yet(&self, index: &str, error: Error) -> Error {
         match (error, self.info(index)) {
             (Error::UnknownIndex(index), Ok(info)) => Error::Building { index, done: info.built },
@@ -704,7 +694,7 @@ impl Service {
 
     /// Fails if there is no such index, or if its build failed.
     fn info_exists(&self, name: &str) -> Result<(), Error> {
-        let registry = lock(&self.shared.registry);
+        let registry = self.shared.registry.lock();
         let index = registry.indexes.get(name);
         let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
         match index.failure.get() {
@@ -714,50 +704,50 @@ impl Service {
     }
 
     fn check_cursor(&self, cursor: &Cursor) -> Result<(), Error> {
-        let registry = lock(&self.shared.registry);
+        let registry = self.shared.registry.lock();
         let exists = registry.indexes.values().any(|index| index.uid == cursor.index());
         if exists { Ok(()) } else { Err(Error::CursorOfDroppedIndex) }
     }
 
-    /// Backs up the newest cut into the directory of [`Options::backups`]; older backups beyond
-    /// `keep` go. Changes go on. O(entries).
+    /// Backs up the newest snapshot point into the directory of [`ServiceOptions::backups`];
+    /// deletes older backups beyond `keep`. Changes continue. O(entries).
     ///
     /// # Errors
     /// There is no directory, or it cannot be written.
     pub fn back_up(&self, keep: usize, options: &BackupOptions) -> Result<Backup, Error> {
         let dir = self.shared.options.backups.as_deref();
         let dir = dir.ok_or(ordna::durability::BackupError::NoDirectory)?;
-        let next_uid = lock(&self.shared.registry).next_uid;
-        let cut = Arc::clone(&lock(&self.shared.published));
-        back_up(dir, &cut, next_uid, keep, options)
+        let next_uid = self.shared.registry.lock().next_uid;
+        let point = Arc::clone(&self.shared.published.lock());
+        back_up(dir, &point, next_uid, keep, options)
     }
 
     /// The positions up to which changes were fed.
-    pub fn fed(&self) -> Vector {
-        self.shared.lanes.vector()
+    pub fn fed(&self) -> VersionVector {
+        self.shared.queues.vector()
     }
 
-    /// Changes that were ignored because they were at or below their bucket's position.
+    /// Changes that were ignored because they were at or below their partition's position.
     pub fn repeated(&self) -> u64 {
-        self.shared.lanes.repeated()
+        self.shared.queues.repeated()
     }
 
     /// Why the source ended, if it failed.
     pub fn source_error(&self) -> Option<SourceError> {
-        lock(&self.shared.source_error).clone()
+        self.shared.source_error.lock().clone()
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.shared.lanes.close();
-        lock(&self.shared.timer).stopped = true;
+        self.shared.queues.close();
+        self.shared.timer.lock().stopped = true;
         self.shared.tick.notify_all();
         {
-            let _published = lock(&self.shared.published);
+            let _published = self.shared.published.lock();
             self.shared.changed.notify_all();
         }
-        let threads = std::mem::take(&mut *lock(&self.shared.threads));
+        let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
             // A thread that panicked has ended, too.
             let _ = thread.join();

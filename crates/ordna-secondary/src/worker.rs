@@ -9,14 +9,14 @@ use ordna::store::Wanted;
 use crate::define::{Keys, entry_value};
 use crate::document::Mutation;
 use crate::index::Index;
-use crate::lanes::{Lanes, Message};
 use crate::reverse::{Hasher, ReverseMap};
+use crate::shard_queues::{Message, ShardQueues};
 
 /// An index as one worker has it.
 pub(crate) struct Local {
     pub index: Arc<Index>,
     pub map: ReverseMap,
-    /// Entries inserted and removed since the last cut.
+    /// Entries inserted and removed since the last snapshot point.
     pub writes: u64,
     /// While the index is built from a snapshot: what the snapshot's documents must not overwrite.
     pub newer: Option<Newer>,
@@ -26,7 +26,7 @@ pub(crate) struct Local {
 #[derive(Default)]
 pub(crate) struct Newer {
     documents: HashSet<Box<[u8]>>,
-    buckets: HashSet<u32>,
+    partitions: HashSet<u32>,
 }
 
 /// Changes of different documents: they are applied together, so that their cache misses overlap.
@@ -64,7 +64,7 @@ impl Local {
         }
         keys.clear();
         let mut wanted = Vec::with_capacity(changes.len());
-        for (hash, Mutation { bucket, id, document, .. }) in changes {
+        for (hash, Mutation { partition, id, document, .. }) in changes {
             if !index.definition.covers(id) {
                 continue;
             }
@@ -74,7 +74,7 @@ impl Local {
             {
                 index.leave_out(id, error);
             }
-            let value = entry_value(*bucket, id);
+            let value = entry_value(*partition, id);
             wanted.push(Wanted { id, hash: *hash, value, keys: start..keys.len() });
         }
         match self.map.set(&wanted, keys) {
@@ -85,9 +85,9 @@ impl Local {
 }
 
 /// Works until the service stops.
-pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: Vec<Local>) {
+pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut indexes: Vec<Local>) {
     let (mut messages, mut group) = (VecDeque::new(), Group::default());
-    while lanes.take(number, &mut messages) {
+    while queues.take(number, &mut messages) {
         for message in messages.drain(..) {
             if !matches!(message, Message::Change(_)) {
                 group.apply(&mut indexes);
@@ -109,7 +109,7 @@ pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: V
                     for mutation in mutations {
                         let is_newer = local.newer.as_ref().is_none_or(|newer| {
                             newer.documents.contains(&mutation.id)
-                                || newer.buckets.contains(&mutation.bucket)
+                                || newer.partitions.contains(&mutation.partition)
                         });
                         if !is_newer {
                             let hash = hasher.of(&mutation.id);
@@ -132,22 +132,22 @@ pub(crate) fn work(number: usize, lanes: &Lanes, hasher: &Hasher, mut indexes: V
                     indexes.push(Local { index, map: *map, writes: 0, newer });
                 }
                 Message::Remove(index) => indexes.retain(|local| local.index.uid != index.uid),
-                Message::Clear(bucket) => {
+                Message::Clear(partition) => {
                     for local in &mut indexes {
-                        local.map.clear_bucket(bucket);
+                        local.map.clear_partition(partition);
                         if let Some(newer) = &mut local.newer {
-                            newer.buckets.insert(bucket);
+                            newer.partitions.insert(partition);
                         }
                     }
                 }
-                Message::Cut(meeting) => {
+                Message::SnapshotPoint(barrier) => {
                     for local in &mut indexes {
                         let writes = std::mem::take(&mut local.writes);
                         local.index.writes.fetch_add(writes, Ordering::Relaxed);
                         let bytes = &local.index.reverse_bytes[number];
                         bytes.store(local.map.memory(), Ordering::Relaxed);
                     }
-                    meeting.attend();
+                    barrier.wait();
                 }
             }
         }

@@ -4,7 +4,7 @@
 
 use std::arch::asm;
 
-use super::line::Line;
+use super::cache_line::Line;
 
 #[inline(always)]
 pub fn at_most(line: &Line, word: u64) -> u32 {

@@ -15,12 +15,12 @@
 mod avx2;
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
 mod avx512;
-mod line;
+mod cache_line;
 #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
 mod neon;
 mod scalar;
 
-pub use line::{LANES, Line};
+pub use cache_line::{LANES, Line};
 
 use crate::sync::atomic::Ordering;
 

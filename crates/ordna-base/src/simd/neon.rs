@@ -7,7 +7,7 @@
 
 use std::arch::asm;
 
-use super::line::Line;
+use super::cache_line::Line;
 
 /// Bit i in byte i.
 const WEIGHTS: u64 = 0x8040_2010_0804_0201;

@@ -1,6 +1,6 @@
 //! The specification: one relaxed load per word.
 
-use super::line::Line;
+use super::cache_line::Line;
 use crate::sync::atomic::Ordering;
 
 #[inline]

@@ -4,27 +4,27 @@
 //! `std` directly: with `--cfg loom` or `--cfg shuttle` they become the checker's.
 
 mod backoff;
-mod counter;
 #[cfg(loom)]
-mod explore;
-mod fault;
+mod loom_explore;
+mod planted_fault;
 #[cfg(debug_assertions)]
 pub mod schedule;
-mod unpoisoned;
+mod striped_counter;
+mod unpoisoned_lock;
 mod version_lock;
 
 #[doc(hidden)]
 pub use crate::{check, fault, notice, order};
 pub use backoff::Backoff;
-pub use counter::StripedCounter;
-#[doc(hidden)]
-pub use counter::{THREAD_STRIPES, stripe_of_this_thread};
 #[cfg(loom)]
 #[doc(hidden)]
-pub use explore::explore;
+pub use loom_explore::explore;
 #[doc(hidden)]
-pub use fault::is_planted;
-pub use unpoisoned::Lock;
+pub use planted_fault::is_planted;
+pub use striped_counter::StripedCounter;
+#[doc(hidden)]
+pub use striped_counter::{THREAD_STRIPES, stripe_of_this_thread};
+pub use unpoisoned_lock::Lock;
 pub use version_lock::{Obsolete, Version, VersionLock, WriteGuard};
 
 /// The atomics of the platform, or of the model checker.

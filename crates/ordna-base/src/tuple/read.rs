@@ -50,20 +50,20 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// Refuses bytes that are left.
+    /// Checks that all bytes were read.
     ///
     /// # Errors
-    /// There are some.
+    /// Bytes are left.
     pub fn finish(&self) -> Result<(), DecodeError> {
         if self.is_empty() { Ok(()) } else { Err(self.error("the end")) }
     }
 
-    /// The error that something else stands here.
+    /// The error that the next byte is not what was expected.
     pub fn error(&self, expected: &'static str) -> DecodeError {
         DecodeError { at: self.at, expected, found: self.peek() }
     }
 
-    /// The next byte, which stays.
+    /// The next byte, without taking it.
     pub fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).map(|byte| byte ^ self.flip)
     }
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
     /// Takes the next byte.
     ///
     /// # Errors
-    /// There is none.
+    /// No byte is left.
     pub fn byte(&mut self, expected: &'static str) -> Result<u8, DecodeError> {
         let byte = self.peek().ok_or_else(|| self.error(expected))?;
         self.at += 1;
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
     /// Takes the next byte, which must be this one.
     ///
     /// # Errors
-    /// It is another one.
+    /// The next byte differs, or no byte is left.
     pub fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), DecodeError> {
         if self.peek() != Some(byte) {
             return Err(self.error(expected));
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
     /// Takes `N` bytes.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Fewer bytes are left.
     pub fn array<const N: usize>(
         &mut self,
         expected: &'static str,

@@ -37,7 +37,7 @@ pub struct Moment {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A document's field that is not there.
+    /// A missing field of a document.
     Missing,
     /// `None`, null.
     Null,
@@ -47,9 +47,9 @@ pub enum Value {
     Bool(bool),
     /// An integer, or a float that compares with integers.
     Number(Number),
-    /// A float among its like.
+    /// An `f32`; compares with `f32` only.
     F32(f32),
-    /// A float among its like.
+    /// An `f64`; compares with `f64` only.
     F64(f64),
     /// A Unicode scalar value.
     Char(char),

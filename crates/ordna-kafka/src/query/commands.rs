@@ -7,9 +7,9 @@ use ordna::tuple::{Number, Value};
 use ordna_server::{Answer as Reply, parse_query};
 
 use super::cursor::Cursor;
-use super::owner::{MOST_AT_ONCE, Place, answer};
+use super::group_queries::{GroupQueries, GroupQuery, GroupResult, QueryError};
+use super::owner::{AnswerSlot, MOST_AT_ONCE, answer};
 use super::wire::Request;
-use super::{Ask, Found, Nodes, QueryError};
 
 /// Options with an argument, which may look like an option.
 const WITH_ARGUMENT: [&str; 8] =
@@ -40,7 +40,7 @@ fn shown(value: &Value) -> Reply {
     }
 }
 
-impl Nodes {
+impl GroupQueries {
     /// Executes `ORDNA.INDEX SCAN`, `COUNT` or `LIST`, or `ORDNA.NODE ASK`, the name of the command
     /// first. `None`: it is another command.
     ///
@@ -68,7 +68,7 @@ impl Nodes {
             return Err("ERR ORDNA.NODE ASK takes one argument".to_owned());
         };
         let request = Request::decode(bytes).map_err(|garbled| format!("ERR {garbled}"))?;
-        let place = Place::take(&self.answering, MOST_AT_ONCE);
+        let place = AnswerSlot::take(&self.answering, MOST_AT_ONCE);
         let _place = place.ok_or_else(|| format!("BUSY {MOST_AT_ONCE} questions are answered"))?;
         self.counters.answered.fetch_add(1, Ordering::Relaxed);
         Ok(Reply::Bulk(answer(&*self.local, &request).encode()))
@@ -81,7 +81,7 @@ impl Nodes {
             arguments.split_first().ok_or("ERR the name of the index is missing")?;
         let name = str::from_utf8(name).map_err(|_| "ERR the name of the index is not UTF-8")?;
         let definition = self.definition(name).map_err(|error| told(error.into()))?;
-        let mut ask = Ask { index: name.to_owned(), ..Ask::default() };
+        let mut ask = GroupQuery { index: name.to_owned(), ..GroupQuery::default() };
         let (mut others, mut rest) = (Vec::new(), arguments.iter().copied());
         while let Some(word) = rest.next() {
             let is = |option: &str| word.eq_ignore_ascii_case(option.as_bytes());
@@ -123,7 +123,7 @@ impl Nodes {
 }
 
 /// The cursor and the entries, as one server replies them.
-fn page(found: &Found, covering: bool) -> Vec<Reply> {
+fn page(found: &GroupResult, covering: bool) -> Vec<Reply> {
     let cursor = found.cursor.as_ref().map_or_else(|| "0".to_owned(), ToString::to_string);
     let mut entries = Vec::with_capacity(found.entries.len() * if covering { 2 } else { 1 });
     for entry in &found.entries {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ordna::sync::fault;
 
-use crate::node::Owners;
+use crate::node::OwnerTable;
 use crate::query::wire::Refusal;
 
 /// The pause before a member is asked again for a partition; doubles up to [`LONGEST_PAUSE`].
@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a member gave no answer for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Trouble {
+pub enum QuestionError {
     /// The member says why.
     Refused(Refusal),
     /// No connection, or it broke.
@@ -48,14 +48,14 @@ pub enum Trouble {
     NoOwner,
 }
 
-impl Trouble {
+impl QuestionError {
     /// Whether asking again cannot help while the owner table stays.
     fn lasts(&self) -> bool {
         matches!(self, Self::Denied(_) | Self::Garbled(_))
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for QuestionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(Refusal::NotHeld) => f.write_str("it does not hold the partition"),
@@ -76,16 +76,16 @@ impl fmt::Display for Trouble {
 
 /// A partition without an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingPartition {
     /// The partition.
     pub partition: u32,
     /// The member whose trouble is told; none if no member was asked.
     pub member: Option<String>,
     /// The last trouble of its owner, or of another member.
-    pub trouble: Trouble,
+    pub trouble: QuestionError,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "partition {}", self.partition)?;
         if let Some(member) = &self.member {
@@ -97,7 +97,7 @@ impl fmt::Display for Missing {
 
 /// A question to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct Question {
     /// Its number; the answer names it.
     pub number: u64,
     /// The member.
@@ -108,8 +108,8 @@ pub struct Ask {
 
 /// A member that failed to answer for a partition.
 #[derive(Debug)]
-struct Tried {
-    trouble: Trouble,
+struct FailedAttempt {
+    trouble: QuestionError,
     pause: Duration,
     until: Duration,
     /// The owner table then.
@@ -117,12 +117,12 @@ struct Tried {
 }
 
 #[derive(Debug, Default)]
-struct Wanted {
+struct WantedPartition {
     /// The question whose answer counts.
     answered: Option<u64>,
     /// When each member was asked that has not answered.
     in_flight: BTreeMap<String, Duration>,
-    tried: BTreeMap<String, Tried>,
+    tried: BTreeMap<String, FailedAttempt>,
     /// The owner when the partition was last looked at.
     owner: Option<String>,
 }
@@ -130,8 +130,8 @@ struct Wanted {
 /// The partitions of a query, on their way to an answer each.
 #[derive(Debug)]
 pub struct Gather {
-    wanted: BTreeMap<u32, Wanted>,
-    asks: BTreeMap<u64, Ask>,
+    wanted: BTreeMap<u32, WantedPartition>,
+    asks: BTreeMap<u64, Question>,
     next: u64,
     patience: Duration,
     version: u64,
@@ -142,13 +142,14 @@ impl Gather {
     /// All of these partitions are wanted. A member that has no answer for `patience` is not waited
     /// for alone.
     pub fn new(partitions: impl IntoIterator<Item = u32>, patience: Duration) -> Self {
-        let wanted = partitions.into_iter().map(|partition| (partition, Wanted::default()));
+        let wanted =
+            partitions.into_iter().map(|partition| (partition, WantedPartition::default()));
         let (asks, next, version, members) = (BTreeMap::new(), 0, 0, 0);
         Self { wanted: wanted.collect(), asks, next, patience, version, members }
     }
 
     /// The questions to send now, one for each member. O(partitions · members) at worst.
-    pub fn ask(&mut self, owners: &Owners, now: Duration) -> Vec<Ask> {
+    pub fn ask(&mut self, owners: &OwnerTable, now: Duration) -> Vec<Question> {
         let nodes = owners.members.iter().filter(|member| !member.address.is_empty());
         (self.version, self.members) = (owners.version, nodes.count());
         let owner_of: BTreeMap<u32, &str> = owners
@@ -164,7 +165,7 @@ impl Gather {
             let owner = owner_of.get(partition).copied();
             wanted.owner = owner.map(str::to_owned);
             let may_ask = |member: &str| {
-                let rests = |tried: &Tried| match tried.trouble.lasts() {
+                let rests = |tried: &FailedAttempt| match tried.trouble.lasts() {
                     true => tried.version == owners.version,
                     false => tried.until > now,
                 };
@@ -191,7 +192,7 @@ impl Gather {
         let mut asks = Vec::with_capacity(targets.len());
         for (member, partitions) in targets {
             self.next += 1;
-            let ask = Ask { number: self.next, member: member.to_owned(), partitions };
+            let ask = Question { number: self.next, member: member.to_owned(), partitions };
             for partition in &ask.partitions {
                 if let Some(wanted) = self.wanted.get_mut(partition) {
                     wanted.in_flight.insert(ask.member.clone(), now);
@@ -208,7 +209,7 @@ impl Gather {
     pub fn answered(
         &mut self,
         number: u64,
-        parts: &[(u32, Result<(), Trouble>)],
+        parts: &[(u32, Result<(), QuestionError>)],
         now: Duration,
     ) -> (bool, Vec<u64>) {
         let Some(ask) = self.asks.remove(&number) else { return (false, Vec::new()) };
@@ -223,7 +224,7 @@ impl Gather {
                     let before = wanted.tried.get(&ask.member).map(|tried| tried.pause);
                     let pause = before.map_or(PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
                     let (trouble, version) = (trouble.clone(), self.version);
-                    let tried = Tried { trouble, pause, until: now + pause, version };
+                    let tried = FailedAttempt { trouble, pause, until: now + pause, version };
                     wanted.tried.insert(ask.member.clone(), tried);
                 }
             }
@@ -247,7 +248,7 @@ impl Gather {
     }
 
     /// Notes that no answer came to a question.
-    pub fn failed(&mut self, number: u64, trouble: &Trouble, now: Duration) {
+    pub fn failed(&mut self, number: u64, trouble: &QuestionError, now: Duration) {
         let Some(ask) = self.asks.get(&number) else { return };
         let parts: Vec<_> = ask.partitions.iter().map(|p| (*p, Err(trouble.clone()))).collect();
         self.answered(number, &parts, now);
@@ -262,7 +263,8 @@ impl Gather {
     /// by all members for good.
     pub fn is_over(&self) -> bool {
         self.wanted.values().all(|wanted| {
-            let refuses = |tried: &&Tried| tried.trouble.lasts() && tried.version == self.version;
+            let refuses =
+                |tried: &&FailedAttempt| tried.trouble.lasts() && tried.version == self.version;
             let is_lost = self.members > 0
                 && wanted.in_flight.is_empty()
                 && wanted.tried.values().filter(refuses).count() >= self.members;
@@ -281,7 +283,7 @@ impl Gather {
     }
 
     /// The partitions without an answer, and why.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing(&self) -> Vec<MissingPartition> {
         let mut missing = Vec::new();
         for (partition, wanted) in &self.wanted {
             if wanted.answered.is_some() {
@@ -290,15 +292,16 @@ impl Gather {
             let owner = wanted.owner.as_ref();
             let of_owner = owner.and_then(|owner| Some((owner, &wanted.tried.get(owner)?.trouble)));
             let silent = owner.filter(|owner| wanted.in_flight.contains_key(*owner));
-            let told = |(_, tried): &(&String, &Tried)| {
-                tried.trouble != Trouble::Refused(Refusal::NotHeld)
+            let told = |(_, tried): &(&String, &FailedAttempt)| {
+                tried.trouble != QuestionError::Refused(Refusal::NotHeld)
             };
             let of_other = wanted.tried.iter().find(told).map(|(m, tried)| (m, &tried.trouble));
-            let found = of_owner.or(silent.map(|owner| (owner, &Trouble::Silent))).or(of_other);
-            missing.push(Missing {
+            let found =
+                of_owner.or(silent.map(|owner| (owner, &QuestionError::Silent))).or(of_other);
+            missing.push(MissingPartition {
                 partition: *partition,
                 member: found.map(|(member, _)| member.clone()),
-                trouble: found.map_or(Trouble::NoOwner, |(_, trouble)| trouble.clone()),
+                trouble: found.map_or(QuestionError::NoOwner, |(_, trouble)| trouble.clone()),
             });
         }
         missing
@@ -310,23 +313,23 @@ mod tests {
     use super::*;
     use crate::node::Member;
 
-    fn owners(version: u64, members: &[(&str, &[u32])]) -> Owners {
+    fn owners(version: u64, members: &[(&str, &[u32])]) -> OwnerTable {
         let member = |(address, partitions): &(&str, &[u32])| Member {
             address: (*address).to_owned(),
             partitions: partitions.to_vec(),
         };
-        Owners { partitions: 4, members: members.iter().map(member).collect(), version }
+        OwnerTable { partitions: 4, members: members.iter().map(member).collect(), version }
     }
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
-    fn shown(asks: &[Ask]) -> Vec<(&str, &[u32])> {
+    fn shown(asks: &[Question]) -> Vec<(&str, &[u32])> {
         asks.iter().map(|ask| (ask.member.as_str(), &ask.partitions[..])).collect()
     }
 
-    const NOT_HELD: Result<(), Trouble> = Err(Trouble::Refused(Refusal::NotHeld));
+    const NOT_HELD: Result<(), QuestionError> = Err(QuestionError::Refused(Refusal::NotHeld));
 
     #[test]
     fn the_owner_is_asked_first_and_others_when_it_fails_or_is_slow() {
@@ -386,10 +389,10 @@ mod tests {
         let table = owners(1, &[("a", &[0]), ("b", &[])]);
         let mut gather = Gather::new([0], ms(1000));
         let asks = gather.ask(&table, ms(0));
-        gather.failed(asks[0].number, &Trouble::Denied("WRONGPASS".to_owned()), ms(0));
+        gather.failed(asks[0].number, &QuestionError::Denied("WRONGPASS".to_owned()), ms(0));
         assert!(!gather.is_over(), "a standby may have it");
         let asks = gather.ask(&table, ms(0));
-        gather.failed(asks[0].number, &Trouble::Garbled("?".to_owned()), ms(0));
+        gather.failed(asks[0].number, &QuestionError::Garbled("?".to_owned()), ms(0));
         assert!(gather.is_over() && !gather.is_complete());
         assert!(gather.ask(&table, ms(10_000)).is_empty());
         let missing = gather.missing();
@@ -406,9 +409,9 @@ mod tests {
     #[test]
     fn without_a_table_no_node_is_asked_and_the_partition_is_named() {
         let mut gather = Gather::new([3], ms(1000));
-        assert!(gather.ask(&Owners::default(), ms(0)).is_empty() && !gather.is_over());
+        assert!(gather.ask(&OwnerTable::default(), ms(0)).is_empty() && !gather.is_over());
         let missing = gather.missing();
-        assert_eq!((missing[0].partition, &missing[0].trouble), (3, &Trouble::NoOwner));
+        assert_eq!((missing[0].partition, &missing[0].trouble), (3, &QuestionError::NoOwner));
         // An owner that does not answer is named.
         gather.ask(&owners(1, &[("a", &[3])]), ms(0));
         assert_eq!(gather.missing()[0].to_string(), "partition 3 on a: it does not answer");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordna::sync::fault;
 use ordna_secondary::{Error, IndexDefinition, View};
 
-use crate::node::{Local, NodeError};
+use crate::node::{LocalNode, NodeError};
 use crate::query::merge::merge;
 use crate::query::rows::{Rows, Run, Scan, group, read};
 use crate::query::wire::{Answer, Part, Refusal, Request, fingerprint};
@@ -26,9 +26,9 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// A place among the questions that are answered at once.
 #[derive(Debug)]
-pub struct Place<'a>(&'a AtomicUsize);
+pub struct AnswerSlot<'a>(&'a AtomicUsize);
 
-impl<'a> Place<'a> {
+impl<'a> AnswerSlot<'a> {
     /// A place, if one is free.
     pub fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
         // Counts only; it orders nothing.
@@ -37,7 +37,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for AnswerSlot<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -49,7 +49,10 @@ fn refused(request: &Request, refusal: &Refusal) -> Answer {
 }
 
 /// The definition of an index, if it is the one that the asking node has.
-fn definition<'a>(local: &'a dyn Local, request: &Request) -> Result<&'a IndexDefinition, Refusal> {
+fn definition<'a>(
+    local: &'a dyn LocalNode,
+    request: &Request,
+) -> Result<&'a IndexDefinition, Refusal> {
     let name = &request.scan.selection.index;
     let found = local.indexes().iter().find(|definition| definition.name == *name);
     let found =
@@ -90,7 +93,7 @@ fn merged(views: &[View], definition: &IndexDefinition, scan: &Scan) -> Result<R
 
 /// Answers a question. Each partition that is here is read at one position; the rows of all of them
 /// are merged. Blocks until the states asked for are there, or the time is over.
-pub fn answer(local: &dyn Local, request: &Request) -> Answer {
+pub fn answer(local: &dyn LocalNode, request: &Request) -> Answer {
     let until = Instant::now() + request.time.min(LONGEST);
     let definition = match definition(local, request) {
         Ok(definition) => definition,

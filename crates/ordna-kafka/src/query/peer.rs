@@ -2,15 +2,16 @@
 //!
 //! # Contract
 //! All methods may be called by any task. A call has no deadline: its caller drops it. It holds at
-//! most `most` bytes of the reply; a member that sends more is cut off. At most [`MOST_AT_ONCE`] calls to a
-//! member are under way; the others wait, which is the back-pressure to it. A connection takes the
-//! next call only behind a whole reply, so a late reply is never taken for another call's.
+//! most `most` bytes of the reply; a member that sends more is cut off. At most [`MOST_AT_ONCE`]
+//! calls to a member are under way; the others wait, which is the back-pressure to it. A connection
+//! takes the next call only behind a whole reply, so a late reply is never taken for another
+//! call's.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use ordna::sync::fault;
+use ordna::sync::{Lock, fault};
 use redis_protocol::resp2::decode::decode;
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -21,8 +22,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::node::Owners;
-use crate::query::gather::Trouble;
+use crate::node::OwnerTable;
+use crate::query::gather::QuestionError;
 
 /// Calls to one member at once.
 const MOST_AT_ONCE: usize = 32;
@@ -72,7 +73,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// What is known of a member.
 struct Peer {
-    idle: Mutex<Vec<Box<dyn Stream>>>,
+    idle: Lock<Vec<Box<dyn Stream>>>,
     room: Semaphore,
 }
 
@@ -80,17 +81,13 @@ struct Peer {
 pub struct Peers {
     link: Link,
     connector: Option<TlsConnector>,
-    peers: Mutex<HashMap<String, Arc<Peer>>>,
+    peers: Lock<HashMap<String, Arc<Peer>>>,
 }
 
 impl std::fmt::Debug for Peers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Peers").field("link", &self.link).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn connector(tls: &LinkTls) -> Result<TlsConnector, String> {
@@ -120,8 +117,8 @@ fn connector(tls: &LinkTls) -> Result<TlsConnector, String> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-fn unreachable(error: impl std::fmt::Display) -> Trouble {
-    Trouble::Unreachable(error.to_string())
+fn unreachable(error: impl std::fmt::Display) -> QuestionError {
+    QuestionError::Unreachable(error.to_string())
 }
 
 /// A command in RESP.
@@ -136,28 +133,28 @@ fn command(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Reads one reply, a bulk string or a line.
-async fn reply(stream: &mut Box<dyn Stream>, most: usize) -> Result<OwnedFrame, Trouble> {
+async fn reply(stream: &mut Box<dyn Stream>, most: usize) -> Result<OwnedFrame, QuestionError> {
     let mut buffer = Vec::new();
     loop {
         // Arrays are no replies to what a node asks; a deep one would exhaust the stack.
         if let Some(sign) =
             buffer.first().filter(|sign| !b"$+-".contains(sign) && !fault!("faulty.no_arrays"))
         {
-            return Err(Trouble::Garbled(format!("a reply begins with the byte {sign}")));
+            return Err(QuestionError::Garbled(format!("a reply begins with the byte {sign}")));
         }
-        let found = decode(&buffer).map_err(|error| Trouble::Garbled(error.to_string()))?;
+        let found = decode(&buffer).map_err(|error| QuestionError::Garbled(error.to_string()))?;
         match found {
             Some((frame, used)) if used == buffer.len() => return Ok(frame),
-            Some(_) => return Err(Trouble::Garbled("more than one reply".to_owned())),
+            Some(_) => return Err(QuestionError::Garbled("more than one reply".to_owned())),
             None => {}
         }
         if buffer.len() > most + LINE && !fault!("faulty.most") {
-            return Err(Trouble::Garbled(format!("a reply of more than {most} bytes")));
+            return Err(QuestionError::Garbled(format!("a reply of more than {most} bytes")));
         }
         buffer.reserve(CHUNK);
         let read = stream.read_buf(&mut buffer).await.map_err(unreachable)?;
         if read == 0 {
-            return Err(Trouble::Unreachable("it closed the connection".to_owned()));
+            return Err(QuestionError::Unreachable("it closed the connection".to_owned()));
         }
     }
 }
@@ -167,19 +164,19 @@ async fn exchange(
     stream: &mut Box<dyn Stream>,
     words: &[&[u8]],
     most: usize,
-) -> Result<OwnedFrame, Trouble> {
+) -> Result<OwnedFrame, QuestionError> {
     stream.write_all(&command(words)).await.map_err(unreachable)?;
     stream.flush().await.map_err(unreachable)?;
     reply(stream, most).await
 }
 
 /// The trouble that an error reply tells of.
-fn told(error: String) -> Trouble {
+fn told(error: String) -> QuestionError {
     const DENIALS: [&str; 4] = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR unknown command"];
     if DENIALS.iter().any(|code| error.starts_with(code)) {
-        Trouble::Denied(error)
+        QuestionError::Denied(error)
     } else {
-        Trouble::Unreachable(error)
+        QuestionError::Unreachable(error)
     }
 }
 
@@ -190,10 +187,10 @@ impl Peers {
     /// Certificates or keys cannot be read; the text names the file.
     pub fn new(link: Link) -> Result<Self, String> {
         let connector = link.tls.as_ref().map(connector).transpose()?;
-        Ok(Self { link, connector, peers: Mutex::default() })
+        Ok(Self { link, connector, peers: Lock::default() })
     }
 
-    async fn connect(&self, address: &str) -> Result<Box<dyn Stream>, Trouble> {
+    async fn connect(&self, address: &str) -> Result<Box<dyn Stream>, QuestionError> {
         let stream = TcpStream::connect(address).await.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
         let mut stream: Box<dyn Stream> = match (&self.connector, &self.link.tls) {
@@ -203,7 +200,7 @@ impl Peers {
                 let name = tls.name.clone().unwrap_or_else(|| host.to_owned());
                 let name = ServerName::try_from(name).map_err(unreachable)?;
                 let shaken = connector.connect(name, stream).await;
-                Box::new(shaken.map_err(|error| Trouble::Denied(format!("TLS: {error}")))?)
+                Box::new(shaken.map_err(|error| QuestionError::Denied(format!("TLS: {error}")))?)
             }
             _ => Box::new(stream),
         };
@@ -214,39 +211,39 @@ impl Peers {
             match exchange(&mut stream, &words, LINE).await? {
                 OwnedFrame::SimpleString(_) => {}
                 OwnedFrame::Error(error) => return Err(told(error)),
-                _ => return Err(Trouble::Garbled("AUTH is answered by a value".to_owned())),
+                _ => return Err(QuestionError::Garbled("AUTH is answered by a value".to_owned())),
             }
         }
         Ok(stream)
     }
 
     fn peer(&self, address: &str) -> Arc<Peer> {
-        let new = || Peer { idle: Mutex::default(), room: Semaphore::new(MOST_AT_ONCE) };
-        let mut peers = lock(&self.peers);
+        let new = || Peer { idle: Lock::default(), room: Semaphore::new(MOST_AT_ONCE) };
+        let mut peers = self.peers.lock();
         Arc::clone(peers.entry(address.to_owned()).or_insert_with(|| Arc::new(new())))
     }
 
     /// Forgets members that are not in the table, with their connections.
-    pub fn keep(&self, owners: &Owners) {
+    pub fn keep(&self, owners: &OwnerTable) {
         let is_member = |address: &String, _: &mut Arc<Peer>| {
             owners.members.iter().any(|member| member.address == *address)
         };
-        lock(&self.peers).retain(is_member);
+        self.peers.lock().retain(is_member);
     }
 
     /// Sends a command to a member and returns the bulk string that answers it.
     ///
     /// # Errors
-    /// [`Trouble`].
+    /// [`QuestionError`].
     pub async fn call(
         &self,
         address: &str,
         words: &[&[u8]],
         most: usize,
-    ) -> Result<Vec<u8>, Trouble> {
+    ) -> Result<Vec<u8>, QuestionError> {
         let peer = self.peer(address);
         let _room = peer.room.acquire().await.map_err(unreachable)?;
-        let idle = lock(&peer.idle).pop();
+        let idle = peer.idle.lock().pop();
         let (mut stream, mut is_old) = match idle {
             Some(stream) => (stream, true),
             None => (self.connect(address).await?, false),
@@ -254,14 +251,14 @@ impl Peers {
         let frame = loop {
             match exchange(&mut stream, words, most).await {
                 // A member may have closed a connection that was idle.
-                Err(Trouble::Unreachable(_)) if is_old => {
+                Err(QuestionError::Unreachable(_)) if is_old => {
                     stream = self.connect(address).await?;
                     is_old = false;
                 }
                 frame => break frame?,
             }
         };
-        let mut idle = lock(&peer.idle);
+        let mut idle = peer.idle.lock();
         if idle.len() < MOST_IDLE {
             idle.push(stream);
         }
@@ -269,7 +266,7 @@ impl Peers {
         match frame {
             OwnedFrame::BulkString(bytes) => Ok(bytes),
             OwnedFrame::Error(error) => Err(told(error)),
-            _ => Err(Trouble::Garbled("a reply is no bulk string".to_owned())),
+            _ => Err(QuestionError::Garbled("a reply is no bulk string".to_owned())),
         }
     }
 }

@@ -15,7 +15,7 @@ use ordna::tuple::{Value, decode, encode};
 use ordna_secondary::{Error, IndexDefinition, KeyBounds, Position, Range};
 use serde::{Deserialize, Serialize};
 
-use crate::node::{Asked, NodeError};
+use crate::node::{NodeError, RequestedState};
 use crate::query::rows::{Rows, Run, Scan, Selection, contains};
 
 /// The first byte of requests and answers; nodes of other versions refuse them.
@@ -36,7 +36,7 @@ pub struct Request {
     /// Fingerprint of the index's definition.
     pub fingerprint: u32,
     /// The partitions, and the state of each.
-    pub partitions: Vec<(u32, Asked)>,
+    pub partitions: Vec<(u32, RequestedState)>,
     /// How long the owner may wait for the states.
     pub time: Duration,
 }
@@ -83,7 +83,7 @@ impl From<NodeError> for Refusal {
                 | Error::BadQuery { .. }
                 | Error::BadCursor(_)
                 | Error::CursorOfDroppedIndex
-                | Error::OtherBuckets { .. }),
+                | Error::PartitionCount { .. }),
             ) => Self::Query(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
@@ -165,10 +165,10 @@ impl Request {
     pub fn encode(&self) -> Vec<u8> {
         let Scan { selection, reverse, distinct, after, limit, bytes } = &self.scan;
         let bound = |bound: &Bound<Value>| bound.as_ref().map(encode);
-        let asked = |asked: &Asked| match asked {
-            Asked::Any => WireAsked::Any,
-            Asked::AtPlus(position) => WireAsked::AtPlus(position.identity, position.seq),
-            Asked::RequestPlus => WireAsked::RequestPlus,
+        let asked = |asked: &RequestedState| match asked {
+            RequestedState::Any => WireAsked::Any,
+            RequestedState::AtPlus(position) => WireAsked::AtPlus(position.identity, position.seq),
+            RequestedState::RequestPlus => WireAsked::RequestPlus,
         };
         encoded(&WireRequest {
             version: VERSION,
@@ -207,11 +207,11 @@ impl Request {
             Bound::Unbounded => Ok(Bound::Unbounded),
         };
         let asked = |(partition, asked): (u32, WireAsked)| match asked {
-            WireAsked::Any => (partition, Asked::Any),
+            WireAsked::Any => (partition, RequestedState::Any),
             WireAsked::AtPlus(identity, seq) => {
-                (partition, Asked::AtPlus(Position { identity, seq }))
+                (partition, RequestedState::AtPlus(Position { identity, seq }))
             }
-            WireAsked::RequestPlus => (partition, Asked::RequestPlus),
+            WireAsked::RequestPlus => (partition, RequestedState::RequestPlus),
         };
         let selection = Selection {
             index: wire.index,
@@ -317,12 +317,12 @@ impl Answer {
         for ((partition, state), (_, asked)) in self.parts.iter().zip(&request.partitions) {
             let Ok(part) = state else { continue };
             let reaches = match asked {
-                Asked::AtPlus(least) => {
+                RequestedState::AtPlus(least) => {
                     least.seq == 0
                         || part.position.identity == least.identity
                             && part.position.seq >= least.seq
                 }
-                Asked::Any | Asked::RequestPlus => true,
+                RequestedState::Any | RequestedState::RequestPlus => true,
             };
             if !reaches || part.position.identity == 0 {
                 return bad(format!("partition {partition} at {:?}", part.position));
@@ -373,8 +373,8 @@ mod tests {
         let after = Some(b"key".to_vec());
         let scan =
             Scan { selection, reverse: true, distinct: Some(2), after, limit: 3, bytes: 1000 };
-        let at = Asked::AtPlus(Position { identity: 7, seq: 9 });
-        let partitions = vec![(0, Asked::Any), (4, at), (5, Asked::RequestPlus)];
+        let at = RequestedState::AtPlus(Position { identity: 7, seq: 9 });
+        let partitions = vec![(0, RequestedState::Any), (4, at), (5, RequestedState::RequestPlus)];
         let time = Duration::from_millis(250);
         Request { scan, counts: false, fingerprint: 77, partitions, time }
     }

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use ordna_kafka::query::{Ask, QueryError};
-use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options};
+use ordna_kafka::query::{GroupQuery, QueryError};
+use ordna_kafka::{IndexNode, LocalNode, NodeError, NodeOptions, RequestedState};
 use ordna_secondary::{Consistency, Error, IndexDefinition, Kind, OnWrongType, Part, Query};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -23,10 +23,10 @@ fn a_topic_that_does_not_exist_is_named() {
 
 #[test]
 fn a_broker_that_is_away_at_the_start_is_named() {
-    let away = Options {
+    let away = NodeOptions {
         brokers: "127.0.0.1:9".to_owned(),
         start_timeout: Duration::from_secs(1),
-        ..Options::new("127.0.0.1:9", "g", "t", "127.0.0.1:1")
+        ..NodeOptions::new("127.0.0.1:9", "g", "t", "127.0.0.1:1")
     };
     let began = Instant::now();
     let text = IndexNode::start(away).unwrap_err().to_string();
@@ -37,11 +37,11 @@ fn a_broker_that_is_away_at_the_start_is_named() {
 #[test]
 fn indexes_that_cannot_be_are_refused_at_the_start() {
     let bad = IndexDefinition::new("no_parts", "");
-    let options = Options { indexes: vec![bad], ..options("bad", "t", 31) };
+    let options = NodeOptions { indexes: vec![bad], ..options("bad", "t", 31) };
     let refused = IndexNode::start(options.clone());
     assert!(matches!(refused, Err(NodeError::Index(Error::BadDefinition { .. }))), "{refused:?}");
     let twice = vec![crate::common::definition(), crate::common::definition()];
-    let refused = IndexNode::start(Options { indexes: twice, ..options });
+    let refused = IndexNode::start(NodeOptions { indexes: twice, ..options });
     assert!(matches!(refused, Err(NodeError::Index(Error::DuplicateIndex(_)))), "{refused:?}");
 }
 
@@ -58,7 +58,7 @@ fn a_recreated_topic_is_read_anew() {
     admin(async |admin, options| admin.delete_topics(&[&topic], options).await).unwrap();
     until("the topic is gone", || node.trouble().is_some());
     // The node still shows the entries of the former topic.
-    assert!(node.view(0, Asked::Any, Instant::now() + PATIENCE).is_ok());
+    assert!(node.view(0, RequestedState::Any, Instant::now() + PATIENCE).is_ok());
     create(&topic, 2, &[("cleanup.policy", "compact")]);
     // More records than before: offsets alone would not tell.
     let writer = Writer::new(&topic);
@@ -68,7 +68,7 @@ fn a_recreated_topic_is_read_anew() {
         node.info().iter().all(|info| info.rebuilds >= 1 && info.held.ready)
     });
     assert_eq!(entries(&[&node], 2), recomputed(&topic));
-    let shown = node.view(0, Asked::AtPlus(before[0]), Instant::now() + PATIENCE);
+    let shown = node.view(0, RequestedState::AtPlus(before[0]), Instant::now() + PATIENCE);
     let is_refused = matches!(shown, Err(NodeError::Index(Error::OtherHistory { .. })));
     assert!(is_refused, "a vector of the former topic: {shown:?}");
 }
@@ -131,13 +131,14 @@ fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
     assert_eq!(entries_of(&node, 0).len(), 1);
     alone.control("kill");
     until("the node notices", || node.trouble().is_some());
-    let old = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
+    let old = node.view(0, RequestedState::Any, Instant::now() + PATIENCE).unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    let older = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
+    let older = node.view(0, RequestedState::Any, Instant::now() + PATIENCE).unwrap();
     assert!(older.age >= old.age + Duration::from_millis(900), "{:?} {:?}", old.age, older.age);
     assert_eq!(node.info()[0].held.lag, None, "nobody knows");
     let began = Instant::now();
-    let refused = node.view(0, Asked::RequestPlus, Instant::now() + Duration::from_secs(2));
+    let refused =
+        node.view(0, RequestedState::RequestPlus, Instant::now() + Duration::from_secs(2));
     assert!(matches!(refused, Err(NodeError::Broker(_))), "{refused:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
     alone.control("start");
@@ -161,17 +162,20 @@ fn a_session_that_ends_without_a_broker_costs_no_partition() {
     let before = served.nodes.scan(&ask()).unwrap();
     alone.control("kill");
     until("the node notices", || node.trouble().is_some());
-    let older = node.view(0, Asked::Any, Instant::now() + PATIENCE).unwrap();
+    let older = node.view(0, RequestedState::Any, Instant::now() + PATIENCE).unwrap();
     // `ANY` returns the entries with their age; `request_plus` fails.
     until("the session is lost", || node.rebalances().1 > 0);
-    let any = Ask { consistency: Consistency::Any, ..ask() };
+    let any = GroupQuery { consistency: Consistency::Any, ..ask() };
     let found = served.nodes.scan(&any).unwrap();
     assert_eq!((rows(&found), &found.vector), (rows(&before), &before.vector));
     assert!(found.age >= older.age, "{:?}", found.age);
-    let young =
-        Ask { max_age: Some(Duration::from_secs(1)), timeout: Duration::from_secs(1), ..any };
+    let young = GroupQuery {
+        max_age: Some(Duration::from_secs(1)),
+        timeout: Duration::from_secs(1),
+        ..any
+    };
     assert!(matches!(served.nodes.scan(&young), Err(QueryError::Missing { .. })));
-    let newest = Ask { timeout: Duration::from_secs(2), ..ask() };
+    let newest = GroupQuery { timeout: Duration::from_secs(2), ..ask() };
     assert!(matches!(served.nodes.scan(&newest), Err(QueryError::NoEnds(_))));
     let away = served.field("node_brokers_away_ms").unwrap();
     assert!(away.parse::<u64>().unwrap() >= 1000, "{away}");
@@ -190,7 +194,7 @@ fn a_setting_that_librdkafka_refuses_is_named() {
         ("security.protocol", "carrier-pigeon", "security.protocol"),
     ] {
         let settings = vec![(name.to_owned(), value.to_owned())];
-        let refused = IndexNode::start(Options { settings, ..options("settings", "t", 36) });
+        let refused = IndexNode::start(NodeOptions { settings, ..options("settings", "t", 36) });
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("setting cannot be used") && text.contains(named), "{text}");
     }
@@ -209,12 +213,12 @@ fn values_of_another_type_are_null_or_left_out_and_counted() {
     let part = || IndexDefinition::new("null", "").part(Part::new("people").kind(Kind::Number));
     let counted = IndexDefinition { name: "counted".to_owned(), ..part() };
     let counted = counted.on_wrong_type(OnWrongType::Count);
-    let options = Options { indexes: vec![part(), counted], ..options("schema", &topic, 37) };
+    let options = NodeOptions { indexes: vec![part(), counted], ..options("schema", &topic, 37) };
     let node = IndexNode::start(options).unwrap();
     until("all records were read", || {
         node.info().first().is_some_and(|info| info.held.ready && info.restored.0 == 4)
     });
-    let shown = node.view(0, Asked::RequestPlus, Instant::now() + PATIENCE).unwrap();
+    let shown = node.view(0, RequestedState::RequestPlus, Instant::now() + PATIENCE).unwrap();
     let ids = |index: &str| -> Vec<Vec<u8>> {
         let page = shown.view.query(index, &Query::new()).unwrap();
         page.entries.into_iter().map(|entry| entry.id).collect()

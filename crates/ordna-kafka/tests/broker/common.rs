@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use ordna::tuple::{Number, Value};
-use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options, Role};
+use ordna_kafka::{IndexNode, LocalNode, NodeError, NodeOptions, RequestedState, Role};
 use ordna_secondary::{IndexDefinition, Part, Query};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -168,11 +168,11 @@ pub fn definition() -> IndexDefinition {
 }
 
 /// Options of a node of a group, at an address that nobody listens on.
-pub fn options(group: &str, topic: &str, number: u32) -> Options {
+pub fn options(group: &str, topic: &str, number: u32) -> NodeOptions {
     let address = format!("127.0.0.1:{}", 50_000 + number);
-    let options = Options::new(broker(), group, topic, address);
+    let options = NodeOptions::new(broker(), group, topic, address);
     let session_timeout = Duration::from_secs(6);
-    Options { indexes: vec![definition()], session_timeout, ..options }
+    NodeOptions { indexes: vec![definition()], session_timeout, ..options }
 }
 
 pub fn node(group: &str, topic: &str, number: u32) -> IndexNode {
@@ -180,8 +180,8 @@ pub fn node(group: &str, topic: &str, number: u32) -> IndexNode {
 }
 
 /// Options of a node that makes backups in a directory.
-pub fn backed_up(dir: &Path, options: Options) -> Options {
-    Options { backups: Some(dir.to_owned()), backup_on_revoke: true, ..options }
+pub fn backed_up(dir: &Path, options: NodeOptions) -> NodeOptions {
+    NodeOptions { backups: Some(dir.to_owned()), backup_on_revoke: true, ..options }
 }
 
 /// An empty directory for a test.
@@ -215,7 +215,7 @@ pub fn entry(id: &[u8], parts: &[Value]) -> Entry {
 pub fn entries_of(node: &IndexNode, partition: u32) -> Vec<Entry> {
     let until = Instant::now() + PATIENCE;
     let shown = loop {
-        match node.view(partition, Asked::RequestPlus, until) {
+        match node.view(partition, RequestedState::RequestPlus, until) {
             Ok(shown) => break shown,
             // The group assigns it a moment after the start.
             Err(NodeError::NotHeld { .. }) if Instant::now() < until => {

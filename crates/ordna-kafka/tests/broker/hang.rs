@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use ordna_kafka::Options;
+use ordna_kafka::NodeOptions;
 
 use crate::client::{Client, Reply};
 use crate::common::{
@@ -17,7 +17,7 @@ const ADDRESS: &str = "ORDNA_TEST_ADDRESS";
 const TOPIC: &str = "ORDNA_TEST_TOPIC";
 const BACKUPS: &str = "ORDNA_TEST_BACKUPS";
 
-fn hanging(topic: &str, backups: &Path) -> Options {
+fn hanging(topic: &str, backups: &Path) -> NodeOptions {
     backed_up(backups, options("hanging", topic, 0))
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ordna_kafka::{Asked, IndexNode, Local, NodeError, Options, Role};
+use ordna_kafka::{IndexNode, LocalNode, NodeError, NodeOptions, RequestedState, Role};
 use ordna_secondary::Part;
 
 use crate::common::{
@@ -23,12 +23,12 @@ fn partitions_are_divided_and_come_back() {
     assert_eq!(entries(&[&first, &second], 4), recomputed(&topic));
     // A node does not answer for what it gave up.
     let gone = owned(&[&second])[0];
-    let refused = first.view(gone, Asked::Any, Instant::now() + PATIENCE);
+    let refused = first.view(gone, RequestedState::Any, Instant::now() + PATIENCE);
     assert!(matches!(refused, Err(NodeError::NotHeld { partition }) if partition == gone));
     // The owner tables of both nodes have the addresses.
     until("the owner table is told", || {
         let tables = [first.owners(), second.owners()];
-        let is_whole = |table: &ordna_kafka::Owners| {
+        let is_whole = |table: &ordna_kafka::OwnerTable| {
             let addresses: Vec<_> = table.members.iter().map(|one| &one.address[..]).collect();
             let owner = table.owner(gone).map(|owner| &owner.address[..]);
             addresses == ["127.0.0.1:50010", "127.0.0.1:50011"] && owner == Some("127.0.0.1:50011")
@@ -64,7 +64,7 @@ fn a_node_goes_on_from_the_backup_of_another() {
     assert_eq!(read, 700);
     drop(other);
     let more = definition().part(Part::new("name"));
-    let changed = Options { indexes: vec![more], ..with_backups("restore", 15) };
+    let changed = NodeOptions { indexes: vec![more], ..with_backups("restore", 15) };
     let changed = IndexNode::start(changed).unwrap();
     until("everything was read", || {
         changed.info().iter().map(|info| info.restored.0).sum::<u64>() == 700
@@ -109,7 +109,7 @@ fn a_damaged_backup_costs_time_and_nothing_else() {
 fn a_warm_copy_answers_at_once_when_its_owner_leaves() {
     let _broker = beside_others();
     let (topic, writer) = filled(2, 500);
-    let warm = |number| Options { standby: 1, ..options("warm", &topic, number) };
+    let warm = |number| NodeOptions { standby: 1, ..options("warm", &topic, number) };
     let first = IndexNode::start(warm(17)).unwrap();
     let second = IndexNode::start(warm(18)).unwrap();
     until("each has both, one of them as a copy", || {
@@ -129,7 +129,7 @@ fn a_warm_copy_answers_at_once_when_its_owner_leaves() {
         [&first, &second].map(|node| entries_of(node, copied.partition).len()).iter().sum();
     assert_eq!(sizes % 2, 0, "the copy and its original are alike");
     second.stop();
-    let shown = first.view(copied.partition, Asked::Any, Instant::now());
+    let shown = first.view(copied.partition, RequestedState::Any, Instant::now());
     assert!(shown.is_ok(), "{shown:?}");
     until("the copy is an original", || owned(&[&first]) == [0, 1]);
     assert_eq!(entries(&[&first], 2), recomputed(&topic));
@@ -142,7 +142,7 @@ fn backups_are_taken_regularly_and_old_ones_go() {
     let _broker = beside_others();
     let (topic, dir) = (topic(1), directory("regular"));
     let every = Some(Duration::from_millis(300));
-    let options = Options {
+    let options = NodeOptions {
         backups: Some(dir.clone()),
         backup_every: every,
         ..options("regular", &topic, 19)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ordna_kafka::query::{Ask, QueryError};
-use ordna_kafka::{Asked, Local};
+use ordna_kafka::query::{GroupQuery, QueryError};
+use ordna_kafka::{LocalNode, RequestedState};
 use ordna_secondary::Consistency;
 use rdkafka::admin::NewPartitions;
 
@@ -37,7 +37,7 @@ fn added_partitions_are_missing_until_a_node_has_them_and_then_indexed() {
     writer.flush();
     let mut refused = 0;
     until("the node has noticed", || {
-        let hasty = Ask { timeout: Duration::from_millis(200), ..ask() };
+        let hasty = GroupQuery { timeout: Duration::from_millis(200), ..ask() };
         match served.nodes.scan(&hasty) {
             // Before it has noticed, the vector names two partitions.
             Ok(found) if found.vector.positions().len() == 2 => false,
@@ -59,9 +59,10 @@ fn added_partitions_are_missing_until_a_node_has_them_and_then_indexed() {
     assert!(refused > 0, "the new partitions were never missing");
     assert_eq!(served.field("node_partitions").as_deref(), Some("4"));
     // A vector and a cursor of before are good still.
-    let at = Ask { consistency: Consistency::AtPlus(before.vector.clone()), ..ask() };
+    let at = GroupQuery { consistency: Consistency::AtPlus(before.vector.clone()), ..ask() };
     let found = served.nodes.scan(&at).unwrap();
     assert_eq!((found.entries.len(), found.vector.positions().len()), (200, 4));
-    let shown = served.node.view(3, Asked::RequestPlus, std::time::Instant::now() + ask().timeout);
+    let shown =
+        served.node.view(3, RequestedState::RequestPlus, std::time::Instant::now() + ask().timeout);
     assert_eq!(shown.unwrap().position().seq, 25);
 }

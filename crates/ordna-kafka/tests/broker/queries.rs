@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use ordna_kafka::query::{Ask, QueryError, Trouble};
-use ordna_kafka::{Local, Options};
+use ordna_kafka::query::{GroupQuery, QueryError, QuestionError};
+use ordna_kafka::{LocalNode, NodeOptions};
 use ordna_secondary::{Consistency, Position};
 
 use crate::client::Reply;
@@ -14,7 +14,7 @@ use crate::served::{Served, ask, rows};
 
 /// Two nodes that have half of four partitions each, and know it.
 fn two(group: &str, topic: &str, standby: usize) -> [Served; 2] {
-    let start = || Served::start(Options { standby, ..options(group, topic, 0) });
+    let start = || Served::start(NodeOptions { standby, ..options(group, topic, 0) });
     let both = [start(), start()];
     until("each node has its half, and its copies", || {
         both.iter().all(|served| {
@@ -40,19 +40,19 @@ fn a_silent_node_is_named_with_its_partitions_and_partial_results_leave_them_out
     }
     let gone = owned(&[&second.node]);
     second.fall_silent();
-    let hasty = Ask { timeout: Duration::from_millis(600), ..ask() };
+    let hasty = GroupQuery { timeout: Duration::from_millis(600), ..ask() };
     match first.nodes.scan(&hasty) {
         Err(QueryError::Missing { missing, of: 4, .. }) => {
             let named: Vec<u32> = missing.iter().map(|one| one.partition).collect();
             assert_eq!(named, gone);
             for one in missing {
                 assert_eq!(one.member, Some(second.address.to_string()));
-                assert!(matches!(one.trouble, Trouble::Unreachable(_)), "{one}");
+                assert!(matches!(one.trouble, QuestionError::Unreachable(_)), "{one}");
             }
         }
         other => panic!("{other:?}"),
     }
-    let found = first.nodes.scan(&Ask { partial: true, ..hasty }).unwrap();
+    let found = first.nodes.scan(&GroupQuery { partial: true, ..hasty }).unwrap();
     let named: Vec<u32> = found.missing.iter().map(|one| one.partition).collect();
     assert_eq!(named, gone);
     let mut here: Vec<Entry> =
@@ -97,7 +97,7 @@ fn a_warm_copy_answers_for_a_silent_node() {
     let expected = recomputed(&topic);
     let began = Instant::now();
     assert_eq!(rows(&first.nodes.scan(&ask()).unwrap()), expected);
-    let any = Ask { consistency: Consistency::Any, ..ask() };
+    let any = GroupQuery { consistency: Consistency::Any, ..ask() };
     assert_eq!(rows(&first.nodes.scan(&any).unwrap()), expected);
     // Long before the group notices anything.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());

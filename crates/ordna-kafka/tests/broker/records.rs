@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ordna_kafka::{Asked, Local};
+use ordna_kafka::{LocalNode, RequestedState};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::common::{
@@ -74,7 +74,7 @@ fn transactions_are_shown_whole_once_they_are_committed() {
     // The commit is acknowledged before its marker is written.
     crate::common::until("the transaction is shown", || ids() == ["a", "b"]);
     let at = node.newest(Instant::now() + PATIENCE).unwrap()[0];
-    let shown = node.view(0, Asked::AtPlus(at), Instant::now() + PATIENCE).unwrap();
+    let shown = node.view(0, RequestedState::AtPlus(at), Instant::now() + PATIENCE).unwrap();
     assert_eq!(shown.position(), at, "the position is behind the marker");
     assert_eq!(at.seq, 5, "three records and two markers");
 }
@@ -123,6 +123,6 @@ fn a_view_of_any_state_says_how_old_it_may_be() {
     crate::common::until("the partition is ready", || {
         node.info().iter().any(|info| info.held.ready && info.held.lag == Some(0))
     });
-    let shown = node.view(0, Asked::Any, Instant::now()).unwrap();
+    let shown = node.view(0, RequestedState::Any, Instant::now()).unwrap();
     assert!(shown.age < Duration::from_secs(5), "{:?}", shown.age);
 }

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordna_kafka::query::{Ask, Found, Limits, Link, Nodes};
-use ordna_kafka::{Front, IndexNode, Local, Options};
+use ordna_kafka::query::{GroupQueries, GroupQuery, GroupResult, Link, QueryLimits};
+use ordna_kafka::{IndexNode, LocalNode, NodeExtension, NodeOptions};
 use ordna_secondary::{Consistency, Query};
 use ordna_server::{Config, Server};
 use tokio::runtime::Runtime;
@@ -17,7 +17,7 @@ use crate::common::{Entry, PATIENCE, entry};
 
 pub struct Served {
     pub node: Arc<IndexNode>,
-    pub nodes: Arc<Nodes>,
+    pub nodes: Arc<GroupQueries>,
     pub address: SocketAddr,
     console: SocketAddr,
     server: Option<(oneshot::Sender<()>, Runtime)>,
@@ -30,20 +30,21 @@ pub fn free_address() -> SocketAddr {
 
 impl Served {
     /// Starts a node; its address is the server's.
-    pub fn start(options: Options) -> Self {
+    pub fn start(options: NodeOptions) -> Self {
         Self::start_at(free_address(), options)
     }
 
-    pub fn start_at(address: SocketAddr, options: Options) -> Self {
-        let options = Options { address: address.to_string(), ..options };
+    pub fn start_at(address: SocketAddr, options: NodeOptions) -> Self {
+        let options = NodeOptions { address: address.to_string(), ..options };
         let node = Arc::new(IndexNode::start(options).unwrap());
         let runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
-        let local: Arc<dyn Local> = Arc::clone(&node) as Arc<dyn Local>;
+        let local: Arc<dyn LocalNode> = Arc::clone(&node) as Arc<dyn LocalNode>;
         let handle = runtime.handle().clone();
-        let nodes = Nodes::new(local, Link::default(), Limits::default(), handle).unwrap();
+        let nodes =
+            GroupQueries::new(local, Link::default(), QueryLimits::default(), handle).unwrap();
         let nodes = Arc::new(nodes);
-        let front = Front::new(Arc::clone(&node), Arc::clone(&nodes));
+        let front = NodeExtension::new(Arc::clone(&node), Arc::clone(&nodes));
         let config = Config {
             bind: vec![address],
             console: Some(([127, 0, 0, 1], 0).into()),
@@ -106,16 +107,16 @@ impl Drop for Served {
 }
 
 /// A query for all entries with their values, in the newest state.
-pub fn ask() -> Ask {
-    Ask {
+pub fn ask() -> GroupQuery {
+    GroupQuery {
         index: "by_size".to_owned(),
         query: Query::new().covering().limit(20_000),
         consistency: Consistency::RequestPlus,
         timeout: PATIENCE,
-        ..Ask::default()
+        ..GroupQuery::default()
     }
 }
 
-pub fn rows(found: &Found) -> Vec<Entry> {
+pub fn rows(found: &GroupResult) -> Vec<Entry> {
     found.entries.iter().map(|one| entry(&one.id, &one.parts)).collect()
 }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 
-use ordna_kafka::{IndexNode, Local};
+use ordna_kafka::{IndexNode, LocalNode};
 
 use crate::common::{
     Writer, alone, backed_up, directory, document, entries, entries_of, node, options, recomputed,

@@ -28,7 +28,7 @@ fn row(pair: &[Reply]) -> Entry {
 
 /// The sequence numbers of a vector as the nodes write it. A missing partition has identity 0.
 fn positions(vector: &str) -> Vec<u64> {
-    let vector: ordna_secondary::Vector = vector.parse().unwrap();
+    let vector: ordna_secondary::VersionVector = vector.parse().unwrap();
     let lacks = vector.positions().iter().position(|position| position.identity == 0);
     assert_eq!(lacks, None, "a partition that is missing without a word: {vector}");
     vector.positions().iter().map(|position| position.seq).collect()

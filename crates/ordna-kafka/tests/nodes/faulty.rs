@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna_kafka::Member;
-use ordna_kafka::query::{Answer, Ask, Part, QueryError, Refusal, Request, Rows, Run, Trouble};
+use ordna_kafka::query::{
+    Answer, GroupQuery, Part, QueryError, QuestionError, Refusal, Request, Rows, Run,
+};
 use ordna_secondary::Position;
 
 use crate::group::{Group, IDENTITY, Setup, ask, ids, nodes};
@@ -67,11 +69,11 @@ fn bulk(answer: &Answer) -> Vec<u8> {
 /// An answer that would be right but for `change`.
 fn nearly(change: impl Fn(&mut Answer) + Send + Sync + 'static) -> Reply {
     Arc::new(move |request| {
-        let position = |asked: &ordna_kafka::Asked| match asked {
-            ordna_kafka::Asked::AtPlus(position) => *position,
+        let position = |asked: &ordna_kafka::RequestedState| match asked {
+            ordna_kafka::RequestedState::AtPlus(position) => *position,
             _ => Position { identity: IDENTITY, seq: 1 },
         };
-        let part = |(partition, asked): &(u32, ordna_kafka::Asked)| {
+        let part = |(partition, asked): &(u32, ordna_kafka::RequestedState)| {
             let (position, age) = (position(asked), Duration::ZERO);
             (*partition, Ok(Part { position, age, count: 0 }))
         };
@@ -139,12 +141,12 @@ fn garbage_is_refused_and_a_copy_asked() {
             table.version += 1;
         }
         two[1].fake.lose(1);
-        let asked = Ask { timeout: Duration::from_millis(300), ..ask() };
+        let asked = GroupQuery { timeout: Duration::from_millis(300), ..ask() };
         match two[0].nodes.scan(&asked) {
             Err(QueryError::Missing { missing, .. }) => {
                 assert_eq!((missing[0].partition, missing.len()), (1, 1), "{name}");
                 assert_eq!(missing[0].member, Some(address.to_string()), "{name}");
-                assert_ne!(missing[0].trouble, Trouble::Silent, "{name}");
+                assert_ne!(missing[0].trouble, QuestionError::Silent, "{name}");
             }
             other => panic!("{name}: {other:?}"),
         }
@@ -158,7 +160,7 @@ fn garbage_is_refused_and_a_copy_asked() {
 fn an_endless_answer_is_cut_off() {
     let group = Group::new(2);
     group.fill(0..40);
-    let limits = ordna_kafka::query::Limits { bytes: 64 << 10, ..Default::default() };
+    let limits = ordna_kafka::query::QueryLimits { bytes: 64 << 10, ..Default::default() };
     let setup = Setup { limits, ..Setup::default() };
     let one = nodes(&group, &setup, &[&[0]]);
     let mut endless = b"$500000000\r\n".to_vec();
@@ -167,11 +169,11 @@ fn an_endless_answer_is_cut_off() {
     let member = Member { address: address.to_string(), partitions: vec![1] };
     group.table.lock().unwrap().members.push(member);
     let query = ordna_secondary::Query::new().limit(100);
-    let asked = Ask { query, timeout: Duration::from_millis(1500), ..ask() };
+    let asked = GroupQuery { query, timeout: Duration::from_millis(1500), ..ask() };
     match one[0].nodes.scan(&asked) {
         Err(QueryError::Missing { missing, .. }) => {
             assert!(
-                matches!(&missing[0].trouble, Trouble::Garbled(why) if why.contains("more than"))
+                matches!(&missing[0].trouble, QuestionError::Garbled(why) if why.contains("more than"))
             );
         }
         other => panic!("{other:?}"),
@@ -191,10 +193,10 @@ fn a_silent_owner_ends_with_the_deadline() {
     let member = Member { address: address.to_string(), partitions: vec![1] };
     group.table.lock().unwrap().members.push(member);
     let began = Instant::now();
-    let asked = Ask { timeout: Duration::from_millis(400), ..ask() };
+    let asked = GroupQuery { timeout: Duration::from_millis(400), ..ask() };
     match one[0].nodes.scan(&asked) {
         Err(QueryError::Missing { missing, .. }) => {
-            assert_eq!(missing[0].trouble, Trouble::Silent);
+            assert_eq!(missing[0].trouble, QuestionError::Silent);
         }
         other => panic!("{other:?}"),
     }

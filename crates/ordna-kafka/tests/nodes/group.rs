@@ -7,11 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use ordna::tuple::{Number, Value};
-use ordna_kafka::query::{Ask, Limits, Link, Nodes};
-use ordna_kafka::{Asked, Held, Local, Member, NodeError, Owners, Role, Shown};
+use ordna_kafka::query::{GroupQueries, GroupQuery, Link, QueryLimits};
+use ordna_kafka::{
+    HeldPartition, LocalNode, Member, NodeError, OwnerTable, PartitionView, RequestedState, Role,
+};
 use ordna_secondary::{
-    ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Kind, Mutation, Options,
-    Part, Position, Query, Read, Service, SourceError, Vector,
+    ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Kind, Mutation, Part,
+    Position, Query, Read, Service, ServiceOptions, SourceError, VersionVector,
 };
 use ordna_server::{Answer, Config, Extension, Server, Tls};
 use tokio::runtime::Runtime;
@@ -30,7 +32,7 @@ impl Log {
 
     fn mutation(&self, seq: u64) -> Option<Mutation> {
         let (id, document) = self.0.lock().unwrap().get(seq as usize - 1)?.clone();
-        Some(Mutation { bucket: 0, seq, id: id.into(), document })
+        Some(Mutation { partition: 0, seq, id: id.into(), document })
     }
 }
 
@@ -45,7 +47,7 @@ struct Source {
 }
 
 impl ChangeSource for Source {
-    fn buckets(&self) -> u32 {
+    fn partitions(&self) -> u32 {
         1
     }
 
@@ -57,13 +59,13 @@ impl ChangeSource for Source {
         Ok(from.identity == IDENTITY && from.seq <= self.log.len())
     }
 
-    fn documents(&self, at: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, at: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
         let log = Arc::clone(&self.log);
         let end = at.positions()[0].seq;
         Ok(vec![Box::new((1..=end).filter_map(move |seq| log.mutation(seq).map(Ok)))])
     }
 
-    fn run(&self, feed: &Feed, from: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError> {
         let mut seq = from.positions()[0].seq;
         if seq == 0 {
             feed.reset(0, IDENTITY);
@@ -85,7 +87,7 @@ impl ChangeSource for Source {
 #[derive(Debug)]
 pub struct Group {
     pub logs: Vec<Arc<Log>>,
-    pub table: Mutex<Owners>,
+    pub table: Mutex<OwnerTable>,
     pub definitions: Vec<IndexDefinition>,
     /// The addresses of the nodes, by number.
     pub addresses: Mutex<Vec<String>>,
@@ -97,7 +99,7 @@ impl Group {
             .part(Part::new("country"))
             .part(Part::new("people").kind(Kind::Number).descending());
         let logs = (0..partitions).map(|_| Arc::default()).collect();
-        let table = Mutex::new(Owners { partitions, members: Vec::new(), version: 1 });
+        let table = Mutex::new(OwnerTable { partitions, members: Vec::new(), version: 1 });
         Arc::new(Self { logs, table, definitions: vec![by_size], addresses: Mutex::default() })
     }
 
@@ -132,13 +134,13 @@ impl Group {
         }
     }
 
-    pub fn ends(&self) -> Vector {
+    pub fn ends(&self) -> VersionVector {
         let position = |log: &Arc<Log>| Position { identity: IDENTITY, seq: log.len() };
-        Vector::new(self.logs.iter().map(position).collect())
+        VersionVector::new(self.logs.iter().map(position).collect())
     }
 
     /// The ids of all entries at a vector, in the order of the index.
-    pub fn oracle(&self, vector: &Vector, is_wanted: impl Fn(u32) -> bool) -> Vec<String> {
+    pub fn oracle(&self, vector: &VersionVector, is_wanted: impl Fn(u32) -> bool) -> Vec<String> {
         let mut keys = Vec::new();
         for (partition, position) in vector.positions().iter().enumerate() {
             let mut documents = BTreeMap::new();
@@ -180,14 +182,14 @@ pub fn indexed(group: &Group, partition: u32, dir: &std::path::Path) -> Service 
     let log = Arc::clone(&group.logs[partition as usize]);
     let most = Arc::new(AtomicU64::new(u64::MAX));
     let source = Arc::new(Source { log: Arc::clone(&log), most });
-    let service = Service::start(Options::new().backups(dir), source).unwrap();
+    let service = Service::start(ServiceOptions::new().backups(dir), source).unwrap();
     for definition in &group.definitions {
         if service.info(&definition.name).is_err() {
             service.create(definition.clone()).unwrap();
         }
         service.wait_until_built(&definition.name, Duration::from_secs(600)).unwrap();
     }
-    let target = Vector::new(vec![group.ends().positions()[partition as usize]]);
+    let target = VersionVector::new(vec![group.ends().positions()[partition as usize]]);
     service.view(&Read::at_plus(target).timeout(Duration::from_secs(600))).unwrap();
     service
 }
@@ -230,14 +232,14 @@ impl Fake {
         let most = Arc::new(AtomicU64::new(most));
         let log = Arc::clone(&self.group.logs[partition as usize]);
         let source = Arc::new(Source { log: Arc::clone(&log), most: Arc::clone(&most) });
-        let options = Options::new().workers(1).interval(Duration::from_millis(2));
+        let options = ServiceOptions::new().workers(1).interval(Duration::from_millis(2));
         let service = Service::start(options, source).unwrap();
         for definition in &self.group.definitions {
             service.create(definition.clone()).unwrap();
             service.wait_until_built(&definition.name, Duration::from_secs(20)).unwrap();
         }
         let seq = log.len().min(most.load(Ordering::SeqCst));
-        let target = Vector::new(vec![Position { identity: IDENTITY, seq }]);
+        let target = VersionVector::new(vec![Position { identity: IDENTITY, seq }]);
         service.view(&Read::at_plus(target)).unwrap();
         self.copies.lock().unwrap().insert(partition, Arc::new(Copy { service, most }));
     }
@@ -253,7 +255,7 @@ impl Fake {
     }
 }
 
-impl Local for Fake {
+impl LocalNode for Fake {
     fn address(&self) -> &str {
         self.address.get().map_or("nowhere:0", String::as_str)
     }
@@ -262,18 +264,18 @@ impl Local for Fake {
         &self.group.definitions
     }
 
-    fn owners(&self) -> Owners {
+    fn owners(&self) -> OwnerTable {
         self.group.table.lock().unwrap().clone()
     }
 
-    fn refresh(&self, _: Instant) -> Result<Owners, NodeError> {
+    fn refresh(&self, _: Instant) -> Result<OwnerTable, NodeError> {
         Ok(self.owners())
     }
 
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<HeldPartition> {
         let held = |partition: &u32| {
             let (role, position) = (Role::Owner, Position::default());
-            Held { partition: *partition, role, position, ready: true, lag: None }
+            HeldPartition { partition: *partition, role, position, ready: true, lag: None }
         };
         self.copies.lock().unwrap().keys().map(held).collect()
     }
@@ -282,27 +284,34 @@ impl Local for Fake {
         Ok(self.group.ends().positions().to_vec())
     }
 
-    fn view(&self, partition: u32, asked: Asked, until: Instant) -> Result<Shown, NodeError> {
+    fn view(
+        &self,
+        partition: u32,
+        asked: RequestedState,
+        until: Instant,
+    ) -> Result<PartitionView, NodeError> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let delay = *self.delay.lock().unwrap();
         std::thread::sleep(delay);
         let copy = self.copies.lock().unwrap().get(&partition).cloned();
         let copy = copy.ok_or(NodeError::NotHeld { partition })?;
         let consistency = match asked {
-            Asked::Any => Consistency::Any,
-            Asked::AtPlus(position) => Consistency::AtPlus(Vector::new(vec![position])),
-            Asked::RequestPlus => Consistency::RequestPlus,
+            RequestedState::Any => Consistency::Any,
+            RequestedState::AtPlus(position) => {
+                Consistency::AtPlus(VersionVector::new(vec![position]))
+            }
+            RequestedState::RequestPlus => Consistency::RequestPlus,
         };
         let timeout = until.saturating_duration_since(Instant::now());
         let read = Read { consistency, timeout, wait_for_build: true };
         let view = copy.service.view(&read)?;
-        Ok(Shown { view, age: *self.age.lock().unwrap() })
+        Ok(PartitionView { view, age: *self.age.lock().unwrap() })
     }
 }
 
 /// The commands of a node's server.
 #[derive(Debug)]
-struct Commands(Arc<Nodes>);
+struct Commands(Arc<GroupQueries>);
 
 impl Extension for Commands {
     fn execute(&self, arguments: &[&[u8]]) -> Result<Answer, String> {
@@ -325,7 +334,7 @@ impl Extension for Commands {
 /// A node with a server on loopback.
 pub struct Node {
     pub fake: Arc<Fake>,
-    pub nodes: Arc<Nodes>,
+    pub nodes: Arc<GroupQueries>,
     pub address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     runtime: Option<Runtime>,
@@ -335,7 +344,7 @@ pub struct Node {
 #[derive(Default, Clone)]
 pub struct Setup {
     pub link: Link,
-    pub limits: Limits,
+    pub limits: QueryLimits,
     /// The password that the servers ask for.
     pub password: Option<String>,
     pub tls: Option<Tls>,
@@ -349,9 +358,9 @@ impl Node {
             .build()
             .unwrap();
         let fake = Fake::new(group);
-        let local: Arc<dyn Local> = fake.clone();
+        let local: Arc<dyn LocalNode> = fake.clone();
         let handle = runtime.handle().clone();
-        let nodes = Nodes::new(local, setup.link.clone(), setup.limits.clone(), handle);
+        let nodes = GroupQueries::new(local, setup.link.clone(), setup.limits.clone(), handle);
         let nodes = Arc::new(nodes.unwrap());
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = Config {
@@ -398,16 +407,16 @@ pub fn nodes(group: &Arc<Group>, setup: &Setup, partitions: &[&[u32]]) -> Vec<No
 }
 
 /// A query for all entries, in the newest state.
-pub fn ask() -> Ask {
-    Ask {
+pub fn ask() -> GroupQuery {
+    GroupQuery {
         index: "by_size".to_owned(),
         query: Query::new().limit(10_000),
         consistency: Consistency::RequestPlus,
         timeout: Duration::from_secs(20),
-        ..Ask::default()
+        ..GroupQuery::default()
     }
 }
 
-pub fn ids(found: &ordna_kafka::query::Found) -> Vec<String> {
+pub fn ids(found: &ordna_kafka::query::GroupResult) -> Vec<String> {
     found.entries.iter().map(|entry| String::from_utf8(entry.id.clone()).unwrap()).collect()
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna_kafka::query::{Ask, Found, Limits, QueryError, Refusal, Trouble};
+use ordna_kafka::query::{
+    GroupQuery, GroupResult, QueryError, QueryLimits, QuestionError, Refusal,
+};
 use ordna_secondary::{Consistency, Query};
 
 use crate::group::{Group, Node, Setup, ask, ids, nodes};
@@ -13,7 +15,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn missing(found: &Found) -> Vec<u32> {
+fn missing(found: &GroupResult) -> Vec<u32> {
     found.missing.iter().map(|missing| missing.partition).collect()
 }
 
@@ -24,18 +26,18 @@ fn a_hanging_owner_is_waited_for_and_then_named() {
     group.fill(0..90);
     let three = nodes(&group, &Setup::default(), &[&[0], &[1], &[2]]);
     *three[1].fake.delay.lock().unwrap() = ms(3000);
-    let hasty = Ask { timeout: ms(300), ..ask() };
+    let hasty = GroupQuery { timeout: ms(300), ..ask() };
     let began = Instant::now();
     match three[0].nodes.scan(&hasty) {
         Err(QueryError::Missing { missing, of: 3, .. }) => {
             assert_eq!((missing.len(), missing[0].partition), (1, 1));
             assert_eq!(missing[0].member, Some(three[1].address.to_string()));
-            assert_eq!(missing[0].trouble, Trouble::Silent);
+            assert_eq!(missing[0].trouble, QuestionError::Silent);
         }
         other => panic!("{other:?}"),
     }
     assert!(began.elapsed() < ms(2000), "{:?}", began.elapsed());
-    let found = three[0].nodes.scan(&Ask { partial: true, ..hasty }).unwrap();
+    let found = three[0].nodes.scan(&GroupQuery { partial: true, ..hasty }).unwrap();
     assert_eq!(missing(&found), [1]);
     let here = |partition| partition != 1;
     assert_eq!(found.vector.positions()[1], Default::default());
@@ -56,7 +58,8 @@ fn a_partial_page_is_a_prefix_though_a_share_runs_out() {
         *node.fake.delay.lock().unwrap() = ms(3000);
     }
     let all = group.oracle(&group.ends(), |partition| partition == 0);
-    let mut page = Ask { partial: true, timeout: ms(300), query: Query::new().limit(100), ..ask() };
+    let mut page =
+        GroupQuery { partial: true, timeout: ms(300), query: Query::new().limit(100), ..ask() };
     let first = three[0].nodes.scan(&page).unwrap();
     assert_eq!(missing(&first), [1, 2]);
     let mut met = ids(&first);
@@ -77,10 +80,10 @@ fn a_partial_answer_lacks_only_the_partition_that_is_behind() {
     group.fill(1000..1090);
     let expected = group.oracle(&group.ends(), |partition| partition != 1);
     for node in &two {
-        let partial = Ask { partial: true, timeout: ms(2000), ..ask() };
+        let partial = GroupQuery { partial: true, timeout: ms(2000), ..ask() };
         let found = node.nodes.scan(&partial).unwrap();
         assert_eq!(missing(&found), [1]);
-        assert_eq!(found.missing[0].trouble, Trouble::Refused(Refusal::Late));
+        assert_eq!(found.missing[0].trouble, QuestionError::Refused(Refusal::Late));
         assert_eq!(ids(&found), expected);
     }
     // An answer without `partial` waits for the partition.
@@ -98,7 +101,7 @@ fn a_partial_answer_lacks_only_the_partition_that_is_behind() {
 fn a_copy_answers_for_an_owner_that_is_slow() {
     let group = Group::new(4);
     group.fill(0..200);
-    let limits = Limits { patience: ms(60), ..Limits::default() };
+    let limits = QueryLimits { patience: ms(60), ..QueryLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let three = nodes(&group, &setup, &[&[0], &[1, 2], &[3]]);
     // Partitions 1 and 2 have a copy each, on different nodes.
@@ -125,9 +128,9 @@ fn a_query_waits_for_a_partition_that_moves() {
     three[0].nodes.scan(&ask()).unwrap();
     three[1].kill();
     let expected = group.oracle(&group.ends(), |_| true);
-    match three[0].nodes.scan(&Ask { timeout: ms(300), ..ask() }) {
+    match three[0].nodes.scan(&GroupQuery { timeout: ms(300), ..ask() }) {
         Err(QueryError::Missing { missing, .. }) => {
-            assert!(matches!(missing[0].trouble, Trouble::Unreachable(_)), "{missing:?}");
+            assert!(matches!(missing[0].trouble, QuestionError::Unreachable(_)), "{missing:?}");
         }
         other => panic!("{other:?}"),
     }
@@ -143,7 +146,7 @@ fn a_query_waits_for_a_partition_that_moves() {
     // A partition without any owner.
     three[2].fake.lose(1);
     group.table.lock().unwrap().members[2].partitions = vec![2];
-    match three[0].nodes.scan(&Ask { timeout: ms(200), ..ask() }) {
+    match three[0].nodes.scan(&GroupQuery { timeout: ms(200), ..ask() }) {
         Err(QueryError::Missing { missing, .. }) => {
             assert_eq!((missing[0].partition, missing.len()), (1, 1));
         }
@@ -151,7 +154,7 @@ fn a_query_waits_for_a_partition_that_moves() {
     }
     // No table at all.
     group.table.lock().unwrap().partitions = 0;
-    let hasty = Ask { timeout: ms(50), ..ask() };
+    let hasty = GroupQuery { timeout: ms(50), ..ask() };
     assert!(matches!(three[0].nodes.scan(&hasty), Err(QueryError::NoTable)));
 }
 
@@ -166,23 +169,23 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     two[1].fake.go_on(1, old.positions()[1].seq);
     *two[1].fake.age.lock().unwrap() = ms(60_000);
     group.fill(1000..1060);
-    let any = Ask { consistency: Consistency::Any, ..ask() };
+    let any = GroupQuery { consistency: Consistency::Any, ..ask() };
     let found = two[0].nodes.scan(&any).unwrap();
     assert_eq!(found.vector.positions()[1], old.positions()[1]);
     assert_eq!(ids(&found), group.oracle(&found.vector, |_| true));
     assert_eq!(found.age, ms(60_000), "the age is told");
     let at_plus = Consistency::AtPlus(group.ends());
     for asked in [
-        Ask { max_age: Some(ms(1000)), timeout: ms(300), ..any.clone() },
-        Ask { consistency: at_plus, timeout: ms(300), ..ask() },
-        Ask { timeout: ms(300), ..ask() },
+        GroupQuery { max_age: Some(ms(1000)), timeout: ms(300), ..any.clone() },
+        GroupQuery { consistency: at_plus, timeout: ms(300), ..ask() },
+        GroupQuery { timeout: ms(300), ..ask() },
     ] {
         match two[0].nodes.scan(&asked) {
             Err(QueryError::Missing { missing, .. }) => {
                 assert_eq!((missing.len(), missing[0].partition), (1, 1));
                 let expected = match asked.max_age {
-                    Some(_) => vec![Trouble::TooOld(ms(60_000))],
-                    None => vec![Trouble::Silent, Trouble::Refused(Refusal::Late)],
+                    Some(_) => vec![QuestionError::TooOld(ms(60_000))],
+                    None => vec![QuestionError::Silent, QuestionError::Refused(Refusal::Late)],
                 };
                 assert!(expected.contains(&missing[0].trouble), "{missing:?}");
             }
@@ -191,7 +194,7 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     }
     // The new owner is another node; the table still names the old one.
     two[0].fake.restore(1, u64::MAX);
-    let found = two[0].nodes.scan(&Ask { max_age: Some(ms(1000)), ..any }).unwrap();
+    let found = two[0].nodes.scan(&GroupQuery { max_age: Some(ms(1000)), ..any }).unwrap();
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
     let found = two[0].nodes.scan(&ask()).unwrap();
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
@@ -207,14 +210,14 @@ fn a_cursor_resumes_after_a_failover_and_never_goes_back() {
     let behind = group.ends().positions()[1].seq;
     group.fill(1000..1060);
     let ends = group.ends();
-    let page = Ask { query: Query::new().limit(20), ..ask() };
+    let page = GroupQuery { query: Query::new().limit(20), ..ask() };
     let first = three[0].nodes.scan(&page).unwrap();
     assert_eq!(first.vector, ends);
     // A failover to a copy that is behind.
     three[1].fake.lose(1);
     three[2].fake.restore(1, behind);
     group.assign(&[&[0], &[], &[1]]);
-    let any = Ask { consistency: Consistency::Any, ..page.clone() };
+    let any = GroupQuery { consistency: Consistency::Any, ..page.clone() };
     assert_ne!(three[1].nodes.scan(&any).unwrap().vector, ends, "without a cursor it is behind");
     let (mut met, mut cursor) = (ids(&first), first.cursor);
     std::thread::scope(|scope| {
@@ -223,7 +226,7 @@ fn a_cursor_resumes_after_a_failover_and_never_goes_back() {
             three[2].fake.go_on(1, u64::MAX);
         });
         while cursor.is_some() {
-            let found = three[1].nodes.scan(&Ask { cursor, ..any.clone() }).unwrap();
+            let found = three[1].nodes.scan(&GroupQuery { cursor, ..any.clone() }).unwrap();
             assert_eq!(found.vector, ends);
             met.extend(ids(&found));
             cursor = found.cursor;
@@ -238,7 +241,7 @@ fn answers_are_exact_at_their_vectors_while_partitions_move() {
     const PARTITIONS: u32 = 4;
     let group = Group::new(PARTITIONS);
     group.fill(0..200);
-    let limits = Limits { patience: ms(40), ..Limits::default() };
+    let limits = QueryLimits { patience: ms(40), ..QueryLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let three = nodes(&group, &setup, &[&[0, 1], &[2], &[3]]);
     let over = AtomicBool::new(false);
@@ -306,7 +309,7 @@ fn read(group: &Arc<Group>, node: &Node, until: Instant) -> (u32, u32) {
             1 => Consistency::AtPlus(least.clone()),
             _ => Consistency::RequestPlus,
         };
-        let asked = Ask { consistency, timeout: ms(1500), partial: n % 5 == 0, ..ask() };
+        let asked = GroupQuery { consistency, timeout: ms(1500), partial: n % 5 == 0, ..ask() };
         match node.nodes.scan(&asked) {
             Ok(found) => {
                 let gone = missing(&found);

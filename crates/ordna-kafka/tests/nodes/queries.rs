@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ordna::tuple::{Number, Value};
-use ordna_kafka::query::{Ask, Cursor, Limits, Link, QueryError};
+use ordna_kafka::query::{Cursor, GroupQuery, Link, QueryError, QueryLimits};
 use ordna_secondary::{Consistency, Error, Query, Range};
 
 use crate::group::{Group, Setup, ask, ids, nodes};
@@ -17,7 +17,7 @@ const SPREAD: &[&[u32]] = &[&[0, 3], &[1], &[2, 4, 5]];
 /// The answer of one node that has everything.
 fn alone(group: &std::sync::Arc<Group>, query: &Query) -> Vec<(Vec<u8>, Vec<Value>)> {
     let single = nodes(&group.twin(), &Setup::default(), &[&[0, 1, 2, 3, 4, 5]]);
-    let found = single[0].nodes.scan(&Ask { query: query.clone(), ..ask() }).unwrap();
+    let found = single[0].nodes.scan(&GroupQuery { query: query.clone(), ..ask() }).unwrap();
     found.entries.into_iter().map(|entry| (entry.id, entry.parts)).collect()
 }
 
@@ -50,7 +50,7 @@ fn any_node_answers_as_one_service_would() {
     for query in queries {
         let expected = alone(&group, &query);
         for node in &three {
-            let found = node.nodes.scan(&Ask { query: query.clone(), ..ask() }).unwrap();
+            let found = node.nodes.scan(&GroupQuery { query: query.clone(), ..ask() }).unwrap();
             let entries: Vec<_> =
                 found.entries.into_iter().map(|entry| (entry.id, entry.parts)).collect();
             assert_eq!(entries, expected, "{query:?}");
@@ -58,14 +58,14 @@ fn any_node_answers_as_one_service_would() {
         }
     }
     // The merge is the same code on one node: what is distinct is known otherwise.
-    let countries = Ask { query: Query::new().distinct(1).limit(10).covering(), ..ask() };
+    let countries = GroupQuery { query: Query::new().distinct(1).limit(10).covering(), ..ask() };
     let found = three[1].nodes.scan(&countries).unwrap();
     let countries: Vec<_> = found.entries.into_iter().map(|entry| entry.parts[0].clone()).collect();
     let named = |name: &str| Value::String(name.to_owned());
     assert_eq!(countries, ["DK", "FI", "NO", "SE"].map(named));
     // The queries with one country say what they should.
     let swedish = Query::new().prefix([se()]).limit(10_000);
-    let found = three[1].nodes.count(&Ask { query: swedish.clone(), ..ask() }).unwrap();
+    let found = three[1].nodes.count(&GroupQuery { query: swedish.clone(), ..ask() }).unwrap();
     assert_eq!(found.count as usize, alone(&group, &swedish).len());
     let counted = found.count;
     let all_of_them = three[2].nodes.count(&ask()).unwrap();
@@ -88,7 +88,8 @@ fn pages_follow_each_other_on_any_node() {
             let text = cursor.as_ref().map(ToString::to_string);
             let resumed = text.map(|text: String| text.parse::<Cursor>().unwrap());
             let query = Query { reverse, limit: 37, offset: 5, ..Query::new() };
-            let asked = Ask { query, cursor: resumed, consistency: Consistency::Any, ..ask() };
+            let asked =
+                GroupQuery { query, cursor: resumed, consistency: Consistency::Any, ..ask() };
             let found = three[turn % 3].nodes.scan(&asked).unwrap();
             met.extend(ids(&found));
             cursor = found.cursor;
@@ -105,12 +106,12 @@ fn a_cursor_of_another_query_is_refused() {
     let group = Group::new(2);
     group.fill(0..100);
     let two = nodes(&group, &Setup::default(), &[&[0], &[1]]);
-    let asked = Ask { query: Query::new().limit(10), ..ask() };
+    let asked = GroupQuery { query: Query::new().limit(10), ..ask() };
     let cursor = two[0].nodes.scan(&asked).unwrap().cursor;
     let says = |query: Query, change: fn(&mut Cursor)| {
         let mut cursor = cursor.clone().unwrap();
         change(&mut cursor);
-        match two[1].nodes.scan(&Ask { query, cursor: Some(cursor), ..ask() }) {
+        match two[1].nodes.scan(&GroupQuery { query, cursor: Some(cursor), ..ask() }) {
             Err(QueryError::Index(Error::BadCursor(why))) => why,
             other => panic!("{other:?}"),
         }
@@ -120,7 +121,7 @@ fn a_cursor_of_another_query_is_refused() {
     let se = Value::String("SE".to_owned());
     assert_eq!(says(Query::new().prefix([se]), |_| ()), "it is of another query");
     assert_eq!(says(Query::new(), |cursor| cursor.fingerprint += 1), "it is of another index");
-    let too_many = Ask { query: Query::new().limit(1_000_000), ..ask() };
+    let too_many = GroupQuery { query: Query::new().limit(1_000_000), ..ask() };
     assert!(matches!(two[0].nodes.scan(&too_many), Err(QueryError::Index(Error::BadQuery { .. }))));
 }
 
@@ -132,13 +133,13 @@ fn long_rows_end_pages_early_and_none_is_lost() {
         let id = format!("town:{n:03}{}", "x".repeat(10_000 + n % 7 * 1000));
         group.write(&id, Some(("SE", n as i64 * 7919 % 100)));
     }
-    let limits = Limits { bytes: 300_000, ..Limits::default() };
+    let limits = QueryLimits { bytes: 300_000, ..QueryLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let two = nodes(&group, &setup, &[&[0, 1], &[2, 3]]);
     let expected = group.oracle(&group.ends(), |_| true);
     let (mut met, mut cursor, mut pages) = (Vec::new(), None, 0);
     loop {
-        let found = two[0].nodes.scan(&Ask { cursor, ..ask() }).unwrap();
+        let found = two[0].nodes.scan(&GroupQuery { cursor, ..ask() }).unwrap();
         let bytes: usize = found.entries.iter().map(|entry| entry.id.len()).sum();
         assert!(!found.entries.is_empty() && bytes <= 300_000, "{bytes}");
         met.extend(ids(&found));
@@ -171,14 +172,14 @@ fn a_page_is_full_though_one_owner_has_all_of_it() {
     let eight = nodes(&group, &Setup::default(), &eight);
     let expected = group.oracle(&group.ends(), |_| true);
     for limit in [1, 40, 149, 151, 300] {
-        let asked = Ask { query: Query::new().limit(limit), ..ask() };
+        let asked = GroupQuery { query: Query::new().limit(limit), ..ask() };
         assert_eq!(ids(&eight[2].nodes.scan(&asked).unwrap()), expected[..limit]);
     }
     // Spread evenly, the shares are enough: no owner is asked twice.
     let asked = || eight[2].nodes.counters().asked.load(Ordering::Relaxed);
     let before = asked();
     let fi = Query::new().prefix([Value::String("FI".to_owned())]).limit(40);
-    assert_eq!(eight[2].nodes.scan(&Ask { query: fi, ..ask() }).unwrap().entries.len(), 40);
+    assert_eq!(eight[2].nodes.scan(&GroupQuery { query: fi, ..ask() }).unwrap().entries.len(), 40);
     assert_eq!(asked() - before, 7);
 }
 
@@ -235,7 +236,7 @@ fn the_commands_reply_entries_vector_and_missing_partitions() {
         ),
         (
             "ORDNA.INDEX SCAN by_size AT 7-1*3",
-            "-ERR the vector has 3 positions, the source 2 buckets\r\n",
+            "-ERR the vector has 3 positions, the source 2 partitions\r\n",
         ),
         ("ORDNA.INDEX SCAN by_size MAXAGE x", "-ERR MAXAGE: \"x\"\r\n"),
         ("ORDNA.NODE ASK x", "-ERR version 120, not 1\r\n"),
@@ -298,7 +299,7 @@ fn passwords_and_certificates_are_used_between_nodes() {
 fn queries_beyond_the_limit_wait_for_their_turn() {
     let group = Group::new(2);
     group.fill(0..20);
-    let limits = Limits { queries: 1, ..Limits::default() };
+    let limits = QueryLimits { queries: 1, ..QueryLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let two = nodes(&group, &setup, &[&[0], &[1]]);
     *two[1].fake.delay.lock().unwrap() = Duration::from_millis(400);
@@ -307,7 +308,7 @@ fn queries_beyond_the_limit_wait_for_their_turn() {
         while two[1].fake.calls.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        let hasty = Ask { timeout: Duration::from_millis(50), ..ask() };
+        let hasty = GroupQuery { timeout: Duration::from_millis(50), ..ask() };
         assert!(matches!(two[0].nodes.scan(&hasty), Err(QueryError::Busy(1))));
         assert!(slow.join().unwrap().is_ok());
     });
@@ -328,7 +329,7 @@ fn a_node_with_another_definition_is_refused() {
     let expected = "nodes have different definitions of the index \"by_size\"";
     // Also when it may leave partitions out: the reply would be of two indexes.
     for partial in [false, true] {
-        match one[0].nodes.scan(&Ask { partial, ..ask() }) {
+        match one[0].nodes.scan(&GroupQuery { partial, ..ask() }) {
             Err(QueryError::Refused(why)) => assert_eq!(why, expected),
             other => panic!("{other:?}"),
         }

@@ -9,10 +9,7 @@ from collections.abc import KeysView as AbcKeysView
 from collections.abc import ValuesView as AbcValuesView
 from itertools import chain, islice
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ._store import Mapping_
+from typing import Any
 
 KEYS, VALUES, ITEMS = 0, 1, 2
 
@@ -26,7 +23,7 @@ class _View:
 
     _kind: int
 
-    def __init__(self, mapping: Mapping_, bounds: tuple[Any, ...] | None = None) -> None:
+    def __init__(self, mapping: Any, bounds: tuple[Any, ...] | None = None) -> None:
         self._mapping: Any = mapping
         # lo, hi, inclusive, reverse, limit; None is all.
         self._bounds = bounds

@@ -14,7 +14,7 @@ fn names() -> IndexDefinition {
 
 #[test]
 fn definitions_names_and_queries_that_do_not_fit_are_refused() {
-    let world = World::new(Options::new());
+    let world = World::new(ServiceOptions::new());
     let none = IndexDefinition::new("none", "");
     assert!(matches!(world.service.create(none), Err(Error::BadDefinition { .. })));
     let twice = Part::new("a").explode(Explode::Array);
@@ -33,18 +33,18 @@ fn definitions_names_and_queries_that_do_not_fit_are_refused() {
     assert!(matches!(ask(behind_all), Err(Error::BadQuery { .. })));
     assert!(matches!(ask(Query::new().distinct(3)), Err(Error::BadQuery { .. })));
     assert!(matches!(world.service.drop_index("x"), Err(Error::UnknownIndex(_))));
-    assert!("1-2*0".parse::<Vector>().is_err());
-    assert!("1-2*99999999999".parse::<Vector>().is_err());
-    assert!("x".parse::<Vector>().is_err());
-    let other = Read::at_plus(Vector::new(vec![Position::default(); 3]));
-    assert!(matches!(world.service.view(&other), Err(Error::OtherBuckets { found: 3, .. })));
-    let foreign = Vector::new(vec![Position { identity: 99, seq: 1 }; 8]);
+    assert!("1-2*0".parse::<VersionVector>().is_err());
+    assert!("1-2*99999999999".parse::<VersionVector>().is_err());
+    assert!("x".parse::<VersionVector>().is_err());
+    let other = Read::at_plus(VersionVector::new(vec![Position::default(); 3]));
+    assert!(matches!(world.service.view(&other), Err(Error::PartitionCount { found: 3, .. })));
+    let foreign = VersionVector::new(vec![Position { identity: 99, seq: 1 }; 8]);
     assert!(matches!(world.service.view(&Read::at_plus(foreign)), Err(Error::OtherHistory { .. })));
 }
 
 #[test]
 fn cursors_of_other_queries_and_dropped_indexes_are_refused() {
-    let world = World::new(Options::new());
+    let world = World::new(ServiceOptions::new());
     world.create(names());
     for number in 0..10 {
         let document = Document::new().with("name", text("a")).with("n", int(number));
@@ -71,7 +71,7 @@ fn cursors_of_other_queries_and_dropped_indexes_are_refused() {
 
 #[test]
 fn oversized_documents_are_counted_and_lose_their_entries() {
-    let world = World::new(Options::new());
+    let world = World::new(ServiceOptions::new());
     let part = Part::new("tags").explode(Explode::Array);
     world.create(IndexDefinition::new("tags", "").part(part));
     let of = |items: Vec<Value>| Some(Document::new().with("tags", Value::Tuple(items)));
@@ -91,7 +91,7 @@ fn oversized_documents_are_counted_and_lose_their_entries() {
 #[test]
 fn an_index_beyond_the_memory_limit_fails_alone() {
     let store = ordna::Options::new().memory_limit(200_000);
-    let world = World::new(Options::new().store(store));
+    let world = World::new(ServiceOptions::new().store(store));
     world.create(names());
     let few = IndexDefinition::new("few", "d1").part(Part::new("n"));
     world.create(few);
@@ -110,7 +110,7 @@ fn an_index_beyond_the_memory_limit_fails_alone() {
 struct Jumping;
 
 impl ChangeSource for Jumping {
-    fn buckets(&self) -> u32 {
+    fn partitions(&self) -> u32 {
         1
     }
     fn newest(&self, _: u32) -> Result<Position, SourceError> {
@@ -119,10 +119,10 @@ impl ChangeSource for Jumping {
     fn continues(&self, _: u32, _: Position) -> Result<bool, SourceError> {
         Ok(true)
     }
-    fn documents(&self, _: &Vector, _: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, _: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
         Ok(Vec::new())
     }
-    fn run(&self, feed: &Feed, _: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, _: &VersionVector) -> Result<(), SourceError> {
         while !feed.has_indexes() {
             std::thread::yield_now();
         }
@@ -130,12 +130,12 @@ impl ChangeSource for Jumping {
         for (seq, number) in [(1, 1), (2, 2), (1, 1), (2, 2), (3, 3)] {
             let document = Some(Document::new().with("n", int(number)));
             let taken =
-                feed.push(Mutation { bucket: 0, seq, id: Box::from(&b"d"[..]), document })?;
+                feed.push(Mutation { partition: 0, seq, id: Box::from(&b"d"[..]), document })?;
             repeated.push(!taken);
         }
         assert_eq!(repeated, [false, false, true, true, false]);
-        let elsewhere = Mutation { bucket: 1, seq: 1, id: Box::default(), document: None };
-        assert!(matches!(feed.push(elsewhere), Err(SourceError::NoSuchBucket { .. })));
+        let elsewhere = Mutation { partition: 1, seq: 1, id: Box::default(), document: None };
+        assert!(matches!(feed.push(elsewhere), Err(SourceError::UnknownPartition { .. })));
         let (place, reason) = ("here".to_owned(), "the end".to_owned());
         Err(SourceError::Failed { place, reason })
     }
@@ -143,13 +143,13 @@ impl ChangeSource for Jumping {
 
 #[test]
 fn a_source_that_repeats_is_counted_and_one_that_fails_is_told() {
-    let service = Service::start(Options::new(), Arc::new(Jumping)).unwrap();
+    let service = Service::start(ServiceOptions::new(), Arc::new(Jumping)).unwrap();
     service.create(IndexDefinition::new("n", "").part(Part::new("n"))).unwrap();
     service.wait_until_built("n", SOON).unwrap();
     let page = service.query("n", &Query::new().covering(), &Read::request_plus()).unwrap();
     assert_eq!(page.entries[0].parts, [int(3)]);
     assert_eq!(service.repeated(), 2);
-    let later = Vector::new(vec![Position { identity: 1, seq: 9 }]);
+    let later = VersionVector::new(vec![Position { identity: 1, seq: 9 }]);
     let read = Read::at_plus(later).timeout(Duration::from_secs(5));
     assert!(matches!(service.view(&read), Err(Error::Source(_))));
     assert!(service.source_error().is_some());
@@ -159,7 +159,8 @@ fn a_source_that_repeats_is_counted_and_one_that_fails_is_told() {
 fn a_dropped_index_frees_its_memory() {
     // Room for one index only: a second one fits once the first is gone.
     let budget = ordna::MemoryBudget::new(2_500_000);
-    let world = World::new(Options::new().store(ordna::Options::new().memory_budget(&budget)));
+    let world =
+        World::new(ServiceOptions::new().store(ordna::Options::new().memory_budget(&budget)));
     let fill = |world: &World| {
         for number in 0..20_000 {
             let document = Document::new().with("name", text("somebody")).with("n", int(number));

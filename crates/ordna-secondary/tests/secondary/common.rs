@@ -36,7 +36,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: ServiceOptions) -> Self {
         let documents = Arc::new(Documents::default());
         let source = Arc::new(Embedded::new(8, 7, Arc::clone(&documents) as Arc<_>));
         let service = Service::start(options, Arc::clone(&source) as Arc<_>).unwrap();

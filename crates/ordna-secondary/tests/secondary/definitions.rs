@@ -47,7 +47,7 @@ fn filters_pass_what_their_text_says() {
 
 #[test]
 fn split_texts_and_arrays_make_an_entry_for_each_piece() {
-    let world = World::new(Options::new());
+    let world = World::new(ServiceOptions::new());
     let tags = Part::new("tags").kind(Kind::LowerText).explode(Explode::Split(','));
     world.create(IndexDefinition::new("tags", "d").part(tags));
     world.put("d1", Some(Document::new().with("tags", text(" Red, blue,,red "))));
@@ -67,7 +67,7 @@ fn split_texts_and_arrays_make_an_entry_for_each_piece() {
 
 #[test]
 fn wrong_types_are_null_or_counted_or_refused() {
-    let world = World::new(Options::new());
+    let world = World::new(ServiceOptions::new());
     for (name, wrong) in [
         ("null", OnWrongType::Null),
         ("count", OnWrongType::Count),
@@ -89,7 +89,7 @@ fn wrong_types_are_null_or_counted_or_refused() {
 
 #[test]
 fn an_update_of_other_fields_writes_nothing() {
-    let world = World::new(Options::new());
+    let world = World::new(ServiceOptions::new());
     let part = Part::new("tags").explode(Explode::Array);
     world.create(IndexDefinition::new("tags", "").part(part));
     let tags = |number| {

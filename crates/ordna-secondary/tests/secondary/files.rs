@@ -52,11 +52,11 @@ fn recompute(path: &Path, until: u64) -> Vec<(Vec<Value>, Vec<u8>)> {
 }
 
 fn start(path: &Path, backups: &Path) -> Service {
-    let options = Options::new().workers(2).queue(64).backups(backups);
+    let options = ServiceOptions::new().workers(2).queue(64).backups(backups);
     Service::start(options, Arc::new(NdjsonFile::new(path))).unwrap()
 }
 
-fn assert_whole(service: &Service, path: &Path) -> Vector {
+fn assert_whole(service: &Service, path: &Path) -> VersionVector {
     let view = service.view(&Read::request_plus().timeout(SOON)).unwrap();
     let until = view.vector().positions()[0].seq;
     assert_eq!(until, std::fs::metadata(path).unwrap().len());
@@ -99,8 +99,8 @@ fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
     // Rolled back: the index begins anew.
     let length = std::fs::metadata(&path).unwrap().len();
     let bytes = std::fs::read(&path).unwrap();
-    let cut = bytes[..length as usize / 2].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
-    std::fs::write(&path, &bytes[..cut]).unwrap();
+    let point = bytes[..length as usize / 2].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    std::fs::write(&path, &bytes[..point]).unwrap();
     let service = start(&path, &backups);
     assert_whole(&service, &path);
     drop(service);
@@ -128,7 +128,7 @@ fn a_file_that_is_replaced_begins_anew() {
     append(&new, 3000, 900);
     std::fs::rename(&new, &path).unwrap();
     let began = std::time::Instant::now();
-    // Until the first cut of the new file a query tells that its history is another one.
+    // Until the first snapshot point of the new file a query tells that its history is another one.
     let latest = Read::request_plus().timeout(SOON);
     while service.fed().positions()[0].identity == before.identity
         || matches!(service.view(&latest), Err(Error::OtherHistory { .. }))
@@ -161,7 +161,7 @@ fn a_damaged_line_ends_the_source_and_names_its_place() {
         if let Some(error) = service.source_error() {
             break error.to_string();
         }
-        if let State::Failed(reason) = service.info("by_n").unwrap().state {
+        if let IndexState::Failed(reason) = service.info("by_n").unwrap().state {
             break reason;
         }
         std::thread::yield_now();
@@ -213,13 +213,14 @@ fn kills_lose_nothing() {
         std::thread::sleep(Duration::from_millis(13 * kill));
         child.kill().unwrap();
         child.wait().unwrap();
-        // A write that the kill cut short leaves half a line: the source waits for its rest.
+        // A write that the kill snapshot point short leaves half a line: the source waits for its
+        // rest.
         let bytes = std::fs::read(&path).unwrap();
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
         std::fs::write(&path, &bytes[..whole]).unwrap();
         let service = start(&path, &dir.join("backups"));
         let restored = service.info("by_n").unwrap();
-        assert_eq!((restored.state, restored.built), (State::Ready, 0));
+        assert_eq!((restored.state, restored.built), (IndexState::Ready, 0));
         append(&path, 0, 50);
         assert_whole(&service, &path);
     }

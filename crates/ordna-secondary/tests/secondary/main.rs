@@ -4,6 +4,6 @@ mod bad_input;
 mod common;
 mod definitions;
 mod files;
-mod pipeline_cuts;
+mod pipeline_snapshots;
 mod pipeline_states;
 mod recovery;

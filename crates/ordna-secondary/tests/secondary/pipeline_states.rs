@@ -248,7 +248,7 @@ fn lies_within(value: &Value, range: &(Bound<Value>, Bound<Value>)) -> bool {
 }
 
 fn run(steps: Vec<Step>, reverse: Reverse) {
-    let world = World::new(Options::new().workers(3).queue(2).reverse(reverse));
+    let world = World::new(ServiceOptions::new().workers(3).queue(2).reverse(reverse));
     let mut model = Model::new();
     let mut indexes: BTreeMap<String, IndexDefinition> = BTreeMap::new();
     for step in steps {

@@ -15,7 +15,7 @@ fn document(number: i128) -> Option<Document> {
 /// Starts a process anew: the documents are there, the log tells its position and what changed.
 fn restart(
     documents: &Arc<Documents>,
-    options: Options,
+    options: ServiceOptions,
     identity: u64,
     changed: Changed,
     at: u64,
@@ -47,7 +47,7 @@ fn write_all(world: &World, range: std::ops::Range<i128>) {
 
 fn recovered(reverse: Reverse) {
     let dir = directory(&format!("embedded-{reverse:?}"));
-    let options = Options::new().workers(3).backups(&dir).reverse(reverse);
+    let options = ServiceOptions::new().workers(3).backups(&dir).reverse(reverse);
     let documents = Arc::new(Documents::default());
     let changed = Changed { behind: 0, ids: Vec::new() };
     let world = restart(&documents, options.clone(), 5, changed, 1);
@@ -102,27 +102,27 @@ fn so_with_maps_of_copies() {
     recovered(Reverse::Copies);
 }
 
-/// Some buckets go on, others are of a new history.
+/// Some partitions go on, others are of a new history.
 struct Half(Arc<Embedded>);
 
 impl ChangeSource for Half {
-    fn buckets(&self) -> u32 {
-        self.0.buckets()
+    fn partitions(&self) -> u32 {
+        self.0.partitions()
     }
-    fn newest(&self, bucket: u32) -> Result<Position, SourceError> {
-        self.0.newest(bucket)
+    fn newest(&self, partition: u32) -> Result<Position, SourceError> {
+        self.0.newest(partition)
     }
-    fn continues(&self, bucket: u32, from: Position) -> Result<bool, SourceError> {
-        Ok(bucket.is_multiple_of(2) && self.0.continues(bucket, from)?)
+    fn continues(&self, partition: u32, from: Position) -> Result<bool, SourceError> {
+        Ok(partition.is_multiple_of(2) && self.0.continues(partition, from)?)
     }
     fn documents(
         &self,
-        at: &Vector,
+        at: &VersionVector,
         parts: usize,
     ) -> Result<Vec<ordna_secondary::Documents>, SourceError> {
         self.0.documents(at, parts)
     }
-    fn run(&self, feed: &Feed, from: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError> {
         let goes_on = from.positions().iter().map(|position| position.seq > 0);
         assert!(goes_on.eq([true, false].into_iter().cycle().take(8)), "{from}");
         self.0.run(feed, from)
@@ -131,8 +131,8 @@ impl ChangeSource for Half {
 
 #[test]
 fn only_buckets_of_another_history_are_rebuilt() {
-    let dir = directory("buckets");
-    let options = Options::new().workers(2).backups(&dir);
+    let dir = directory("partitions");
+    let options = ServiceOptions::new().workers(2).backups(&dir);
     let documents = Arc::new(Documents::default());
     let changed = Changed { behind: 0, ids: Vec::new() };
     let world = restart(&documents, options.clone(), 5, changed.clone(), 1);
@@ -141,7 +141,7 @@ fn only_buckets_of_another_history_are_rebuilt() {
     assert_whole(&world);
     world.service.back_up(1, &BackupOptions::new()).unwrap();
     drop(world.service);
-    // Nobody tells of this change: it shows in the buckets that are rebuilt, and only there.
+    // Nobody tells of this change: it shows in the partitions that are rebuilt, and only there.
     for id in 0..1000 {
         let mut documents = documents.0.lock().unwrap();
         documents.insert(format!("d{id}").into_bytes().into(), document(id + 1_000_000).unwrap());

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use ordna::tuple::{Number, Value};
 use ordna_secondary::{
-    Consistency, Filter, IndexDefinition, Kind, Order, Part, Query, Range, Read,
-    State as IndexState,
+    Consistency, Filter, IndexDefinition, IndexState, Kind, Order, Part, Query, Range, Read,
 };
 
 use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, Task};

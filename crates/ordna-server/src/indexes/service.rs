@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use crossbeam_utils::sync::ShardedLock;
 use ordna::MemoryBudget;
 use ordna::sync::Lock;
-use ordna_secondary::{Changed, Embedded, Options, Service};
+use ordna_secondary::{Changed, Embedded, Service, ServiceOptions};
 
 use crate::indexes::definitions::{Definitions, FILE, error_text};
 use crate::indexes::documents::{CoveredKeys, Documents};
@@ -102,7 +102,7 @@ impl Indexes {
             Some(budget) => ordna::Options::new().memory_budget(budget),
             None => ordna::Options::new(),
         };
-        let mut options = Options::new().store(store);
+        let mut options = ServiceOptions::new().store(store);
         let backups = self.backup_directory();
         if resume.is_none()
             && let Some(dir) = &backups

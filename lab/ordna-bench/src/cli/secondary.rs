@@ -12,8 +12,8 @@ use ordna::durability::BackupOptions;
 use ordna::tuple::{Encode, Value};
 use ordna::{OrderedIndex, Store};
 use ordna_secondary::{
-    ChangeSource, Document, Documents, Feed, IndexDefinition, Mutation, Options, Part, Position,
-    Query, Range, Read, Reverse, Service, SourceError, Vector,
+    ChangeSource, Document, Documents, Feed, IndexDefinition, Mutation, Part, Position, Query,
+    Range, Read, Reverse, Service, ServiceOptions, SourceError, VersionVector,
 };
 
 use super::common::BenchError;
@@ -56,7 +56,7 @@ pub struct Secondary {
 
 /// Documents that are made before the clock runs, and then handed in.
 const LOT: u64 = 100_000;
-const BUCKETS: u64 = 64;
+const PARTITIONS: u64 = 64;
 
 fn said(text: impl ToString) -> BenchError {
     BenchError::Request(text.to_string())
@@ -95,28 +95,33 @@ struct Fed {
 }
 
 impl ChangeSource for Fed {
-    fn buckets(&self) -> u32 {
-        BUCKETS as u32
+    fn partitions(&self) -> u32 {
+        PARTITIONS as u32
     }
-    fn newest(&self, bucket: u32) -> Result<Position, SourceError> {
-        let fed = self.feed.get().and_then(|feed| feed.position(bucket));
+    fn newest(&self, partition: u32) -> Result<Position, SourceError> {
+        let fed = self.feed.get().and_then(|feed| feed.position(partition));
         Ok(fed.unwrap_or(Position { identity: 1, seq: 0 }))
     }
     fn continues(&self, _: u32, _: Position) -> Result<bool, SourceError> {
         Ok(true)
     }
-    fn documents(&self, _: &Vector, parts: usize) -> Result<Vec<Documents>, SourceError> {
+    fn documents(&self, _: &VersionVector, parts: usize) -> Result<Vec<Documents>, SourceError> {
         let (n, fields) = self.snapshot;
         let part = |part: u64| -> Documents {
             let numbers = (part..n).step_by(parts);
             Box::new(numbers.map(move |number| {
                 let document = Some(document(number, 0, fields));
-                Ok(Mutation { bucket: (number % BUCKETS) as u32, seq: 0, id: id(number), document })
+                Ok(Mutation {
+                    partition: (number % PARTITIONS) as u32,
+                    seq: 0,
+                    id: id(number),
+                    document,
+                })
             }))
         };
         Ok((0..parts as u64).map(part).collect())
     }
-    fn run(&self, feed: &Feed, _: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, _: &VersionVector) -> Result<(), SourceError> {
         let _ = self.feed.set(feed.clone());
         Ok(())
     }
@@ -128,12 +133,16 @@ struct World {
     service: Service,
     threads: u64,
     n: u64,
-    /// Changes of each bucket so far.
+    /// Changes of each partition so far.
     fed: u64,
 }
 
 impl World {
-    fn new(of: &Secondary, options: Options, snapshot: (u64, u64)) -> Result<Self, BenchError> {
+    fn new(
+        of: &Secondary,
+        options: ServiceOptions,
+        snapshot: (u64, u64),
+    ) -> Result<Self, BenchError> {
         let source = Arc::new(Fed { snapshot, ..Fed::default() });
         let options = options.workers(of.threads as usize);
         let service = Service::start(options, Arc::clone(&source) as Arc<_>).map_err(said)?;
@@ -163,14 +172,14 @@ impl World {
         let (threads, fed) = (self.threads, self.fed);
         for start in (0..self.n).step_by(LOT as usize) {
             let mutation = |number: u64| Mutation {
-                bucket: (number % BUCKETS) as u32,
-                seq: fed + number / BUCKETS + 1,
+                partition: (number % PARTITIONS) as u32,
+                seq: fed + number / PARTITIONS + 1,
                 id: id(number),
                 document: change(number),
             };
-            // A bucket belongs to one thread: bucket modulo threads.
+            // A partition belongs to one thread: partition modulo threads.
             let numbers = start..(start + LOT).min(self.n);
-            let mine = |thread| numbers.clone().filter(move |n| n % BUCKETS % threads == thread);
+            let mine = |thread| numbers.clone().filter(move |n| n % PARTITIONS % threads == thread);
             let lots: Vec<Vec<Mutation>> =
                 (0..threads).map(|thread| mine(thread).map(mutation).collect()).collect();
             let began = Instant::now();
@@ -185,7 +194,7 @@ impl World {
             self.service.view(&Read::request_plus()).map_err(said)?;
             took += began.elapsed();
         }
-        self.fed += self.n.div_ceil(BUCKETS);
+        self.fed += self.n.div_ceil(PARTITIONS);
         Ok(took)
     }
 
@@ -242,12 +251,12 @@ impl Secondary {
             std::fs::remove_dir_all(&self.dir).map_err(io)?;
         }
         if wants(Delete) {
-            let mut world = self.loaded(Options::new())?.0;
+            let mut world = self.loaded(ServiceOptions::new())?.0;
             self.against("one index, delete", world.feed_all(|_| None)?, raw);
             world.check(0, 0, 0)?;
         }
         if wants(Build) {
-            let world = World::new(self, Options::new(), (self.n, 1))?;
+            let world = World::new(self, ServiceOptions::new(), (self.n, 1))?;
             let began = Instant::now();
             world.create(1)?;
             let what = "build from a snapshot, its documents made meanwhile";
@@ -271,7 +280,7 @@ impl Secondary {
     }
 
     /// A world of one index with all documents, and how long they took.
-    fn loaded(&self, options: Options) -> Result<(World, Duration), BenchError> {
+    fn loaded(&self, options: ServiceOptions) -> Result<(World, Duration), BenchError> {
         let mut world = World::new(self, options, (0, 1))?;
         world.create(1)?;
         let took = world.feed_all(|number| Some(document(number, 0, 1)))?;
@@ -281,7 +290,7 @@ impl Secondary {
 
     fn one(&self, raw: Duration) -> Result<(), BenchError> {
         let n = self.n;
-        let options = Options::new().backups(&self.dir);
+        let options = ServiceOptions::new().backups(&self.dir);
         let (mut world, built) = self.loaded(options.clone())?;
         self.against("one index, insert", built, raw);
         self.scans(&world)?;
@@ -311,7 +320,7 @@ impl Secondary {
     fn maps(&self, raw: Duration) -> Result<(), BenchError> {
         let measure = |reverse: Reverse| -> Result<(usize, usize, usize), BenchError> {
             let before = memory::allocated();
-            let (mut world, took) = self.loaded(Options::new().reverse(reverse))?;
+            let (mut world, took) = self.loaded(ServiceOptions::new().reverse(reverse))?;
             self.against(&format!("one index with maps of {reverse:?}, insert"), took, raw);
             let (entries, map) = world.bytes()?;
             let all = memory::allocated() - before;
@@ -383,7 +392,8 @@ impl Secondary {
         Ok(())
     }
 
-    /// Time from the return of a push to the first cut that holds the change, under full load.
+    /// Time from the return of a push to the first snapshot point that holds the change, under full
+    /// load.
     fn freshness(&self, world: &World) -> Result<(), BenchError> {
         let feed = world.source.feed.wait();
         let stop = AtomicBool::new(false);
@@ -395,14 +405,17 @@ impl Secondary {
                 let mut pushed = 0_u64;
                 let mut next = world.fed + 1;
                 while !stop.load(Ordering::Relaxed) {
-                    for bucket in (0..BUCKETS).filter(|bucket| bucket % self.threads == thread) {
-                        let number = (scatter(next) % (self.n / BUCKETS).max(1)) * BUCKETS + bucket;
+                    for partition in
+                        (0..PARTITIONS).filter(|partition| partition % self.threads == thread)
+                    {
+                        let number =
+                            (scatter(next) % (self.n / PARTITIONS).max(1)) * PARTITIONS + partition;
                         let document = Some(document(number, next, 1));
-                        let bucket = bucket as u32;
-                        feed.push(Mutation { bucket, seq: next, id: id(number), document })?;
+                        let partition = partition as u32;
+                        feed.push(Mutation { partition, seq: next, id: id(number), document })?;
                         pushed += 1;
                         if pushed.is_multiple_of(512) {
-                            lock().push_back((bucket, next, Instant::now()));
+                            lock().push_back((partition, next, Instant::now()));
                         }
                     }
                     next += 1;
@@ -416,8 +429,8 @@ impl Secondary {
                 thread::sleep(Duration::from_micros(500));
                 let view = world.service.view(&Read::any()).map_err(said)?;
                 let now = Instant::now();
-                lock().retain(|(bucket, seq, at)| {
-                    let shown = view.vector().positions()[*bucket as usize].seq >= *seq;
+                lock().retain(|(partition, seq, at)| {
+                    let shown = view.vector().positions()[*partition as usize].seq >= *seq;
                     if shown {
                         times.push(now - *at);
                     }
@@ -444,7 +457,7 @@ impl Secondary {
     /// Many indexes, as in the paper's Table 1.
     fn many(&self) -> Result<(), BenchError> {
         let fields = self.indexes;
-        let mut world = World::new(self, Options::new(), (0, fields))?;
+        let mut world = World::new(self, ServiceOptions::new(), (0, fields))?;
         world.create(fields)?;
         let cores =
             thread::available_parallelism().map_or(1, usize::from).min(self.threads as usize);

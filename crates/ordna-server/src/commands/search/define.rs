@@ -1,7 +1,7 @@
 //! `FT.CREATE`, `FT.ALTER`, `FT.DROPINDEX`, `FT.INFO`, `FT._LIST`.
 
 use ordna::Change;
-use ordna_secondary::{IndexInfo, Query, State as IndexState};
+use ordna_secondary::{IndexInfo, IndexState, Query};
 
 use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
 use crate::indexes::{PATIENCE, error_text, read_latest};

@@ -10,19 +10,19 @@ use ordna_server::{Answer, Extension};
 use serde_json::{Value, json};
 
 use crate::index_node::{IndexNode, PartitionInfo};
-use crate::node::{Held, Local, Member, Owners, Role};
-use crate::query::{Counters, Nodes};
+use crate::node::{HeldPartition, LocalNode, Member, OwnerTable, Role};
+use crate::query::{GroupQueries, QueryCounters};
 
 /// Poison records of one reply.
 const SHOWN: usize = 100;
 
 /// The commands and figures of an index node.
-pub struct Front {
+pub struct NodeExtension {
     node: Arc<IndexNode>,
-    nodes: Arc<Nodes>,
+    nodes: Arc<GroupQueries>,
 }
 
-impl std::fmt::Debug for Front {
+impl std::fmt::Debug for NodeExtension {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Front").field("node", &self.node).finish_non_exhaustive()
     }
@@ -60,7 +60,7 @@ fn listed(member: &Member) -> String {
 }
 
 /// The counts of queries: name, help, value.
-fn counts(counters: &Counters) -> [(&'static str, &'static str, u64); 6] {
+fn counts(counters: &QueryCounters) -> [(&'static str, &'static str, u64); 6] {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     [
         ("queries", "Queries over all nodes that began here.", load(&counters.queries)),
@@ -97,7 +97,7 @@ fn label(text: &str) -> String {
 }
 
 /// Each partition's owner, as a sample of value 1.
-fn owner_samples(owners: &Owners) -> Vec<(String, i64)> {
+fn owner_samples(owners: &OwnerTable) -> Vec<(String, i64)> {
     let of = |member: &Member| {
         let address = label(&member.address);
         let sample = |at: &u32| (format!("{{partition=\"{at}\",owner=\"{address}\"}}"), 1);
@@ -106,9 +106,9 @@ fn owner_samples(owners: &Owners) -> Vec<(String, i64)> {
     owners.members.iter().flat_map(of).collect()
 }
 
-impl Front {
+impl NodeExtension {
     /// The front of a node and of the queries that begin on it.
-    pub fn new(node: Arc<IndexNode>, nodes: Arc<Nodes>) -> Self {
+    pub fn new(node: Arc<IndexNode>, nodes: Arc<GroupQueries>) -> Self {
         Self { node, nodes }
     }
 
@@ -152,7 +152,7 @@ impl Front {
                 .ok_or("ERR POISON takes a number")?,
         };
         let (all, list) = self.node.poison(most);
-        let one = |poison: crate::poison::Poison| {
+        let one = |poison: crate::poison_records::PoisonRecord| {
             Answer::Map(vec![
                 ("partition", count(poison.partition)),
                 ("offset", count(poison.offset)),
@@ -164,7 +164,7 @@ impl Front {
     }
 }
 
-impl Extension for Front {
+impl Extension for NodeExtension {
     fn execute(&self, arguments: &[&[u8]]) -> Result<Answer, String> {
         if let Some(done) = self.nodes.execute(arguments) {
             return done;
@@ -211,7 +211,7 @@ impl Extension for Front {
             line(&format!("failure_{partition}"), &why);
         }
         for info in node.info() {
-            let Held { partition, ready, .. } = info.held;
+            let HeldPartition { partition, ready, .. } = info.held;
             let (read, all) = info.restored;
             let value = format!(
                 "role={},ready={},position={},lag={},age_ms={},restored={read}/{all},entries={},bytes={},poison={},left_out={},rebuilds={}",

@@ -1,4 +1,4 @@
-//! Cuts under load: each holds exactly the changes up to its vector.
+//! Snapshot points under load: each holds exactly the changes up to its vector.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,32 +11,33 @@ use ordna_secondary::*;
 use crate::common::{SOON, World, entries, int};
 
 fn by_n() -> IndexDefinition {
-    IndexDefinition::new("by_n", "").part(Part::new("n")).part(Part::new("bucket"))
+    IndexDefinition::new("by_n", "").part(Part::new("n")).part(Part::new("partition"))
 }
 
-/// A source whose whole history is known: bucket, and for each sequence number the change.
+/// A source whose whole history is known: partition, and for each sequence number the change.
 struct Known {
     history: Vec<Vec<Mutation>>,
 }
 
-const BUCKETS: usize = 4;
+const PARTITIONS: usize = 4;
 
 impl Known {
     fn new(changes: usize) -> Self {
-        let mut history = vec![Vec::new(); BUCKETS];
+        let mut history = vec![Vec::new(); PARTITIONS];
         let mut random = 88_172_645_463_325_252_u64;
         for number in 0..changes {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            let (bucket, id) = (number % BUCKETS, random % 50);
-            let mine: &mut Vec<Mutation> = &mut history[bucket];
-            let document =
-                Document::new().with("n", int(number as i128)).with("bucket", int(bucket as i128));
+            let (partition, id) = (number % PARTITIONS, random % 50);
+            let mine: &mut Vec<Mutation> = &mut history[partition];
+            let document = Document::new()
+                .with("n", int(number as i128))
+                .with("partition", int(partition as i128));
             mine.push(Mutation {
-                bucket: bucket as u32,
+                partition: partition as u32,
                 seq: mine.len() as u64 + 1,
-                id: format!("{bucket}-{id}").into_bytes().into(),
+                id: format!("{partition}-{id}").into_bytes().into(),
                 document: (random >> 32 & 7 != 0).then_some(document),
             });
         }
@@ -44,7 +45,7 @@ impl Known {
     }
 
     /// The entries at a vector.
-    fn at(&self, vector: &Vector) -> Vec<(Vec<Value>, Vec<u8>)> {
+    fn at(&self, vector: &VersionVector) -> Vec<(Vec<Value>, Vec<u8>)> {
         let mut documents = BTreeMap::new();
         for (mine, position) in self.history.iter().zip(vector.positions()) {
             for change in &mine[..position.seq as usize] {
@@ -54,7 +55,8 @@ impl Known {
         let mut rows: Vec<(i128, Vec<Value>, Vec<u8>)> = Vec::new();
         for (id, document) in documents {
             let Some(document) = document else { continue };
-            let parts = ["n", "bucket"].map(|name| document.get(name).cloned().unwrap()).to_vec();
+            let parts =
+                ["n", "partition"].map(|name| document.get(name).cloned().unwrap()).to_vec();
             let Value::Number(ordna::tuple::Number::Int(n)) = parts[0] else { unreachable!() };
             rows.push((n, parts, id));
         }
@@ -64,12 +66,12 @@ impl Known {
 }
 
 impl ChangeSource for Known {
-    fn buckets(&self) -> u32 {
-        BUCKETS as u32
+    fn partitions(&self) -> u32 {
+        PARTITIONS as u32
     }
 
-    fn newest(&self, bucket: u32) -> Result<Position, SourceError> {
-        let seq = self.history[bucket as usize].len() as u64;
+    fn newest(&self, partition: u32) -> Result<Position, SourceError> {
+        let seq = self.history[partition as usize].len() as u64;
         Ok(Position { identity: 3, seq })
     }
 
@@ -79,7 +81,7 @@ impl ChangeSource for Known {
 
     fn documents(
         &self,
-        at: &Vector,
+        at: &VersionVector,
         _: usize,
     ) -> Result<Vec<ordna_secondary::Documents>, SourceError> {
         let part = |(mine, position): (&Vec<Mutation>, &Position)| {
@@ -89,7 +91,7 @@ impl ChangeSource for Known {
         Ok(self.history.iter().zip(at.positions()).map(part).collect())
     }
 
-    fn run(&self, feed: &Feed, from: &Vector) -> Result<(), SourceError> {
+    fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError> {
         std::thread::scope(|scope| {
             let feeders = self.history.iter().zip(from.positions()).map(|(mine, position)| {
                 scope.spawn(|| {
@@ -108,7 +110,7 @@ impl ChangeSource for Known {
 #[test]
 fn every_cut_under_load_equals_a_recomputation_at_its_vector() {
     let source = Arc::new(Known::new(150_000));
-    let options = Options::new().workers(3).interval(Duration::from_millis(1)).queue(500);
+    let options = ServiceOptions::new().workers(3).interval(Duration::from_millis(1)).queue(500);
     let service = Service::start(options, Arc::clone(&source) as Arc<_>).unwrap();
     service.create(by_n()).unwrap();
     service.wait_until_built("by_n", SOON).unwrap();
@@ -132,7 +134,7 @@ fn every_cut_under_load_equals_a_recomputation_at_its_vector() {
 #[test]
 fn a_build_under_load_ends_with_the_same_entries() {
     let source = Arc::new(Known::new(60_000));
-    let options = Options::new().workers(2).interval(Duration::from_millis(1)).queue(100);
+    let options = ServiceOptions::new().workers(2).interval(Duration::from_millis(1)).queue(100);
     let service = Service::start(options, Arc::clone(&source) as Arc<_>).unwrap();
     for number in 0..6 {
         let name = format!("by_n_{number}");
@@ -141,7 +143,7 @@ fn a_build_under_load_ends_with_the_same_entries() {
         service.wait_until_built(&name, SOON).unwrap();
         let view = service.view(&Read::any()).unwrap();
         assert_eq!(entries(&view, &name), source.at(view.vector()));
-        assert!(service.info(&name).unwrap().state == State::Ready);
+        assert!(service.info(&name).unwrap().state == IndexState::Ready);
     }
     let end = service.view(&Read::request_plus()).unwrap();
     for number in 0..6 {
@@ -151,7 +153,7 @@ fn a_build_under_load_ends_with_the_same_entries() {
 
 #[test]
 fn one_document_from_many_threads_ends_with_its_final_entry() {
-    let world = World::new(Options::new().workers(2).queue(8));
+    let world = World::new(ServiceOptions::new().workers(2).queue(8));
     world.create(IndexDefinition::new("n", "").part(Part::new("n")));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -183,7 +185,7 @@ impl Drop for StopAtDrop<'_> {
 
 #[test]
 fn a_long_scan_under_updates_returns_one_cut() {
-    let world = World::new(Options::new().interval(Duration::from_millis(2)));
+    let world = World::new(ServiceOptions::new().interval(Duration::from_millis(2)));
     world.create(IndexDefinition::new("n", "").part(Part::new("n")));
     let round = |round: i128| {
         for id in 0..500 {
@@ -203,7 +205,7 @@ fn a_long_scan_under_updates_returns_one_cut() {
             }
         });
         let _stops = StopAtDrop(&stop);
-        // Scans during which a newer cut came.
+        // Scans during which a newer snapshot point came.
         let mut overtaken = 0;
         while overtaken < 5 {
             let view = world.service.view(&Read::any()).unwrap();
@@ -227,7 +229,7 @@ fn a_long_scan_under_updates_returns_one_cut() {
 
 #[test]
 fn reads_after_writes_see_them_and_vectors_are_waited_for() {
-    let world = World::new(Options::new().interval(Duration::from_secs(3600)));
+    let world = World::new(ServiceOptions::new().interval(Duration::from_secs(3600)));
     world.create(IndexDefinition::new("n", "").part(Part::new("n")));
     let read = Read::request_plus();
     for number in 0..50 {
@@ -241,14 +243,14 @@ fn reads_after_writes_see_them_and_vectors_are_waited_for() {
     assert!(view.vector().reaches(&vector).unwrap());
     let mut later = vector.positions().to_vec();
     later[3].seq += 1000;
-    let never = Read::at_plus(Vector::new(later)).timeout(Duration::from_millis(30));
+    let never = Read::at_plus(VersionVector::new(later)).timeout(Duration::from_millis(30));
     assert!(matches!(world.service.view(&never), Err(Error::Timeout { .. })));
 }
 
-/// Two documents that are always written together have one number in every cut.
+/// Two documents that are always written together have one number in every snapshot point.
 #[test]
 fn writes_that_belong_together_are_in_one_cut() {
-    let options = Options::new().workers(2).interval(Duration::from_micros(100)).queue(4);
+    let options = ServiceOptions::new().workers(2).interval(Duration::from_micros(100)).queue(4);
     let world = World::new(options);
     world.create(IndexDefinition::new("n", "").part(Part::new("n")));
     let ids: Vec<String> = (0..8).map(|number| format!("d{number}")).collect();

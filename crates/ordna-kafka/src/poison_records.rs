@@ -1,7 +1,8 @@
 //! Poison records: records that are no documents. A partition goes on behind them.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+
+use ordna::sync::Lock;
 
 /// Records that are kept for inspection; older ones are forgotten, and still counted.
 const KEPT: usize = 1000;
@@ -10,7 +11,7 @@ const KEY: usize = 64;
 
 /// A record that is no document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Poison {
+pub struct PoisonRecord {
     /// Its partition.
     pub partition: u32,
     /// Its offset.
@@ -23,29 +24,29 @@ pub struct Poison {
 
 /// The poison records of a node. Any thread may use it.
 #[derive(Debug, Default)]
-pub struct Poisons(Mutex<(u64, VecDeque<Poison>)>);
+pub struct PoisonRecords(Lock<(u64, VecDeque<PoisonRecord>)>);
 
-impl Poisons {
+impl PoisonRecords {
     /// Keeps a record aside. O(1).
     pub fn add(&self, partition: u32, offset: u64, key: &[u8], reason: String) {
         let key = key[..key.len().min(KEY)].to_vec();
         tracing::warn!(partition, offset, key = %key.escape_ascii(), reason, "poison record");
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.0 += 1;
         if all.1.len() == KEPT {
             all.1.pop_front();
         }
-        all.1.push_back(Poison { partition, offset, key, reason });
+        all.1.push_back(PoisonRecord { partition, offset, key, reason });
     }
 
     /// Records since the start. A record that is read again is counted again.
     pub fn count(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0
+        self.0.lock().0
     }
 
     /// The newest records, newest first.
-    pub fn list(&self, most: usize) -> Vec<Poison> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn list(&self, most: usize) -> Vec<PoisonRecord> {
+        let all = self.0.lock();
         all.1.iter().rev().take(most).cloned().collect()
     }
 }
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_list_is_bounded_and_the_count_is_not() {
-        let poisons = Poisons::default();
+        let poisons = PoisonRecords::default();
         for offset in 0..KEPT as u64 + 5 {
             poisons.add(0, offset, &[b'k'; 2 * KEY], "no JSON".to_owned());
         }

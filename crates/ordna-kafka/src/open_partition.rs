@@ -1,31 +1,31 @@
-//! A partition that the node holds: its service, and the lane that feeds it.
+//! A partition that the node holds: its service, and the fetch state that feeds it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna::durability::BackupOptions;
-use ordna_secondary::{Error, Options, Service};
-use ordna_secondary::{IndexDefinition, Position, Read, SourceError, Vector};
+use ordna_secondary::{Error, Service, ServiceOptions};
+use ordna_secondary::{IndexDefinition, Position, Read, SourceError, VersionVector};
 
 use crate::backups::Backups;
 use crate::broker::{Broker, BrokerError};
-use crate::fetch::Lane;
-use crate::node::{NodeError, Shown};
+use crate::fetch::FetchState;
+use crate::node::{NodeError, PartitionView};
 use crate::source::Partition;
 
 /// How long a question to the brokers may take while a partition is opened.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a backup waits for the cut that holds all that was read.
+/// How long a backup waits for the snapshot point that holds all that was read.
 const CUT: Duration = Duration::from_secs(10);
 
 /// A partition that the node holds.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenPartition {
     partition: u32,
     service: Service,
     /// Its reader feeds the service through this.
-    pub lane: Arc<Lane>,
+    pub fetch: Arc<FetchState>,
     /// Where the reader began: behind the backup, if one was restored.
     pub from: u64,
     /// The end of the partition when it was opened.
@@ -34,7 +34,7 @@ pub struct Open {
     backed_up: AtomicU64,
 }
 
-impl Open {
+impl OpenPartition {
     /// Restores the newest usable backup of a partition, or begins with nothing. The reader does
     /// not feed it yet.
     ///
@@ -50,13 +50,13 @@ impl Open {
         let ends = broker.ends(PATIENCE).map_err(told)?;
         let ends = *ends.get(partition as usize).ok_or(NodeError::NotHeld { partition })?;
         let options = || {
-            let options = Options::new().workers(1);
+            let options = ServiceOptions::new().workers(1);
             match backups {
                 Some(backups) => options.backups(backups.own(partition)),
                 None => options,
             }
         };
-        let start = |options: Options| {
+        let start = |options: ServiceOptions| {
             let (source, feed) = Partition::new(broker, partition, ends);
             Ok::<_, Error>((Service::start(options, Arc::new(source))?, feed))
         };
@@ -89,29 +89,29 @@ impl Open {
             }
         };
         let feed = feed.recv_timeout(PATIENCE).map_err(|_| Error::Source(SourceError::Stopped))?;
-        let lane = Arc::new(Lane::new(feed));
-        let from = lane.next();
+        let fetch = Arc::new(FetchState::new(feed));
+        let from = fetch.next();
         let backed_up = AtomicU64::new(from);
-        Ok(Self { partition, service, lane, from, until: ends.end.seq, backed_up })
+        Ok(Self { partition, service, fetch, from, until: ends.end.seq, backed_up })
     }
 
     /// The partition in a state that holds everything up to `at`, or in its newest one.
     ///
     /// # Errors
     /// It is not ready, or does not come so far in time.
-    pub fn view(&self, at: Option<Position>, until: Instant) -> Result<Shown, NodeError> {
+    pub fn view(&self, at: Option<Position>, until: Instant) -> Result<PartitionView, NodeError> {
         if at.is_none() && !self.is_ready() {
             return Err(self.restoring());
         }
         // Before the view is taken: a later end is not the view's.
-        let age = self.lane.age();
+        let age = self.fetch.age();
         let timeout = until.saturating_duration_since(Instant::now());
         let read = match at {
-            Some(at) => Read::at_plus(Vector::new(vec![at])),
+            Some(at) => Read::at_plus(VersionVector::new(vec![at])),
             None => Read::any(),
         };
         match self.service.view(&read.timeout(timeout)) {
-            Ok(view) => Ok(Shown { view, age }),
+            Ok(view) => Ok(PartitionView { view, age }),
             Err(Error::Timeout { .. }) if !self.is_ready() => Err(self.restoring()),
             Err(error) => Err(error.into()),
         }
@@ -119,17 +119,17 @@ impl Open {
 
     /// Whether the partition was at its end once, or has read what there was when it was opened.
     pub fn is_ready(&self) -> bool {
-        let is_told_anew = self.lane.rebuilds.load(Ordering::Relaxed) > 0;
-        self.lane.ready.load(Ordering::Acquire) || !is_told_anew && self.lane.next() >= self.until
+        let is_told_anew = self.fetch.rebuilds.load(Ordering::Relaxed) > 0;
+        self.fetch.ready.load(Ordering::Acquire) || !is_told_anew && self.fetch.next() >= self.until
     }
 
     fn restoring(&self) -> NodeError {
-        let done = self.lane.next().saturating_sub(self.from);
+        let done = self.fetch.next().saturating_sub(self.from);
         let of = self.until.saturating_sub(self.from);
         NodeError::Restoring { partition: self.partition, done: done.min(of), of }
     }
 
-    /// The position of the newest cut.
+    /// The position of the newest snapshot point.
     pub fn position(&self) -> Position {
         let view = self.service.view(&Read::any());
         let position = view.ok().and_then(|view| view.vector().positions().first().copied());
@@ -152,9 +152,9 @@ impl Open {
     /// Backs up all that was read, if anything was read since the last backup.
     ///
     /// # Errors
-    /// The directory cannot be written, or the cut does not come.
+    /// The directory cannot be written, or the snapshot point does not come.
     pub fn back_up(&self, backups: &Backups, keep: usize) -> Result<(), NodeError> {
-        let fed = self.lane.feed.position(0).unwrap_or_default();
+        let fed = self.fetch.feed.position(0).unwrap_or_default();
         if self.backed_up.load(Ordering::Relaxed) == fed.seq || fed.seq == 0 {
             return Ok(());
         }

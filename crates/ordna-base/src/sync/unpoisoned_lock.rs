@@ -48,6 +48,12 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Returns a reference to the value; no lock is needed, as nobody else refers to it.
+    #[cfg(not(loom))]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the value; no lock is needed, as nobody else refers to it.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Positions in the streams of all buckets.
+//! Version vectors: positions in the streams of all partitions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,41 +6,41 @@ use std::sync::Arc;
 
 use crate::error::Error;
 
-/// A position in the stream of a bucket: all changes up to `seq` of the history `identity`.
+/// A position in the stream of a partition: all changes up to `seq` of the history `identity`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Identity of the bucket's history; 0: nothing of the bucket.
+    /// Identity of the partition's history; 0: nothing of the partition.
     pub identity: u64,
     /// The last sequence number; 0: none yet.
     pub seq: u64,
 }
 
-/// The positions of all buckets.
+/// The positions of all partitions: which changes an index holds.
 ///
-/// As text: `identity-seq` for each bucket in hex, with commas between; `*n` behind a position
-/// stands for n buckets that have it.
+/// As text: `identity-seq` in hex for each partition, separated by commas; `*n` after a position
+/// means that n partitions in a row have it.
 ///
 /// ```
-/// use ordna_secondary::{Position, Vector};
+/// use ordna_secondary::{Position, VersionVector};
 ///
-/// let vector = Vector::new(vec![Position { identity: 7, seq: 255 }; 3]);
+/// let vector = VersionVector::new(vec![Position { identity: 7, seq: 255 }; 3]);
 /// assert_eq!(vector.to_string(), "7-ff*3");
-/// assert_eq!("7-ff*3".parse::<Vector>()?, vector);
+/// assert_eq!("7-ff*3".parse::<VersionVector>()?, vector);
 /// # Ok::<(), ordna_secondary::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vector(Arc<[Position]>);
+pub struct VersionVector(Arc<[Position]>);
 
-/// Buckets of a vector at most.
-const MAX_BUCKETS: usize = 1 << 20;
+/// Partitions of a vector at most.
+const MAX_PARTITIONS: usize = 1 << 20;
 
-impl Vector {
+impl VersionVector {
     /// The vector of these positions.
     pub fn new(positions: Vec<Position>) -> Self {
         Self(positions.into())
     }
 
-    /// The positions, by bucket.
+    /// The positions, by partition.
     pub fn positions(&self) -> &[Position] {
         &self.0
     }
@@ -48,17 +48,17 @@ impl Vector {
     /// Whether everything up to `other` is in this one.
     ///
     /// # Errors
-    /// The vectors have other numbers of buckets, or `other` is of another history.
+    /// The vectors have other numbers of partitions, or `other` is of another history.
     pub fn reaches(&self, other: &Self) -> Result<bool, Error> {
         let (expected, found) = (self.0.len(), other.0.len());
         if expected != found {
-            return Err(Error::OtherBuckets { found, expected });
+            return Err(Error::PartitionCount { found, expected });
         }
         let mut reaches = true;
-        for (bucket, (mine, theirs)) in self.0.iter().zip(other.0.iter()).enumerate() {
+        for (partition, (mine, theirs)) in self.0.iter().zip(other.0.iter()).enumerate() {
             if mine.identity != theirs.identity && theirs.seq > 0 && mine.identity != 0 {
                 let (found, expected) = (theirs.identity, mine.identity);
-                return Err(Error::OtherHistory { bucket, found, expected });
+                return Err(Error::OtherHistory { partition, found, expected });
             }
             reaches &= mine.seq >= theirs.seq;
         }
@@ -66,7 +66,7 @@ impl Vector {
     }
 }
 
-impl fmt::Display for Vector {
+impl fmt::Display for VersionVector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = self.0.chunk_by(|a, b| a == b);
         for (number, run) in runs.enumerate() {
@@ -80,7 +80,7 @@ impl fmt::Display for Vector {
     }
 }
 
-impl FromStr for Vector {
+impl FromStr for VersionVector {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
@@ -92,7 +92,7 @@ impl FromStr for Vector {
             let hex = |text| u64::from_str_radix(text, 16).map_err(|_| bad());
             let position = Position { identity: hex(identity)?, seq: hex(seq)? };
             let times: usize = times.parse().map_err(|_| bad())?;
-            if times == 0 || times > MAX_BUCKETS - positions.len() {
+            if times == 0 || times > MAX_PARTITIONS - positions.len() {
                 return Err(bad());
             }
             positions.extend(std::iter::repeat_n(position, times));

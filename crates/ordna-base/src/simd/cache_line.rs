@@ -1,28 +1,28 @@
-//! One cache line of words.
+//! A cache line of 64-bit words, which the vector instructions compare at once.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Words in a [`Line`].
+/// Number of words in a [`Line`].
 pub const LANES: usize = 8;
 
-/// One cache line of words.
+/// A cache line of [`LANES`] words, each read and written atomically.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Line(pub [AtomicU64; LANES]);
 
 impl Line {
-    /// Every word the same.
+    /// A line with `word` in every lane.
     pub fn filled(word: u64) -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(word)))
     }
 
-    /// One word, relaxed.
+    /// Returns the word of a lane, with a relaxed load.
     #[inline]
     pub fn get(&self, lane: usize) -> u64 {
         self.0[lane].load(Ordering::Relaxed)
     }
 
-    /// Overwrites one word, relaxed.
+    /// Stores the word of a lane, with a relaxed store.
     #[inline]
     pub fn set(&self, lane: usize, word: u64) {
         self.0[lane].store(word, Ordering::Relaxed);

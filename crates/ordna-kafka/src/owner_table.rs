@@ -1,6 +1,6 @@
 //! The owner table, as the group's coordinator tells it.
 
-use crate::node::{Member, Owners};
+use crate::node::{Member, OwnerTable};
 
 /// How the client id of a node's membership begins; behind it is the node's address. The address is
 /// thereby in the metadata that the coordinator keeps of each member.
@@ -8,7 +8,7 @@ pub const CLIENT: &str = "ordna@";
 
 /// A member as the coordinator describes it.
 #[derive(Debug, Clone, Copy)]
-pub struct Described<'a> {
+pub struct DescribedMember<'a> {
     /// Its client id.
     pub client_id: &'a str,
     /// Its assignment, encoded by the group's leader.
@@ -16,14 +16,14 @@ pub struct Described<'a> {
 }
 
 /// The owner table of a topic with so many partitions. A member of another kind has no address.
-pub fn owners(topic: &str, partitions: u32, members: &[Described<'_>]) -> Owners {
-    let member = |described: &Described<'_>| Member {
+pub fn owners(topic: &str, partitions: u32, members: &[DescribedMember<'_>]) -> OwnerTable {
+    let member = |described: &DescribedMember<'_>| Member {
         address: described.client_id.strip_prefix(CLIENT).unwrap_or_default().to_owned(),
         partitions: assigned(topic, described.assignment).unwrap_or_default(),
     };
     let mut members: Vec<Member> = members.iter().map(member).collect();
     members.sort_by(|a, b| a.address.cmp(&b.address));
-    Owners { partitions, members, version: 0 }
+    OwnerTable { partitions, members, version: 0 }
 }
 
 /// The partitions of a topic in an assignment of the consumer protocol; `None`: it is cut off.
@@ -58,7 +58,7 @@ fn assigned(topic: &str, assignment: &[u8]) -> Option<Vec<u32>> {
 
 /// The members, by address, that keep a warm copy of a partition beside its owner: those with the
 /// highest hashes of address and partition, so that a member that comes or goes moves few copies.
-pub fn standbys(owners: &Owners, partition: u32, copies: usize) -> Vec<&str> {
+pub fn standbys(owners: &OwnerTable, partition: u32, copies: usize) -> Vec<&str> {
     let owner = owners.owner(partition).map(|member| member.address.as_str());
     let others = owners.members.iter().map(|member| member.address.as_str());
     let mut others: Vec<&str> =
@@ -104,7 +104,7 @@ mod tests {
     fn a_member_that_leaves_moves_its_own_copies_only() {
         let bytes = assignment(&[("t", &[0])]);
         let names: Vec<String> = (0..5).map(|at| format!("{CLIENT}h:{at}")).collect();
-        let described = |name| Described { client_id: name, assignment: &[] };
+        let described = |name| DescribedMember { client_id: name, assignment: &[] };
         let mut members: Vec<_> = names.iter().map(|name| described(name.as_str())).collect();
         members[0].assignment = &bytes;
         let all = owners("t", 8, &members);

@@ -12,9 +12,9 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::types::RDKafka;
 
 /// An object of librdkafka and the function that frees it.
-struct Owned<T>(*mut T, unsafe extern "C" fn(*mut T));
+struct ClientObject<T>(*mut T, unsafe extern "C" fn(*mut T));
 
-impl<T> Drop for Owned<T> {
+impl<T> Drop for ClientObject<T> {
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: the pointer came from the constructor that belongs to the function, and
@@ -39,19 +39,20 @@ pub fn topic_id(
     let mut names = [name.as_ptr()];
     let mut reason: [c_char; 256] = [0; 256];
     // SAFETY: the caller's client lives as long as this call. Each object is freed behind those
-    // that use it: `Owned`s drop in reverse order. The results are read while their event lives.
+    // that use it: `ClientObject`s drop in reverse order. The results are read while their event
+    // lives.
     unsafe {
-        let queue = Owned(c::rd_kafka_queue_new(client), c::rd_kafka_queue_destroy);
+        let queue = ClientObject(c::rd_kafka_queue_new(client), c::rd_kafka_queue_destroy);
         let topics = c::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), 1);
-        let topics = Owned(topics, c::rd_kafka_TopicCollection_destroy);
+        let topics = ClientObject(topics, c::rd_kafka_TopicCollection_destroy);
         let kind = c::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
         let options = c::rd_kafka_AdminOptions_new(client, kind);
-        let options = Owned(options, c::rd_kafka_AdminOptions_destroy);
+        let options = ClientObject(options, c::rd_kafka_AdminOptions_destroy);
         let (text, size) = (reason.as_mut_ptr(), reason.len());
         c::rd_kafka_AdminOptions_set_request_timeout(options.0, millis, text, size);
         c::rd_kafka_DescribeTopics(client, topics.0, options.0, queue.0);
         let event = c::rd_kafka_queue_poll(queue.0, millis.saturating_add(1000));
-        let event = Owned(event, c::rd_kafka_event_destroy);
+        let event = ClientObject(event, c::rd_kafka_event_destroy);
         if event.0.is_null() {
             return Err("no broker answered".to_owned());
         }

@@ -5,18 +5,18 @@ const STRIPES: usize = 64;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Stripe(AtomicI64);
+struct CounterStripe(AtomicI64);
 
 /// A counter that threads update on separate cache lines.
 ///
 /// [`StripedCounter::sum`] is exact when no update runs, and approximate otherwise. It is no part
 /// of any protocol, so it stays outside the model checkers.
 #[derive(Debug)]
-pub struct StripedCounter(Box<[Stripe]>);
+pub struct StripedCounter(Box<[CounterStripe]>);
 
 impl Default for StripedCounter {
     fn default() -> Self {
-        Self((0..STRIPES).map(|_| Stripe::default()).collect())
+        Self((0..STRIPES).map(|_| CounterStripe::default()).collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cuts: the state of all indexes at one vector.
+//! Views: the state of all indexes at one version vector.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -12,29 +12,30 @@ use ordna::tuple::Value;
 
 use crate::define::id_of;
 use crate::error::Error;
-use crate::index::{Index, IndexInfo, State};
-use crate::query::{AtCut, KeyBounds, Page, Query, Range};
-use crate::vector::Vector;
+use crate::index::{Index, IndexInfo, IndexState};
+use crate::query::{IndexReader, KeyBounds, Page, Query, Range};
+use crate::version_vector::VersionVector;
 
-/// An index in a cut. Without a snapshot it was not built yet.
-pub(crate) struct IndexCut {
+/// An index at a snapshot point; `snapshot` is `None` until the index is built.
+pub(crate) struct IndexSnapshot {
     pub index: Arc<Index>,
     pub snapshot: Option<Snapshot<[u8], u64>>,
 }
 
-/// The state of all indexes at one vector.
-pub(crate) struct Cut {
+/// The state of all indexes at one version vector.
+pub(crate) struct SnapshotPoint {
     pub number: u64,
-    pub vector: Vector,
+    pub vector: VersionVector,
     pub taken: Instant,
-    pub indexes: BTreeMap<String, IndexCut>,
+    pub indexes: BTreeMap<String, IndexSnapshot>,
 }
 
-/// A cut to query: all indexes hold exactly the changes up to its [`vector`](Self::vector).
+/// A view of all indexes at a snapshot point: they hold exactly the changes up to its
+/// [`vector`](Self::vector).
 ///
 /// It never changes. While it lives, it keeps the entries that it sees.
 #[derive(Clone)]
-pub struct View(pub(crate) Arc<Cut>);
+pub struct View(pub(crate) Arc<SnapshotPoint>);
 
 impl std::fmt::Debug for View {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,7 +45,7 @@ impl std::fmt::Debug for View {
 
 impl View {
     /// The positions up to which changes are in it.
-    pub fn vector(&self) -> &Vector {
+    pub fn vector(&self) -> &VersionVector {
         &self.0.vector
     }
 
@@ -53,7 +54,7 @@ impl View {
         self.0.taken
     }
 
-    /// Its number; grows from one cut to the next.
+    /// Its number; grows from one snapshot point to the next.
     pub fn number(&self) -> u64 {
         self.0.number
     }
@@ -71,7 +72,7 @@ impl View {
         self.of(index)?.page(query)
     }
 
-    /// Number of entries in a range of the part behind `prefix`. O(1) for the whole index, else
+    /// Number of entries in a range of the part after `prefix`. O(1) for the whole index, otherwise
     /// O(log n + l) with l leaves of the store in the range, some 40 entries each.
     ///
     /// # Errors
@@ -81,8 +82,8 @@ impl View {
     }
 
     /// Visits the keys between two bounds, each with the length of the id at its end, until `each`
-    /// breaks. [`IndexDefinition::bounds`](crate::IndexDefinition::bounds) makes the bounds. O(log n
-    /// + entries visited).
+    /// breaks. [`IndexDefinition::bounds`](crate::IndexDefinition::bounds) makes the bounds. O(log
+    /// n + entries visited).
     ///
     /// # Errors
     /// The index is not there, not built or incomplete.
@@ -99,7 +100,7 @@ impl View {
         Ok(())
     }
 
-    fn of(&self, name: &str) -> Result<AtCut<'_>, Error> {
+    fn of(&self, name: &str) -> Result<IndexReader<'_>, Error> {
         let found = self.0.indexes.get(name);
         let found = found.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
         let index = &*found.index;
@@ -111,22 +112,22 @@ impl View {
             done: index.built.load(Ordering::Relaxed),
         };
         let snapshot = found.snapshot.as_ref().ok_or_else(building)?;
-        Ok(AtCut { definition: &index.definition, uid: index.uid, snapshot })
+        Ok(IndexReader { definition: &index.definition, uid: index.uid, snapshot })
     }
 }
 
-/// Describes an index whose last snapshot is `cut`.
-pub(crate) fn info(index: &Index, cut: &Cut) -> IndexInfo {
-    let snapshot = cut.indexes.get(&index.definition.name);
+/// Describes an index as of the snapshot point `point`.
+pub(crate) fn info(index: &Index, point: &SnapshotPoint) -> IndexInfo {
+    let snapshot = point.indexes.get(&index.definition.name);
     let snapshot = snapshot.filter(|found| found.index.uid == index.uid);
     let snapshot = snapshot.and_then(|found| found.snapshot.as_ref());
     IndexInfo {
         definition: index.definition.clone(),
         uid: index.uid,
         state: match (index.failure.get(), snapshot) {
-            (Some(reason), _) => State::Failed(reason.clone()),
-            (None, Some(_)) => State::Ready,
-            (None, None) => State::Building,
+            (Some(reason), _) => IndexState::Failed(reason.clone()),
+            (None, Some(_)) => IndexState::Ready,
+            (None, None) => IndexState::Building,
         },
         built: index.built.load(Ordering::Relaxed),
         entries: snapshot.map_or(0, Snapshot::len),

@@ -1,9 +1,9 @@
-/// Whether the fault of this name is planted: always `false`, and no code at all, unless the crate
-/// is built with `debug_assertions`, or with `--cfg faults`, which the models use.
+/// Returns whether the fault of this name is planted. Without `debug_assertions` or `--cfg faults`,
+/// which the models use, it is the constant `false` and compiles to nothing.
 ///
-/// Each fence, validation and recheck that a protocol rests on stands behind one such name, so
-/// that `cargo xtask faults` can take it out and show which test notices. One build holds all
-/// faults; the environment variable `ORDNA_FAULT` picks one when the process starts.
+/// Each fence, validation and recheck that a protocol depends on has such a name, so that `cargo
+/// xtask faults` can disable it and show which test fails. One build contains all faults; the
+/// environment variable `ORDNA_FAULT` selects one when the process starts.
 #[macro_export]
 macro_rules! fault {
     ($name:literal) => {
@@ -11,8 +11,8 @@ macro_rules! fault {
     };
 }
 
-/// A check on which a protocol rests: whether it holds. The planted fault of this name makes it
-/// hold.
+/// Returns `condition`, or `true` while the fault of this name is planted: the protocol then skips
+/// a check that it depends on.
 ///
 /// `check!("area.what", condition)`
 #[macro_export]
@@ -22,8 +22,8 @@ macro_rules! check {
     };
 }
 
-/// A condition that a protocol must notice. Under the planted fault of this name it is never
-/// noticed.
+/// Returns `condition`, or `false` while the fault of this name is planted: the protocol then
+/// misses a condition that it must notice.
 ///
 /// `notice!("area.what", condition)`
 #[macro_export]
@@ -33,8 +33,8 @@ macro_rules! notice {
     };
 }
 
-/// The ordering of an atomic access, by its name. The planted fault of this name relaxes it, which
-/// a model has to notice.
+/// The ordering of an atomic access, or `Relaxed` while the fault of this name is planted. A model
+/// must then fail.
 ///
 /// `order!("area.what", Release)`
 #[macro_export]
@@ -50,7 +50,7 @@ macro_rules! order {
 
 static PLANTED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
 
-/// Whether `ORDNA_FAULT` names this fault. No release build calls it.
+/// Returns whether `ORDNA_FAULT` names this fault. Release builds never call it.
 #[inline]
 pub fn is_planted(name: &str) -> bool {
     match PLANTED.get() {

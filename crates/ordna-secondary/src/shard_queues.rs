@@ -1,0 +1,319 @@
+//! The queues between a source and the workers, one for each shard of the documents.
+//!
+//! # Contract
+//! Any number of threads feed. The changes of one document reach one worker, in the order in which
+//! they were fed. A feeder waits while the queue is full; control messages never wait.
+//!
+//! # Invariants
+//! 1. The shard of a document is the CRC32 of its id, modulo the number of workers.
+//! 2. The position of a partition changes under a queue's lock, together with the push of the
+//!    change. A thread that holds all locks therefore reads a version vector such that exactly the
+//!    changes up to it are, or were, in the queues.
+//! 3. The message of a snapshot point is sent under the gate's write lock. Changes that are pushed
+//!    under one read lock of the gate are before the same snapshot points.
+//!
+//! # Progress
+//! Blocking. A feeder holds the lock of a queue for one push. A snapshot point holds all of them
+//! for one push each. A feeder may wait for room while it holds the gate's read lock: workers empty
+//! their queues without the gate.
+//!
+//! Source: the Nitro paper (VLDB 2016), §9, "Partitioning".
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{
+    Arc, Barrier, Condvar, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+use ordna::sync::{Lock, fault};
+
+use crate::document::Mutation;
+use crate::error::SourceError;
+use crate::index::Index;
+use crate::reverse::ReverseMap;
+use crate::version_vector::{Position, VersionVector};
+
+/// Messages in a queue up to which documents of an index build are added.
+const FILLS: usize = 16;
+
+/// A message to a worker.
+pub(crate) enum Message {
+    /// A change of a document, for all indexes.
+    Change(Mutation),
+    /// Documents of the source's snapshot, for one index that is being built.
+    Fill(Arc<Index>, Vec<Mutation>),
+    /// All documents of the source's snapshot were sent.
+    Filled(Arc<Index>),
+    /// A new index, and the worker's map of it.
+    Add(Arc<Index>, Box<ReverseMap>),
+    /// An index that is dropped.
+    Remove(Arc<Index>),
+    /// The removal of all documents of a partition.
+    Clear(u32),
+    /// The end of the changes that a snapshot point holds.
+    SnapshotPoint(Arc<SnapshotBarrier>),
+}
+
+/// The barrier at which all workers wait while one of them takes the snapshots.
+pub(crate) struct SnapshotBarrier {
+    workers: Barrier,
+    take: Box<dyn Fn() + Send + Sync>,
+}
+
+impl SnapshotBarrier {
+    /// A barrier for this number of workers; the last one to arrive calls `take`.
+    pub fn new(workers: usize, take: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { workers: Barrier::new(workers), take: Box::new(take) }
+    }
+
+    /// Waits until all workers have arrived and the snapshots are taken.
+    pub fn wait(&self) {
+        if self.workers.wait().is_leader() {
+            (self.take)();
+        }
+        self.workers.wait();
+    }
+}
+
+/// The queue of one worker.
+#[derive(Default)]
+struct ShardQueue {
+    state: Lock<QueueState>,
+    filled: Condvar,
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    messages: VecDeque<Message>,
+    /// Feeders that wait for room.
+    waiting: usize,
+    /// Whether the worker waits for a message.
+    idle: bool,
+    /// Number of messages so far that a new snapshot point would show.
+    pushed: u64,
+}
+
+/// The position up to which a partition was fed.
+#[derive(Default)]
+struct FedPartition {
+    identity: AtomicU64,
+    seq: AtomicU64,
+    repeated: AtomicU64,
+}
+
+/// The queues of all workers, and the positions up to which they were fed.
+pub(crate) struct ShardQueues {
+    queues: Vec<ShardQueue>,
+    partitions: Vec<FedPartition>,
+    capacity: AtomicUsize,
+    stopped: AtomicBool,
+    gate: RwLock<()>,
+}
+
+/// A guard that delays snapshot points until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SnapshotHold<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+
+/// All queues, locked.
+pub(crate) struct LockedQueues<'a> {
+    all: &'a ShardQueues,
+    states: Vec<MutexGuard<'a, QueueState>>,
+}
+
+impl ShardQueues {
+    pub fn new(workers: usize, positions: &[Position], capacity: usize) -> Self {
+        let partition = |position: &Position| FedPartition {
+            identity: AtomicU64::new(position.identity),
+            seq: AtomicU64::new(position.seq),
+            repeated: AtomicU64::new(0),
+        };
+        Self {
+            queues: (0..workers).map(|_| ShardQueue::default()).collect(),
+            partitions: positions.iter().map(partition).collect(),
+            capacity: AtomicUsize::new(capacity.max(1)),
+            stopped: AtomicBool::new(false),
+            gate: RwLock::new(()),
+        }
+    }
+
+    /// Delays snapshot points: all changes that are pushed while the result lives are in the same
+    /// one. A thread must not hold two of them.
+    pub fn hold_snapshots(&self) -> SnapshotHold<'_> {
+        SnapshotHold(self.gate.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until no [`SnapshotHold`] lives. Taken before the registry's lock, which the holders
+    /// may wait for.
+    pub fn gate(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn workers(&self) -> usize {
+        self.queues.len()
+    }
+
+    pub fn set_capacity(&self, messages: usize) {
+        self.capacity.store(messages.max(1), Ordering::Relaxed);
+    }
+
+    /// The shard of a document: the number of its worker.
+    pub fn shard_of(&self, id: &[u8]) -> usize {
+        if fault!("pipeline.order.by_id") {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            return NEXT.fetch_add(1, Ordering::Relaxed) % self.queues.len();
+        }
+        ordna::checksum::crc32(id) as usize % self.queues.len()
+    }
+
+    /// Feeds a change; waits for room. Returns `false` if the change is at or below its partition's
+    /// position and was ignored.
+    pub fn feed(&self, mutation: Mutation) -> Result<bool, SourceError> {
+        let partitions = self.partitions.len() as u32;
+        let Some(partition) = self.partitions.get(mutation.partition as usize) else {
+            let partition = mutation.partition;
+            return Err(SourceError::UnknownPartition { partition, partitions });
+        };
+        let (seq, shard) = (mutation.seq, self.shard_of(&mutation.id));
+        let mut state = self.lock_with_room(shard, self.capacity.load(Ordering::Relaxed))?;
+        if seq != 0 {
+            if seq <= partition.seq.load(Ordering::Relaxed) {
+                partition.repeated.fetch_add(1, Ordering::Relaxed);
+                return Ok(false);
+            }
+            partition.seq.store(seq, Ordering::Release);
+        }
+        state.messages.push_back(Message::Change(mutation));
+        state.pushed += 1;
+        self.wake(shard, state);
+        Ok(true)
+    }
+
+    /// Sends documents of an index build. Only a few of them are queued at once, as a snapshot
+    /// point waits for all messages before it.
+    pub fn send(&self, shard: usize, message: Message) -> Result<(), SourceError> {
+        let mut state = self.lock_with_room(shard, FILLS)?;
+        state.messages.push_back(message);
+        state.pushed += 1;
+        self.wake(shard, state);
+        Ok(())
+    }
+
+    fn lock_with_room(
+        &self,
+        shard: usize,
+        most: usize,
+    ) -> Result<MutexGuard<'_, QueueState>, SourceError> {
+        let queue = &self.queues[shard];
+        let mut state = queue.state.lock();
+        while state.messages.len() >= most && !self.is_stopped() {
+            state.waiting += 1;
+            state = queue.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
+        }
+        if self.is_stopped() { Err(SourceError::Stopped) } else { Ok(state) }
+    }
+
+    fn wake(&self, shard: usize, mut state: MutexGuard<'_, QueueState>) {
+        if std::mem::take(&mut state.idle) {
+            drop(state);
+            self.queues[shard].filled.notify_one();
+        }
+    }
+
+    /// Moves all messages of a shard into `messages`, which is empty, and waits for the first one.
+    /// Returns `false` if the service has stopped.
+    pub fn take(&self, shard: usize, messages: &mut VecDeque<Message>) -> bool {
+        let queue = &self.queues[shard];
+        let mut state = queue.state.lock();
+        while state.messages.is_empty() {
+            if self.is_stopped() {
+                return false;
+            }
+            state.idle = true;
+            state = queue.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        std::mem::swap(&mut state.messages, messages);
+        let waiting = state.waiting > 0;
+        drop(state);
+        if waiting {
+            queue.room.notify_all();
+        }
+        true
+    }
+
+    /// Locks all queues, so that no thread feeds.
+    pub fn lock_all(&self) -> LockedQueues<'_> {
+        let states = self.queues.iter().map(|queue| queue.state.lock()).collect();
+        LockedQueues { all: self, states }
+    }
+
+    /// The position up to which a partition was fed.
+    pub fn position(&self, partition: u32) -> Option<Position> {
+        let partition = self.partitions.get(partition as usize)?;
+        let identity = partition.identity.load(Ordering::Acquire);
+        Some(Position { identity, seq: partition.seq.load(Ordering::Acquire) })
+    }
+
+    /// The positions of all partitions, each read at a moment of its own.
+    pub fn vector(&self) -> VersionVector {
+        VersionVector::new(
+            (0..self.partitions.len() as u32)
+                .filter_map(|partition| self.position(partition))
+                .collect(),
+        )
+    }
+
+    /// Changes that were ignored because they were fed already.
+    pub fn repeated(&self) -> u64 {
+        self.partitions.iter().map(|partition| partition.repeated.load(Ordering::Relaxed)).sum()
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Ends all waits, for good. Workers finish what is queued.
+    pub fn close(&self) {
+        let locked = self.lock_all();
+        self.stopped.store(true, Ordering::Release);
+        drop(locked);
+        for queue in &self.queues {
+            queue.filled.notify_all();
+            queue.room.notify_all();
+        }
+    }
+}
+
+impl LockedQueues<'_> {
+    /// The version vector of everything fed so far.
+    pub fn vector(&self) -> VersionVector {
+        self.all.vector()
+    }
+
+    /// Sends a message to every worker.
+    pub fn send(mut self, mut message: impl FnMut(usize) -> Message) {
+        for (shard, state) in self.states.iter_mut().enumerate() {
+            let message = message(shard);
+            state.pushed += u64::from(!matches!(message, Message::SnapshotPoint(_)));
+            state.messages.push_back(message);
+            if std::mem::take(&mut state.idle) {
+                self.all.queues[shard].filled.notify_one();
+            }
+        }
+    }
+
+    /// Number of messages so far that a new snapshot point would show.
+    pub fn changes(&self) -> u64 {
+        self.states.iter().map(|state| state.pushed).sum()
+    }
+
+    /// Sets the position of a partition.
+    pub fn set_position(&mut self, partition: u32, position: Position) {
+        if let Some(partition) = self.all.partitions.get(partition as usize) {
+            partition.identity.store(position.identity, Ordering::Release);
+            partition.seq.store(position.seq, Ordering::Release);
+        }
+        self.states[0].pushed += 1;
+    }
+}
