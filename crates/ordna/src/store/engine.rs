@@ -19,7 +19,7 @@ use super::options::Options;
 use crate::epoch::Epoch;
 use crate::tree::{
     FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, ScanRequest, Tree, WriteCost,
-    WriteOutcome, WriteScope,
+    WriteOutcome, WriteScope, WriteStep,
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
@@ -324,7 +324,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Ok(())
     }
 
-    /// [`Engine::apply`] from where the tree's `approach` told.
+    /// [`Engine::apply`] that starts at an address of [`Tree::locate_many`].
     #[inline]
     pub fn apply_from<T, F>(
         &self,
@@ -332,29 +332,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         from: Option<LeafAddress>,
         scope: &WriteScope<'_>,
         payment: Payment,
-        mut change: F,
+        change: F,
     ) -> Result<u64, Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
     {
-        let mut reserved = Reserved::new(self, probe.key);
-        let decide = |found: Option<(&V, u64)>| {
-            let found = found.filter(|(_, deadline)| !self.is_expired(*deadline));
-            let found =
-                found.map(|(value, deadline)| Found { value, expires_at: expiry(deadline) });
-            match change(found) {
-                Change::Keep => Change::Keep,
-                Change::Remove => Change::Remove,
-                Change::Put(put) => Change::Put((put.value, put.expires_at.unwrap_or(FOREVER))),
-            }
-        };
-        let prepare = |step: WriteCost| reserved.prepare(step, payment);
-        let mut outcome = WriteOutcome::default();
-        let live = || self.live();
-        self.tree.apply(probe, from, scope, decide, prepare, live, &mut outcome)?;
-        reserved.settle(&outcome);
-        Ok(outcome.word)
+        let mut write = StoreWrite::new(self, probe.key, payment, change);
+        self.tree.apply(probe, from, scope, &mut write)
     }
 
     /// Counts the effect of a write, and gives back the bytes that it no longer needs.
@@ -413,47 +398,53 @@ pub fn expiry(deadline: u64) -> Option<u64> {
     (deadline != FOREVER).then_some(deadline)
 }
 
-/// Bytes and deadline that a write took before its change. Undone unless the change is made.
-pub struct Reserved<'a, K: Key + ?Sized, V: Value + ?Sized> {
+/// A write of one key, with the bytes and the deadline that it takes before its change. Gives them
+/// back when it is dropped, unless the change was made.
+pub struct StoreWrite<'a, K: Key + ?Sized, V: Value + ?Sized, F> {
     engine: &'a Engine<K, V>,
     key: &'a K,
+    payment: Payment,
+    /// Decides the change.
+    change: F,
     /// Bytes reserved beyond those of the entry replaced.
     grows: usize,
-    /// Bytes that the new entry takes less than the one replaced.
+    /// Bytes by which the new entry is smaller than the one replaced.
     shrinks: usize,
-    /// The deadline that was noted.
+    /// The deadline that was added to the list, or [`FOREVER`].
     deadline: u64,
 }
 
-impl<'a, K: Key + ?Sized, V: Value + ?Sized> Reserved<'a, K, V> {
-    pub fn new(engine: &'a Engine<K, V>, key: &'a K) -> Self {
-        Self { engine, key, grows: 0, shrinks: 0, deadline: FOREVER }
+impl<'a, K: Key + ?Sized, V: Value + ?Sized, F> StoreWrite<'a, K, V, F> {
+    #[inline]
+    pub fn new(engine: &'a Engine<K, V>, key: &'a K, payment: Payment, change: F) -> Self {
+        Self { engine, key, payment, change, grows: 0, shrinks: 0, deadline: FOREVER }
     }
 
-    pub fn prepare(&mut self, step: WriteCost, payment: Payment) -> Result<(), Error> {
-        let needs = if payment == Payment::Done { 0 } else { step.grows };
-        let grows = needs.saturating_sub(step.shrinks);
-        match payment {
+    /// Reserves the bytes of a write, and adds its deadline to the list.
+    #[inline]
+    pub fn reserve(&mut self, cost: WriteCost) -> Result<(), Error> {
+        let needs = if self.payment == Payment::Done { 0 } else { cost.grows };
+        let grows = needs.saturating_sub(cost.shrinks);
+        match self.payment {
             Payment::Forced => self.engine.budget.reserve_forced(grows),
             Payment::Due | Payment::Done => {
                 // Room for the undo record, too: it is taken when it is pushed.
-                self.engine.budget.reserve(grows + step.undo)?;
-                self.engine.budget.release(step.undo);
+                self.engine.budget.reserve(grows + cost.undo)?;
+                self.engine.budget.release(cost.undo);
             }
         }
-        (self.grows, self.shrinks) = (grows, step.shrinks.saturating_sub(needs));
-        if step.deadline != FOREVER {
-            self.engine.deadlines.add(self.key, step.deadline);
-            self.deadline = step.deadline;
+        (self.grows, self.shrinks) = (grows, cost.shrinks.saturating_sub(needs));
+        if cost.deadline != FOREVER {
+            self.engine.deadlines.add(self.key, cost.deadline);
+            self.deadline = cost.deadline;
         }
         point("store.apply.prepared");
         Ok(())
     }
 
-    pub fn settle(mut self, outcome: &WriteOutcome) {
-        if !outcome.changed {
-            return;
-        }
+    /// Accounts for the change that was made: what was reserved is kept.
+    #[inline]
+    pub fn commit(&mut self, outcome: &WriteOutcome) {
         self.grows = 0;
         let shrinks = if outcome.after.is_some() { self.shrinks } else { outcome.shrinks };
         if shrinks > 0 {
@@ -470,7 +461,42 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Reserved<'a, K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Reserved<'_, K, V> {
+impl<K, V, F, T> WriteStep<V> for StoreWrite<'_, K, V, F>
+where
+    K: Key + ?Sized,
+    V: Value + ?Sized,
+    F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
+    T: Borrow<V>,
+{
+    type New = T;
+
+    #[inline]
+    fn decide(&mut self, old: Option<(&V, u64)>) -> Change<(T, u64)> {
+        let found = old.filter(|(_, deadline)| !self.engine.is_expired(*deadline));
+        let found = found.map(|(value, deadline)| Found { value, expires_at: expiry(deadline) });
+        match (self.change)(found) {
+            Change::Keep => Change::Keep,
+            Change::Remove => Change::Remove,
+            Change::Put(put) => Change::Put((put.value, put.expires_at.unwrap_or(FOREVER))),
+        }
+    }
+
+    #[inline]
+    fn prepare(&mut self, cost: WriteCost) -> Result<(), Error> {
+        self.reserve(cost)
+    }
+
+    fn live(&self) -> Option<LiveEpochs> {
+        self.engine.live()
+    }
+
+    #[inline]
+    fn done(&mut self, outcome: &WriteOutcome) {
+        self.commit(outcome);
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized, F> Drop for StoreWrite<'_, K, V, F> {
     fn drop(&mut self) {
         if self.grows > 0 {
             self.engine.budget.release(self.grows);

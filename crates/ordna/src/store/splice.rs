@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::engine::{Engine, Payment, Reserved, expiry};
+use super::engine::{Engine, Payment, StoreWrite, expiry};
 use super::entry::{Found, Put};
 use super::handle::Store;
 use super::writes::put_of;
@@ -29,7 +29,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
         mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
     ) -> Result<Option<Written<T>>, Error> {
         loop {
-            let (mut reserved, mut kept) = (Reserved::new(self, key), false);
+            let (mut write, mut kept) = (StoreWrite::new(self, key, Payment::Due, ()), false);
             let decide_present = |value: &[u8], deadline| {
                 if self.is_expired(deadline) {
                     return None;
@@ -38,21 +38,21 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
                 kept = decided.is_none();
                 decided.map(|(at, bytes)| Splice { at, bytes })
             };
-            let prepare = |step: WriteCost| {
-                let needs = step.grows.saturating_sub(step.shrinks);
+            let prepare = |cost: WriteCost| {
+                let needs = cost.grows.saturating_sub(cost.shrinks);
                 // While the limit is lifted, too, room is taken within it only.
                 if let Some(limit) = self.budget.limit()
-                    && step.room
+                    && cost.room
                     && self.budget.used() + needs > limit
                 {
                     return Err(Error::MemoryLimit { limit });
                 }
-                reserved.prepare(step, Payment::Due)
+                write.reserve(cost)
             };
             let probe = Probe::new(key);
             let done = self.tree.splice(&probe, scope, decide_present, prepare, || self.live())?;
             if let Some(Spliced { splice, len, outcome }) = done {
-                reserved.settle(&outcome);
+                write.commit(&outcome);
                 return Ok(Some(Written { splice, len, is_new: false }));
             }
             if kept {

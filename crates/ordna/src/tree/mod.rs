@@ -70,6 +70,7 @@ pub use build::Run;
 use leaf::Leaf;
 pub use leaf::{FOREVER, Probe, SLOTS};
 use point::LockedLeaf;
+pub use point::WriteStep;
 pub use reshape::RemovedEntries;
 pub use scan::ScanRequest;
 use search::SearchLayer;
@@ -163,15 +164,13 @@ pub struct WriteCost {
     pub room: bool,
 }
 
-/// The result of a write.
+/// The effect of a write that changed an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOutcome {
     /// The deadline of the entry before, if there was one.
     pub before: Option<u64>,
     /// The deadline of the entry after, if there is one.
     pub after: Option<u64>,
-    /// Whether anything was changed.
-    pub changed: bool,
     /// Bytes of the entry that went.
     pub shrinks: usize,
     /// Bytes that undo records took, and gave back.

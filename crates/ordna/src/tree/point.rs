@@ -25,6 +25,38 @@ pub(super) struct LockedLeaf<'a, K: Key + ?Sized, V: Value + ?Sized> {
     pub lock: WriteGuard<'a>,
 }
 
+/// A conditional write of one key: what it decides, and what its caller does around the change.
+///
+/// All methods but [`WriteStep::done`] run under the lock of the key's leaf.
+pub trait WriteStep<V: Value + ?Sized> {
+    /// The value that the write puts.
+    type New: Borrow<V>;
+
+    /// Decides the change, given value and deadline of the present entry. May run several times.
+    fn decide(&mut self, old: Option<(&V, u64)>) -> Change<(Self::New, u64)>;
+
+    /// Prepares to put an entry, right before the change.
+    ///
+    /// # Errors
+    /// An error refuses the write; nothing is changed.
+    fn prepare(&mut self, cost: WriteCost) -> Result<(), Error>;
+
+    /// Returns the live snapshots, for prunes; `None` forbids them.
+    fn live(&self) -> Option<LiveEpochs>;
+
+    /// Accounts for a change that was made. Runs after the leaf is unlocked.
+    fn done(&mut self, outcome: &WriteOutcome);
+}
+
+/// The entry that [`Tree::write`] changes.
+struct SlotWrite<'a, K: Key + ?Sized> {
+    probe: &'a Probe<'a, K>,
+    /// Slot and present entry.
+    old: Option<(usize, LeafEntry)>,
+    /// Whether a live snapshot needs the present state.
+    undo: bool,
+}
+
 /// The result of a search in one leaf.
 enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
     Found { word: u64, deadline: u64 },
@@ -298,45 +330,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         largest <= youngest || !self.log.covers(leaf, probe, youngest)
     }
 
-    /// Shows value and deadline of the key to `decide` and does what it says, as one step.
-    /// `prepare` runs before the change and may refuse it. `live` tells the live snapshots, for
-    /// prunes; `None` forbids them. Both closures run under the leaf's lock, perhaps several times.
-    /// `from` is what [`Tree::locate_many`] told of the key under the guard of `scope`. Writes the
-    /// result to `outcome`: a copy of a returned result waits for its stores. O(log n).
+    /// Changes the entry of the key as `step` decides, atomically. Returns the word of the new
+    /// entry, or 0 if there is none. `from` is the address that [`Tree::locate_many`] returned for
+    /// the key under the guard of `scope`. O(log n).
     ///
     /// # Errors
-    /// Those of `prepare`, and a value that is too long. Nothing is changed.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
-    pub fn apply<T: Borrow<V>>(
+    /// Returns the errors of [`WriteStep::prepare`], and [`Error::ValueTooLong`]. Nothing is
+    /// changed.
+    pub fn apply<S: WriteStep<V>>(
         &self,
         probe: &Probe<'_, K>,
         mut from: Option<LeafAddress>,
         scope: &WriteScope<'_>,
-        mut decide: impl FnMut(Option<(&V, u64)>) -> Change<(T, u64)>,
-        mut prepare: impl FnMut(WriteCost) -> Result<(), Error>,
-        live: impl Fn() -> Option<LiveEpochs>,
-        outcome: &mut WriteOutcome,
-    ) -> Result<(), Error> {
+        step: &mut S,
+    ) -> Result<u64, Error> {
         loop {
             let LockedLeaf { leaf, lock } = self.lock(probe, from.take(), scope.guard);
             let slot = leaf.find(probe, self.simd);
             let old = slot.map(|slot| leaf.entry(slot));
             let change = match &old {
-                None => decide(None),
+                None => step.decide(None),
                 Some(old) => {
-                    Leaf::<K, V>::with_value(old.word, |value| decide(Some((value, old.deadline))))
+                    let decide = |value: &V| step.decide(Some((value, old.deadline)));
+                    Leaf::<K, V>::with_value(old.word, decide)
                 }
             };
             let (put, slot) = match (change, slot) {
                 (Change::Keep, _) | (Change::Remove, None) => {
                     lock.unlock_unchanged();
-                    let deadline = old.map(|old| old.deadline);
-                    *outcome = WriteOutcome {
-                        before: deadline,
-                        after: deadline,
-                        ..WriteOutcome::default()
-                    };
-                    return Ok(());
+                    return Ok(0);
                 }
                 (Change::Put(_), None) if leaf.count() >= self.slots => {
                     self.make_room(LockedLeaf { leaf, lock }, probe, scope.guard);
@@ -352,26 +374,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let grows = Self::cost(probe.key, value, *deadline != FOREVER);
                 let kept = if is_inline::<K, V>() { 0 } else { shrinks };
                 let undo = if undo { self.log.next_push() + kept } else { 0 };
-                let step = WriteCost { grows, shrinks, undo, deadline: *deadline, room: false };
-                if let Err(refused) = value.check().and_then(|()| prepare(step)) {
+                let cost = WriteCost { grows, shrinks, undo, deadline: *deadline, room: false };
+                if let Err(refused) = value.check().and_then(|()| step.prepare(cost)) {
                     lock.unlock_unchanged();
                     return Err(refused);
                 }
             }
-            *outcome = WriteOutcome {
+            let mut outcome = WriteOutcome {
                 before: old.map(|old| old.deadline),
                 after: put.as_ref().map(|(_, deadline)| *deadline),
-                changed: true,
                 shrinks,
                 ..WriteOutcome::default()
             };
-            let in_place = self.write(leaf, probe, slot, put, undo, scope, outcome);
-            self.prune_and_unlock(leaf, lock, in_place, &live, scope.guard, outcome);
+            let entry = SlotWrite { probe, old: slot.zip(old), undo };
+            let in_place = self.write(leaf, &entry, put, scope, &mut outcome);
+            let live = || step.live();
+            self.prune_and_unlock(leaf, lock, in_place, live, scope.guard, &mut outcome);
             let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
             if sparse {
                 self.merge_around(leaf, scope.guard);
             }
-            return Ok(());
+            // By reference: a copy would wait for the stores above.
+            step.done(&outcome);
+            return Ok(outcome.word);
         }
     }
 
@@ -401,23 +426,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers
     /// need no new version.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step")]
     #[inline]
     fn write<T: Borrow<V>>(
         &self,
         leaf: Leaf<K, V>,
-        probe: &Probe<'_, K>,
-        slot: Option<usize>,
+        entry: &SlotWrite<'_, K>,
         put: Option<(T, u64)>,
-        undo: bool,
         scope: &WriteScope<'_>,
         outcome: &mut WriteOutcome,
     ) -> bool {
-        let old = slot.map(|slot| leaf.entry(slot));
+        let SlotWrite { probe, old, undo } = *entry;
         let pushes_late = fault!("tree.write.slot_first");
         let push = |outcome: &mut WriteOutcome| {
             point("tree.write.before_push");
-            let state = old.map_or(OldState::Absent, |old| OldState::Present {
+            let state = old.map_or(OldState::Absent, |(_, old)| OldState::Present {
                 word: old.word,
                 deadline: old.deadline,
             });
@@ -425,7 +447,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             point("tree.write.pushed");
         };
         let Some((value, deadline)) = put else {
-            let Some((slot, old)) = slot.zip(old) else { return true };
+            let Some((slot, old)) = old else { return true };
             if undo {
                 push(outcome);
             }
@@ -438,7 +460,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         };
         let value = value.borrow();
         // A word in a record is overwritten in place unless the record goes to the undo list.
-        if let (Some(old), false) = (old, undo)
+        if let (Some((_, old)), false) = (old, undo)
             && !is_inline::<K, V>()
             && V::IN_PLACE
             && old.deadline == deadline
@@ -458,7 +480,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             _ => Leaf::word_of(probe, Record::new_in(self.arena_if_large(), probe.key, value)),
         };
         outcome.word = word;
-        match slot.zip(old) {
+        match old {
             None => {
                 let entry = LeafEntry { key: probe.head, word, deadline };
                 let done = leaf.put(probe, entry);

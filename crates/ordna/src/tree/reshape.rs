@@ -375,7 +375,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let undo = (taken, 0);
                 each(RemovedEntries::Entry(
                     key,
-                    WriteOutcome { before, after: None, changed: true, shrinks, undo, word: 0 },
+                    WriteOutcome { before, after: None, shrinks, undo, word: 0 },
                 ));
             });
         }

@@ -117,7 +117,6 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         let mut outcome = WriteOutcome {
             before: Some(old.deadline),
             after: Some(old.deadline),
-            changed: true,
             shrinks,
             ..WriteOutcome::default()
         };
