@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
-use ordna::durability::{BackupReport, Disk, WalReplay, Progress, install, verify};
+use ordna::durability::{BackupReport, Disk, Progress, WalReplay, install, verify};
 
 use crate::client::{Client, ServerAddress, bytes_of};
 
