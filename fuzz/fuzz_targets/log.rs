@@ -27,7 +27,7 @@ fuzz_target!(|input: (u8, u8, &[u8])| {
         file.write(bytes).unwrap();
     }
     let open = || {
-        let store = Options::new().clock(|| 0).collectors(0);
+        let store = Options::new().clock(|| 0).background_collector(false);
         let options = OpenOptions::new().storage(Arc::new(model.clone())).store(store);
         Store::<[u8], [u8]>::open(dir, options)
     };

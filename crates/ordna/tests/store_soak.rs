@@ -94,7 +94,7 @@ fn cut_of(
 #[test]
 fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let store = Words::with_options(Options::new().collectors(2));
+    let store = Words::with_options(Options::new().background_collector(true));
     let counters = || (0..WRITERS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
     let (begun, ended) = (counters(), counters());
     let look = |counters: &[AtomicU64]| -> Vec<u64> {
@@ -166,5 +166,5 @@ fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
 #[test]
 fn memory_after_churn_is_that_of_the_live_data() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    check_memory_after_churn(|| Words::with_options(Options::new().collectors(2)));
+    check_memory_after_churn(|| Words::with_options(Options::new().background_collector(true)));
 }

@@ -12,11 +12,11 @@
 //! before it is refused. While more is taken than the limit, released bytes first repay that; only
 //! the rest becomes credit.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use ordna_base::Error;
 use ordna_base::sync::atomic::{AtomicUsize, Ordering};
-use ordna_base::sync::{fault, notice, stripe_of_this_thread};
+use ordna_base::sync::{Lock, fault, notice, stripe_of_this_thread};
 
 const STRIPES: usize = 64;
 /// Bytes that a thread takes in advance.
@@ -39,7 +39,7 @@ struct Pool {
     /// Number of guards that lift the limit.
     lifting: AtomicUsize,
     /// The shares of the stores that live. The lock's holder may return the credits of all.
-    shares: Mutex<Vec<Weak<Share>>>,
+    shares: Lock<Vec<Weak<Share>>>,
 }
 
 /// The bytes that one store has taken.
@@ -56,7 +56,7 @@ impl MemoryBudget {
             limit: bytes,
             taken: AtomicUsize::new(0),
             lifting: AtomicUsize::new(0),
-            shares: Mutex::default(),
+            shares: Lock::default(),
         }))
     }
 
@@ -97,7 +97,7 @@ pub struct Budget {
 impl Drop for Budget {
     fn drop(&mut self) {
         // Under the lock: no thread returns this share's credits meanwhile.
-        let mut shares = self.pool.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.pool.shares.lock();
         shares.retain(|share| !std::ptr::eq(share.as_ptr(), &*self.share));
         self.pool.taken.fetch_sub(self.share.taken.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -113,7 +113,7 @@ impl Budget {
         let credits = std::array::from_fn(|_| Credit::default());
         let share = Arc::new(Share { taken: AtomicUsize::new(0), credits });
         let pool = Arc::clone(&budget.0);
-        let mut shares = pool.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = pool.shares.lock();
         shares.push(Arc::downgrade(&share));
         drop(shares);
         Self { pool, share }
@@ -140,7 +140,7 @@ impl Budget {
             self.credit().fetch_add(CHUNK, Ordering::Relaxed);
             return Ok(());
         }
-        let shares = self.pool.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let shares = self.pool.shares.lock();
         if !fault!("store.budget.credits_return") {
             for share in shares.iter().filter_map(Weak::upgrade) {
                 let credits = share.end_credits();

@@ -5,7 +5,6 @@
 
 use std::borrow::Borrow;
 use std::iter;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::budget::Budget;
@@ -13,7 +12,7 @@ use super::entry::Put;
 use super::handle::Store;
 use super::options::Options;
 use crate::tree::{FOREVER, Run, Tree};
-use ordna_base::sync::joined;
+use ordna_base::sync::{Lock, joined};
 use ordna_base::{Error, Key, Value};
 
 /// Items that do not expire.
@@ -62,12 +61,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
         let count = parts.len();
         let arena = Tree::<K, V>::arena(options.records_stay);
-        let parts = Mutex::new(parts.into_iter().enumerate());
+        let parts = Lock::new(parts.into_iter().enumerate());
         // Stops at an error. All parts before that one were begun, so the first error is found.
         let build = || {
             let mut runs = Vec::new();
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
-                let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let next = parts.lock().next();
                 let Some((number, part)) = next else { break };
                 let run_of = Run::new(options.sizes, arena.clone(), count);
                 runs.push((number, run(run_of, number, part, &budget)));

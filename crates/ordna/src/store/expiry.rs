@@ -14,12 +14,12 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ordna_base::Key;
-use ordna_base::sync::{StripedCounter, fault, point};
+use ordna_base::sync::{Lock, MutexGuard, StripedCounter, fault, point};
 
 /// Tells the time in milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -70,13 +70,13 @@ type Shard<K> = BTreeMap<(u64, <K as ToOwned>::Owned), u32>;
 
 /// The keys that will expire, by deadline.
 pub struct Deadlines<K: Key + ?Sized> {
-    shards: [Mutex<Shard<K>>; SHARDS],
+    shards: [Lock<Shard<K>>; SHARDS],
     /// No deadline is earlier. May be too early; too late only while a thread looks for expired
     /// keys.
     earliest: AtomicU64,
     used: AtomicBool,
-    /// Held by the thread that removes expired keys.
-    turn: Mutex<()>,
+    /// Locked by the thread that removes expired keys.
+    removal: Lock<()>,
     noted: StripedCounter,
     bytes: StripedCounter,
 }
@@ -91,10 +91,10 @@ impl<K: Key + ?Sized> Deadlines<K> {
     /// No deadlines.
     pub fn new() -> Self {
         Self {
-            shards: std::array::from_fn(|_| Mutex::new(BTreeMap::new())),
+            shards: std::array::from_fn(|_| Lock::new(BTreeMap::new())),
             earliest: AtomicU64::new(u64::MAX),
             used: AtomicBool::new(false),
-            turn: Mutex::new(()),
+            removal: Lock::new(()),
             noted: StripedCounter::new(),
             bytes: StripedCounter::new(),
         }
@@ -102,7 +102,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
 
     fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K>> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-        lock(&self.shards[(hash % SHARDS as u64) as usize])
+        self.shards[(hash % SHARDS as u64) as usize].lock()
     }
 
     /// Notes a version that is about to be inserted.
@@ -147,9 +147,9 @@ impl<K: Key + ?Sized> Deadlines<K> {
         self.earliest.load(Ordering::Acquire)
     }
 
-    /// Waits until no other thread removes expired keys, and keeps others waiting.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        lock(&self.turn)
+    /// Excludes other threads that remove expired keys.
+    pub fn lock_removal(&self) -> MutexGuard<'_, ()> {
+        self.removal.lock()
     }
 
     /// Keys with a deadline at or before `now`, at most `limit`. They stay noted until they are
@@ -164,7 +164,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
         point("store.due.looks");
         let mut due = Vec::new();
         for shard in &self.shards {
-            let shard = lock(shard);
+            let shard = shard.lock();
             for (deadline, key) in shard.keys() {
                 if *deadline > now || due.len() == limit {
                     self.earliest.fetch_min(*deadline, Ordering::AcqRel);
@@ -185,10 +185,6 @@ impl<K: Key + ?Sized> Deadlines<K> {
     pub fn size(&self) -> (usize, usize) {
         (self.noted.sum(), self.bytes.sum())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

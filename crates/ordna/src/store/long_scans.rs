@@ -8,10 +8,9 @@
 //!
 //! Statistics only: no protocol rests on it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordna_base::sync::{StripedCounter, stripe_of_this_thread};
+use ordna_base::sync::{Lock, MutexGuard, StripedCounter, stripe_of_this_thread};
 
 const STRIPES: usize = 16;
 
@@ -20,15 +19,15 @@ const STRIPES: usize = 16;
 pub struct Scans {
     under_way: StripedCounter,
     /// Since when long ones are.
-    long: [Mutex<Vec<Instant>>; STRIPES],
+    long: [Lock<Vec<Instant>>; STRIPES],
 }
 
 impl Scans {
     /// A scan begins on this thread.
     #[inline]
-    pub fn begin(&self) -> Scan<'_> {
+    pub fn begin(&self) -> ScanInProgress<'_> {
         self.under_way.add(1);
-        Scan { scans: self, long_since: None }
+        ScanInProgress { scans: self, long_since: None }
     }
 
     /// How many there are.
@@ -38,8 +37,8 @@ impl Scans {
 
     /// For how long the long ones have been that, longest first.
     pub fn long(&self) -> Vec<Duration> {
-        let list = |list: &Mutex<Vec<Instant>>| -> Vec<Duration> {
-            lock(list).iter().map(Instant::elapsed).collect()
+        let list = |list: &Lock<Vec<Instant>>| -> Vec<Duration> {
+            list.lock().iter().map(Instant::elapsed).collect()
         };
         let mut ages: Vec<Duration> = self.long.iter().flat_map(list).collect();
         ages.sort_unstable_by(|a, b| b.cmp(a));
@@ -48,14 +47,14 @@ impl Scans {
 }
 
 /// A scan under way, until it is dropped. Stays on its thread.
-pub struct Scan<'a> {
+pub struct ScanInProgress<'a> {
     scans: &'a Scans,
     long_since: Option<Instant>,
 }
 
-impl Scan<'_> {
+impl ScanInProgress<'_> {
     fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
-        lock(&self.scans.long[stripe_of_this_thread() % STRIPES])
+        self.scans.long[stripe_of_this_thread() % STRIPES].lock()
     }
 
     /// It has come far.
@@ -68,7 +67,7 @@ impl Scan<'_> {
     }
 }
 
-impl Drop for Scan<'_> {
+impl Drop for ScanInProgress<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(since) = self.long_since {
@@ -80,8 +79,4 @@ impl Drop for Scan<'_> {
         }
         self.scans.under_way.add(-1);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

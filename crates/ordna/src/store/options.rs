@@ -1,4 +1,4 @@
-//! The settings of a store.
+//! Options of a store.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use super::collection::pool::Collectors;
 use super::expiry::{Clock, system_clock};
 use crate::tree::{FANOUT, SLOTS, Sizes};
 
-/// The settings of a store.
+/// Options of a [`Store`](super::Store).
 #[derive(Clone)]
 pub struct Options {
     pub(super) memory_limit: Option<usize>,
     pub(super) memory_budget: Option<MemoryBudget>,
-    pub(super) collectors: usize,
+    pub(super) background_collector: bool,
     pub(super) shared_collectors: Option<Collectors>,
     pub(super) sizes: Sizes,
-    /// Whether somebody else keeps pointers to records.
+    /// Whether records keep their addresses, because owners point at them.
     pub(super) records_stay: bool,
     pub(super) clock: Clock,
 }
@@ -25,7 +25,7 @@ impl Default for Options {
         Self {
             memory_limit: None,
             memory_budget: None,
-            collectors: 1,
+            background_collector: true,
             shared_collectors: None,
             sizes: Sizes::default(),
             records_stay: false,
@@ -39,13 +39,13 @@ impl std::fmt::Debug for Options {
         f.debug_struct("Options")
             .field("memory_limit", &self.memory_limit)
             .field("memory_budget", &self.memory_budget)
-            .field("collectors", &self.collectors)
+            .field("background_collector", &self.background_collector)
             .finish_non_exhaustive()
     }
 }
 
 impl Options {
-    /// No memory limit, a collector thread, the system's clock.
+    /// Returns the default options: no memory limit, a background collector, the system's clock.
     pub fn new() -> Self {
         Self::default()
     }
@@ -65,21 +65,21 @@ impl Options {
         Self { memory_budget: Some(budget.clone()), ..self }
     }
 
-    /// Whether a thread in the background frees undo records, removes expired keys and compacts. Any
-    /// number but 0 stands for one thread, which the first work starts. With 0, the thread that ends
-    /// a snapshot frees, and [`Store::collect_garbage`](super::Store::collect_garbage) alone removes
-    /// expired keys and compacts what removals and overwrites left.
-    pub fn collectors(self, threads: usize) -> Self {
-        Self { collectors: threads, shared_collectors: None, ..self }
+    /// Sets whether a background thread frees undo records, removes expired keys and compacts (the
+    /// default). The first work starts it. Otherwise the thread that ends a snapshot frees, and only
+    /// [`Store::collect_garbage`](super::Store::collect_garbage) removes expired keys and compacts
+    /// what removals and overwrites left.
+    pub fn background_collector(self, wanted: bool) -> Self {
+        Self { background_collector: wanted, shared_collectors: None, ..self }
     }
 
-    /// Has these threads do that, for all stores that share them.
+    /// Lets a pool of threads do that for all stores that share it.
     pub fn shared_collectors(self, collectors: &Collectors) -> Self {
         Self { shared_collectors: Some(collectors.clone()), ..self }
     }
 
     pub(super) fn collectors_or_own(&self) -> Collectors {
-        let own = || Collectors::new(self.collectors.min(1));
+        let own = || Collectors::new(usize::from(self.background_collector));
         self.shared_collectors.clone().unwrap_or_else(own)
     }
 
@@ -98,17 +98,17 @@ impl Options {
         Self { sizes, ..self }
     }
 
-    /// Leaves records where they are: somebody else points at them.
+    /// Keeps records at their addresses, because owners point at them.
     pub(crate) fn records_stay(self) -> Self {
         Self { records_stay: true, ..self }
     }
 
-    /// Puts another clock in front of the present one.
+    /// Wraps the clock.
     pub(crate) fn wrap_clock(self, wrap: impl FnOnce(Clock) -> Clock) -> Self {
         Self { clock: wrap(Arc::clone(&self.clock)), ..self }
     }
 
-    /// The clock by which keys expire, in milliseconds. The system's tells Unix time.
+    /// Sets the clock by which keys expire, in milliseconds. The default is Unix time.
     pub fn clock(self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { clock: Arc::new(clock), ..self }
     }

@@ -9,16 +9,16 @@ use crate::key::prefix_end;
 use crate::tuple::{Decode, Like, Reader};
 
 /// Bounds in the bytes of the store.
-pub(super) type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+pub(super) type ByteBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// The bounds of a whole map whose keys start with `lead`.
-pub(super) fn whole(lead: &[u8]) -> Span {
+pub(super) fn all_with_lead(lead: &[u8]) -> ByteBounds {
     let end = prefix_end(lead).map_or(Bound::Unbounded, Bound::Excluded);
     (Bound::Included(lead.to_vec()), end)
 }
 
 /// The bounds in the bytes of the store.
-pub(super) fn span<K, Q, R>(lead: &[u8], bounds: &R) -> Span
+pub(super) fn byte_bounds<K, Q, R>(lead: &[u8], bounds: &R) -> ByteBounds
 where
     Q: Like<K> + ?Sized,
     R: RangeBounds<Q>,
@@ -28,7 +28,7 @@ where
         key.encode(&mut out);
         out
     };
-    let (first, end) = whole(lead);
+    let (first, end) = all_with_lead(lead);
     let lower = match bounds.start_bound() {
         Bound::Unbounded => first,
         bound => bound.map(encode),
@@ -41,8 +41,8 @@ where
 }
 
 /// Both bounds, borrowed.
-pub(super) fn by_ref(span: &Span) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
+pub(super) fn by_ref(byte_bounds: &ByteBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (byte_bounds.0.as_ref().map(Vec::as_slice), byte_bounds.1.as_ref().map(Vec::as_slice))
 }
 
 /// Reads a key whose first `lead` bytes name the map.
@@ -110,8 +110,8 @@ macro_rules! reads {
             })
         }
 
-        fn iter_over(&self, span: &Span) -> Iter<'_, K, V, $type> {
-            Iter::new(self.$source.range(by_ref(span)), self.lead.len())
+        fn iter_over(&self, byte_bounds: &ByteBounds) -> Iter<'_, K, V, $type> {
+            Iter::new(self.$source.range(by_ref(byte_bounds)), self.lead.len())
         }
 
         /// The value of `key`. O(log n).
@@ -130,7 +130,7 @@ macro_rules! reads {
 
         /// All entries, in order, from both ends.
         pub fn iter(&self) -> Iter<'_, K, V, $type> {
-            self.iter_over(&whole(&self.lead))
+            self.iter_over(&all_with_lead(&self.lead))
         }
 
         /// All keys, in order, from both ends. Reads the values too.
@@ -149,7 +149,7 @@ macro_rules! reads {
             Q: Like<K> + ?Sized,
             R: RangeBounds<Q>,
         {
-            self.iter_over(&span(&self.lead, &bounds))
+            self.iter_over(&byte_bounds(&self.lead, &bounds))
         }
 
         /// The entries whose keys begin with `prefix`: with the first elements of a tuple or
@@ -157,7 +157,7 @@ macro_rules! reads {
         pub fn prefix<P: Prefix<K> + ?Sized>(&self, prefix: &P) -> Iter<'_, K, V, $type> {
             let mut start = self.lead.to_vec();
             prefix.encode_prefix(&mut start);
-            self.iter_over(&whole(&start))
+            self.iter_over(&all_with_lead(&start))
         }
 
         /// The entry with the smallest key. O(log n).
@@ -165,7 +165,7 @@ macro_rules! reads {
         /// # Errors
         /// It is of other types.
         pub fn first_key_value(&self) -> Result<Option<(K, V)>, MapError> {
-            self.nearest(&whole(&self.lead), Direction::Ascending)
+            self.nearest(&all_with_lead(&self.lead), Direction::Ascending)
         }
 
         /// The entry with the largest key. O(log n).
@@ -173,7 +173,7 @@ macro_rules! reads {
         /// # Errors
         /// It is of other types.
         pub fn last_key_value(&self) -> Result<Option<(K, V)>, MapError> {
-            self.nearest(&whole(&self.lead), Direction::Descending)
+            self.nearest(&all_with_lead(&self.lead), Direction::Descending)
         }
 
         /// The entry with the largest key that is at most `key`. O(log n).
@@ -182,7 +182,7 @@ macro_rules! reads {
         /// It is of other types.
         pub fn floor<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<(K, V)>, MapError> {
             let bounds = (Bound::Unbounded, Bound::Included(key));
-            self.nearest(&span::<K, Q, _>(&self.lead, &bounds), Direction::Descending)
+            self.nearest(&byte_bounds::<K, Q, _>(&self.lead, &bounds), Direction::Descending)
         }
 
         /// The entry with the smallest key that is at least `key`. O(log n).
@@ -191,11 +191,15 @@ macro_rules! reads {
         /// It is of other types.
         pub fn ceiling<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<(K, V)>, MapError> {
             let bounds = (Bound::Included(key), Bound::Unbounded);
-            self.nearest(&span::<K, Q, _>(&self.lead, &bounds), Direction::Ascending)
+            self.nearest(&byte_bounds::<K, Q, _>(&self.lead, &bounds), Direction::Ascending)
         }
 
-        fn nearest(&self, span: &Span, direction: Direction) -> Result<Option<(K, V)>, MapError> {
-            let (mut found, (lower, upper)) = (None, by_ref(span));
+        fn nearest(
+            &self,
+            byte_bounds: &ByteBounds,
+            direction: Direction,
+        ) -> Result<Option<(K, V)>, MapError> {
+            let (mut found, (lower, upper)) = (None, by_ref(byte_bounds));
             self.$source.visit(lower, upper, direction, |key, value| {
                 let decoded = key_of(key, self.lead.len());
                 found = Some(decoded.and_then(|key| Ok((key, V::load(value)?))));
@@ -207,7 +211,10 @@ macro_rules! reads {
         /// How many keys are below `key`: its position from the front, if it is there. 40 entries
         /// at a time.
         pub fn rank<Q: Like<K> + ?Sized>(&self, key: &Q) -> usize {
-            self.count(&span::<K, Q, _>(&self.lead, &(Bound::Unbounded, Bound::Excluded(key))))
+            self.count(&byte_bounds::<K, Q, _>(
+                &self.lead,
+                &(Bound::Unbounded, Bound::Excluded(key)),
+            ))
         }
 
         /// The entry at this position from the front, the first one at 0. 40 entries at a time.
@@ -229,8 +236,8 @@ macro_rules! reads {
         }
 
         /// Counts the entries within the bounds.
-        fn count(&self, span: &Span) -> usize {
-            let (lower, upper) = by_ref(span);
+        fn count(&self, byte_bounds: &ByteBounds) -> usize {
+            let (lower, upper) = by_ref(byte_bounds);
             self.$source.count(lower, upper)
         }
     };

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-use super::iter::{Span, by_ref, key_of, reads, span, whole};
+use super::iter::{ByteBounds, all_with_lead, by_ref, byte_bounds, key_of, reads};
 use super::{Iter, MapError, MapSnapshot, StoreAs, Stored, with_scratch};
 use crate::tuple::{Decode, Like, Prefix, encode};
 use crate::{Change, Direction, Error, Options, OrderedIndex, Snapshot, Store};
@@ -114,13 +114,13 @@ impl<K: Decode, V: Stored> Map<K, V> {
         if self.lead.is_empty() {
             return self.store.approximate_len();
         }
-        self.count(&whole(&self.lead))
+        self.count(&all_with_lead(&self.lead))
     }
 
     /// Whether there are no entries. O(log n).
     pub fn is_empty(&self) -> bool {
-        let (span, mut empty) = (whole(&self.lead), true);
-        let (lower, upper) = by_ref(&span);
+        let (byte_bounds, mut empty) = (all_with_lead(&self.lead), true);
+        let (lower, upper) = by_ref(&byte_bounds);
         self.store.visit(lower, upper, Direction::Ascending, |_, _| {
             empty = false;
             ControlFlow::Break(())
@@ -270,8 +270,8 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// # Errors
     /// An entry is of other types, or the log has failed: the entries before it are gone.
     pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, MapError> {
-        let (span, mut removed) = (whole(&self.lead), 0);
-        for (key, value) in self.store.range(by_ref(&span)) {
+        let (byte_bounds, mut removed) = (all_with_lead(&self.lead), 0);
+        for (key, value) in self.store.range(by_ref(&byte_bounds)) {
             if !keep(&key_of(&key, self.lead.len())?, &V::load(&value)?) {
                 let done = self.store.compare_exchange(&key, Some(&value), None)?;
                 removed += usize::from(done.is_ok());
@@ -297,9 +297,9 @@ impl<K: Decode, V: Stored> Map<K, V> {
     }
 
     fn pop(&self, direction: Direction) -> Result<Option<(K, V)>, MapError> {
-        let span = whole(&self.lead);
+        let byte_bounds = all_with_lead(&self.lead);
         loop {
-            let (mut found, (lower, upper)) = (None, by_ref(&span));
+            let (mut found, (lower, upper)) = (None, by_ref(&byte_bounds));
             self.store.visit(lower, upper, direction, |key, value| {
                 found = Some((key.to_vec(), value.to_vec()));
                 ControlFlow::Break(())
@@ -322,8 +322,8 @@ impl<K: Decode, V: Stored> Map<K, V> {
         Q: Like<K> + ?Sized,
         R: RangeBounds<Q>,
     {
-        let span = span(&self.lead, &bounds);
-        let (lower, upper) = by_ref(&span);
+        let byte_bounds = byte_bounds(&self.lead, &bounds);
+        let (lower, upper) = by_ref(&byte_bounds);
         Ok(self.store.try_remove_range(lower, upper)?)
     }
 
@@ -332,25 +332,9 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// # Errors
     /// The log has failed.
     pub fn clear(&self) -> Result<(), MapError> {
-        let span = whole(&self.lead);
-        let (lower, upper) = by_ref(&span);
+        let byte_bounds = all_with_lead(&self.lead);
+        let (lower, upper) = by_ref(&byte_bounds);
         self.store.try_remove_range(lower, upper)?;
-        Ok(())
-    }
-
-    /// Inserts all pairs.
-    ///
-    /// # Errors
-    /// That of the first pair that is refused; those before it are in the map.
-    pub fn try_extend<Q: Like<K>, W: StoreAs<V>>(
-        &self,
-        pairs: impl IntoIterator<Item = (Q, W)>,
-    ) -> Result<(), MapError> {
-        for (key, value) in pairs {
-            self.with_key(&key, |key| {
-                value.with_bytes(|value| self.store.modify(key, |_| Change::Put(value)))
-            })??;
-        }
         Ok(())
     }
 
@@ -389,17 +373,20 @@ impl<'a, K: Decode, V: Stored> IntoIterator for &'a Map<K, V> {
 /// Inserts all pairs.
 ///
 /// # Panics
-/// A pair is refused. [`Map::try_extend`] gives the error instead.
+/// If the map refuses a pair; [`Map::insert`] returns the error instead.
 impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>> Extend<(Q, W)> for Map<K, V> {
     fn extend<I: IntoIterator<Item = (Q, W)>>(&mut self, pairs: I) {
-        self.try_extend(pairs).unwrap_or_else(|error| panic!("a pair was refused: {error}"));
+        for (key, value) in pairs {
+            let inserted = self.insert(&key, &value);
+            inserted.unwrap_or_else(|error| panic!("a pair was refused: {error}"));
+        }
     }
 }
 
-/// A map of its own with all pairs.
+/// Creates a map of all pairs in a new store.
 ///
 /// # Panics
-/// A pair is refused. [`Map::try_extend`] gives the error instead.
+/// If the map refuses a pair; [`Map::insert`] returns the error instead.
 impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>> FromIterator<(Q, W)> for Map<K, V> {
     fn from_iter<I: IntoIterator<Item = (Q, W)>>(pairs: I) -> Self {
         let mut map = Self::new();

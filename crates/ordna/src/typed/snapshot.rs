@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
-use super::iter::{Span, by_ref, key_of, reads, span, whole};
+use super::iter::{ByteBounds, all_with_lead, by_ref, byte_bounds, key_of, reads};
 use super::{Iter, MapError, Stored, with_scratch};
 use crate::tuple::{Decode, Like, Prefix};
 use crate::{Direction, Snapshot};
@@ -48,7 +48,7 @@ impl<K: Decode, V: Stored> MapSnapshot<K, V> {
         if self.lead.is_empty() {
             return self.snapshot.len();
         }
-        self.count(&whole(&self.lead))
+        self.count(&all_with_lead(&self.lead))
     }
 
     /// Whether there are no entries.

@@ -90,7 +90,7 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32, compression: Compre
     let open = OpenOptions::new()
         .storage(hooked.clone())
         .sync(SyncPolicy::Always)
-        .store(Options::new().clock(|| 1000).collectors(0));
+        .store(Options::new().clock(|| 1000).background_collector(false));
     let store = Arc::new(Bytes::open(dir, open).unwrap());
     let until = |expires_at| Put { value: b"until".as_slice(), expires_at };
     let put = |key: &[u8], expires_at| {

@@ -21,8 +21,8 @@ use super::steps::{Bytes, DIR, options, state_of};
 fn under_writers(mode: Mode, seed: u64) -> u64 {
     const KEYS: u64 = 20_000;
     let disk = Model::new();
-    let opened =
-        options(&disk, SyncPolicy::Never).store(Options::new().clock(|| 1000).collectors(1));
+    let opened = options(&disk, SyncPolicy::Never)
+        .store(Options::new().clock(|| 1000).background_collector(true));
     let store = Arc::new(Bytes::open(DIR, opened).unwrap());
     let key = |number: u64| format!("k{number:06}").into_bytes();
     for number in 0..KEYS {

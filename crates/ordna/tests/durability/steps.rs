@@ -27,7 +27,7 @@ pub fn compressions() -> Vec<Compression> {
 
 pub fn options(disk: &Model, sync: SyncPolicy) -> OpenOptions {
     // Time stands still, so that no deadline passes.
-    let store = Options::new().clock(|| 1000).collectors(0);
+    let store = Options::new().clock(|| 1000).background_collector(false);
     OpenOptions::new().storage(Arc::new(disk.clone())).sync(sync).store(store)
 }
 

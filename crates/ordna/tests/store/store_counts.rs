@@ -60,7 +60,8 @@ fn check<K: TestKey + ?Sized, V: Value + ?Sized>(
 }
 
 fn counts_are_those_of_a_scan<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots: usize, keys: u64) {
-    let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(slots, 4));
+    let store =
+        Store::<K, V>::with_options(Options::new().background_collector(false).sizes(slots, 4));
     let scanned = || store.iter_keys();
     let mut snapshots = Vec::new();
     let others: Vec<K::Owned> = (keys..keys + 20).map(K::number).collect();
@@ -109,7 +110,7 @@ fn counts_of_byte_strings() {
 fn expired_entries_do_not_count() {
     let clock = Arc::new(AtomicU64::new(0));
     let hands = Arc::clone(&clock);
-    let options = Options::new().collectors(0).sizes(4, 3);
+    let options = Options::new().background_collector(false).sizes(4, 3);
     let store: Store<u64, u64> =
         Store::with_options(options.clock(move || hands.load(Ordering::Relaxed)));
     for key in 0..40 {
@@ -140,7 +141,7 @@ fn counts_stand_while_leaves_change() {
     for (name, change) in changes {
         for at_snapshot in [false, true] {
             let store: Store<u64, u64> =
-                Store::with_options(Options::new().collectors(0).sizes(8, 3));
+                Store::with_options(Options::new().background_collector(false).sizes(8, 3));
             (0..100).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
             // The second leaf gets room.
             [18, 22, 26].iter().for_each(|key| _ = store.remove(key));

@@ -17,10 +17,10 @@ const BATCH: u64 = 5;
 fn every_snapshot_is_a_cut() {
     let options = Options::new;
     for options in [
-        options().collectors(2),
-        options().collectors(0),
-        options().collectors(1).sizes(3, 3),
-        options().collectors(0).sizes(2, 3),
+        options().background_collector(true),
+        options().background_collector(false),
+        options().background_collector(true).sizes(3, 3),
+        options().background_collector(false).sizes(2, 3),
     ] {
         check_cuts(&Store::with_options(options));
     }
@@ -141,7 +141,7 @@ fn partition_points_divide_the_store() {
 /// are not.
 #[test]
 fn scans_under_way_are_counted() {
-    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+    let store: Store<u64, u64> = Store::with_options(Options::new().background_collector(false));
     (0..5000).for_each(|key| drop(store.insert(&key, &key)));
     let snapshot = store.snapshot();
     let counts = || {

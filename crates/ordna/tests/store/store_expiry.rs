@@ -42,7 +42,7 @@ fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let (time, looks) = (Arc::new(AtomicU64::new(1_000_000)), Arc::new(AtomicU64::new(0)));
     let (clock, looked) = (Arc::clone(&time), Arc::clone(&looks));
-    let options = Options::new().collectors(1).clock(move || {
+    let options = Options::new().background_collector(true).clock(move || {
         if std::thread::current().name() == Some("ordna collector") {
             looked.fetch_add(1, Ordering::SeqCst);
         }
@@ -70,7 +70,7 @@ fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
 fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
     let panicked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let panics = std::sync::Arc::clone(&panicked);
-    let options = Options::new().collectors(1).clock(move || {
+    let options = Options::new().background_collector(true).clock(move || {
         if std::thread::current().name() == Some("ordna collector") {
             panics.store(true, std::sync::atomic::Ordering::SeqCst);
             std::panic::resume_unwind(Box::new("in a clock"));
@@ -98,51 +98,48 @@ fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
     assert_eq!(store.check_invariants().unwrap().entries, 1);
 }
 
-/// One collector watches the next deadline, the others sleep until they are woken; and if there is
-/// no other, the one that watches collects.
+/// The collector that waits for the next deadline is woken to free undo records.
 #[test]
-fn one_collector_watches_the_deadlines_and_all_collect() {
+fn the_collector_watches_the_deadlines_and_frees() {
     use std::collections::BTreeSet;
     use std::sync::{Arc, Mutex};
     const FAR: u64 = 1 << 50;
-    for collectors in [1, 2, 4] {
-        let time = Arc::new(AtomicU64::new(1000));
-        let lookers: Arc<Mutex<BTreeSet<String>>> = Arc::default();
-        let (clock, looked) = (Arc::clone(&time), Arc::clone(&lookers));
-        let options = Options::new().collectors(collectors).clock(move || {
-            let thread = std::thread::current();
-            if thread.name() == Some("ordna collector") {
-                looked.lock().unwrap().insert(format!("{:?}", thread.id()));
-            }
-            clock.load(Ordering::SeqCst)
-        });
-        let store: Store<u64, u64> = Store::with_options(options);
-        let patience = Instant::now() + Duration::from_secs(20);
-        let wait_until = |what: &str, done: &dyn Fn() -> bool| {
-            while !done() {
-                assert!(Instant::now() < patience, "{collectors} collectors: not {what}");
-                std::thread::yield_now();
-            }
-        };
-        store.insert_until(&0, &0, FAR).unwrap();
-        wait_until("watched", &|| !lookers.lock().unwrap().is_empty());
-        std::thread::sleep(Duration::from_millis(200));
-        assert_eq!(lookers.lock().unwrap().len(), 1, "of {collectors} collectors look");
-        for round in 0..50 {
-            (1..100).for_each(|key| drop(store.insert(&key, &round)));
-            let snapshot = store.snapshot();
-            (1..100).for_each(|key| drop(store.insert(&key, &round)));
-            drop(snapshot);
-            wait_until("collected", &|| store.statistics().dead == 0);
-            if round % 10 == 0 {
-                // Nearer than the one that is watched.
-                store.insert_until(&500, &1, 1010 + round).unwrap();
-                time.store(1010 + round, Ordering::SeqCst);
-                wait_until("expired", &|| store.statistics().items == 100);
-            }
+    let time = Arc::new(AtomicU64::new(1000));
+    let lookers: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let (clock, looked) = (Arc::clone(&time), Arc::clone(&lookers));
+    let options = Options::new().background_collector(true).clock(move || {
+        let thread = std::thread::current();
+        if thread.name() == Some("ordna collector") {
+            looked.lock().unwrap().insert(format!("{:?}", thread.id()));
         }
-        drop(store);
+        clock.load(Ordering::SeqCst)
+    });
+    let store: Store<u64, u64> = Store::with_options(options);
+    let patience = Instant::now() + Duration::from_secs(20);
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(Instant::now() < patience, "not {what}");
+            std::thread::yield_now();
+        }
+    };
+    store.insert_until(&0, &0, FAR).unwrap();
+    wait_until("watched", &|| !lookers.lock().unwrap().is_empty());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(lookers.lock().unwrap().len(), 1, "one thread looks");
+    for round in 0..50 {
+        (1..100).for_each(|key| drop(store.insert(&key, &round)));
+        let snapshot = store.snapshot();
+        (1..100).for_each(|key| drop(store.insert(&key, &round)));
+        drop(snapshot);
+        wait_until("collected", &|| store.statistics().dead == 0);
+        if round % 10 == 0 {
+            // Nearer than the one that is watched.
+            store.insert_until(&500, &1, 1010 + round).unwrap();
+            time.store(1010 + round, Ordering::SeqCst);
+            wait_until("expired", &|| store.statistics().items == 100);
+        }
     }
+    drop(store);
 }
 
 /// A clock that panics while expired keys are removed loses none of them.
@@ -154,7 +151,7 @@ fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     let time = Arc::new(AtomicU64::new(0));
     let left = Arc::new(AtomicU64::new(u64::MAX));
     let (hands, looks) = (Arc::clone(&time), Arc::clone(&left));
-    let options = Options::new().collectors(0).clock(move || {
+    let options = Options::new().background_collector(false).clock(move || {
         if looks.fetch_sub(1, Ordering::SeqCst) == 1 {
             std::panic::resume_unwind(Box::new("the clock"));
         }
@@ -184,7 +181,7 @@ struct Hands {
 
 /// A store with this clock.
 #[cfg(debug_assertions)]
-fn with_hands(hands: &std::sync::Arc<Hands>, collectors: usize) -> Store<u64, u64> {
+fn with_hands(hands: &std::sync::Arc<Hands>, collector: bool) -> Store<u64, u64> {
     let hands = std::sync::Arc::clone(hands);
     let clock = move || {
         let now = hands.now.load(Ordering::SeqCst);
@@ -193,7 +190,7 @@ fn with_hands(hands: &std::sync::Arc<Hands>, collectors: usize) -> Store<u64, u6
         }
         now
     };
-    Store::with_options(Options::new().collectors(collectors).clock(clock))
+    Store::with_options(Options::new().background_collector(collector).clock(clock))
 }
 
 /// A collection ends when no expired key is left, also if another thread removes the last one.
@@ -203,7 +200,7 @@ fn a_collection_waits_for_the_thread_that_removes_expired_keys() {
     use std::sync::atomic::AtomicBool;
     const BEGINS: &str = "store.expire.begins";
     let hands = std::sync::Arc::<Hands>::default();
-    let store = with_hands(&hands, 0);
+    let store = with_hands(&hands, false);
     store.insert_until(&1, &1, 10).unwrap();
     hands.now.store(10, Ordering::SeqCst);
     let (schedule, released) = (Schedule::new(), AtomicBool::new(false));
@@ -241,7 +238,7 @@ fn a_collector_that_found_no_deadline_beside_a_look_is_woken() {
             std::thread::yield_now();
         }
     };
-    let store = with_hands(&hands, 1);
+    let store = with_hands(&hands, true);
     store.insert_until(&1, &1, 60_000).unwrap();
     store.insert_until(&2, &2, 60_010).unwrap();
     // It then sleeps for the minute until the first deadline, and is not told that it has come.
@@ -262,6 +259,6 @@ fn a_collector_that_found_no_deadline_beside_a_look_is_woken() {
 #[cfg(unix)]
 #[test]
 fn the_end_of_a_snapshot_is_cheap_for_its_thread() {
-    let store = Store::with_options(Options::new().collectors(1));
+    let store = Store::with_options(Options::new().background_collector(true));
     ordna_testkit::snapshots::check_cost_of_the_end(&store);
 }

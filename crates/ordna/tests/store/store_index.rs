@@ -24,5 +24,5 @@ fn tiny<K: Key + ?Sized, V: Value + ?Sized>(slots: usize, fanout: usize) -> Stor
 type Snapped<K, V> = ordna_testkit::snapshots::Snapped<Store<K, V>>;
 
 fn snapped<K: Key + ?Sized, V: Value + ?Sized>(options: Options) -> Snapped<K, V> {
-    Snapped::new(Store::with_options(options.collectors(0)))
+    Snapped::new(Store::with_options(options.background_collector(false)))
 }

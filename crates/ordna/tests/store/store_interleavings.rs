@@ -12,7 +12,7 @@ use ordna_testkit::kinds::{TestKey, TestValue};
 type Words = Store<u64, u64>;
 
 fn tiny(slots: usize) -> Options {
-    Options::new().collectors(0).sizes(slots, 3)
+    Options::new().background_collector(false).sizes(slots, 3)
 }
 
 /// Holds the values `of(n)` under the keys `from..to`.
@@ -169,7 +169,7 @@ fn readers_stand_while_two_leaves_become_three() {
 fn a_slot_taken_by_another_key_is_not_the_answer() {
     fn check<K: TestKey + ?Sized, V: TestValue + ?Sized>() {
         for other in 100..160 {
-            let store = Store::<K, V>::with_options(Options::new().collectors(0));
+            let store = Store::<K, V>::with_options(Options::new().background_collector(false));
             let (key, value) = (as_key::<K>(7), V::dress(7));
             store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
             let found =

@@ -10,7 +10,7 @@ use ordna_base::{Error, OrderedIndex};
 #[test]
 fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     let store: Store<[u8], [u8]> =
-        Store::with_options(Options::new().memory_limit(1 << 20).collectors(0));
+        Store::with_options(Options::new().memory_limit(1 << 20).background_collector(false));
     let value = [7; 1000];
     let key = |n: u32| n.to_be_bytes();
     let filled = (0..).find(|n| store.insert(&key(*n), &value).is_err()).unwrap();
@@ -59,7 +59,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
 fn a_dropped_store_leaves_its_bytes_to_the_others_of_its_budget() {
     let budget = MemoryBudget::new(1 << 20);
     let new = || {
-        let options = Options::new().memory_budget(&budget).collectors(0);
+        let options = Options::new().memory_budget(&budget).background_collector(false);
         Store::<u64, [u8]>::with_options(options)
     };
     let (one, other) = (new(), new());
@@ -78,8 +78,9 @@ fn a_dropped_store_leaves_its_bytes_to_the_others_of_its_budget() {
 #[test]
 fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
     let limit = 100 << 10;
-    let store: Store<[u8], [u8]> =
-        Store::with_options(Options::new().memory_limit(limit).collectors(0).clock(|| 5));
+    let store: Store<[u8], [u8]> = Store::with_options(
+        Options::new().memory_limit(limit).background_collector(false).clock(|| 5),
+    );
     let value = [7; 1000];
     let key = |n: u32| n.to_be_bytes();
     let filled = (0..).find(|n| store.insert(&key(*n), &value).is_err()).unwrap();
@@ -115,7 +116,7 @@ fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
 fn the_limit_collects_before_it_refuses() {
     let clock = std::sync::Arc::new(AtomicU64::new(0));
     let hands = clock.clone();
-    let options = Options::new().memory_limit(100 << 10).collectors(0);
+    let options = Options::new().memory_limit(100 << 10).background_collector(false);
     let store: Store<[u8], [u8]> =
         Store::with_options(options.clock(move || hands.load(Ordering::Relaxed)));
     let value = [7; 1000];
@@ -134,7 +135,7 @@ fn the_limit_collects_before_it_refuses() {
 #[test]
 fn short_keys_take_what_they_give_back() {
     let store: Store<[u8], u64> =
-        Store::with_options(Options::new().memory_limit(1 << 20).collectors(0));
+        Store::with_options(Options::new().memory_limit(1 << 20).background_collector(false));
     store.insert(b"long enough", &0).unwrap();
     let before = store.statistics().bytes;
     for round in 0..100 {

@@ -91,7 +91,7 @@ fn removals_of_byte_strings_give_memory_back() {
 #[test]
 fn a_record_that_moves_is_not_overwritten_in_its_old_place() {
     const KEYS: u64 = 200_000;
-    let store: Store<[u8], u64> = Store::with_options(Options::new().collectors(0));
+    let store: Store<[u8], u64> = Store::with_options(Options::new().background_collector(false));
     let text = |key: u64| format!("{key:020} of the keys").into_bytes();
     (0..KEYS).for_each(|key| _ = store.insert(text(key).as_slice(), &key).unwrap());
     let stays = |key: &u64| key.is_multiple_of(4);
@@ -117,7 +117,7 @@ fn a_record_that_moves_is_not_overwritten_in_its_old_place() {
 #[test]
 fn records_of_owners_stay() {
     const KEYS: usize = 200_000;
-    let store = Arc::new(OwnedStore::new(Options::new().collectors(0)));
+    let store = Arc::new(OwnedStore::new(Options::new().background_collector(false)));
     let number = |key: &[u8]| u64::from_str(std::str::from_utf8(key).unwrap()).unwrap();
     let mut owner = Owner::new(&store, Arc::new(move |key: &[u8], _| number(key)));
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|key| format!("{key:040}").into_bytes()).collect();
@@ -141,7 +141,8 @@ fn records_of_owners_stay() {
 fn removals_beside_a_compaction_call_for_the_next_one() {
     const KEYS: u64 = 1_500_000;
     let filled = |keys: &mut dyn Iterator<Item = u64>| {
-        let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+        let store: Store<u64, u64> =
+            Store::with_options(Options::new().background_collector(false));
         keys.for_each(|key| _ = store.insert(&key, &key).unwrap());
         store
     };

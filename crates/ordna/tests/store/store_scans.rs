@@ -60,7 +60,8 @@ fn scans_begin_where_they_should_in_a_leaf_with_an_order() {
 fn a_scan_goes_on_behind_expired_entries() {
     let clock = Arc::new(AtomicU64::new(0));
     let now = Arc::clone(&clock);
-    let options = Options::new().collectors(0).clock(move || now.load(Ordering::Relaxed));
+    let options =
+        Options::new().background_collector(false).clock(move || now.load(Ordering::Relaxed));
     let store = Store::<u64, u64>::with_options(options);
     for key in 0..50 {
         if key < 20 {
@@ -89,7 +90,7 @@ fn a_scan_goes_on_behind_expired_entries() {
 /// of them than it still wants.
 #[test]
 fn a_scan_passes_returned_keys_that_moved_to_the_right() {
-    let store = Strings::with_options(Options::new().collectors(0).sizes(4, 3));
+    let store = Strings::with_options(Options::new().background_collector(false).sizes(4, 3));
     for key in ["a", "b", "c", "d", "m", "n", "o", "p"] {
         store.insert(key.as_bytes(), &0).unwrap();
     }

@@ -25,7 +25,7 @@ fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
     let before = live_here();
     for seed in 0..60 {
         let mut random = Random::new(seed);
-        let store = Strings::with_options(Options::new().collectors(0).sizes(3, 3));
+        let store = Strings::with_options(Options::new().background_collector(false).sizes(3, 3));
         let mut model = Model::new();
         let mut snapshots = Held::new();
         for step in 0..400_u64 {
@@ -77,7 +77,7 @@ fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
 #[test]
 fn appends_to_a_large_value_leave_no_garbage_of_its_size() {
     const LARGE: usize = 12 << 20;
-    let store = Strings::with_options(Options::new().collectors(0));
+    let store = Strings::with_options(Options::new().background_collector(false));
     let before = live_here();
     store.insert(b"large", &vec![7; LARGE]).unwrap();
     let (mut most, mut len) = (0, LARGE);
@@ -100,7 +100,8 @@ fn appends_to_a_large_value_leave_no_garbage_of_its_size() {
 /// all.
 #[test]
 fn room_counts_against_the_limit() {
-    let store = Strings::with_options(Options::new().memory_limit(10_000).collectors(0));
+    let store =
+        Strings::with_options(Options::new().memory_limit(10_000).background_collector(false));
     let mut len = 0;
     let refused = loop {
         match store.append(b"key", &[1; 100]) {
@@ -133,7 +134,7 @@ fn deadlines_stay_and_what_has_expired_is_begun_anew() {
     let now = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&now);
     let clock = move || clock.load(Ordering::SeqCst);
-    let store = Strings::with_options(Options::new().collectors(0).clock(clock));
+    let store = Strings::with_options(Options::new().background_collector(false).clock(clock));
     store.insert_until(b"key", &[1; 300], 10).unwrap();
     assert_eq!(store.append(b"key", &[2; 300]), Ok(600));
     assert_eq!(store.append(b"key", &[3; 10]), Ok(610));

@@ -330,36 +330,36 @@ fn run_sizes<K: TestKey + ?Sized, V: TestValue + ?Sized>(
 
 #[test]
 fn words_collected_by_the_caller() {
-    run_sizes::<u64, u64>(|| Options::new().collectors(0), 100);
+    run_sizes::<u64, u64>(|| Options::new().background_collector(false), 100);
 }
 
 #[test]
 fn words_to_bytes_collected_by_the_caller() {
-    run_sizes::<u64, [u8]>(|| Options::new().collectors(0), 60);
+    run_sizes::<u64, [u8]>(|| Options::new().background_collector(false), 60);
 }
 
 #[test]
 fn bytes_collected_in_the_background() {
-    run_sizes::<[u8], [u8]>(|| Options::new().collectors(1), 60);
+    run_sizes::<[u8], [u8]>(|| Options::new().background_collector(true), 60);
 }
 
 #[test]
 fn bytes_to_words_collected_by_the_caller() {
-    run_sizes::<[u8], u64>(|| Options::new().collectors(0), 60);
+    run_sizes::<[u8], u64>(|| Options::new().background_collector(false), 60);
 }
 
 /// One leaf, whose undo list is pruned all the time.
 #[test]
 fn undo_lists_are_pruned_under_snapshots() {
-    run_keys::<u64, u64>(|| Options::new().collectors(0).sizes(2, 3), 200, 3);
-    run_keys::<[u8], [u8]>(|| Options::new().collectors(0).sizes(2, 3), 200, 3);
+    run_keys::<u64, u64>(|| Options::new().background_collector(false).sizes(2, 3), 200, 3);
+    run_keys::<[u8], [u8]>(|| Options::new().background_collector(false).sizes(2, 3), 200, 3);
 }
 
 /// What an old snapshot sees is kept, and nothing to speak of that only snapshots that have ended
 /// saw.
 #[test]
 fn one_old_snapshot_keeps_what_it_sees_and_little_else() {
-    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+    let store: Store<u64, u64> = Store::with_options(Options::new().background_collector(false));
     store.insert(&1, &0).unwrap();
     let old = store.snapshot();
     for round in 1..1000 {
@@ -379,7 +379,7 @@ fn one_old_snapshot_keeps_what_it_sees_and_little_else() {
 /// A record that says "absent" stays while the younger one above it goes.
 #[test]
 fn a_key_absent_in_the_oldest_snapshot_stays_absent_there() {
-    let options = Options::new().collectors(0).sizes(2, 3);
+    let options = Options::new().background_collector(false).sizes(2, 3);
     let store: Store<u64, u64> = Store::with_options(options);
     let old = store.snapshot();
     store.insert(&1, &10).unwrap();
@@ -500,7 +500,7 @@ fn a_snapshot_carries_what_its_taker_gave_it() {
 /// A state that only an ended snapshot saw is not kept for the one after it.
 #[test]
 fn a_state_goes_with_the_last_snapshot_that_sees_it() {
-    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0));
+    let store: Store<u64, u64> = Store::with_options(Options::new().background_collector(false));
     store.insert(&1, &1).unwrap();
     let first = store.snapshot();
     store.insert(&1, &2).unwrap();
@@ -515,7 +515,8 @@ fn a_state_goes_with_the_last_snapshot_that_sees_it() {
 /// A deadline is forgotten with its entry, whether or not a snapshot still sees that.
 #[test]
 fn a_deadline_is_forgotten_with_its_entry() {
-    let store: Store<u64, u64> = Store::with_options(Options::new().collectors(0).clock(|| 5));
+    let store: Store<u64, u64> =
+        Store::with_options(Options::new().background_collector(false).clock(|| 5));
     for under_a_snapshot in [false, true] {
         store.insert_until(&1, &1, 10).unwrap();
         store.insert_until(&2, &1, 10).unwrap();

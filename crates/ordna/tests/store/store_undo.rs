@@ -11,7 +11,7 @@ use ordna::{Options, OrderedIndex, Snapshot, Store};
 use ordna_testkit::kinds::{TestKey, TestValue};
 
 fn store(slots: usize, fanout: usize) -> Store<u64, u64> {
-    Store::with_options(Options::new().collectors(0).sizes(slots, fanout))
+    Store::with_options(Options::new().background_collector(false).sizes(slots, fanout))
 }
 
 /// Leaves of one large removal under a snapshot do not all become one leaf.
@@ -59,7 +59,7 @@ fn a_hot_key_under_an_old_snapshot_keeps_few_records() {
 
 /// Overwrites one key in five epochs and drops the snapshots of three: the last write prunes.
 fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Snapshot<K, V>>) {
-    let store = Store::<K, V>::with_options(Options::new().collectors(0).sizes(4, 4));
+    let store = Store::<K, V>::with_options(Options::new().background_collector(false).sizes(4, 4));
     let put = |word| _ = store.insert(K::number(7).borrow(), V::dress(word).borrow()).unwrap();
     put(1);
     let mut live = vec![store.snapshot()];
@@ -88,7 +88,8 @@ fn a_pruned_record_gives_its_bytes_back_once() {
     assert_eq!(store.statistics().dead, 2);
     drop(live);
     store.collect_garbage();
-    let fresh = Store::<[u8], [u8]>::with_options(Options::new().collectors(0).sizes(4, 4));
+    let fresh =
+        Store::<[u8], [u8]>::with_options(Options::new().background_collector(false).sizes(4, 4));
     fresh.insert(&<[u8]>::number(7), &<[u8]>::dress(6)).unwrap();
     let (statistics, usage) = (store.statistics(), store.memory_usage().parts);
     assert_eq!((statistics.dead, statistics.bytes), (0, fresh.statistics().bytes));
@@ -244,8 +245,9 @@ fn images_keep_no_entry_beyond_its_deadline() {
     let now = Arc::new(AtomicU64::new(1000));
     let clock = Arc::clone(&now);
     let clock = move || clock.load(Ordering::Relaxed);
-    let store =
-        Store::<u64, u64>::with_options(Options::new().collectors(0).sizes(8, 4).clock(clock));
+    let store = Store::<u64, u64>::with_options(
+        Options::new().background_collector(false).sizes(8, 4).clock(clock),
+    );
     (1..7).for_each(|key| _ = store.insert(&key, &key).unwrap());
     store.insert_until(&0, &0, 1500).unwrap();
     now.store(2000, Ordering::Relaxed);

@@ -28,9 +28,8 @@
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ordna_base::sync::{fault, notice};
+use ordna_base::sync::{Lock, fault, notice};
 
 use super::manifest::FileEntry;
 use crate::Key;
@@ -60,7 +59,7 @@ struct Range<K> {
     /// Head of the last key read: smaller heads are passed, larger ones are not, this one may be
     /// either.
     head: AtomicU64,
-    passed: Mutex<Passed<K>>,
+    passed: Lock<Passed<K>>,
 }
 
 #[derive(Debug)]
@@ -77,7 +76,7 @@ pub(crate) struct Delta<K: Key + ?Sized> {
     bounds: Vec<K::Owned>,
     /// One for each range.
     ranges: Vec<Range<K::Owned>>,
-    file: Mutex<File>,
+    file: Lock<File>,
     /// The last death.
     deaths: AtomicU64,
 }
@@ -88,17 +87,13 @@ impl<K: Key + ?Sized> std::fmt::Debug for Delta<K> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<K: Key + ?Sized> Delta<K> {
     /// A delta of ranges that begin at the bounds, and one before them. The file's header is
     /// written.
     pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
-        let unread = |_| Range { head: AtomicU64::new(0), passed: Mutex::new(Passed::Nothing) };
+        let unread = |_| Range { head: AtomicU64::new(0), passed: Lock::new(Passed::Nothing) };
         let ranges = (0..=bounds.len()).map(unread).collect();
-        let file = Mutex::new(File { writer, frame: Frame::default(), failed: None });
+        let file = Lock::new(File { writer, frame: Frame::default(), failed: None });
         Self { state: AtomicU8::new(INIT), bounds, ranges, file, deaths: AtomicU64::new(0) }
     }
 
@@ -124,7 +119,7 @@ impl<K: Key + ?Sized> Delta<K> {
         match key.head().cmp(&range.head.load(Ordering::Acquire)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
-            std::cmp::Ordering::Equal => match &*lock(&range.passed) {
+            std::cmp::Ordering::Equal => match &*range.passed.lock() {
                 Passed::Nothing => true,
                 Passed::UpTo(last) => notice!("live.delta.equal_heads", key > last.borrow()),
                 Passed::All => false,
@@ -139,7 +134,7 @@ impl<K: Key + ?Sized> Delta<K> {
 
     /// Takes encoded states of keys, each with a death of its own.
     pub fn spilled(&self, states: &[u8], count: u64) {
-        let mut file = lock(&self.file);
+        let mut file = self.file.lock();
         let File { writer, frame, failed } = &mut *file;
         if failed.is_some() {
             return;
@@ -155,7 +150,7 @@ impl<K: Key + ?Sized> Delta<K> {
     pub fn passed(&self, range: usize, last: Option<&K>) {
         if let Some(range) = self.ranges.get(range) {
             let passed = last.map_or(Passed::All, |last| Passed::UpTo(last.to_owned()));
-            *lock(&range.passed) = passed;
+            *range.passed.lock() = passed;
             range.head.store(last.map_or(u64::MAX, Key::head), Ordering::Release);
         }
     }
@@ -170,7 +165,7 @@ impl<K: Key + ?Sized> Delta<K> {
     /// # Errors
     /// The first failure of a spill, or of the end.
     pub fn finish(&self) -> Result<FileEntry, BackupError> {
-        let mut file = lock(&self.file);
+        let mut file = self.file.lock();
         let File { writer, frame, failed } = &mut *file;
         if let Some(error) = failed.take() {
             return Err(error);

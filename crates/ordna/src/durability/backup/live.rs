@@ -12,7 +12,7 @@ use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
 
 use super::delta::Delta;
-use super::write::{BackupOptions, Cut, Mode, Summary, Writing, unix_ms};
+use super::write::{BackupOptions, Mode, SnapshotPoint, Summary, Writing, unix_ms};
 use crate::durability::durable::Durable;
 use crate::durability::error::BackupError;
 use crate::durability::files::blocks::FileKind;
@@ -72,7 +72,7 @@ impl<K: Key + ?Sized> Durable<K> {
         mut next: MutexGuard<'_, u64>,
         store: &Store<K, V>,
         options: &BackupOptions,
-    ) -> Result<(Summary, Cut), BackupError> {
+    ) -> Result<(Summary, SnapshotPoint), BackupError> {
         let counted = Arc::clone(&self.wal.queue);
         let writes = move || counted.records.load(Ordering::Relaxed);
         let options = options.clone().storage(Arc::clone(&self.storage));
@@ -104,7 +104,7 @@ impl<K: Key + ?Sized> Durable<K> {
                 None => snapshot = Some(store.snapshot()),
             }
             let limit = store.statistics().memory_limit;
-            Cut {
+            SnapshotPoint {
                 metadata: (options.metadata)(),
                 taken_ms: unix_ms(),
                 memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),

@@ -10,9 +10,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 
-use ordna_base::sync::{fault, notice};
+use ordna_base::sync::{Lock, fault, notice};
 
 use super::manifest::{FileEntry, Manifest};
 use crate::durability::error::BackupError;
@@ -94,7 +93,7 @@ fn decode<K: Encoding + ?Sized, V: Encoding + ?Sized>(
 }
 
 /// A key's state, as spans of a block of a delta file.
-struct State {
+struct KeyState {
     /// The key's first bytes: most comparisons need no more.
     head: u64,
     dead: u64,
@@ -106,18 +105,18 @@ struct State {
 
 /// The states of all deltas at the cut, in the order of their keys.
 #[derive(Default)]
-struct States {
+struct KeyStates {
     blocks: Vec<Vec<u8>>,
-    all: Vec<State>,
+    all: Vec<KeyState>,
 }
 
-impl States {
-    fn key<K: Encoding + ?Sized>(&self, state: &State) -> K::Ref<'_> {
+impl KeyStates {
+    fn key<K: Encoding + ?Sized>(&self, state: &KeyState) -> K::Ref<'_> {
         K::decode(block_of(&self.blocks, state), state.key.clone())
     }
 }
 
-fn block_of<'a>(blocks: &'a [Vec<u8>], state: &State) -> &'a [u8] {
+fn block_of<'a>(blocks: &'a [Vec<u8>], state: &KeyState) -> &'a [u8] {
     blocks.get(state.block).map_or(&[], Vec::as_slice)
 }
 
@@ -127,8 +126,8 @@ fn read_deltas<K: Key + ?Sized, V: Value + ?Sized>(
     dir: &Path,
     manifest: &Manifest,
     progress: &Progress,
-) -> Result<States, BackupError> {
-    let States { mut blocks, mut all } = States::default();
+) -> Result<KeyStates, BackupError> {
+    let KeyStates { mut blocks, mut all } = KeyStates::default();
     for entry in &manifest.deltas {
         let mut reader = FileReader::open::<K, V>(storage, dir, FileKind::Delta, entry)?;
         let path = dir.join(&entry.file);
@@ -142,27 +141,27 @@ fn read_deltas<K: Key + ?Sized, V: Value + ?Sized>(
                 };
                 let view = K::decode(payload, key.clone());
                 let head = Borrow::<K>::borrow(&view).head();
-                all.push(State { head, dead, block: blocks.len(), key, old });
+                all.push(KeyState { head, dead, block: blocks.len(), key, old });
             }
             whole(&path, &block, at)?;
             progress.add(0, payload.len() as u64);
             blocks.push(block.payload);
         }
     }
-    let by_key = |one: &State, other: &State| {
+    let by_key = |one: &KeyState, other: &KeyState| {
         one.head.cmp(&other.head).then_with(|| {
             let views = [one, other].map(|it| K::decode(block_of(&blocks, it), it.key.clone()));
             let [one, other] = views.each_ref().map(Borrow::<K>::borrow);
             one.cmp(other)
         })
     };
-    let by_death = |one: &State, other: &State| match fault!("live.delta.smallest_death") {
+    let by_death = |one: &KeyState, other: &KeyState| match fault!("live.delta.smallest_death") {
         true => other.dead.cmp(&one.dead),
         false => one.dead.cmp(&other.dead),
     };
     all.sort_unstable_by(|one, other| by_key(one, other).then(by_death(one, other)));
     all.dedup_by(|later, first| by_key(later, first).is_eq());
-    Ok(States { blocks, all })
+    Ok(KeyStates { blocks, all })
 }
 
 /// Refuses bytes behind the last record of a block.
@@ -177,9 +176,9 @@ fn whole(path: &Path, block: &Block, at: usize) -> Result<(), BackupError> {
 struct Shared<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,
-    states: States,
+    states: KeyStates,
     progress: &'a Progress,
-    failed: Mutex<Option<BackupError>>,
+    failed: Lock<Option<BackupError>>,
 }
 
 /// Names the kinds of keys and values; may be sent to other threads.
@@ -195,12 +194,12 @@ struct Shard<'a, K: ?Sized, V: ?Sized> {
 }
 
 /// A key or a value as a run takes it: a piece of a block of the shard, or of one of a delta.
-enum Item<'a, T: Encoding + ?Sized> {
+enum Decoded<'a, T: Encoding + ?Sized> {
     Piece(T::Shared),
     Lent(T::Ref<'a>),
 }
 
-impl<T: Encoding + ?Sized> Borrow<T> for Item<'_, T> {
+impl<T: Encoding + ?Sized> Borrow<T> for Decoded<'_, T> {
     #[inline]
     fn borrow(&self) -> &T {
         match self {
@@ -228,7 +227,7 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    type Item = (Item<'a, K>, Put<Item<'a, V>>);
+    type Item = (Decoded<'a, K>, Put<Decoded<'a, V>>);
     type IntoIter = Merged<'a, K, V>;
 
     fn into_iter(self) -> Merged<'a, K, V> {
@@ -264,7 +263,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Merged<'_, K, V> {
         self.left = 0;
         self.ahead = None;
         self.shard.states = 0..0;
-        let mut failed = self.shard.shared.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.shard.shared.failed.lock();
         failed.get_or_insert(error);
     }
 
@@ -300,7 +299,7 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    type Item = (Item<'a, K>, Put<Item<'a, V>>);
+    type Item = (Decoded<'a, K>, Put<Decoded<'a, V>>);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -328,14 +327,14 @@ where
                     self.shard.states.start += 1;
                     let Some((value, expires_at)) = state.old.clone() else { continue };
                     let value = V::decode(block_of(&shared.states.blocks, state), value);
-                    let put = Put { value: Item::Lent(value), expires_at };
-                    return Some((Item::Lent(shared.states.key::<K>(state)), put));
+                    let put = Put { value: Decoded::Lent(value), expires_at };
+                    return Some((Decoded::Lent(shared.states.key::<K>(state)), put));
                 }
             }
             let (key, value, expires_at) = self.ahead.take()?;
-            let value = Item::Piece(V::decode_shared(&self.block, value));
+            let value = Decoded::Piece(V::decode_shared(&self.block, value));
             return Some((
-                Item::Piece(K::decode_shared(&self.block, key)),
+                Decoded::Piece(K::decode_shared(&self.block, key)),
                 Put { value, expires_at },
             ));
         }
@@ -369,14 +368,14 @@ where
     };
     let starts: Vec<usize> = bounds.iter().map(first).collect();
     let count = states.all.len();
-    let shared = Shared { storage, dir, states, progress, failed: Mutex::new(None) };
+    let shared = Shared { storage, dir, states, progress, failed: Lock::new(None) };
     let parts = manifest.shards.iter().enumerate().map(|(number, entry)| {
         let end = starts.get(number + 1).copied().unwrap_or(count);
         let start = if number == 0 { 0 } else { starts.get(number).copied().unwrap_or(end) };
         Shard { shared: &shared, entry, states: start..end.max(start), kinds: PhantomData }
     });
     let done = read(parts.collect());
-    match shared.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match shared.failed.into_inner() {
         Some(error) => Err(error),
         None => Ok((done, manifest)),
     }

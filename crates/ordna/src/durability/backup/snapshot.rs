@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ordna_base::{Key, Value};
 
-use super::write::{BackupOptions, Cut, Summary, Writing, unix_ms};
+use super::write::{BackupOptions, SnapshotPoint, Summary, Writing, unix_ms};
 use crate::durability::error::BackupError;
 use crate::{Snapshot, Store};
 
@@ -37,7 +37,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let writing = Writing::begin(target, options, bounds)?;
         let limit = self.statistics().memory_limit;
         let age = u64::try_from(snapshot.taken().elapsed().as_millis()).unwrap_or(u64::MAX);
-        let cut = Cut {
+        let cut = SnapshotPoint {
             metadata: (options.metadata)(),
             taken_ms: unix_ms().saturating_sub(age),
             memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),

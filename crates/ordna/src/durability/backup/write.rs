@@ -9,12 +9,12 @@ use std::borrow::Borrow;
 use std::ffi::OsString;
 use std::ops::{Bound, ControlFlow};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ordna_base::sync::{fault, handed_on, joined, point};
+use ordna_base::sync::{Lock, fault, handed_on, joined, point};
 
 use super::delta::{Delta, close};
 use super::manifest::{FileEntry, Manifest, to_hex};
@@ -167,7 +167,7 @@ pub struct Summary {
 }
 
 /// The facts of the cut.
-pub(crate) struct Cut {
+pub(crate) struct SnapshotPoint {
     pub metadata: Vec<u8>,
     pub taken_ms: u64,
     pub memory_limit: Option<u64>,
@@ -252,8 +252,8 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         delta: Option<&Delta<K>>,
     ) -> Result<Vec<FileEntry>, BackupError> {
         let next = AtomicUsize::new(0);
-        let done = Mutex::new(Vec::new());
-        let failed: Mutex<Option<BackupError>> = Mutex::new(None);
+        let done = Lock::new(Vec::new());
+        let failed: Lock<Option<BackupError>> = Lock::new(None);
         let work = || {
             loop {
                 let range = next.fetch_add(1, Ordering::Relaxed);
@@ -262,12 +262,12 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                 }
                 match self.shard(range, entries, delta) {
                     Ok(entry) => {
-                        done.lock().unwrap_or_else(PoisonError::into_inner).push((range, entry));
+                        done.lock().push((range, entry));
                     }
                     Err(error) => {
                         // The others end at their next range.
                         next.store(usize::MAX / 2, Ordering::Relaxed);
-                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut failed = failed.lock();
                         failed.get_or_insert(error);
                         return;
                     }
@@ -293,10 +293,10 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             }
             threads.into_iter().for_each(joined);
         });
-        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(error) = failed.into_inner() {
             return Err(error);
         }
-        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut done = done.into_inner();
         done.sort_unstable_by_key(|(range, _)| *range);
         Ok(done.into_iter().map(|(_, entry)| entry).collect())
     }
@@ -359,7 +359,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
     /// Writes the manifest and renames the directory into place.
     pub fn finish<V: Value + ?Sized>(
         self,
-        cut: &Cut,
+        cut: &SnapshotPoint,
         shards: Vec<FileEntry>,
         deltas: Vec<FileEntry>,
     ) -> Result<Summary, BackupError> {

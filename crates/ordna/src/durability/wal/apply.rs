@@ -9,11 +9,11 @@
 //! bounded. A worker that fails goes on taking blocks, so the reader never waits for it in vain.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use ordna_base::sync::{fault, joined};
+use ordna_base::sync::{Lock, fault, joined};
 
 use super::buffer::hash;
 use super::replay::repeat;
@@ -50,8 +50,8 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
-    let check = || match &*failed.lock().unwrap_or_else(PoisonError::into_inner) {
+    let failed: Lock<Option<Error>> = Lock::new(None);
+    let check = || match &*failed.lock() {
         Some(error) => Err(error.clone()),
         None => Ok(()),
     };
@@ -68,7 +68,7 @@ where
             let repeat = |record| repeat(store, &payload, record);
             let done = check().and_then(|()| all.try_for_each(repeat));
             if let Err(error) = done {
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                failed.lock().get_or_insert(error);
             }
         }
     };

@@ -67,7 +67,7 @@ enum Chunk {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     chunks: VecDeque<Chunk>,
     bytes: usize,
     spare: Vec<Frame>,
@@ -92,7 +92,7 @@ pub(crate) struct Queue {
     pub sync: SyncPolicy,
     /// Size at which a segment is full, and what creates the next one.
     rotation: Option<(u64, Arc<Segments>)>,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     work: Condvar,
     /// `written` or `synced` has moved, or the queue has failed.
     moved: Condvar,
@@ -280,7 +280,7 @@ impl Queue {
 
     /// Makes durable what is written.
     pub fn sync(&self) -> Result<(), Error> {
-        let _turn = lock(&self.syncer);
+        let _syncing = lock(&self.syncer);
         point("log.sync.begun");
         let (former, current, path, target) = {
             let mut writer = lock(&self.writer);
@@ -339,7 +339,7 @@ impl Queue {
     /// Goes on after a failure, in a new segment. The caller holds off appends, and a backup holds
     /// everything appended so far.
     pub fn restart(&self, mut segment: BlockWriter) {
-        let _turn = lock(&self.syncer);
+        let _syncing = lock(&self.syncer);
         let mut writer = lock(&self.writer);
         let position = self.appended();
         segment.begin_at(position);
@@ -370,14 +370,25 @@ impl Queue {
         if self.synced() >= position {
             return Poll::Ready(Ok(()));
         }
+        self.register(position, context, || self.synced() >= position, |state| &mut state.wakers)
+    }
+
+    /// Adds the task to a list of wakers, unless its condition holds by now.
+    fn register(
+        &self,
+        position: u64,
+        context: &Context<'_>,
+        is_reached: impl Fn() -> bool,
+        wakers: fn(&mut QueueState) -> &mut Vec<(u64, Waker)>,
+    ) -> Poll<Result<(), Error>> {
         let mut state = lock(&self.state);
-        if self.synced() >= position {
+        if is_reached() {
             return Poll::Ready(Ok(()));
         }
         if let Some(reason) = &state.failed {
             return Poll::Ready(Err(failed(reason)));
         }
-        state.wakers.push((position, context.waker().clone()));
+        wakers(&mut state).push((position, context.waker().clone()));
         Poll::Pending
     }
 
@@ -395,17 +406,9 @@ impl Queue {
             Ok(writer) => writer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                let mut state = lock(&self.state);
-                if is_written() {
-                    return Poll::Ready(Ok(()));
-                }
-                if let Some(reason) = &state.failed {
-                    return Poll::Ready(Err(failed(reason)));
-                }
-                // The other thread looks for records once more: it lets go of the writer only when
-                // it finds none, under the state's lock.
-                state.writing.push((position, context.waker().clone()));
-                return Poll::Pending;
+                // The other thread looks for records once more: it unlocks the writer only when it
+                // finds none, under the state's lock.
+                return self.register(position, context, is_written, |state| &mut state.writing);
             }
         };
         Poll::Ready(self.drain_with(writer).map(|_| ()))

@@ -61,7 +61,7 @@ enum Ended {
     /// In order, or at the end of the file.
     Here { closed: bool },
     /// Here the log ends.
-    Cut,
+    SnapshotPoint,
 }
 
 impl Reading<'_> {
@@ -103,7 +103,7 @@ impl Reading<'_> {
             match self.segment::<K, V>(reader, later, &mut read, &mut apply)? {
                 Ended::Continued => must_follow = Some(path),
                 Ended::Here { closed } => read.closed = closed,
-                Ended::Cut => return Ok(read),
+                Ended::SnapshotPoint => return Ok(read),
             }
         }
         if let Some(path) = must_follow
@@ -262,7 +262,7 @@ impl Reading<'_> {
             }
         }
         read.cuts.push(WalTruncation { path, offset, what, dropped, was_durable });
-        Ok(Ended::Cut)
+        Ok(Ended::SnapshotPoint)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The stripes of the log, and the writes that pass through them. The module `wal` has the protocol.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard};
 use std::thread::{self, JoinHandle};
 
-use ordna_base::sync::{Lock, fault, handed_on, notice, point, stripe_of_this_thread};
+use ordna_base::sync::{Lock, MutexGuard, fault, handed_on, notice, point, stripe_of_this_thread};
 use ordna_base::{Key, Value};
 
 use super::buffer::{StripeBuffer, WrittenKeys, hash};
@@ -23,13 +23,13 @@ type LoggedWrite<'a, K> = dyn FnMut(&mut StripeBuffer<K>) -> Result<(), Error> +
 
 /// A stripe, padded so that neighbours do not share a cache line.
 #[repr(align(128))]
-struct Stripe<K: Key + ?Sized>(Lock<StripeBuffer<K>>);
+struct WalStripe<K: Key + ?Sized>(Lock<StripeBuffer<K>>);
 
 type LockedStripe<'a, K> = MutexGuard<'a, StripeBuffer<K>>;
 
 /// The write-ahead log of a store.
 pub(crate) struct Wal<K: Key + ?Sized> {
-    stripes: Vec<Stripe<K>>,
+    stripes: Vec<WalStripe<K>>,
     /// The thread whose group holds all stripes, as [`this_thread`] names it; 0: none.
     owner: AtomicUsize,
     /// The buffer of the group.
@@ -61,7 +61,7 @@ impl<K: Key + ?Sized> Wal<K> {
         let run = handed_on(move || running.run());
         let thread = thread::Builder::new().name("ordna log".to_owned()).spawn(run)?;
         Ok(Self {
-            stripes: (0..STRIPES).map(|_| Stripe(Lock::default())).collect(),
+            stripes: (0..STRIPES).map(|_| WalStripe(Lock::default())).collect(),
             owner: AtomicUsize::new(0),
             group: Lock::default(),
             queue,

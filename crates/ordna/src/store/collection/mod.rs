@@ -15,7 +15,6 @@ pub mod pool;
 pub mod state;
 
 use std::borrow::Borrow;
-use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use super::engine::Engine;
 use super::expiry::Deadlines;
 use crate::store::collection::pool::Tended;
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
-use ordna_base::sync::{fault, notice, point};
+use ordna_base::sync::{MutexGuard, fault, notice, point};
 use ordna_base::{Key, Value};
 
 /// Expired keys removed between two looks at the clock.
@@ -65,7 +64,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if self.tree.log().is_empty() && !wait {
             return;
         }
-        let _turn = self.collection.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _freeing = self.collection.freeing.lock();
         if self.tree.log().is_empty() {
             return;
         }
@@ -106,7 +105,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     fn expire(&self) -> usize {
         let now = self.time.now();
         point("store.expire.begins");
-        let _turn = turn(&self.deadlines);
+        let _removing = lock_removal(&self.deadlines);
         let due = self.deadlines.due(now, DUE);
         self.wake_again();
         point("store.expire.due");
@@ -152,8 +151,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tended for Engine<K, V> {
 }
 
 /// Excludes other threads that remove expired keys.
-fn turn<K: Key + ?Sized>(deadlines: &Deadlines<K>) -> Option<MutexGuard<'_, ()>> {
-    if fault!("store.expire.turn") { None } else { Some(deadlines.turn()) }
+fn lock_removal<K: Key + ?Sized>(deadlines: &Deadlines<K>) -> Option<MutexGuard<'_, ()>> {
+    if fault!("store.expire.turn") { None } else { Some(deadlines.lock_removal()) }
 }
 
 /// Keeps the time whose expired keys a thread removes. If the thread panics, in the caller's clock,

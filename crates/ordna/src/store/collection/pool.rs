@@ -37,7 +37,7 @@ struct Member {
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     members: BTreeMap<u64, Member>,
     last: u64,
     queue: VecDeque<u64>,
@@ -50,7 +50,7 @@ struct State {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     wake: Condvar,
 }
 
@@ -132,7 +132,7 @@ impl Collectors {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, PoolState>) -> MutexGuard<'a, PoolState> {
         state.idle += 1;
         let first = state.due.first().map(|(at, _)| *at);
         let mut state = match first {
@@ -172,7 +172,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl PoolState {
     /// Moves members whose time has come to the queue.
     fn queue_due(&mut self) {
         if self.due.is_empty() {

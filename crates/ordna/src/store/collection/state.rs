@@ -1,8 +1,9 @@
 //! The state of a store's collection. `collection` has the protocol.
 
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 
 use super::pool::{Collectors, Tended};
+use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The work for the threads that collect, and for callers.
@@ -18,8 +19,8 @@ pub struct Collection {
     pub compacting: AtomicBool,
     /// Bytes of undo records freed.
     pub freed: AtomicUsize,
-    /// Held by the thread that frees: another one that looks later finds its work done.
-    pub turn: Mutex<()>,
+    /// Locked by the thread that frees undo records. A thread that waits finds the work done.
+    pub freeing: Lock<()>,
 }
 
 impl Collection {
@@ -31,7 +32,7 @@ impl Collection {
             pending: AtomicBool::new(false),
             compacting: AtomicBool::new(false),
             freed: AtomicUsize::new(0),
-            turn: Mutex::new(()),
+            freeing: Lock::new(()),
         }
     }
 
