@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::backup::delta::close;
+use super::backup::copy_before_write::close;
 use super::backup::manifest::Manifest;
 use super::error::BackupError;
 use super::files::blocks::{

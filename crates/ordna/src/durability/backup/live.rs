@@ -11,7 +11,7 @@ use std::time::Instant;
 use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
 
-use super::delta::Delta;
+use super::copy_before_write::CopyBeforeWrite;
 use super::write::{BackupOptions, Mode, SnapshotPoint, Summary, Writing, unix_ms};
 use crate::durability::durable::Durable;
 use crate::durability::error::BackupError;
@@ -83,9 +83,9 @@ impl<K: Key + ?Sized> Durable<K> {
         let writing = Writing::begin(&target, options, bounds)?;
         // A log that has failed refuses writes: the state does not change, and is read directly.
         let works = self.wal.queue.failure().is_none();
-        let delta = if works && options.mode == Mode::Live {
+        let copies = if works && options.mode == Mode::Live {
             let file = writing.file::<V>(FileKind::Delta, 0)?;
-            Some(Arc::new(Delta::new(file, writing.bounds.clone())))
+            Some(Arc::new(CopyBeforeWrite::new(file, writing.bounds.clone())))
         } else {
             None
         };
@@ -96,10 +96,10 @@ impl<K: Key + ?Sized> Durable<K> {
         let cut = self.wal.stop_writers(|set| {
             let position = queue.appended();
             segment = segment.take().and_then(|segment| queue.rotate(segment));
-            match &delta {
-                Some(delta) => {
-                    delta.activate();
-                    set(Some(Arc::clone(delta)));
+            match &copies {
+                Some(copies) => {
+                    copies.activate();
+                    set(Some(Arc::clone(copies)));
                 }
                 None => snapshot = Some(store.snapshot()),
             }
@@ -119,20 +119,20 @@ impl<K: Key + ?Sized> Durable<K> {
             Some(snapshot) => snapshot,
             None => store,
         };
-        let shards = writing.shards(entries, delta.as_deref());
-        if let Some(delta) = &delta {
+        let shards = writing.shards(entries, copies.as_deref());
+        if let Some(copies) = &copies {
             self.wal.stop_writers(|set| {
                 if fault!("live.delta.hands_over") {
                     return;
                 }
-                delta.terminate();
+                copies.terminate();
                 set(None);
             });
         }
         drop(snapshot);
         let shards = shards?;
-        let deltas = match &delta {
-            Some(delta) => vec![delta.finish()?],
+        let deltas = match &copies {
+            Some(copies) => vec![copies.finish()?],
             None => Vec::new(),
         };
         if let Some(mut next) = next {

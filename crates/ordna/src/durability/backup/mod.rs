@@ -1,6 +1,6 @@
 //! Backups: written by several workers, read back in parallel.
 
-pub mod delta;
+pub mod copy_before_write;
 mod live;
 pub mod manifest;
 mod os;

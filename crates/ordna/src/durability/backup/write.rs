@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ordna_base::sync::{Lock, fault, handed_on, joined, point};
 
-use super::delta::{Delta, close};
+use super::copy_before_write::{CopyBeforeWrite, close};
 use super::manifest::{FileEntry, Manifest, to_hex};
 use super::os::{lower_priority, thread_time};
 use crate::durability::error::BackupError;
@@ -158,7 +158,7 @@ pub struct Summary {
     pub path: PathBuf,
     /// Entries in the shards.
     pub entries: u64,
-    /// States in the delta: keys that were overwritten before a worker came to them.
+    /// States in the set: keys that were overwritten before a worker came to them.
     pub spilled: u64,
     /// Bytes of all files.
     pub bytes: u64,
@@ -249,7 +249,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
     pub fn shards<V: Value + ?Sized>(
         &self,
         entries: &dyn EntrySource<K, V>,
-        delta: Option<&Delta<K>>,
+        copies: Option<&CopyBeforeWrite<K>>,
     ) -> Result<Vec<FileEntry>, BackupError> {
         let next = AtomicUsize::new(0);
         let done = Lock::new(Vec::new());
@@ -260,7 +260,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                 if range > self.bounds.len() {
                     return;
                 }
-                match self.shard(range, entries, delta) {
+                match self.shard(range, entries, copies) {
                     Ok(entry) => {
                         done.lock().push((range, entry));
                     }
@@ -305,7 +305,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         &self,
         range: usize,
         entries: &dyn EntrySource<K, V>,
-        delta: Option<&Delta<K>>,
+        copies: Option<&CopyBeforeWrite<K>>,
     ) -> Result<FileEntry, BackupError> {
         let from = range.checked_sub(1).and_then(|before| self.bounds.get(before));
         let to = self.bounds.get(range);
@@ -315,9 +315,9 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         let mut last: Option<K::Owned> = None;
         let mut pace = Pace::new(self.options);
         if fault!("live.worker.passes_after_its_read")
-            && let Some(delta) = delta
+            && let Some(copies) = copies
         {
-            delta.passed(range, None);
+            copies.passed(range, None);
         }
         loop {
             self.options.progress.check()?;
@@ -338,8 +338,8 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                 full = Some(key.to_owned());
                 ControlFlow::Break(())
             });
-            if let Some(delta) = delta {
-                delta.passed(range, full.as_ref().map(Borrow::borrow));
+            if let Some(copies) = copies {
+                copies.passed(range, full.as_ref().map(Borrow::borrow));
             }
             point("backup.shard.passed");
             if frame.count > 0 {

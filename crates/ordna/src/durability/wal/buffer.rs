@@ -8,7 +8,7 @@ use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
 
 use crate::Put;
-use crate::durability::backup::delta::Delta;
+use crate::durability::backup::copy_before_write::CopyBeforeWrite;
 use crate::durability::files::codec::{
     encode_expire, encode_put, encode_remove, encode_remove_range, encode_splice, encode_was,
 };
@@ -18,7 +18,7 @@ use crate::store::entry_source::EntrySource;
 /// Those of all stripes and the writer's own data fit a core's cache.
 const RECENT: usize = 16;
 
-/// Size in bytes at which a stripe passes its saved states to the delta. Those of all stripes fit a
+/// Size in bytes at which a stripe passes its saved states to the set. Those of all stripes fit a
 /// core's cache.
 const GATHERED: usize = 4 << 10;
 
@@ -31,13 +31,13 @@ pub(crate) enum WrittenKeys<'a, K: ?Sized> {
 
 /// The records and saved states of a stripe, for writes in its critical section.
 pub(crate) struct StripeBuffer<K: Key + ?Sized> {
-    /// Delta of the backup in progress. The same in all stripes.
-    pub(super) delta: Option<Arc<Delta<K>>>,
+    /// CopyBeforeWrite of the backup in progress. The same in all stripes.
+    pub(super) copies: Option<Arc<CopyBeforeWrite<K>>>,
     /// Keys whose state was saved recently.
     recent: Vec<Option<K::Owned>>,
     /// Whether the current write must save the state that it finds.
     pub(super) saves_old_state: bool,
-    /// Saved states that the delta has not received yet.
+    /// Saved states that the set has not received yet.
     states: Vec<u8>,
     states_count: u64,
     /// Records of the current write, or of the group.
@@ -50,7 +50,7 @@ pub(crate) struct StripeBuffer<K: Key + ?Sized> {
 impl<K: Key + ?Sized> Default for StripeBuffer<K> {
     fn default() -> Self {
         Self {
-            delta: None,
+            copies: None,
             recent: Vec::new(),
             saves_old_state: false,
             states: Vec::new(),
@@ -116,22 +116,22 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
 }
 
 impl<K: Key + ?Sized> StripeBuffer<K> {
-    /// Attaches the buffer to another backup, or to none. Its saved states go to the former delta.
-    pub(super) fn attach(&mut self, delta: Option<Arc<Delta<K>>>) {
+    /// Attaches the buffer to another backup, or to none. Its saved states go to the former set.
+    pub(super) fn attach(&mut self, copies: Option<Arc<CopyBeforeWrite<K>>>) {
         self.flush_states();
-        self.delta = delta;
+        self.copies = copies;
         if !fault!("live.recent.is_of_one_backup") {
             self.recent = Vec::new();
         }
         self.states = Vec::new();
     }
 
-    /// Passes the saved states to the delta.
+    /// Passes the saved states to the set.
     fn flush_states(&mut self) {
-        if let Some(delta) = &self.delta
+        if let Some(copies) = &self.copies
             && self.states_count > 0
         {
-            delta.spilled(&self.states, self.states_count);
+            copies.append(&self.states, self.states_count);
         }
         self.states.clear();
         self.states_count = 0;
@@ -143,7 +143,7 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
         scope: &WrittenKeys<'_, K>,
         store: &dyn EntrySource<K, V>,
     ) {
-        if self.delta.is_none() {
+        if self.copies.is_none() {
             return;
         }
         match *scope {
@@ -168,8 +168,8 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
 
     /// Whether a write of `key` must save its state.
     pub(super) fn needs_state(&self, key: &K) -> bool {
-        let Some(delta) = &self.delta else { return false };
-        if !delta.needs(key) {
+        let Some(copies) = &self.copies else { return false };
+        if !copies.needs_copy(key) {
             return false;
         }
         let recent = self.recent.get(hash(key) as usize % RECENT);
@@ -178,8 +178,8 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
 
     /// Saves the state that `key` has before the current write.
     fn save_state<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
-        let Some(delta) = &self.delta else { return };
-        encode_was(key, delta.next_death(), old, &mut self.states);
+        let Some(copies) = &self.copies else { return };
+        encode_was(key, copies.next_death(), old, &mut self.states);
         self.states_count += 1;
         self.recent.resize(RECENT, None);
         if let Some(place) = self.recent.get_mut(hash(key) as usize % RECENT) {
@@ -190,7 +190,7 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
         }
     }
 
-    /// Passes the saved states to the delta if they are many.
+    /// Passes the saved states to the set if they are many.
     pub(super) fn flush_full_states(&mut self) {
         if self.states.len() >= GATHERED {
             self.flush_states();

@@ -12,20 +12,20 @@
 //! Each key belongs to one of 64 stripes by its hash. A write takes its stripe's lock, changes the
 //! memory, and appends its records to the queue, all in that critical section; so two writers of
 //! one key cannot append in the other order than they wrote. A batch takes its stripes in ascending
-//! order, a range, a group and a cut take all, so there is no circle of waiters. Under
-//! [`SyncPolicy::Always`] the write waits for the fsync after it has let go of the stripe.
+//! order; a range, a group and a snapshot point take all, so there is no circle of waiters. Under
+//! [`SyncPolicy::Always`] the write waits for the fsync after it has unlocked the stripe.
 //!
-//! While a backup without a snapshot runs, the critical section also spills the old state of each
-//! key that the backup has not passed (see `backup::delta`). A write of one key takes that state from
+//! While a backup without a snapshot runs, the critical section also saves the old state of each
+//! key that the backup has not passed (see `backup::copy_before_write`). A write of one key takes that state from
 //! its own read of the entry, under the leaf's lock. The stripe's buffer collects such states and
-//! passes them to the delta in groups.
+//! passes them to the set in groups.
 //!
 //! # Failure
 //! A log that cannot record refuses a write before the memory changes. If it learns of the failure
 //! later, it returns an error for a write that stays in memory. It refuses all writes that follow.
 //!
 //! # Progress
-//! Blocking per stripe. A slow disk holds up writers once 8 MiB wait for it.
+//! Blocking per stripe. A slow disk delays writers once 8 MiB wait for it.
 //!
 //! | module | holds |
 //! |---|---|

@@ -11,7 +11,7 @@ use ordna_base::{Key, Value};
 use super::buffer::{StripeBuffer, WrittenKeys, hash};
 use super::queue::{Queue, SyncPolicy};
 use crate::Error;
-use crate::durability::backup::delta::Delta;
+use crate::durability::backup::copy_before_write::CopyBeforeWrite;
 use crate::durability::files::codec::encode_clear;
 use crate::store::entry_source::EntrySource;
 
@@ -88,14 +88,14 @@ impl<K: Key + ?Sized> Wal<K> {
         owner != 0 && owner == this_thread()
     }
 
-    /// Runs `work` while no thread writes. Its argument sets or clears the delta of all stripes.
+    /// Runs `work` while no thread writes. Its argument sets or clears the set of all stripes.
     pub fn stop_writers<R>(
         &self,
-        work: impl FnOnce(&mut dyn FnMut(Option<Arc<Delta<K>>>)) -> R,
+        work: impl FnOnce(&mut dyn FnMut(Option<Arc<CopyBeforeWrite<K>>>)) -> R,
     ) -> R {
         let mut held = self.lock_stripes(u64::MAX);
-        work(&mut |delta| {
-            held.iter_mut().for_each(|buffer| buffer.attach(delta.clone()));
+        work(&mut |copies| {
+            held.iter_mut().for_each(|buffer| buffer.attach(copies.clone()));
         })
     }
 
@@ -211,7 +211,7 @@ impl<K: Key + ?Sized> Wal<K> {
         {
             let mut buffer = self.group.lock();
             buffer.start_over();
-            buffer.attach(held.first().and_then(|buffer| buffer.delta.clone()));
+            buffer.attach(held.first().and_then(|buffer| buffer.copies.clone()));
         }
         self.owner.store(this_thread(), Ordering::Relaxed);
         let mut group = OpenGroup { log: self, held, appended: Ok(0) };

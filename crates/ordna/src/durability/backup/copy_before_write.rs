@@ -1,30 +1,31 @@
-//! The changes that a backup without a held snapshot may have missed (Nitro §5.3, turned round).
+//! The copy-before-write set of a live backup: old states of keys that were written before the
+//! backup read them. They go into a delta file (Nitro §5.3, with writers in place of collectors).
 //!
 //! # Contract
-//! All methods may be called by many threads at once. A writer asks [`Delta::needs`] before it
-//! changes a key, with the key's stripe held, and hands the state over at any time before
-//! [`Delta::finish`]. [`Delta::passed`] is called by the worker of a range.
+//! All methods may be called by many threads at once. A writer calls
+//! [`CopyBeforeWrite::needs_copy`] before it changes a key, with the key's stripe locked, and appends
+//! the state at any time before [`CopyBeforeWrite::finish`]. The worker of a range calls
+//! [`CopyBeforeWrite::passed`].
 //!
 //! # Protocol
-//! The paper's collectors write what they unlink to delta files. Here the writers do, one step
-//! earlier:
-//! before a write changes a key, it spills the key's state, so no dead version need be kept at all.
+//! The paper's collectors write what they unlink to delta files. Here the writers do so one step
+//! earlier: before a write changes a key, it saves the key's state, so no dead version must be kept.
 //!
-//! 1. INIT: the files are made; nothing is spilled.
-//! 2. ACTIVE, from the cut on: a write of key k spills unless the worker of k's range has passed k.
-//!    The worker scans the *latest* state. It publishes its position after it has read up to there.
-//! 3. TERMINATING, once all workers are through: nothing is spilled any more, and the file is
-//!    closed.
+//! 1. INIT: the files are created; nothing is saved.
+//! 2. ACTIVE, from the snapshot point on: a write of key k saves its state unless the worker of k's
+//!    range has passed k. The worker scans the *latest* state. It publishes its position after it has
+//!    read up to there.
+//! 3. TERMINATING, once all workers are done: nothing is saved any more, and the file is closed.
 //!
 //! # Invariant
-//! A key's state at the cut is its spilled state of smallest death, or, if none was spilled, the
-//! state that its worker read. For: a write after the cut that changes k before the worker reads k
-//! finds k not passed, and spills. If the first such write spilled nothing, the worker had read k
-//! before it. Spilling more than that is harmless: later deaths are larger.
+//! A key's state at the snapshot point is its saved state of smallest death, or, if none was saved,
+//! the state that its worker read. A write after the snapshot point that changes k before the worker
+//! reads k finds k not passed, and saves its state. If the first such write saved nothing, the worker
+//! had read k before it. Saving more than that is harmless: later deaths are larger.
 //!
 //! # Limits
-//! A key that expires during the backup may be missing from it; its deadline has passed by then.
-//! If a spill fails, the backup fails; writers go on.
+//! A key that expires during the backup may be missing from it; its deadline has passed by then. If
+//! saving fails, the backup fails; writers continue.
 
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -69,27 +70,29 @@ struct File {
     failed: Option<BackupError>,
 }
 
-/// The delta of one backup.
-pub(crate) struct Delta<K: Key + ?Sized> {
+/// The copy-before-write set of one backup.
+pub(crate) struct CopyBeforeWrite<K: Key + ?Sized> {
     state: AtomicU8,
     /// Lower bounds of all ranges but the first, ascending.
     bounds: Vec<K::Owned>,
     /// One for each range.
     ranges: Vec<Range<K::Owned>>,
     file: Lock<File>,
-    /// The last death.
+    /// The largest death so far.
     deaths: AtomicU64,
 }
 
-impl<K: Key + ?Sized> std::fmt::Debug for Delta<K> {
+impl<K: Key + ?Sized> std::fmt::Debug for CopyBeforeWrite<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Delta").field("ranges", &self.ranges.len()).finish_non_exhaustive()
+        f.debug_struct("CopyBeforeWrite")
+            .field("ranges", &self.ranges.len())
+            .finish_non_exhaustive()
     }
 }
 
-impl<K: Key + ?Sized> Delta<K> {
-    /// A delta of ranges that begin at the bounds, and one before them. The file's header is
-    /// written.
+impl<K: Key + ?Sized> CopyBeforeWrite<K> {
+    /// Creates the set of a backup whose ranges start at the bounds, with one range before them. The
+    /// header of the file is written.
     pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
         let unread = |_| Range { head: AtomicU64::new(0), passed: Lock::new(Passed::Nothing) };
         let ranges = (0..=bounds.len()).map(unread).collect();
@@ -97,7 +100,7 @@ impl<K: Key + ?Sized> Delta<K> {
         Self { state: AtomicU8::new(INIT), bounds, ranges, file, deaths: AtomicU64::new(0) }
     }
 
-    /// The cut: from now on writes spill.
+    /// Starts the saving of old states, at the snapshot point of the backup.
     pub fn activate(&self) {
         // Relaxed: the caller holds off all writers, and its locks order this.
         if !fault!("live.delta.activates") {
@@ -105,8 +108,8 @@ impl<K: Key + ?Sized> Delta<K> {
         }
     }
 
-    /// Whether a write of `key` must spill the key's state first.
-    pub fn needs(&self, key: &K) -> bool {
+    /// Returns whether a write of `key` must save the key's state first.
+    pub fn needs_copy(&self, key: &K) -> bool {
         // Relaxed: states change while the caller of `activate` or `terminate` holds off all
         // writers.
         if self.state.load(Ordering::Relaxed) != ACTIVE {
@@ -115,7 +118,7 @@ impl<K: Key + ?Sized> Delta<K> {
         let range = self.bounds.partition_point(|bound| bound.borrow() <= key);
         let Some(range) = self.ranges.get(range) else { return true };
         // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes
-        // it after the worker's read. One that finds an older head spills, which is harmless.
+        // it after the worker's read. One that finds an older head saves the state, which is harmless.
         match key.head().cmp(&range.head.load(Ordering::Acquire)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
@@ -127,13 +130,13 @@ impl<K: Key + ?Sized> Delta<K> {
         }
     }
 
-    /// The next death: larger than all before.
+    /// Returns the next death, larger than all before.
     pub fn next_death(&self) -> u64 {
         self.deaths.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Takes encoded states of keys, each with a death of its own.
-    pub fn spilled(&self, states: &[u8], count: u64) {
+    /// Appends encoded states of keys, each with its own death.
+    pub fn append(&self, states: &[u8], count: u64) {
         let mut file = self.file.lock();
         let File { writer, frame, failed } = &mut *file;
         if failed.is_some() {
@@ -146,7 +149,7 @@ impl<K: Key + ?Sized> Delta<K> {
         }
     }
 
-    /// The worker of a range has read everything up to `last`, or (`None`) all of it.
+    /// Records that the worker of a range has read everything up to `last`, or all of it (`None`).
     pub fn passed(&self, range: usize, last: Option<&K>) {
         if let Some(range) = self.ranges.get(range) {
             let passed = last.map_or(Passed::All, |last| Passed::UpTo(last.to_owned()));
@@ -155,7 +158,7 @@ impl<K: Key + ?Sized> Delta<K> {
         }
     }
 
-    /// Ends the spilling. The caller holds off all writers.
+    /// Ends the saving of old states. The caller excludes all writers.
     pub fn terminate(&self) {
         self.state.store(TERMINATING, Ordering::Relaxed);
     }
@@ -163,7 +166,7 @@ impl<K: Key + ?Sized> Delta<K> {
     /// Closes the file and makes it durable.
     ///
     /// # Errors
-    /// The first failure of a spill, or of the end.
+    /// The first failure of an append, or that of the end.
     pub fn finish(&self) -> Result<FileEntry, BackupError> {
         let mut file = self.file.lock();
         let File { writer, frame, failed } = &mut *file;
