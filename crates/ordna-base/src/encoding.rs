@@ -25,10 +25,12 @@ pub trait Encoding: ToOwned {
     /// Appends the encoded form.
     fn encode_to(&self, out: &mut Vec<u8>);
 
-    /// Returns the position of the content whose encoded form starts at `at`, and moves `at` past it.
+    /// Returns the position of the content whose encoded form starts at `at`, and moves `at` past
+    /// it.
     fn range_at(bytes: &[u8], at: &mut usize) -> Option<ByteRange>;
 
-    /// Decodes the content at a position that [`range_at`](Self::range_at) returned for these bytes.
+    /// Decodes the content at a position that [`range_at`](Self::range_at) returned for these
+    /// bytes.
     fn decode(bytes: &[u8], range: ByteRange) -> Self::Ref<'_>;
 
     /// Same as [`decode`](Self::decode); the result keeps the block alive.
@@ -102,7 +104,8 @@ impl Encoding for [u8] {
     }
 }
 
-/// Appends a length, seven bits per byte, lowest first. All bytes but the last have the top bit set.
+/// Appends a length, seven bits per byte, lowest first. All bytes but the last have the top bit
+/// set.
 fn encode_length(mut len: usize, out: &mut Vec<u8>) {
     while len >= 0x80 {
         out.push(len as u8 | 0x80);

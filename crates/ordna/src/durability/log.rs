@@ -26,9 +26,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.durable().map_or(0, |durable| durable.wal.queue.appended())
     }
 
-    /// Returns `Ready` once everything up to a [`log_position`](Self::log_position) is written to the
-    /// operating system: a crash of the process then loses none of it. Does not wait for a write of
-    /// another thread.
+    /// Returns `Ready` once everything up to a [`log_position`](Self::log_position) is written to
+    /// the operating system: a crash of the process then loses none of it. Does not wait for a
+    /// write of another thread.
     pub fn poll_flushed(
         &self,
         position: u64,

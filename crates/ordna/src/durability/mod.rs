@@ -21,9 +21,11 @@
 //!
 //! # What is promised
 //! - A backup is whole and holds the state of one moment, or it does not exist.
-//! - After a crash, [`Store::open`](crate::Store::open) reads the newest backup and every write logged
-//!   after it, in the order of the writes of each key. Batches and groups are whole or absent.
-//! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is durable.
+//! - After a crash, [`Store::open`](crate::Store::open) reads the newest backup and every write
+//!   logged after it, in the order of the writes of each key. Batches and groups are whole or
+//!   absent.
+//! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is
+//!   durable.
 //! - A log that fails refuses all further writes, until a backup succeeds. The write that met the
 //!   failure returns an error; it stays in memory, and may or may not survive a crash.
 //! - Every changed byte is detected and reported with file and offset.

@@ -179,8 +179,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Creates an empty store that replaces this one in its directory: the log records that
-    /// everything is removed, and continues with the writes of the new store. This store must not be
-    /// written to any more. Without a directory this is [`with_options`](Self::with_options).
+    /// everything is removed, and continues with the writes of the new store. This store must not
+    /// be written to any more. Without a directory this is [`with_options`](Self::with_options).
     ///
     /// # Errors
     /// [`Error::LogFailed`].

@@ -74,13 +74,14 @@ impl OpenOptions {
     }
 
     /// Lets writes return before they are durable under [`SyncPolicy::Always`]. Acknowledge a write
-    /// once [`Store::poll_durable`](crate::Store::poll_durable) is ready for the [`Store::log_position`](crate::Store::log_position) read after the write.
+    /// once [`Store::poll_durable`](crate::Store::poll_durable) is ready for the
+    /// [`Store::log_position`](crate::Store::log_position) read after the write.
     pub fn acknowledge_later(self) -> Self {
         Self { waits: false, ..self }
     }
 
-    /// Sets whether a log that is damaged in its middle is truncated there. Otherwise opening fails.
-    /// Everything after the damage is lost.
+    /// Sets whether a log that is damaged in its middle is truncated there. Otherwise opening
+    /// fails. Everything after the damage is lost.
     pub fn repair(self, repair: bool) -> Self {
         Self { repair, ..self }
     }

@@ -23,8 +23,8 @@ use ordna_base::{Error, Key, Value};
 /// its log, durably, and releases the directory before the drop returns.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
-    /// The log and the backups, if the store has a directory. Not in the engine, which snapshots and
-    /// collector threads may keep after the store is dropped.
+    /// The log and the backups, if the store has a directory. Not in the engine, which snapshots
+    /// and collector threads may keep after the store is dropped.
     pub(super) durable: OnceLock<Arc<Durable<K>>>,
 }
 

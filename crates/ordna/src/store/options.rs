@@ -66,9 +66,9 @@ impl Options {
     }
 
     /// Sets whether a background thread frees undo records, removes expired keys and compacts (the
-    /// default). The first work starts it. Otherwise the thread that ends a snapshot frees, and only
-    /// [`Store::collect_garbage`](super::Store::collect_garbage) removes expired keys and compacts
-    /// what removals and overwrites left.
+    /// default). The first work starts it. Otherwise the thread that ends a snapshot frees, and
+    /// only [`Store::collect_garbage`](super::Store::collect_garbage) removes expired keys and
+    /// compacts what removals and overwrites left.
     pub fn background_collector(self, wanted: bool) -> Self {
         Self { background_collector: wanted, shared_collectors: None, ..self }
     }

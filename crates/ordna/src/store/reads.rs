@@ -34,9 +34,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
-    /// Returns the number of keys within the bounds: 40 entries at a time, O(log n + l) with l leaves
-    /// within them. Concurrent writes count as in a scan: a key that is present throughout counts
-    /// once. At a [`Snapshot`] it is exact.
+    /// Returns the number of keys within the bounds: 40 entries at a time, O(log n + l) with l
+    /// leaves within them. Concurrent writes count as in a scan: a key that is present throughout
+    /// counts once. At a [`Snapshot`] it is exact.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }
@@ -63,8 +63,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().get(View::Latest, key, |found| found.expires_at)
     }
 
-    /// Returns at most `parts - 1` keys, in order, that divide the store into parts of about the same
-    /// number of entries. O(parts), and no more than O(n).
+    /// Returns at most `parts - 1` keys, in order, that divide the store into parts of about the
+    /// same number of entries. O(parts), and no more than O(n).
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
         let wanted = parts.saturating_mul(8);
         let mut sample = self.engine().tree.sample(wanted);

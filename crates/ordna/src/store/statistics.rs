@@ -39,8 +39,8 @@ pub struct Statistics {
     pub snapshots: Vec<LiveSnapshot>,
     /// Number of scans in progress: calls of `visit` of the store and its snapshots, and the reads
     /// ahead of their ranges. Each delays the freeing of memory for a short time only, unless its
-    /// callback blocks. (The Nitro paper counts sessions of its access barrier, which the store does
-    /// not have.) Reads of single keys and of groups of keys are not counted.
+    /// callback blocks. (The Nitro paper counts sessions of its access barrier, which the store
+    /// does not have.) Reads of single keys and of groups of keys are not counted.
     pub scans: usize,
     /// Ages of the scans in progress that have passed about 1,000 entries, longest first.
     pub long_scans: Vec<Duration>,

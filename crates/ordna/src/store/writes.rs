@@ -91,7 +91,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Sets the value of `key`, which expires at `expires_at`, in milliseconds on the store's clock.
+    /// Sets the value of `key`, which expires at `expires_at`, in milliseconds on the store's
+    /// clock.
     ///
     /// # Errors
     /// As [`modify_entry`](Self::modify_entry).

@@ -3,25 +3,26 @@
 //!
 //! # Contract
 //! All methods may be called by many threads at once. A writer calls
-//! [`CopyBeforeWrite::needs_copy`] before it changes a key, with the key's stripe locked, and appends
-//! the state at any time before [`CopyBeforeWrite::finish`]. The worker of a range calls
+//! [`CopyBeforeWrite::needs_copy`] before it changes a key, with the key's stripe locked, and
+//! appends the state at any time before [`CopyBeforeWrite::finish`]. The worker of a range calls
 //! [`CopyBeforeWrite::passed`].
 //!
 //! # Protocol
 //! The paper's collectors write what they unlink to delta files. Here the writers do so one step
-//! earlier: before a write changes a key, it saves the key's state, so no dead version must be kept.
+//! earlier: before a write changes a key, it saves the key's state, so no dead version must be
+//! kept.
 //!
 //! 1. INIT: the files are created; nothing is saved.
 //! 2. ACTIVE, from the snapshot point on: a write of key k saves its state unless the worker of k's
-//!    range has passed k. The worker scans the *latest* state. It publishes its position after it has
-//!    read up to there.
+//!    range has passed k. The worker scans the *latest* state. It publishes its position after it
+//!    has read up to there.
 //! 3. TERMINATING, once all workers are done: nothing is saved any more, and the file is closed.
 //!
 //! # Invariant
 //! A key's state at the snapshot point is its saved state of smallest death, or, if none was saved,
-//! the state that its worker read. A write after the snapshot point that changes k before the worker
-//! reads k finds k not passed, and saves its state. If the first such write saved nothing, the worker
-//! had read k before it. Saving more than that is harmless: later deaths are larger.
+//! the state that its worker read. A write after the snapshot point that changes k before the
+//! worker reads k finds k not passed, and saves its state. If the first such write saved nothing,
+//! the worker had read k before it. Saving more than that is harmless: later deaths are larger.
 //!
 //! # Limits
 //! A key that expires during the backup may be missing from it; its deadline has passed by then. If
@@ -91,8 +92,8 @@ impl<K: Key + ?Sized> std::fmt::Debug for CopyBeforeWrite<K> {
 }
 
 impl<K: Key + ?Sized> CopyBeforeWrite<K> {
-    /// Creates the set of a backup whose ranges start at the bounds, with one range before them. The
-    /// header of the file is written.
+    /// Creates the set of a backup whose ranges start at the bounds, with one range before them.
+    /// The header of the file is written.
     pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
         let unread = |_| Range { head: AtomicU64::new(0), passed: Lock::new(Passed::Nothing) };
         let ranges = (0..=bounds.len()).map(unread).collect();
@@ -118,7 +119,8 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         let range = self.bounds.partition_point(|bound| bound.borrow() <= key);
         let Some(range) = self.ranges.get(range) else { return true };
         // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes
-        // it after the worker's read. One that finds an older head saves the state, which is harmless.
+        // it after the worker's read. One that finds an older head saves the state, which is
+        // harmless.
         match key.head().cmp(&range.head.load(Ordering::Acquire)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,

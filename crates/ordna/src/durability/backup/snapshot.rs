@@ -9,8 +9,8 @@ use crate::durability::error::BackupError;
 use crate::{Snapshot, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Backs up the current state into a new directory, which must not exist. Holds a snapshot until
-    /// it is done.
+    /// Backs up the current state into a new directory, which must not exist. Holds a snapshot
+    /// until it is done.
     ///
     /// # Errors
     /// [`BackupError`].

@@ -1,4 +1,5 @@
-//! Records of the write-ahead log and of delta files as bytes. Byte tables: `docs/FORMAT.md`, "Records".
+//! Records of the write-ahead log and of delta files as bytes. Byte tables: `docs/FORMAT.md`,
+//! "Records".
 //!
 //! # Contract
 //! Every reader here takes arbitrary bytes and answers `None` for what is no record; none panics.

@@ -14,8 +14,8 @@ use crate::durability::files::codec::{
 };
 use crate::store::entry_source::EntrySource;
 
-/// Number of keys per stripe whose state was saved recently, so that a hot key is rarely saved again.
-/// Those of all stripes and the writer's own data fit a core's cache.
+/// Number of keys per stripe whose state was saved recently, so that a hot key is rarely saved
+/// again. Those of all stripes and the writer's own data fit a core's cache.
 const RECENT: usize = 16;
 
 /// Size in bytes at which a stripe passes its saved states to the set. Those of all stripes fit a

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! Every public write of a store passes here once. A store without a log pays one load and one
-//! branch. Removals of expired keys by collectors are not logged: deadlines are absolute, and replay
-//! applies them itself.
+//! branch. Removals of expired keys by collectors are not logged: deadlines are absolute, and
+//! replay applies them itself.
 //!
 //! The order of a key's records in the log is the order of its writes in memory. A batch, and the
 //! writes of a group, lie in one block: after a crash they are there whole or not at all.
@@ -16,9 +16,9 @@
 //! [`SyncPolicy::Always`] the write waits for the fsync after it has unlocked the stripe.
 //!
 //! While a backup without a snapshot runs, the critical section also saves the old state of each
-//! key that the backup has not passed (see `backup::copy_before_write`). A write of one key takes that state from
-//! its own read of the entry, under the leaf's lock. The stripe's buffer collects such states and
-//! passes them to the set in groups.
+//! key that the backup has not passed (see `backup::copy_before_write`). A write of one key takes
+//! that state from its own read of the entry, under the leaf's lock. The stripe's buffer collects
+//! such states and passes them to the set in groups.
 //!
 //! # Failure
 //! A log that cannot record refuses a write before the memory changes. If it learns of the failure

@@ -2,7 +2,8 @@
 //!
 //! # Invariant
 //! Segments are created in the order of their numbers, without a gap: [`Segments::next`] is locked
-//! from the choice of a number until the log continues in that segment, or the file is removed again.
+//! from the choice of a number until the log continues in that segment, or the file is removed
+//! again.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

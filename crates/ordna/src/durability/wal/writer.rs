@@ -1,4 +1,5 @@
-//! The stripes of the log, and the writes that pass through them. The module `wal` has the protocol.
+//! The stripes of the log, and the writes that pass through them. The module `wal` has the
+//! protocol.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -5,11 +5,11 @@
 //! Everything here may run at once.
 //!
 //! # Protocol
-//! The end of a snapshot may leave records without a reader. Records of the current epoch cannot go,
-//! as its writers still push; so when no snapshot is left the epoch is closed, and its records go
-//! once its writers are done. A thread of the store's [`Collectors`](super::Collectors) does this
-//! and removes expired keys. Without one, the thread that ends a snapshot frees, or, if writers are
-//! under way, the next thread that writes.
+//! The end of a snapshot may leave records without a reader. Records of the current epoch cannot
+//! go, as its writers still push; so when no snapshot is left the epoch is closed, and its records
+//! go once its writers are done. A thread of the store's [`Collectors`](super::Collectors) does
+//! this and removes expired keys. Without one, the thread that ends a snapshot frees, or, if
+//! writers are under way, the next thread that writes.
 
 pub mod pool;
 pub mod state;

@@ -60,7 +60,8 @@ struct Handle {
 }
 
 /// Threads that free undo records and remove expired keys for all stores that were given them
-/// ([`Options::shared_collectors`](crate::store::Options::shared_collectors)). A handle, cheap to copy.
+/// ([`Options::shared_collectors`](crate::store::Options::shared_collectors)). A handle, cheap to
+/// copy.
 ///
 /// ```
 /// use ordna::{Collectors, Options, Store};
