@@ -20,7 +20,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`backup`] | durability: backups, restore, the log of writes |
+//! | [`durability`] | the write-ahead log, backups and recovery |
 //! | [`store`] | the store: snapshots, collection, expiry, batches, memory limit |
 //! | [`typed`] | [`Map`]: typed keys and values over a store |
 //! | [`index`] | the contract [`OrderedIndex`] |
@@ -32,10 +32,13 @@
 #![cfg_attr(loom, allow(missing_docs, reason = "models see parts that have no users"))]
 
 pub mod durability;
+mod entry;
 mod epoch;
+mod files;
 pub mod store;
 mod tree;
 pub mod typed;
+mod wal;
 
 #[doc(hidden)]
 pub use ordna_base::checksum;

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::backup::copy_before_write::close;
-use super::backup::manifest::Manifest;
-use super::error::BackupError;
-use super::files::blocks::{
+use crate::files::blocks::{
     BlockKind, BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION,
 };
-use super::files::directory::segment_path;
-use super::files::storage::Storage;
+use crate::files::directory::segment_path;
+use crate::files::error::BackupError;
+use crate::files::manifest::Manifest;
+use crate::files::storage::Storage;
+use crate::wal::copy_before_write::close;
 
 fn file(
     storage: &dyn Storage,

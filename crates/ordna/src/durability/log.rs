@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use ordna_base::{Key, Value};
 
-use super::reports::Durability;
+use crate::wal::reports::Durability;
 use crate::{Error, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {

@@ -33,40 +33,37 @@
 //! | module | holds |
 //! |---|---|
 //! | `open`, `open_options` | opening a store in a directory |
-//! | `durable` | what an opened store has in addition to its memory |
+//! | `replay`, `replay_threads` | reading the log and repeating its records |
 //! | `log` | state and control of the log |
-//! | `wal` | the write-ahead log: stripes, group commit, replay |
 //! | `backup` | backups of a store, live or of a snapshot, and restore |
 //! | `verify` | checks of a backup or directory |
-//! | `files` | records, blocks, and the operations on files |
-//! | `reports`, `error`, `progress` | what callers learn |
 //! | `owned` | backups of a store that has owners |
+//!
+//! The write-ahead log itself (`wal`) and the files (`files`) are modules of the crate, below the
+//! store: every write of a store passes the log, and everything here uses the store.
 //!
 //! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the
 //! paper's.
 
 mod backup;
-pub(crate) mod durable;
-mod error;
-mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod log;
 mod open;
 mod open_options;
 mod owned;
-mod progress;
-mod reports;
+mod replay;
+mod replay_threads;
 mod verify;
-pub(crate) mod wal;
 
-pub use backup::manifest::{FileEntry, Manifest};
-pub use backup::write::{BackupOptions, Mode, Summary};
-pub use error::BackupError;
-pub use files::blocks::Compression;
-pub use files::storage::{Disk, OutFile, Storage};
+pub use backup::write::{BackupOptions, Mode};
 pub use open_options::OpenOptions;
-pub use progress::Progress;
-pub use reports::{Durability, Recovery, WalReplay, WalTruncation};
 pub use verify::{BackupReport, Report, install, verify};
-pub use wal::queue::SyncPolicy;
+
+pub use crate::files::blocks::Compression;
+pub use crate::files::error::BackupError;
+pub use crate::files::manifest::{FileEntry, Manifest};
+pub use crate::files::progress::Progress;
+pub use crate::files::storage::{Disk, OutFile, Storage};
+pub use crate::wal::queue::SyncPolicy;
+pub use crate::wal::reports::{Durability, Recovery, Summary, WalReplay, WalTruncation};

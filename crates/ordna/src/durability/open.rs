@@ -17,19 +17,19 @@ use ordna_base::sync::Lock;
 use ordna_base::{Key, Value};
 
 use super::backup::restore::read_store;
-use super::durable::Durable;
-use super::error::BackupError;
-use super::files::blocks::{FileHeader, FileKind};
-use super::files::codec::Record;
-use super::files::directory::{Listing, lock as lock_directory};
-use super::files::storage::Storage;
 use super::open_options::{LoggedKeys, OpenOptions};
-use super::reports::Recovery;
-use super::wal::apply::{apply_with, key_of};
-use super::wal::queue::Queue;
-use super::wal::replay::Reading;
-use super::wal::segments::Segments;
-use super::wal::writer::Wal;
+use super::replay::Reading;
+use super::replay_threads::{apply_with, key_of};
+use crate::files::blocks::{FileHeader, FileKind};
+use crate::files::codec::Record;
+use crate::files::directory::{Listing, lock as lock_directory};
+use crate::files::error::BackupError;
+use crate::files::storage::Storage;
+use crate::wal::durable::Durable;
+use crate::wal::queue::Queue;
+use crate::wal::reports::Recovery;
+use crate::wal::segments::Segments;
+use crate::wal::writer::Wal;
 use crate::{Error, Options, Store};
 
 /// Returns the size of the segments. One that cannot be opened counts as 0; reading it reports why.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::files::storage::{Disk, Storage};
-use super::progress::Progress;
-use super::wal::queue::SyncPolicy;
 use crate::Options;
+use crate::files::progress::Progress;
+use crate::files::storage::{Disk, Storage};
+use crate::wal::queue::SyncPolicy;
 
 /// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone)]

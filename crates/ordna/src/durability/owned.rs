@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::backup::write::{BackupOptions, Summary};
-use super::error::BackupError;
+use super::backup::write::BackupOptions;
 use super::open_options::OpenOptions;
+use crate::files::error::BackupError;
 use crate::store::{EntryHash, OwnedStore, Owner};
+use crate::wal::reports::Summary;
 use crate::{Snapshot, Store};
 
 impl OwnedStore {

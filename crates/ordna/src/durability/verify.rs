@@ -3,14 +3,14 @@
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 
-use super::backup::manifest::{FILE, Manifest};
 use super::backup::restore::each_entry;
-use super::error::BackupError;
-use super::files::directory::Listing;
-use super::files::storage::Storage;
-use super::progress::Progress;
-use super::reports::WalReplay;
-use super::wal::replay::Reading;
+use super::replay::Reading;
+use crate::files::directory::Listing;
+use crate::files::error::BackupError;
+use crate::files::manifest::{FILE, Manifest};
+use crate::files::progress::Progress;
+use crate::files::storage::Storage;
+use crate::wal::reports::WalReplay;
 use ordna_base::encoding::Encoding;
 use ordna_base::{Key, Value};
 
@@ -156,13 +156,13 @@ pub fn install(
 ) -> Result<BackupReport, BackupError> {
     let (backup, dir) = (backup.as_ref(), dir.as_ref());
     storage.create_dir(dir).map_err(BackupError::io(dir, "create"))?;
-    let _lock = super::files::directory::lock(storage, dir)?;
+    let _lock = crate::files::directory::lock(storage, dir)?;
     let listing = Listing::read(storage, dir)?;
     if let Some(path) = listing.backups.values().chain(listing.segments.values()).next() {
         return Err(BackupError::Exists { path: path.clone() });
     }
     let manifest = Manifest::read(storage, backup)?;
-    let target = super::files::directory::backup_path(dir, manifest.log_segment.unwrap_or(1));
+    let target = crate::files::directory::backup_path(dir, manifest.log_segment.unwrap_or(1));
     let partial = super::backup::write::unfinished(&target);
     if listing.unfinished.contains(&partial) {
         storage.remove(&partial).map_err(BackupError::io(&partial, "remove"))?;
@@ -200,7 +200,7 @@ fn copy(
         if read.map_err(BackupError::io(from, "read"))? == 0 {
             break;
         }
-        super::files::storage::write_all(&*output, &piece).map_err(BackupError::io(to, "write"))?;
+        crate::files::storage::write_all(&*output, &piece).map_err(BackupError::io(to, "write"))?;
     }
     output.sync().map_err(BackupError::io(to, "sync"))
 }

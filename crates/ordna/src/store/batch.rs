@@ -1,10 +1,10 @@
 //! Writes that belong together.
 
 use super::engine::Payment;
-use super::entry::Put;
 use super::handle::Store;
-use crate::durability::wal::buffer::StripeBuffer;
+use crate::entry::Put;
 use crate::tree::{GROUP, Probe, Tree};
+use crate::wal::buffer::StripeBuffer;
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Error, Key, Value};

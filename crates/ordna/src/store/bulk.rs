@@ -8,9 +8,9 @@ use std::iter;
 use std::thread;
 
 use super::budget::Budget;
-use super::entry::Put;
 use super::handle::Store;
 use super::options::Options;
+use crate::entry::Put;
 use crate::tree::{FOREVER, Run, Tree};
 use ordna_base::sync::{Lock, joined};
 use ordna_base::{Error, Key, Value};

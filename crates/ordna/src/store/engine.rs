@@ -11,11 +11,11 @@ use std::sync::Weak;
 
 use super::budget::Budget;
 use super::collection::state::Collection;
-use super::entry::{Found, Put};
 use super::epochs::Epochs;
 use super::expiry::{Deadlines, Timekeeper};
 use super::long_scans::Scans;
 use super::options::Options;
+use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use crate::tree::{
     FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, ScanRequest, Tree, WriteCost,

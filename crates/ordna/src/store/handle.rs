@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::budget::{Budget, Lifted};
 use super::engine::{Engine, Payment, Progress};
-use super::entry::{Found, Put};
 use super::options::Options;
 use super::snapshot::Snapshot;
-use crate::durability::durable::Durable;
-use crate::durability::wal::writer::Wal;
+use crate::entry::{Found, Put};
 use crate::tree::Tree;
+use crate::wal::durable::Durable;
+use crate::wal::writer::Wal;
 use ordna_base::index::{Change, bounds_cross};
 use ordna_base::sync::notice;
 use ordna_base::{Error, Key, Value};

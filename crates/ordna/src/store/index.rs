@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use super::batch::Write;
 use super::engine::View;
-use super::entry::Put;
 use super::handle::Store;
+use crate::entry::Put;
 use ordna_base::index::{Bounds, Change, Direction, check_pairs};
 use ordna_base::reclaim::Guard;
 use ordna_base::{Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation};

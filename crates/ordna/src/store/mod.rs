@@ -43,7 +43,6 @@
 //! | `budget` | the memory limit |
 //! | `expiry` | the clock, and when keys expire |
 //! | `owned` | a store written by owners, each with pointers to its entries |
-//! | `entry`, `entry_source` | entries, and how the log and backups read them |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
 
@@ -53,8 +52,6 @@ pub mod budget;
 mod bulk;
 mod collection;
 mod engine;
-mod entry;
-pub(crate) mod entry_source;
 #[doc(hidden)]
 pub mod epochs;
 #[doc(hidden)]
@@ -71,10 +68,10 @@ mod splice;
 mod statistics;
 mod writes;
 
+pub use crate::entry::{Found, Put};
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
 pub use collection::pool::Collectors;
-pub use entry::{Found, Put};
 pub use expiry::Clock;
 pub use handle::Store;
 pub use options::Options;

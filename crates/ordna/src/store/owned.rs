@@ -22,11 +22,11 @@ use std::thread;
 use hashbrown::HashTable;
 
 use super::engine::Payment;
-use super::entry::Put;
 use super::handle::Store;
 use super::options::Options;
 use super::snapshot::Snapshot;
 use super::statistics::Statistics;
+use crate::entry::Put;
 use crate::tree::{GROUP, Probe, Tree};
 use ordna_base::index::Change;
 use ordna_base::record::Record;

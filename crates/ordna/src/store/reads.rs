@@ -4,9 +4,9 @@
 use std::ops::{Bound, ControlFlow};
 
 use super::engine::View;
-use super::entry::Put;
-use super::entry_source::EntrySource;
 use super::handle::Store;
+use crate::entry::EntrySource;
+use crate::entry::Put;
 use ordna_base::index::{Direction, bounds_cross};
 use ordna_base::{Key, Value};
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::engine::{Engine, View};
-use super::entry::{Found, Put};
-use super::entry_source::EntrySource;
+use crate::entry::EntrySource;
+use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;

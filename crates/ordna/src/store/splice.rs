@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use super::engine::{Engine, Payment, StoreWrite, expiry};
-use super::entry::{Found, Put};
 use super::handle::Store;
 use super::writes::put_of;
-use crate::durability::wal::buffer::WrittenKeys;
+use crate::entry::{Found, Put};
 use crate::tree::{Probe, Splice, Spliced, WriteCost, WriteScope};
+use crate::wal::buffer::WrittenKeys;
 use ordna_base::sync::notice;
 use ordna_base::value::MAX_LEN;
 use ordna_base::{Change, Error, Key};

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use super::batch::Write;
 use super::engine::Progress;
-use super::entry::{Found, Put};
 use super::handle::Store;
-use crate::durability::durable::Durable;
-use crate::durability::wal::buffer::WrittenKeys;
+use crate::entry::{Found, Put};
+use crate::wal::buffer::WrittenKeys;
+use crate::wal::durable::Durable;
 use ordna_base::index::{Change, bounds_cross};
 use ordna_base::{Error, Key, Value};
 

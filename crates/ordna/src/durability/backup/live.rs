@@ -11,13 +11,14 @@ use std::time::Instant;
 use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
 
-use super::copy_before_write::CopyBeforeWrite;
-use super::write::{BackupOptions, Mode, SnapshotPoint, Summary, Writing, unix_ms};
-use crate::durability::durable::Durable;
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::FileKind;
-use crate::durability::files::directory::{Listing, backup_path};
-use crate::store::entry_source::EntrySource;
+use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
+use crate::entry::EntrySource;
+use crate::files::blocks::FileKind;
+use crate::files::directory::{Listing, backup_path};
+use crate::files::error::BackupError;
+use crate::wal::copy_before_write::CopyBeforeWrite;
+use crate::wal::durable::Durable;
+use crate::wal::reports::Summary;
 use crate::{Snapshot, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {

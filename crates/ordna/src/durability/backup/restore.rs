@@ -13,12 +13,12 @@ use std::rc::Rc;
 
 use ordna_base::sync::{Lock, fault, notice};
 
-use super::manifest::{FileEntry, Manifest};
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::{Block, BlockKind, BlockReader, FileKind};
-use crate::durability::files::codec::Record;
-use crate::durability::files::storage::Storage;
-use crate::durability::progress::Progress;
+use crate::files::blocks::{Block, BlockKind, BlockReader, FileKind};
+use crate::files::codec::Record;
+use crate::files::error::BackupError;
+use crate::files::manifest::{FileEntry, Manifest};
+use crate::files::progress::Progress;
+use crate::files::storage::Storage;
 use crate::{Error, Options, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};

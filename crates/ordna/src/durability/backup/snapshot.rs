@@ -4,8 +4,9 @@ use std::path::Path;
 
 use ordna_base::{Key, Value};
 
-use super::write::{BackupOptions, SnapshotPoint, Summary, Writing, unix_ms};
-use crate::durability::error::BackupError;
+use super::write::{BackupOptions, SnapshotPoint, Writing, unix_ms};
+use crate::files::error::BackupError;
+use crate::wal::reports::Summary;
 use crate::{Snapshot, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {

@@ -16,17 +16,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ordna_base::sync::{Lock, fault, handed_on, joined, point};
 
-use super::copy_before_write::{CopyBeforeWrite, close};
-use super::manifest::{FileEntry, Manifest, to_hex};
 use super::os::{lower_priority, thread_time};
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::{
-    BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION,
-};
-use crate::durability::files::codec::encode_put;
-use crate::durability::files::storage::{Disk, Storage, parent};
-use crate::durability::progress::Progress;
-use crate::store::entry_source::EntrySource;
+use crate::entry::EntrySource;
+use crate::files::blocks::{BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION};
+use crate::files::codec::encode_put;
+use crate::files::error::BackupError;
+use crate::files::manifest::{FileEntry, Manifest, to_hex};
+use crate::files::progress::Progress;
+use crate::files::storage::{Disk, Storage, parent};
+use crate::wal::copy_before_write::{CopyBeforeWrite, close};
+use crate::wal::reports::Summary;
 use ordna_base::{Key, Value};
 
 /// Bytes of records per block: writes are this large, and a reader holds this much per shard.
@@ -148,22 +147,6 @@ impl BackupOptions {
     pub fn storage(self, storage: Arc<dyn Storage>) -> Self {
         Self { storage, ..self }
     }
-}
-
-/// The result of a backup.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// Its directory.
-    pub path: PathBuf,
-    /// Entries in the shards.
-    pub entries: u64,
-    /// States in the set: keys that were overwritten before a worker came to them.
-    pub spilled: u64,
-    /// Bytes of all files.
-    pub bytes: u64,
-    /// From the cut to the rename.
-    pub took: Duration,
 }
 
 /// The facts of the cut.

@@ -12,9 +12,9 @@ use ordna_base::{Key, Value};
 use super::buffer::{StripeBuffer, WrittenKeys, hash};
 use super::queue::{Queue, SyncPolicy};
 use crate::Error;
-use crate::durability::backup::copy_before_write::CopyBeforeWrite;
-use crate::durability::files::codec::encode_clear;
-use crate::store::entry_source::EntrySource;
+use crate::entry::EntrySource;
+use crate::files::codec::encode_clear;
+use crate::wal::copy_before_write::CopyBeforeWrite;
 
 /// Number of stripes: one bit each in a word.
 const STRIPES: usize = 64;

@@ -30,9 +30,9 @@ use ordna_base::sync::{fault, notice, point};
 
 use super::segments::Segments;
 use crate::Error;
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::{BlockKind, BlockWriter, Frame};
-use crate::durability::files::storage::OutFile;
+use crate::files::blocks::{BlockKind, BlockWriter, Frame};
+use crate::files::error::BackupError;
+use crate::files::storage::OutFile;
 
 /// While the frames hold more than this many bytes, those that append write them: the log's thread
 /// is too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.

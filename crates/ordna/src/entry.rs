@@ -1,4 +1,6 @@
-//! Entries as conditional writes see and put them.
+//! Entries: as conditional writes see and put them, and as the log and backups read them.
+
+use std::ops::{Bound, ControlFlow};
 
 /// A key's present entry, as a conditional write sees it.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,4 +33,18 @@ impl<T> Put<T> {
     pub fn forever(value: T) -> Self {
         Self { value, expires_at: None }
     }
+}
+
+/// A store or a snapshot, as the log and backups read it.
+pub(crate) trait EntrySource<K: ?Sized, V: ?Sized>: Sync {
+    /// Calls `read` with the entry of `key`.
+    fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>));
+
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
+    fn scan_with(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        visit: &mut dyn FnMut(&K, Put<&V>) -> ControlFlow<()>,
+    );
 }

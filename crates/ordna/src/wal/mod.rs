@@ -13,10 +13,10 @@
 //! memory, and appends its records to the queue, all in that critical section; so two writers of
 //! one key cannot append in the other order than they wrote. A batch takes its stripes in ascending
 //! order; a range, a group and a snapshot point take all, so there is no circle of waiters. Under
-//! [`SyncPolicy::Always`] the write waits for the fsync after it has unlocked the stripe.
+//! [`SyncPolicy::Always`](queue::SyncPolicy::Always) the write waits for the fsync after it has unlocked the stripe.
 //!
 //! While a backup without a snapshot runs, the critical section also saves the old state of each
-//! key that the backup has not passed (see `backup::copy_before_write`). A write of one key takes
+//! key that the backup has not passed (see `copy_before_write`). A write of one key takes
 //! that state from its own read of the entry, under the leaf's lock. The stripe's buffer collects
 //! such states and passes them to the set in groups.
 //!
@@ -33,11 +33,16 @@
 //! | `buffer` | the records and old states of a stripe |
 //! | `queue` | group commit |
 //! | `segments` | creation of segments |
-//! | `replay`, `apply` | reading the log, on several threads |
+//! | `copy_before_write` | old states of keys for a live backup |
+//! | `durable` | what an opened store has in addition to its memory |
+//! | `reports` | reports of openings, replays and backups |
+//!
+//! Reading the log is in `durability::replay`.
 
-pub mod apply;
 pub mod buffer;
+pub mod copy_before_write;
+pub mod durable;
 pub mod queue;
-pub mod replay;
+pub mod reports;
 pub mod segments;
 pub mod writer;

@@ -14,7 +14,7 @@ use ordna_base::checksum::crc32c_append;
 use ordna_base::sync::notice;
 
 use super::storage::{OutFile, Storage, write_all};
-use crate::durability::error::BackupError;
+use crate::files::error::BackupError;
 use ordna_base::encoding::Encoding;
 
 /// The format version that this program writes, and the latest that it reads.

@@ -4,9 +4,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backup::write::Summary;
-use super::progress::Progress;
-use super::wal::queue::SyncPolicy;
+use super::queue::SyncPolicy;
+use crate::files::progress::Progress;
+
+/// Report of a backup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Directory of the backup.
+    pub path: PathBuf,
+    /// Number of entries in the shards.
+    pub entries: u64,
+    /// States in the set: keys that were overwritten before a worker came to them.
+    pub spilled: u64,
+    /// Size of all files in bytes.
+    pub bytes: u64,
+    /// Duration from the snapshot point to the rename.
+    pub took: Duration,
+}
 
 /// What [`Store::open`](crate::Store::open) found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

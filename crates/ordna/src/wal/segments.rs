@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 
 use ordna_base::sync::fault;
 
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::{BlockWriter, Compression, FileHeader};
-use crate::durability::files::directory::segment_path;
-use crate::durability::files::storage::Storage;
+use crate::files::blocks::{BlockWriter, Compression, FileHeader};
+use crate::files::directory::segment_path;
+use crate::files::error::BackupError;
+use crate::files::storage::Storage;
 
 /// Creates the segments of a store's log.
 pub(crate) struct Segments {

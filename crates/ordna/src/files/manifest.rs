@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use ordna_base::checksum;
 use ordna_base::sync::{fault, notice};
 
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::VERSION;
-use crate::durability::files::storage::{Storage, write_all};
+use crate::files::blocks::VERSION;
+use crate::files::error::BackupError;
+use crate::files::storage::{Storage, write_all};
 use ordna_base::encoding::Encoding;
 
 /// Name of the manifest in a backup's directory.

@@ -6,7 +6,7 @@
 
 use std::ops::Bound;
 
-use crate::Put;
+use crate::entry::Put;
 use ordna_base::encoding::{ByteRange, Encoding};
 
 fn decode_word(bytes: &[u8], at: &mut usize) -> Option<u64> {

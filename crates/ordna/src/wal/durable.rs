@@ -8,15 +8,14 @@ use std::time::Instant;
 use ordna_base::Key;
 use ordna_base::sync::Lock;
 
-use super::backup::write::Summary;
-use super::files::storage::Storage;
-use super::progress::Progress;
-use super::reports::{Durability, Recovery};
-use super::wal::segments::Segments;
-use super::wal::writer::Wal;
+use super::reports::{Durability, Recovery, Summary};
+use super::segments::Segments;
+use super::writer::Wal;
+use crate::files::progress::Progress;
+use crate::files::storage::Storage;
 
 #[derive(Default)]
-pub(super) struct BackupStatus {
+pub struct BackupStatus {
     pub running: Option<(Progress, Instant)>,
     pub last: Option<(Summary, u64)>,
     pub last_error: Option<Arc<str>>,
@@ -30,14 +29,14 @@ pub(super) struct BackupStatus {
 pub(crate) struct Durable<K: Key + ?Sized> {
     /// Declared before the lock, so that the log is closed before the directory is released.
     pub wal: Wal<K>,
-    pub(super) dir: PathBuf,
-    pub(super) storage: Arc<dyn Storage>,
-    pub(super) segments: Arc<Segments>,
+    pub dir: PathBuf,
+    pub storage: Arc<dyn Storage>,
+    pub segments: Arc<Segments>,
     /// Whether a backup is in progress.
-    pub(super) busy: AtomicBool,
-    pub(super) status: Lock<BackupStatus>,
-    pub(super) recovery: Recovery,
-    pub(super) _lock: Box<dyn Send + Sync>,
+    pub busy: AtomicBool,
+    pub status: Lock<BackupStatus>,
+    pub recovery: Recovery,
+    pub _lock: Box<dyn Send + Sync>,
 }
 
 impl<K: Key + ?Sized> Durable<K> {

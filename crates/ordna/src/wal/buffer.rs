@@ -7,12 +7,12 @@ use std::sync::Arc;
 use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
 
-use crate::Put;
-use crate::durability::backup::copy_before_write::CopyBeforeWrite;
-use crate::durability::files::codec::{
+use crate::entry::EntrySource;
+use crate::entry::Put;
+use crate::files::codec::{
     encode_expire, encode_put, encode_remove, encode_remove_range, encode_splice, encode_was,
 };
-use crate::store::entry_source::EntrySource;
+use crate::wal::copy_before_write::CopyBeforeWrite;
 
 /// Number of keys per stripe whose state was saved recently, so that a hot key is rarely saved
 /// again. Those of all stripes and the writer's own data fit a core's cache.
@@ -62,7 +62,7 @@ impl<K: Key + ?Sized> Default for StripeBuffer<K> {
     }
 }
 
-pub(super) fn hash<K: Key + ?Sized>(key: &K) -> u64 {
+pub fn hash<K: Key + ?Sized>(key: &K) -> u64 {
     // Uses the first and the last eight bytes and the length: cheap, and keys with a common prefix
     // differ at their end.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -15,9 +15,9 @@ use std::thread;
 
 use ordna_base::sync::{Lock, fault, joined};
 
-use super::buffer::hash;
 use super::replay::repeat;
-use crate::durability::files::codec::Record;
+use crate::files::codec::Record;
+use crate::wal::buffer::hash;
 use crate::{Error, Store};
 use ordna_base::encoding::ByteRange;
 use ordna_base::{Key, Value};

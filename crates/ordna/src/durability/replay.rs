@@ -24,14 +24,12 @@ use std::path::{Path, PathBuf};
 
 use ordna_base::sync::{fault, notice};
 
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::{
-    Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
-};
-use crate::durability::files::codec::Record;
-use crate::durability::files::storage::Storage;
-use crate::durability::progress::Progress;
-use crate::durability::reports::{WalReplay, WalTruncation};
+use crate::files::blocks::{Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced};
+use crate::files::codec::Record;
+use crate::files::error::BackupError;
+use crate::files::progress::Progress;
+use crate::files::storage::Storage;
+use crate::wal::reports::{WalReplay, WalTruncation};
 use crate::{Change, Error, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};
@@ -133,7 +131,7 @@ impl Reading<'_> {
     }
 
     fn path_of(&self, number: u64) -> PathBuf {
-        crate::durability::files::directory::segment_path(self.dir, number)
+        crate::files::directory::segment_path(self.dir, number)
     }
 
     /// Opens a segment; `None`: its header was never written whole, nor was a later one, or it is

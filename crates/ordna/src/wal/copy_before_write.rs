@@ -33,10 +33,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ordna_base::sync::{Lock, fault, notice};
 
-use super::manifest::FileEntry;
 use crate::Key;
-use crate::durability::error::BackupError;
-use crate::durability::files::blocks::{BlockKind, BlockWriter, Frame};
+use crate::files::blocks::{BlockKind, BlockWriter, Frame};
+use crate::files::error::BackupError;
+use crate::files::manifest::FileEntry;
 use ordna_base::encoding::Encoding;
 
 /// Bytes of records per block of a delta file.
@@ -198,6 +198,6 @@ pub(crate) fn close<K: Encoding + ?Sized>(
         entries: writer.count(),
         bytes: writer.written(),
         crc32c: writer.chain(),
-        from: from.map(super::manifest::key_to_hex),
+        from: from.map(crate::files::manifest::key_to_hex),
     })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::storage::Storage;
-use crate::durability::error::BackupError;
+use crate::files::error::BackupError;
 
 /// The file whose lock makes a directory one store's.
 const LOCK: &str = "LOCK";
