@@ -10,7 +10,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Weak;
 
 use super::budget::Budget;
-use super::collection::state::Collection;
+use super::collection_state::Collection;
 use super::epochs::Epochs;
 use super::expiry::{Deadlines, Timekeeper};
 use super::long_scans::Scans;

@@ -39,7 +39,8 @@
 //! | `statistics`, `long_scans` | statistics, and the scans in progress |
 //! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
 //! | `epochs` | the announcement of writers, the snapshot point, the live snapshots |
-//! | `collection` | freeing undo records, removing expired keys, and the threads that do so |
+//! | `collection`, `collection_state` | freeing undo records, removing expired keys, compaction |
+//! | `collectors` | the threads that do so, for one store or several |
 //! | `budget` | the memory limit |
 //! | `expiry` | the clock, and when keys expire |
 //! | `owned` | a store written by owners, each with pointers to its entries |
@@ -51,6 +52,8 @@ mod batch;
 pub mod budget;
 mod bulk;
 mod collection;
+mod collection_state;
+mod collectors;
 mod engine;
 #[doc(hidden)]
 pub mod epochs;
@@ -71,7 +74,7 @@ mod writes;
 pub use crate::entry::{Found, Put};
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
-pub use collection::pool::Collectors;
+pub use collectors::Collectors;
 pub use expiry::Clock;
 pub use handle::Store;
 pub use options::Options;

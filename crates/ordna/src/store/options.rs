@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::budget::{Budget, MemoryBudget};
-use super::collection::pool::Collectors;
+use super::collectors::Collectors;
 use super::expiry::{Clock, system_clock};
 use crate::tree::{FANOUT, SLOTS, Sizes};
 

@@ -1,6 +1,6 @@
 //! Tests of the write-ahead log, backups and recovery.
 //!
-//! | module | checks | source folder |
+//! | module | checks | sources |
 //! |---|---|---|
 //! | `order` | replay keeps the order of each key's writes | `wal` |
 //! | `splices` | logged appends and partial writes | `wal` |

@@ -1,4 +1,4 @@
-//! Collection: the end of undo records that no snapshot needs, and of expired keys.
+//! Collection: freeing undo records that no snapshot needs, removing expired keys, and compaction.
 //!
 //! # Contract
 //! Undo records are freed once no live snapshot is older than their deaths (`tree::undo`).
@@ -11,16 +11,13 @@
 //! this and removes expired keys. Without one, the thread that ends a snapshot frees, or, if
 //! writers are under way, the next thread that writes.
 
-pub mod pool;
-pub mod state;
-
 use std::borrow::Borrow;
 use std::thread;
 use std::time::Duration;
 
+use super::collectors::CollectorTask;
 use super::engine::Engine;
 use super::expiry::Deadlines;
-use crate::store::collection::pool::Tended;
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::{MutexGuard, fault, notice, point};
 use ordna_base::{Key, Value};
@@ -131,9 +128,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Tended for Engine<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> CollectorTask for Engine<K, V> {
     /// Removes expired keys and frees undo records that no snapshot needs.
-    fn tend(&self) -> Option<Duration> {
+    fn run_task(&self) -> Option<Duration> {
         let _attendance = Attendance(&self.collection.unattended);
         self.free_undo(true);
         self.collection.compacting.store(false, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The state of a store's collection. `collection` has the protocol.
+//! The state of a store's collection. The module `collection` has the protocol.
 
 use std::sync::Weak;
 
-use super::pool::{Collectors, Tended};
+use super::collectors::{CollectorTask, Collectors};
 use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -24,9 +24,9 @@ pub struct Collection {
 }
 
 impl Collection {
-    pub fn new(collectors: Collectors, tended: Weak<dyn Tended>) -> Self {
+    pub fn new(collectors: Collectors, task: Weak<dyn CollectorTask>) -> Self {
         Self {
-            number: collectors.join(tended),
+            number: collectors.register(task),
             unattended: AtomicBool::new(collectors.threads() == 0),
             collectors,
             pending: AtomicBool::new(false),
@@ -45,7 +45,7 @@ impl Collection {
         self.unattended.load(Ordering::Relaxed)
     }
 
-    /// Has a thread look for work. Returns whether there is one.
+    /// Wakes a thread to look for work. Returns whether there is a thread.
     pub fn wake(&self) -> bool {
         let attended = !self.is_unattended() && self.collectors.wake(self.number);
         if !attended {
@@ -57,6 +57,6 @@ impl Collection {
 
 impl Drop for Collection {
     fn drop(&mut self) {
-        self.collectors.leave(self.number);
+        self.collectors.unregister(self.number);
     }
 }

@@ -1,7 +1,7 @@
 //! The threads that collect, for one store or for several.
 //!
 //! # Contract
-//! All methods may run at once. A member is tended by one thread at a time, and again if it was
+//! All methods may run at once. A member is served by one thread at a time, and again if it was
 //! woken meanwhile. Threads start when there is work and none of them is idle, up to the number
 //! configured.
 //!
@@ -11,7 +11,7 @@
 //! for them. A thread may drop the last store of a pool, and with it that handle: it does not wait
 //! for itself.
 //!
-//! A panic in a member, from a clock of its caller's, ends that member's tending and no thread.
+//! A panic in a member, from a clock of its caller's, ends that member's run and no thread.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -20,18 +20,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Something that needs collection.
-pub trait Tended: Send + Sync {
-    /// Collects. Returns how long the member may be left alone if nobody wakes it; `None`: for
-    /// good.
-    fn tend(&self) -> Option<Duration>;
+/// A store that needs collection.
+pub trait CollectorTask: Send + Sync {
+    /// Collects. Returns the time after which to call it again if nobody wakes the member before;
+    /// `None` if that is not needed.
+    fn run_task(&self) -> Option<Duration>;
 }
 
 struct Member {
-    tended: Weak<dyn Tended>,
-    /// It was woken, and waits in the queue or for the end of its tending.
+    task: Weak<dyn CollectorTask>,
+    /// It was woken, and waits in the queue or for the end of its run.
     woken: bool,
-    /// A thread tends it.
+    /// A thread serves it.
     busy: bool,
     due: Option<Instant>,
 }
@@ -82,35 +82,36 @@ impl fmt::Debug for Collectors {
 }
 
 impl Collectors {
-    /// At most so many threads, started as they are needed. With 0 callers collect.
+    /// Creates a pool of up to `threads` threads, started on demand. With 0, callers collect garbage
+    /// themselves.
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Handle { shared: Arc::default(), most: threads }))
     }
 
-    /// The number of threads at most.
+    /// Returns the maximum number of threads.
     pub fn threads(&self) -> usize {
         self.0.most
     }
 
     /// Adds a member; returns its number.
-    pub(super) fn join(&self, tended: Weak<dyn Tended>) -> u64 {
+    pub(super) fn register(&self, task: Weak<dyn CollectorTask>) -> u64 {
         let mut state = self.0.shared.state();
         state.last += 1;
         let number = state.last;
-        let member = Member { tended, woken: false, busy: false, due: None };
+        let member = Member { task, woken: false, busy: false, due: None };
         state.members.insert(number, member);
         number
     }
 
     /// Removes a member.
-    pub(super) fn leave(&self, number: u64) {
+    pub(super) fn unregister(&self, number: u64) {
         let mut state = self.0.shared.state();
         let due = state.members.remove(&number).and_then(|member| member.due);
         state.due.retain(|(at, other)| Some(*at) != due || *other != number);
         state.queue.retain(|other| *other != number);
     }
 
-    /// Has a thread look for a member's work. `false`: there is no thread.
+    /// Wakes a thread to run a member's task. `false`: there is no thread.
     pub(super) fn wake(&self, number: u64) -> bool {
         let mut state = self.0.shared.state();
         let Some(member) = state.members.get_mut(&number) else { return false };
@@ -142,18 +143,18 @@ impl Shared {
         let mut state = self.state();
         while !state.stop {
             state.queue_due();
-            let Some((number, tended)) = state.next() else {
+            let Some((number, task)) = state.next() else {
                 state = self.sleep(state);
                 continue;
             };
             drop(state);
             // A panic is told by the hook of panics; the member then leaves its work to callers.
-            let left = tended.upgrade().map(|tended| {
-                let left = catch_unwind(AssertUnwindSafe(|| tended.tend()));
+            let left = task.upgrade().map(|task| {
+                let left = catch_unwind(AssertUnwindSafe(|| task.run_task()));
                 left.unwrap_or_default()
             });
             state = self.state();
-            state.tended(number, left.flatten());
+            state.finished(number, left.flatten());
         }
     }
 
@@ -193,16 +194,16 @@ impl PoolState {
         }
     }
 
-    /// The next member to be tended.
-    fn next(&mut self) -> Option<(u64, Weak<dyn Tended>)> {
+    /// The next member to be served.
+    fn next(&mut self) -> Option<(u64, Weak<dyn CollectorTask>)> {
         let number = self.queue.pop_front()?;
         let member = self.members.get_mut(&number)?;
         (member.woken, member.busy) = (false, true);
-        Some((number, Weak::clone(&member.tended)))
+        Some((number, Weak::clone(&member.task)))
     }
 
-    /// A member was tended.
-    fn tended(&mut self, number: u64, left: Option<Duration>) {
+    /// A member was served.
+    fn finished(&mut self, number: u64, left: Option<Duration>) {
         let Some(member) = self.members.get_mut(&number) else { return };
         member.busy = false;
         if member.woken {
@@ -238,8 +239,8 @@ mod tests {
 
     struct Told(Sender<()>, Option<Duration>, Mutex<Receiver<()>>);
 
-    impl Tended for Told {
-        fn tend(&self) -> Option<Duration> {
+    impl CollectorTask for Told {
+        fn run_task(&self) -> Option<Duration> {
             self.0.send(()).unwrap();
             // Until it is let go on.
             let _ = self.2.lock().unwrap().recv();
@@ -253,7 +254,7 @@ mod tests {
         let ((tell, told), (let_go, wait)) = (channel(), channel());
         let member = Arc::new(Told(tell, left, Mutex::new(wait)));
         let weak: Weak<Told> = Arc::downgrade(&member);
-        (pool.join(weak), (member, told, let_go))
+        (pool.register(weak), (member, told, let_go))
     }
 
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -285,7 +286,7 @@ mod tests {
                 thread::yield_now();
             }
         }
-        pool.leave(members[1].0);
+        pool.unregister(members[1].0);
         assert!(!pool.wake(members[1].0));
     }
 
