@@ -30,7 +30,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `epochs` | the announcement of writers, the cut, the live snapshots |
+//! | `epochs` | the registration of writers, the live snapshots |
 //! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
 //! | `collect`, `collectors` | the end of undo records and of expired keys |
 //! | `pool` | the threads that collect, for one store or several |
