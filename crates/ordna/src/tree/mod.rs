@@ -3,8 +3,8 @@
 //! # Contract
 //! Any number of threads read and write at once, each under a guard of one collector. A write is
 //! one step: the store of its slot, or the release of its leaf's lock. Every write lies in an epoch
-//! of the caller's, who announces it (see [`crate::store::epochs`]). A read at a snapshot's epoch
-//! needs the snapshot to live and its epoch to be settled.
+//! of the caller, who has registered in it (see [`crate::store::epochs`]). A read at a snapshot's epoch
+//! needs the snapshot to live and its epoch to be quiesced.
 //!
 //! # Protocol
 //! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for
@@ -69,7 +69,6 @@ use ordna_base::{Key, Value};
 pub use build::Run;
 use leaf::Leaf;
 pub use leaf::{FOREVER, Probe, SLOTS};
-use point::LockedLeaf;
 pub use point::WriteStep;
 pub use reshape::RemovedEntries;
 pub use scan::ScanRequest;
@@ -82,7 +81,7 @@ use undo::{OldState, UndoLog};
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]
 pub mod models {
-    pub use super::leaf::{FOREVER, Leaf, LeafEntry, Probe};
+    pub use super::leaf::{FOREVER, Leaf, LeafEntry, LeafMut, LockedLeaf, Probe};
     pub use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
     pub use crate::epoch::Epoch;
 }
@@ -134,7 +133,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Tree<K, V> {}
 #[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
 
-/// A writer's turn: an announced epoch, and what was read after the announcement.
+/// The epoch that a writer is registered in, and what it read after the registration.
 pub struct WriteScope<'a> {
     pub epoch: Epoch,
     /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`].
@@ -143,7 +142,7 @@ pub struct WriteScope<'a> {
 }
 
 impl WriteScope<'_> {
-    /// The youngest snapshot that does not see this turn's writes.
+    /// The youngest snapshot that does not see its writes.
     fn seen_by(&self) -> Epoch {
         self.youngest.min(self.epoch.previous())
     }
