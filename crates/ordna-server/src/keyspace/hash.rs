@@ -40,7 +40,7 @@ pub const MOST_BYTES: usize = 16 << 20;
 const ROW: usize = 8;
 
 /// A field and its value.
-pub type Entry<'a> = (&'a [u8], &'a [u8]);
+pub type FieldEntry<'a> = (&'a [u8], &'a [u8]);
 
 /// A hash as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -173,7 +173,7 @@ impl<'a> Hash<'a> {
     /// About `count` fields of a table from a cursor on, and the next cursor (0: the end). A cursor
     /// is a CRC; fields of the same CRC are returned together, so a field that stays is returned
     /// however others come and go.
-    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<Entry<'a>>) {
+    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<FieldEntry<'a>>) {
         let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
         let mut found = Vec::new();
         let mut last = None;
@@ -341,20 +341,20 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum HashEdit {
         Set(Vec<u8>, Vec<u8>),
         Remove(Vec<u8>),
         /// Writes the record and reads it again.
         Store,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<HashEdit>> {
         let field = prop_oneof!["[a-d]{0,2}".prop_map(String::into_bytes), Just(vec![b'x'; 65])];
         let value = prop_oneof![Just(vec![]), Just(vec![7; 64]), Just(vec![9; 200])];
         let step = prop_oneof![
-            4 => (field.clone(), value).prop_map(|(field, value)| Step::Set(field, value)),
-            2 => field.prop_map(Step::Remove),
-            1 => Just(Step::Store),
+            4 => (field.clone(), value).prop_map(|(field, value)| HashEdit::Set(field, value)),
+            2 => field.prop_map(HashEdit::Remove),
+            1 => Just(HashEdit::Store),
         ];
         proptest::collection::vec(step, 0..40)
     }
@@ -364,11 +364,11 @@ mod tests {
         fn a_hash_is_what_was_set(steps in steps()) {
             let mut model: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             let (mut record, mut was_table) = (Edit::of(None).finish(), false);
-            for group in steps.split(|step| matches!(step, Step::Store)) {
+            for group in steps.split(|step| matches!(step, HashEdit::Store)) {
                 let mut edit = Edit::of(Some(read(&record)));
                 for step in group {
                     match step {
-                        Step::Set(field, value) => {
+                        HashEdit::Set(field, value) => {
                             was_table |= field.len() > LIST_BYTES || value.len() > LIST_BYTES;
                             let old = model.iter_mut().find(|(found, _)| found == field);
                             prop_assert_eq!(edit.set(field, value), old.is_none());
@@ -377,12 +377,12 @@ mod tests {
                                 None => model.push((field.clone(), value.clone())),
                             }
                         }
-                        Step::Remove(field) => {
+                        HashEdit::Remove(field) => {
                             let before = model.len();
                             model.retain(|(found, _)| found != field);
                             prop_assert_eq!(edit.remove(field), model.len() < before);
                         }
-                        Step::Store => {}
+                        HashEdit::Store => {}
                     }
                 }
                 prop_assert_eq!(edit.len(), model.len());

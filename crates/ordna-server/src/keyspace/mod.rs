@@ -4,7 +4,7 @@ pub mod float;
 pub mod glob;
 pub mod hash;
 pub mod listpack;
-pub mod lookup;
+pub mod multi_get;
 pub mod named_snapshots;
 pub mod scan_cursors;
 pub mod snapshot;
@@ -19,7 +19,7 @@ use ordna::{Options, Store};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-pub type Entries = Store<[u8], [u8]>;
+pub type KeyspaceStore = Store<[u8], [u8]>;
 
 /// Resolves once a keyspace is freed.
 pub type Freeing = oneshot::Receiver<()>;
@@ -29,14 +29,14 @@ pub type Freeing = oneshot::Receiver<()>;
 /// After a flush the last handle frees perhaps millions of keys, and a thread that serves may drop
 /// it: a thread of its own frees them then.
 #[derive(Debug)]
-pub struct Keyspace(Option<Arc<Entries>>);
+pub struct Keyspace(Option<Arc<KeyspaceStore>>);
 
 impl Keyspace {
     pub fn with_options(options: Options) -> Self {
         Self(Some(Arc::new(Store::with_options(options))))
     }
 
-    pub fn of(entries: Entries) -> Self {
+    pub fn of(entries: KeyspaceStore) -> Self {
         Self(Some(Arc::new(entries)))
     }
 
@@ -45,16 +45,16 @@ impl Keyspace {
     /// # Errors
     /// The log has failed.
     pub fn successor(&self, options: Options) -> Result<Self, ordna::Error> {
-        Entries::successor(self, options).map(Self::of)
+        KeyspaceStore::successor(self, options).map(Self::of)
     }
 
     /// A handle that does not keep the keys.
-    pub fn downgrade(&self) -> Weak<Entries> {
+    pub fn downgrade(&self) -> Weak<KeyspaceStore> {
         self.0.as_ref().map_or_else(Weak::new, Arc::downgrade)
     }
 
     /// The handle of keys that are still held.
-    pub fn upgrade(weak: &Weak<Entries>) -> Option<Self> {
+    pub fn upgrade(weak: &Weak<KeyspaceStore>) -> Option<Self> {
         weak.upgrade().map(|entries| Self(Some(entries)))
     }
 
@@ -93,9 +93,9 @@ impl Drop for Keyspace {
 }
 
 impl Deref for Keyspace {
-    type Target = Entries;
+    type Target = KeyspaceStore;
 
-    fn deref(&self) -> &Entries {
+    fn deref(&self) -> &KeyspaceStore {
         self.0.as_deref().expect("only release and drop take the handle")
     }
 }

@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 use crate::keyspace::Freeing;
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 
 /// Snapshots at once, of all clients together.
 pub const MOST: usize = 1024;
 
 #[derive(Debug, Default)]
-pub struct Snapshots(Mutex<Table>);
+pub struct NamedSnapshots(Mutex<SnapshotTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct SnapshotTable {
     last: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, NamedSnapshot>,
 }
 
 #[derive(Debug)]
-struct Held {
-    snapshot: Snapshot,
+struct NamedSnapshot {
+    snapshot: KeyspaceSnapshot,
     /// When it ends by itself, and the task that sees to it.
     lease: Option<(Instant, AbortHandle)>,
     /// The client whose end ends it.
@@ -31,7 +31,7 @@ struct Held {
 }
 
 /// A snapshot as it is listed.
-pub struct Listed {
+pub struct SnapshotInfo {
     pub id: u64,
     pub age: Duration,
     /// Time until its lease ends.
@@ -41,15 +41,15 @@ pub struct Listed {
     pub epoch: u64,
 }
 
-impl Snapshots {
-    fn table(&self) -> MutexGuard<'_, Table> {
+impl NamedSnapshots {
+    fn table(&self) -> MutexGuard<'_, SnapshotTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a snapshot and returns its number; `None` if there are [`MOST`] already.
     pub fn keep(
         self: &Arc<Self>,
-        snapshot: Snapshot,
+        snapshot: KeyspaceSnapshot,
         lease: Option<Duration>,
         owner: Option<u64>,
     ) -> Option<u64> {
@@ -72,11 +72,11 @@ impl Snapshots {
             });
             Some((until, task.abort_handle()))
         });
-        table.held.insert(id, Held { snapshot, lease, owner });
+        table.held.insert(id, NamedSnapshot { snapshot, lease, owner });
         Some(id)
     }
 
-    pub fn get(&self, id: u64) -> Option<Snapshot> {
+    pub fn get(&self, id: u64) -> Option<KeyspaceSnapshot> {
         self.table().held.get(&id).map(|held| held.snapshot.clone())
     }
 
@@ -93,7 +93,8 @@ impl Snapshots {
     /// Ends the snapshots of a client that has gone.
     pub fn end_of(&self, client: u64) {
         let table = self.table();
-        let of_client = |(id, held): (&u64, &Held)| (held.owner == Some(client)).then_some(*id);
+        let of_client =
+            |(id, held): (&u64, &NamedSnapshot)| (held.owner == Some(client)).then_some(*id);
         let ids: Vec<u64> = table.held.iter().filter_map(of_client).collect();
         drop(table);
         for id in ids {
@@ -102,9 +103,9 @@ impl Snapshots {
         }
     }
 
-    pub fn list(&self) -> Vec<Listed> {
+    pub fn list(&self) -> Vec<SnapshotInfo> {
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
-        let list = |(id, held): (&u64, &Held)| Listed {
+        let list = |(id, held): (&u64, &NamedSnapshot)| SnapshotInfo {
             id: *id,
             age: held.snapshot.taken().elapsed(),
             lease: held.lease.as_ref().map(|(until, _)| left(*until)),
@@ -145,8 +146,8 @@ mod tests {
                 0
             };
             let store = Keyspace::with_options(Options::new().clock(clock));
-            let snapshots = Arc::new(Snapshots::default());
-            let id = snapshots.keep(Snapshot::of(&store), None, None).unwrap();
+            let snapshots = Arc::new(NamedSnapshots::default());
+            let id = snapshots.keep(KeyspaceSnapshot::of(&store), None, None).unwrap();
             drop(store);
             assert!(told.try_recv().is_err(), "the snapshot keeps it");
             snapshots.end(id).unwrap().unwrap().await.unwrap();
@@ -167,7 +168,7 @@ mod tests {
                 0
             };
             let store = Keyspace::with_options(Options::new().clock(clock));
-            let snapshot = Snapshot::of(&store);
+            let snapshot = KeyspaceSnapshot::of(&store);
             let clone = snapshot.clone();
             drop((store, snapshot));
             assert!(told.try_recv().is_err(), "the snapshot keeps it");

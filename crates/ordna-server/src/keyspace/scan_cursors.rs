@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 
 /// Cursors remembered at once, of all clients together.
 const KEPT: usize = 16_384;
@@ -32,13 +32,13 @@ const _: () = assert!(LEASES * RECENT <= KEPT);
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 #[derive(Debug)]
-pub struct Cursors {
-    table: Mutex<Table>,
+pub struct ScanCursors {
+    table: Mutex<CursorTable>,
     lease: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct CursorTable {
     last: u64,
     positions: BTreeMap<u64, Position>,
     /// The cursors of each scan that are remembered, oldest first. None is empty.
@@ -54,7 +54,7 @@ struct Table {
 /// The state behind a cursor.
 pub enum Recalled {
     /// A position, and the snapshot if its lease lasts.
-    Position(Position, Option<Snapshot>),
+    Position(Position, Option<KeyspaceSnapshot>),
     /// The keyspace was flushed meanwhile: the scan is at its end.
     Flushed,
     /// The cursor is forgotten, or was never given.
@@ -72,13 +72,13 @@ pub struct Position {
 
 #[derive(Debug)]
 struct Lease {
-    snapshot: Snapshot,
+    snapshot: KeyspaceSnapshot,
     until: Instant,
     /// Sees to its end.
     task: AbortHandle,
 }
 
-impl Table {
+impl CursorTable {
     /// Forgets the oldest cursor of a scan.
     fn forget_one(&mut self, scan: u64) {
         let Some(cursors) = self.scans.get_mut(&scan) else { return };
@@ -100,12 +100,12 @@ impl Table {
     }
 }
 
-impl Cursors {
+impl ScanCursors {
     pub fn new(lease: Duration) -> Self {
         Self { table: Mutex::default(), lease: lease.min(LONGEST) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, CursorTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,7 +115,7 @@ impl Cursors {
         self: &Arc<Self>,
         key: Vec<u8>,
         from: Option<&Position>,
-        snapshot: Snapshot,
+        snapshot: KeyspaceSnapshot,
     ) -> u64 {
         let until = Instant::now() + self.lease;
         let mut guard = self.table();
@@ -207,7 +207,7 @@ impl Cursors {
 }
 
 /// Waits for the end of a lease, however often it is renewed.
-async fn end_in_time(cursors: std::sync::Weak<Cursors>, scan: u64, mut until: Instant) {
+async fn end_in_time(cursors: std::sync::Weak<ScanCursors>, scan: u64, mut until: Instant) {
     loop {
         tokio::time::sleep_until(until.into()).await;
         match cursors.upgrade().and_then(|cursors| cursors.end_or_wait(scan)) {
@@ -227,7 +227,7 @@ mod tests {
         runtime.unwrap().block_on(async { body() });
     }
 
-    fn position(cursors: &Cursors, cursor: u64) -> (Position, Option<Snapshot>) {
+    fn position(cursors: &ScanCursors, cursor: u64) -> (Position, Option<KeyspaceSnapshot>) {
         match cursors.recall(cursor) {
             Recalled::Position(position, snapshot) => (position, snapshot),
             Recalled::Flushed | Recalled::Unknown => panic!("cursor {cursor} is gone"),
@@ -238,17 +238,17 @@ mod tests {
     fn a_long_scan_does_not_push_out_the_cursors_of_others() {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
-            let cursors = Arc::new(Cursors::new(Duration::from_secs(60)));
-            let slow = cursors.remember(b"slow".to_vec(), None, Snapshot::of(&store));
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(60)));
+            let slow = cursors.remember(b"slow".to_vec(), None, KeyspaceSnapshot::of(&store));
             let mut from = None;
             for n in 0..2 * KEPT {
                 let key = format!("{n}").into_bytes();
-                let cursor = cursors.remember(key, from.as_ref(), Snapshot::of(&store));
+                let cursor = cursors.remember(key, from.as_ref(), KeyspaceSnapshot::of(&store));
                 from = Some(position(&cursors, cursor).0);
             }
             // Nor do many short ones.
             for _ in 0..2 * KEPT {
-                let cursor = cursors.remember(Vec::new(), None, Snapshot::of(&store));
+                let cursor = cursors.remember(Vec::new(), None, KeyspaceSnapshot::of(&store));
                 let from = Some(position(&cursors, cursor).0);
                 cursors.finish(from.as_ref());
             }
@@ -266,17 +266,17 @@ mod tests {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
             // No overflow of the clock either.
-            let cursors = Arc::new(Cursors::new(Duration::MAX));
-            let first = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
+            let cursors = Arc::new(ScanCursors::new(Duration::MAX));
+            let first = cursors.remember(b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
             let (from, _) = position(&cursors, first);
-            let until = |cursors: &Cursors| cursors.table().leases[&from.scan].until;
+            let until = |cursors: &ScanCursors| cursors.table().leases[&from.scan].until;
             let begun = until(&cursors);
             for _ in 1..RECENT {
-                cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
+                cursors.remember(b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
             }
             assert!(until(&cursors) > begun, "each call renews the lease");
             position(&cursors, first);
-            cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
+            cursors.remember(b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
             assert!(matches!(cursors.recall(first), Recalled::Unknown));
             assert_eq!(cursors.table().positions.len(), RECENT);
         });
@@ -287,9 +287,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let store = Keyspace::with_options(ordna::Options::new());
-            let cursors = Arc::new(Cursors::new(Duration::from_secs(3600)));
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(3600)));
             for _ in 0..100 {
-                let cursor = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
+                let cursor = cursors.remember(b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
                 let (from, _) = position(&cursors, cursor);
                 cursors.finish(Some(&from));
             }

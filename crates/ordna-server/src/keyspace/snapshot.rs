@@ -6,13 +6,13 @@ use crate::keyspace::{Freeing, Keyspace};
 
 /// A stable state of the keys and values.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct KeyspaceSnapshot {
     // Dropped before the keyspace that it reads.
     snapshot: ordna::Snapshot<[u8], [u8]>,
     keyspace: Keyspace,
 }
 
-impl Snapshot {
+impl KeyspaceSnapshot {
     pub fn of(keyspace: &Keyspace) -> Self {
         Self { snapshot: keyspace.snapshot(), keyspace: keyspace.clone() }
     }
@@ -25,7 +25,7 @@ impl Snapshot {
     }
 }
 
-impl Deref for Snapshot {
+impl Deref for KeyspaceSnapshot {
     type Target = ordna::Snapshot<[u8], [u8]>;
 
     fn deref(&self) -> &Self::Target {

@@ -14,12 +14,12 @@ use crate::keyspace::hash::{self, Hash, MARK};
 
 /// The types of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     String,
     Hash,
 }
 
-impl Kind {
+impl ValueKind {
     #[inline]
     pub fn of(stored: &[u8]) -> Self {
         match stored {
@@ -123,7 +123,7 @@ mod tests {
             let stored: &[u8] = packed.borrow();
             assert_eq!(string(stored), Some(text.as_slice()));
             assert!(hash(stored).is_none() && stored.len() <= text.len() + 1);
-            assert_eq!(Kind::of(stored), Kind::String);
+            assert_eq!(ValueKind::of(stored), ValueKind::String);
         }
         assert_eq!(string(&[MARK, 9]), Some(&[MARK, 9][..]), "of an older server");
     }

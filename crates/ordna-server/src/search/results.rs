@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::aggregate::{Row, Table};
+use super::aggregate::{Row, RowTable};
 
 /// Cursors at most; each holds the rows of an aggregation.
 const MOST: usize = 128;
@@ -15,9 +15,9 @@ pub const MOST_IDLE: Duration = Duration::from_secs(300);
 
 /// Rows that wait.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct PendingRows {
     pub index: String,
-    pub table: Table,
+    pub table: RowTable,
     /// Memory of the rows.
     pub bytes: usize,
     pub count: usize,
@@ -26,12 +26,12 @@ pub struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    cursors: BTreeMap<u64, Waiting>,
+struct PendingTable {
+    cursors: BTreeMap<u64, PendingRows>,
     last: u64,
 }
 
-impl Held {
+impl PendingTable {
     fn bytes(&self) -> usize {
         self.cursors.values().map(|waiting| waiting.bytes).sum()
     }
@@ -39,10 +39,10 @@ impl Held {
 
 /// The cursors of all clients.
 #[derive(Debug, Default)]
-pub struct Results(Mutex<Held>);
+pub struct PendingResults(Mutex<PendingTable>);
 
-impl Results {
-    fn held(&self) -> MutexGuard<'_, Held> {
+impl PendingResults {
+    fn held(&self) -> MutexGuard<'_, PendingTable> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         held.cursors.retain(|_, waiting| waiting.until > now);
@@ -56,7 +56,7 @@ impl Results {
     pub fn keep(
         &self,
         index: &str,
-        table: Table,
+        table: RowTable,
         count: usize,
         idle: Duration,
     ) -> Result<u64, String> {
@@ -74,7 +74,7 @@ impl Results {
         }
         held.last += 1;
         let (number, until, index) = (held.last, Instant::now() + idle, index.to_owned());
-        held.cursors.insert(number, Waiting { index, table, bytes, count, idle, until });
+        held.cursors.insert(number, PendingRows { index, table, bytes, count, idle, until });
         Ok(number)
     }
 
@@ -82,7 +82,7 @@ impl Results {
     ///
     /// # Errors
     /// It is not there, or of another index.
-    pub fn take(&self, index: &str, number: u64) -> Result<Waiting, String> {
+    pub fn take(&self, index: &str, number: u64) -> Result<PendingRows, String> {
         let mut held = self.held();
         match held.cursors.remove(&number) {
             Some(waiting) if waiting.index == index => Ok(waiting),
@@ -96,9 +96,9 @@ impl Results {
     }
 
     /// Puts back rows that are left.
-    pub fn put_back(&self, number: u64, waiting: Waiting) {
+    pub fn put_back(&self, number: u64, waiting: PendingRows) {
         let until = Instant::now() + waiting.idle;
-        self.held().cursors.insert(number, Waiting { until, ..waiting });
+        self.held().cursors.insert(number, PendingRows { until, ..waiting });
     }
 
     /// Forgets the cursors of an index.

@@ -16,7 +16,7 @@ pub struct Config {
     /// Addresses and ports of the Redis protocol in the clear; may be empty if TLS is configured.
     pub bind: Vec<SocketAddr>,
     /// The Redis protocol over TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// The password of the default user; required on an address that other machines reach.
     pub password: Option<String>,
     /// Users, a line each as `ACL LIST` shows them.
@@ -45,14 +45,14 @@ pub struct Config {
     /// Where the console is served over HTTP, with the same three pages.
     pub console: Option<SocketAddr>,
     /// Where the keys and values survive a restart; without, they do not.
-    pub data: Option<Data>,
+    pub data: Option<DataConfig>,
     /// The indexes behind `ORDNA.INDEX`, if they are not those of the keyspace.
     pub extension: Option<Arc<dyn Extension>>,
 }
 
 /// The directory in which the keys and values survive a restart.
 #[derive(Debug, Clone)]
-pub struct Data {
+pub struct DataConfig {
     /// The directory; it is created if it is not there.
     pub dir: PathBuf,
     /// When the log is made durable.
@@ -69,7 +69,7 @@ pub struct Data {
     pub repair: bool,
 }
 
-impl Data {
+impl DataConfig {
     /// A log that is synced every second; a backup once the log has 1 GiB, uncompressed; one is
     /// kept.
     pub fn new(dir: PathBuf) -> Self {
@@ -87,7 +87,7 @@ impl Data {
 
 /// The Redis protocol over TLS.
 #[derive(Debug, Clone)]
-pub struct Tls {
+pub struct TlsConfig {
     /// Addresses and ports.
     pub bind: Vec<SocketAddr>,
     /// Certificate chain of the server, PEM.

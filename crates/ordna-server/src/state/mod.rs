@@ -4,8 +4,8 @@ pub mod acl;
 pub mod clients;
 pub mod command_spec;
 pub mod config;
+pub mod data_directory;
 pub mod extension;
-pub mod persistence;
 pub mod session;
 pub mod settings;
 
@@ -22,21 +22,21 @@ use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, broadcast};
 
 use crate::indexes::Indexes;
-use crate::keyspace::named_snapshots::Snapshots;
-use crate::keyspace::scan_cursors::Cursors;
+use crate::keyspace::named_snapshots::NamedSnapshots;
+use crate::keyspace::scan_cursors::ScanCursors;
 use crate::keyspace::watches::Watches;
-use crate::keyspace::{Entries, Keyspace};
-use crate::search::results::Results;
+use crate::keyspace::{Keyspace, KeyspaceStore};
+use crate::search::results::PendingResults;
 use crate::state::acl::Acl;
 use crate::state::clients::Clients;
 use crate::state::command_spec::Catalog;
 use crate::state::config::Config;
-use crate::state::persistence::Persistence;
+use crate::state::data_directory::DataDirectory;
 use crate::state::settings::Settings;
-use crate::statistics::logs::{Latencies, SlowLog};
+use crate::statistics::command_stats::CommandStats;
+use crate::statistics::event_logs::{Latencies, SlowLog};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;
-use crate::statistics::stats::Stats;
 
 /// Lines that a monitor may lag behind before it loses some.
 const MONITOR_LAG: usize = 4096;
@@ -52,33 +52,33 @@ pub struct Pause {
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]
-pub struct State {
+pub struct ServerState {
     /// Commands take this lock as readers, however they change the keyspace: it synchronizes
     /// itself. Commands that are one step for every other client (`EXEC`, `MSET`, …) take it as the
     /// one writer. Sharded, so that readers on different threads do not write to the same cache
     /// line.
     keyspace: Arc<ShardedLock<Keyspace>>,
     /// Keyspaces that a flush replaced, as long as snapshots keep them.
-    flushed: Mutex<Vec<Weak<Entries>>>,
+    flushed: Mutex<Vec<Weak<KeyspaceStore>>>,
     /// The memory limit, for all of them together.
     memory: Option<MemoryBudget>,
     /// The threads that collect for all of them.
     collectors: Collectors,
-    pub persistence: Option<Arc<Persistence>>,
+    pub data_directory: Option<Arc<DataDirectory>>,
     pub config: Config,
     pub settings: Settings,
     pub catalog: &'static Catalog,
     pub address: SocketAddr,
     pub acl: Acl,
     pub clients: Clients,
-    pub cursors: Arc<Cursors>,
+    pub cursors: Arc<ScanCursors>,
     pub indexes: Arc<Indexes>,
     /// Rows of aggregations that wait for their clients.
-    pub results: Results,
-    pub snapshots: Arc<Snapshots>,
+    pub results: PendingResults,
+    pub snapshots: Arc<NamedSnapshots>,
     pub watches: Arc<Watches>,
     pub scans: LongScans,
-    pub stats: Stats,
+    pub stats: CommandStats,
     pub slow_log: SlowLog,
     pub latencies: Latencies,
     pub started: Instant,
@@ -101,7 +101,7 @@ pub struct State {
     pub samples: Samples,
 }
 
-impl State {
+impl ServerState {
     pub fn new(config: Config, address: SocketAddr, catalog: &'static Catalog) -> Self {
         let memory = config.max_memory.filter(|limit| *limit > 0).map(MemoryBudget::new);
         let settings = Settings::new();
@@ -119,13 +119,13 @@ impl State {
             keyspace: commands,
             collectors,
             indexes,
-            results: Results::default(),
-            persistence: config.data.clone().map(|data| Arc::new(Persistence::new(data))),
+            results: PendingResults::default(),
+            data_directory: config.data.clone().map(|data| Arc::new(DataDirectory::new(data))),
             flushed: Mutex::default(),
             memory,
             acl: Acl::new(config.password.as_deref(), catalog, config.acl_file.clone()),
-            cursors: Arc::new(Cursors::new(config.scan_lease)),
-            stats: Stats::new(catalog.all().len()),
+            cursors: Arc::new(ScanCursors::new(config.scan_lease)),
+            stats: CommandStats::new(catalog.all().len()),
             config,
             settings,
             catalog,
@@ -152,13 +152,13 @@ impl State {
     }
 
     // A panic under the lock leaves the keyspace whole: it is changed by single steps of the store.
-    pub fn keys(&self) -> Keys<'_> {
-        Keys::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn keys(&self) -> KeyspaceGuard<'_> {
+        KeyspaceGuard::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The keyspace, with no other command inside.
-    pub fn keys_exclusive(&self) -> Keys<'_> {
-        Keys::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
+    pub fn keys_exclusive(&self) -> KeyspaceGuard<'_> {
+        KeyspaceGuard::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How the keyspace works.
@@ -178,8 +178,8 @@ impl State {
     ///
     /// # Errors
     /// Other commands are inside, or the log refuses a new keyspace.
-    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
-        let Keys::Exclusive(keyspace) = keys else {
+    pub fn flush(&self, keys: &mut KeyspaceGuard<'_>) -> Result<Keyspace, String> {
+        let KeyspaceGuard::Exclusive(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
         let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -273,14 +273,14 @@ fn options(collectors: &Collectors, memory: Option<&MemoryBudget>) -> Options {
 }
 
 /// The keyspace, as a command holds it.
-pub enum Keys<'a> {
+pub enum KeyspaceGuard<'a> {
     /// Beside others.
     Shared(ShardedLockReadGuard<'a, Keyspace>),
     /// With no other command inside.
     Exclusive(ShardedLockWriteGuard<'a, Keyspace>),
 }
 
-impl Deref for Keys<'_> {
+impl Deref for KeyspaceGuard<'_> {
     type Target = Keyspace;
 
     fn deref(&self) -> &Keyspace {

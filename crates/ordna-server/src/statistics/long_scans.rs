@@ -13,10 +13,10 @@ impl LongScans {
     }
 
     /// Counts a scan until the result is dropped.
-    pub fn note(&self) -> Noted<'_> {
+    pub fn note(&self) -> LongScanGuard<'_> {
         let since = Instant::now();
         self.list().push(since);
-        Noted { scans: self, since }
+        LongScanGuard { scans: self, since }
     }
 
     /// Number of scans, and the age of the oldest.
@@ -28,12 +28,12 @@ impl LongScans {
 
 /// A long scan under way.
 #[derive(Debug)]
-pub struct Noted<'a> {
+pub struct LongScanGuard<'a> {
     scans: &'a LongScans,
     since: Instant,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for LongScanGuard<'_> {
     fn drop(&mut self) {
         let mut list = self.scans.list();
         // Of two scans noted at the same time either entry will do.

@@ -23,7 +23,7 @@ struct Cells {
 
 /// The counts of one command.
 #[derive(Debug, Clone, Default)]
-pub struct Counts {
+pub struct CommandCounts {
     pub calls: u64,
     pub time: Duration,
     /// Commands that ended in an error, and commands that were refused before they began.
@@ -34,7 +34,7 @@ pub struct Counts {
 
 /// Counts of all commands, by the command's number.
 #[derive(Debug)]
-pub struct Stats {
+pub struct CommandStats {
     stripes: Box<[Box<[Cells]>]>,
     bytes: Box<[Bytes]>,
 }
@@ -67,7 +67,7 @@ fn bucket(time: Duration) -> usize {
     above.min(BUCKETS - 1)
 }
 
-impl Stats {
+impl CommandStats {
     pub fn new(commands: usize) -> Self {
         let stripe = || (0..commands).map(|_| Cells::default()).collect();
         Self {
@@ -109,8 +109,8 @@ impl Stats {
         self.stripes[stripe()][command].rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn of(&self, command: usize) -> Counts {
-        let mut counts = Counts::default();
+    pub fn of(&self, command: usize) -> CommandCounts {
+        let mut counts = CommandCounts::default();
         for cells in self.stripes.iter().map(|stripe| &stripe[command]) {
             let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
             counts.calls += load(&cells.calls);
@@ -143,7 +143,7 @@ impl Stats {
     }
 }
 
-impl Counts {
+impl CommandCounts {
     /// The time in microseconds that this share of the calls did not exceed, to a factor of two.
     pub fn percentile(&self, share: f64) -> u64 {
         let wanted = (self.calls as f64 * share).ceil() as u64;
@@ -165,7 +165,7 @@ mod tests {
         let micros = [0, 1, 2, 3, 4, 5, 1 << 40];
         let buckets = micros.map(|micros| bucket(Duration::from_micros(micros)));
         assert_eq!(buckets, [0, 0, 1, 2, 2, 3, BUCKETS - 1]);
-        let stats = Stats::new(2);
+        let stats = CommandStats::new(2);
         for micros in 1..=100 {
             stats.executed(1, Duration::from_micros(micros), micros > 90);
         }

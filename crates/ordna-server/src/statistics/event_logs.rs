@@ -16,7 +16,7 @@ pub fn unix_millis() -> u64 {
 
 /// A command that took long.
 #[derive(Debug, Clone)]
-pub struct Slow {
+pub struct SlowCommand {
     pub id: u64,
     pub at: u64,
     pub took: Duration,
@@ -27,7 +27,7 @@ pub struct Slow {
 
 /// The latest slow commands.
 #[derive(Debug, Default)]
-pub struct SlowLog(Mutex<(u64, VecDeque<Slow>)>);
+pub struct SlowLog(Mutex<(u64, VecDeque<SlowCommand>)>);
 
 impl SlowLog {
     /// Keeps the first arguments of a command, each shortened, as Redis does.
@@ -52,16 +52,16 @@ impl SlowLog {
         kept
     }
 
-    pub fn push(&self, slow: Slow, most: usize) {
+    pub fn push(&self, slow: SlowCommand, most: usize) {
         let mut log = lock(&self.0);
         let id = log.0;
         log.0 += 1;
-        log.1.push_front(Slow { id, ..slow });
+        log.1.push_front(SlowCommand { id, ..slow });
         log.1.truncate(most);
     }
 
     /// The latest first.
-    pub fn list(&self, most: usize) -> Vec<Slow> {
+    pub fn list(&self, most: usize) -> Vec<SlowCommand> {
         lock(&self.0).1.iter().take(most).cloned().collect()
     }
 
@@ -76,10 +76,10 @@ impl SlowLog {
 
 /// Samples of `LATENCY`: for each event (second since 1970, milliseconds), the oldest first.
 #[derive(Debug, Default)]
-pub struct Latencies(Mutex<BTreeMap<&'static str, History>>);
+pub struct Latencies(Mutex<BTreeMap<&'static str, LatencyHistory>>);
 
 #[derive(Debug, Default, Clone)]
-pub struct History {
+pub struct LatencyHistory {
     pub samples: VecDeque<(u64, u64)>,
     pub highest: u64,
 }
@@ -101,7 +101,7 @@ impl Latencies {
         }
     }
 
-    pub fn all(&self) -> Vec<(&'static str, History)> {
+    pub fn all(&self) -> Vec<(&'static str, LatencyHistory)> {
         lock(&self.0).iter().map(|(event, history)| (*event, history.clone())).collect()
     }
 

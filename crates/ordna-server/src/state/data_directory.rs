@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ordna::durability::Progress;
 
-use crate::state::config::Data;
-use crate::statistics::logs::unix_millis;
+use crate::state::config::DataConfig;
+use crate::statistics::event_logs::unix_millis;
 
 /// The state of loading and backups.
 #[derive(Debug)]
-pub struct Persistence {
-    pub data: Data,
+pub struct DataDirectory {
+    pub data: DataConfig,
     /// The keyspace is not read yet: commands answer `-LOADING`.
     loading: AtomicBool,
     pub progress: Progress,
@@ -22,8 +22,8 @@ pub struct Persistence {
     pub saves: AtomicU64,
 }
 
-impl Persistence {
-    pub fn new(data: Data) -> Self {
+impl DataDirectory {
+    pub fn new(data: DataConfig) -> Self {
         Self {
             data,
             loading: AtomicBool::new(true),

@@ -1,6 +1,6 @@
 //! The values of many keys at one moment, read in stretches from a snapshot.
 
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
@@ -12,8 +12,8 @@ const STRETCH_BYTES: usize = 1 << 20;
 
 /// `MGET` under way.
 #[derive(Debug)]
-pub struct Lookup {
-    snapshot: Snapshot,
+pub struct MultiGet {
+    snapshot: KeyspaceSnapshot,
     request: OwnedRequest,
     /// The next argument to look up.
     at: usize,
@@ -21,9 +21,9 @@ pub struct Lookup {
     bytes: usize,
 }
 
-impl Lookup {
+impl MultiGet {
     /// Looks up all arguments of a request but its name.
-    pub fn new(snapshot: Snapshot, request: OwnedRequest) -> Self {
+    pub fn new(snapshot: KeyspaceSnapshot, request: OwnedRequest) -> Self {
         Self { snapshot, request, at: 1, bytes: 0 }
     }
 
