@@ -1,10 +1,10 @@
-//! A stable state of the keyspace that keeps the keyspace alive.
+//! A snapshot that keeps its keyspace alive.
 
 use std::ops::Deref;
 
 use crate::keyspace::{Freeing, Keyspace};
 
-/// A stable state of the keys and values.
+/// A snapshot of the keys and values. Holds a handle of the keyspace, which may be flushed.
 #[derive(Debug, Clone)]
 pub struct KeyspaceSnapshot {
     // Dropped before the keyspace that it reads.
@@ -17,7 +17,8 @@ impl KeyspaceSnapshot {
         Self { snapshot: keyspace.snapshot(), keyspace: keyspace.clone() }
     }
 
-    /// Drops the snapshot. The last holder of a flushed keyspace returns the end of its freeing.
+    /// Drops the snapshot. If it was the last holder of a flushed keyspace, the result resolves once
+    /// the keyspace is freed.
     pub fn release(self) -> Option<Freeing> {
         let Self { snapshot, keyspace } = self;
         drop(snapshot);
