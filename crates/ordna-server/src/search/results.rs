@@ -1,24 +1,26 @@
-//! Results of `FT.AGGREGATE … WITHCURSOR` that wait to be read.
+//! Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
+
+use ordna::sync::Lock;
 
 use super::aggregate::{Row, RowTable};
 
-/// Cursors at most; each holds the rows of an aggregation.
+/// Maximum number of cursors. Each holds the rows of one aggregation.
 const MOST: usize = 128;
-/// Bytes of the rows of all cursors at most.
+/// Maximum bytes of the rows of all cursors.
 const MOST_BYTES: usize = 128 << 20;
-/// How long a cursor may wait, unless less is asked for: RediSearch's default, and most.
+/// Default and upper bound of a cursor's idle time, as in RediSearch.
 pub const MOST_IDLE: Duration = Duration::from_secs(300);
 
-/// Rows that wait.
+/// The rows of one cursor.
 #[derive(Debug)]
 pub struct PendingRows {
     pub index: String,
     pub table: RowTable,
-    /// Memory of the rows.
+    /// Memory of the rows in bytes.
     pub bytes: usize,
     pub count: usize,
     pub idle: Duration,
@@ -39,20 +41,20 @@ impl PendingTable {
 
 /// The cursors of all clients.
 #[derive(Debug, Default)]
-pub struct PendingResults(Mutex<PendingTable>);
+pub struct PendingResults(Lock<PendingTable>);
 
 impl PendingResults {
     fn held(&self) -> MutexGuard<'_, PendingTable> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.0.lock();
         let now = Instant::now();
         held.cursors.retain(|_, waiting| waiting.until > now);
         held
     }
 
-    /// Keeps rows; returns the number of their cursor.
+    /// Adds rows and returns the number of their cursor.
     ///
     /// # Errors
-    /// There are too many, or their rows take too much memory.
+    /// There are too many cursors, or their rows would take too much memory.
     pub fn keep(
         &self,
         index: &str,
@@ -78,10 +80,10 @@ impl PendingResults {
         Ok(number)
     }
 
-    /// Takes the rows of a cursor.
+    /// Removes a cursor and returns its rows.
     ///
     /// # Errors
-    /// It is not there, or of another index.
+    /// The cursor does not exist or belongs to another index.
     pub fn take(&self, index: &str, number: u64) -> Result<PendingRows, String> {
         let mut held = self.held();
         match held.cursors.remove(&number) {
@@ -95,23 +97,23 @@ impl PendingResults {
         }
     }
 
-    /// Puts back rows that are left.
+    /// Puts back the rows that a read left.
     pub fn put_back(&self, number: u64, waiting: PendingRows) {
         let until = Instant::now() + waiting.idle;
         self.held().cursors.insert(number, PendingRows { until, ..waiting });
     }
 
-    /// Forgets the cursors of an index.
+    /// Removes the cursors of an index.
     pub fn forget(&self, index: &str) {
         self.held().cursors.retain(|_, waiting| waiting.index != index);
     }
 
-    /// Memory of the rows that wait.
+    /// Returns the memory of all rows in bytes.
     pub fn bytes(&self) -> usize {
         self.held().bytes()
     }
 
-    /// Cursors of an index, and of all.
+    /// Returns the number of cursors of an index, and of all.
     pub fn count(&self, index: &str) -> (usize, usize) {
         let held = self.held();
         let of = held.cursors.values().filter(|waiting| waiting.index == index).count();

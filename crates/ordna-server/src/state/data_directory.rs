@@ -1,4 +1,4 @@
-//! The server's own state of its data directory, beside the store's.
+//! State of the data directory that the server keeps, in addition to the store's.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,18 +7,19 @@ use ordna::durability::Progress;
 use crate::state::config::DataConfig;
 use crate::statistics::event_logs::unix_millis;
 
-/// The state of loading and backups.
+/// The data directory: its configuration, and the state of loading and backups.
 #[derive(Debug)]
 pub struct DataDirectory {
     pub data: DataConfig,
-    /// The keyspace is not read yet: commands answer `-LOADING`.
+    /// Whether the keyspace is still being read. Commands then answer `-LOADING`.
     loading: AtomicBool,
+    /// Progress of the load.
     pub progress: Progress,
-    /// When the server started, in milliseconds since 1970: Redis' last save until there is one.
+    /// Start of the server, in milliseconds since 1970. Reported as the last save until there is one.
     pub started_ms: u64,
-    /// A backup was asked for and has not ended.
+    /// Whether a backup is in progress.
     pub saving: AtomicBool,
-    /// Backups that succeeded.
+    /// Number of backups that succeeded.
     pub saves: AtomicU64,
 }
 
@@ -36,11 +37,11 @@ impl DataDirectory {
 
     #[inline]
     pub fn is_loading(&self) -> bool {
-        // Acquire: pairs with the release in `loaded`, so a command that finds it false finds the
-        // keys.
+        // Pairs with the release in `loaded`: a command that reads `false` also sees the keys.
         self.loading.load(Ordering::Acquire)
     }
 
+    /// Ends the loading.
     pub fn loaded(&self) {
         self.loading.store(false, Ordering::Release);
     }
