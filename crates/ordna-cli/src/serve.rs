@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use ordna::durability::Compression;
-use ordna_server::{Config, Data, Extension, LogSync, Server, Tls, parse_bytes};
+use ordna_server::{Config, DataConfig, Extension, LogSync, Server, TlsConfig, parse_bytes};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::Targets;
@@ -194,7 +194,7 @@ impl ServeOptions {
         Ok(all)
     }
 
-    fn tls(&self) -> anyhow::Result<Option<Tls>> {
+    fn tls(&self) -> anyhow::Result<Option<TlsConfig>> {
         let Some(port) = self.tls_port else {
             if self.tls_only || self.tls_cert.is_some() || self.tls_key.is_some() {
                 bail!("TLS needs a port: --tls-port");
@@ -204,7 +204,7 @@ impl ServeOptions {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
             bail!("--tls-port needs a certificate and its key: --tls-cert and --tls-key");
         };
-        Ok(Some(Tls {
+        Ok(Some(TlsConfig {
             bind: self.addresses(port)?,
             certificate: certificate.clone(),
             key: key.clone(),
@@ -212,7 +212,7 @@ impl ServeOptions {
         }))
     }
 
-    fn data(&self) -> anyhow::Result<Option<Data>> {
+    fn data(&self) -> anyhow::Result<Option<DataConfig>> {
         let Some(dir) = &self.dir else {
             let backups = self.backup_every.is_some()
                 || self.backup_log_size.is_some()
@@ -240,13 +240,13 @@ impl ServeOptions {
             ),
             Some(other) => bail!("--backup-compression: {other:?} is none of none, lz4, zstd"),
         };
-        let mut data = Data { log, backup_every: every, ..Data::new(dir.clone()) };
+        let mut data = DataConfig { log, backup_every: every, ..DataConfig::new(dir.clone()) };
         if let Some(size) = &self.backup_log_size {
             data.backup_log =
                 parse_bytes(size).map_err(|error| anyhow!("--backup-log-size: {error}"))?;
         }
         let keep = self.backup_keep.map_or(data.keep, NonZeroUsize::get);
-        Ok(Some(Data { keep, compression, repair: self.log_repair, ..data }))
+        Ok(Some(DataConfig { keep, compression, repair: self.log_repair, ..data }))
     }
 
     fn to_config(&self) -> anyhow::Result<Config> {

@@ -15,7 +15,7 @@ use ordna_secondary::{
     ChangeSource, Consistency, Document, Documents, Feed, IndexDefinition, Kind, Mutation, Part,
     Position, Query, Read, Service, ServiceOptions, SourceError, VersionVector,
 };
-use ordna_server::{Answer, Config, Extension, Server, Tls};
+use ordna_server::{Answer, Config, Extension, Server, TlsConfig};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -347,7 +347,7 @@ pub struct Setup {
     pub limits: QueryLimits,
     /// The password that the servers ask for.
     pub password: Option<String>,
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
 }
 
 impl Node {

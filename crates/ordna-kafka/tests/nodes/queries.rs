@@ -260,7 +260,7 @@ fn passwords_and_certificates_are_used_between_nodes() {
         name: Some("node".to_owned()),
     };
     let bind = vec![([127, 0, 0, 1], 0).into()];
-    let tls = ordna_server::Tls { bind, certificate, key, client_authorities: None };
+    let tls = ordna_server::TlsConfig { bind, certificate, key, client_authorities: None };
     let password = Some("secret".to_owned());
     let link = Link { user: None, password: password.clone(), tls: Some(link_tls.clone()) };
     let setup = Setup { link, password, tls: Some(tls), ..Setup::default() };

@@ -5,7 +5,7 @@ use crate::execution::command::{
 };
 use crate::state::acl::Refusal;
 use crate::state::command_spec::{CATEGORIES, CommandFlags, NO_KEY};
-use crate::statistics::logs::unix_millis;
+use crate::statistics::event_logs::unix_millis;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};

@@ -9,11 +9,11 @@ use crate::execution::command::{
     BEFORE_AUTH, CONNECTION, Command, CommandOutcome, Context, Result, Subcommands, help, ok,
     subcommand,
 };
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::session::ReplyMode;
-use crate::statistics::logs::Denial;
+use crate::statistics::event_logs::Denial;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -412,7 +412,7 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 /// A client as `CLIENT LIST` shows it, with Redis' names.
-pub fn line_of(client: &Client, state: &State) -> String {
+pub fn line_of(client: &Client, state: &ServerState) -> String {
     let told = client.info().clone();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (name, library, version) =

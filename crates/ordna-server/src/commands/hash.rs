@@ -7,7 +7,7 @@ use super::keys::random;
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE, ok,
 };
-use crate::keyspace::float::Long;
+use crate::keyspace::float::LongDouble;
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::hash::{Edit, Hash};
 use crate::state::command_spec::ONE_KEY;
@@ -224,10 +224,10 @@ fn hincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
 }
 
 fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let by = Long::parse(arguments.get(3)).ok_or("ERR value is not a valid float")?;
+    let by = LongDouble::parse(arguments.get(3)).ok_or("ERR value is not a valid float")?;
     by.text().ok_or("ERR value is NaN or Infinity")?;
     let sum = update(context, arguments, |value| {
-        let current = value.map_or(Some(Long::ZERO), Long::parse);
+        let current = value.map_or(Some(LongDouble::ZERO), LongDouble::parse);
         let current = current.ok_or("ERR hash value is not a float")?;
         Ok(current.add(by).text().ok_or("ERR increment would produce NaN or Infinity")?)
     })?;

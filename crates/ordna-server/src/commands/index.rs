@@ -11,7 +11,7 @@ use ordna_secondary::{
 use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, Task};
 use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
 use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, CommandSpec, NO_KEY};
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
@@ -40,7 +40,7 @@ pub const COMMANDS: &[Command] = &[
 
 /// Has the extension execute the command.
 fn extended(
-    state: &State,
+    state: &ServerState,
     _: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -69,7 +69,7 @@ const fn changes(flags: CommandFlags) -> CommandSpec {
 }
 
 fn index(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -131,7 +131,7 @@ fn end(reader: &ArgumentReader<'_>) -> Result<(), CommandError> {
 
 /// `CREATE name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
 fn create(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     reader: ArgumentReader<'_>,
     out: &mut Replies,
@@ -307,7 +307,7 @@ fn asked(
 }
 
 /// A query of the present state finds no hash that has expired.
-fn expire(state: &State, held: Option<&Keyspace>, read: &Read) {
+fn expire(state: &ServerState, held: Option<&Keyspace>, read: &Read) {
     if read.consistency == Consistency::RequestPlus {
         state.indexes.expire_now(held);
     }
@@ -316,7 +316,7 @@ fn expire(state: &State, held: Option<&Keyspace>, read: &Read) {
 /// `SCAN name …`: a cursor (0: the end) and the keys, with VALUES each with the values of the
 /// parts.
 fn scan(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     mut reader: ArgumentReader<'_>,
     out: &mut Replies,
@@ -356,7 +356,7 @@ fn show(value: &Value, out: &mut Replies) {
 }
 
 fn count(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     mut reader: ArgumentReader<'_>,
     out: &mut Replies,
@@ -372,7 +372,7 @@ fn count(
 }
 
 fn info(
-    state: &State,
+    state: &ServerState,
     mut reader: ArgumentReader<'_>,
     out: &mut Replies,
 ) -> Result<(), CommandError> {

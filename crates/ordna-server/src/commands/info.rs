@@ -7,9 +7,9 @@ use ordna::Statistics;
 use super::connection::REDIS_VERSION;
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO};
 use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::command_spec::NO_KEY;
-use crate::statistics::logs::unix_millis;
+use crate::statistics::event_logs::unix_millis;
 use crate::statistics::process;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -30,7 +30,7 @@ type Section = (&'static str, bool, fn(&Facts<'_>) -> String);
 
 /// The figures that the sections read.
 struct Facts<'a> {
-    state: &'a State,
+    state: &'a ServerState,
     keyspace: &'a Keyspace,
     counts: Statistics,
     keys: usize,

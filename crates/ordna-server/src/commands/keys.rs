@@ -14,7 +14,7 @@ use crate::execution::command::{
 use crate::execution::long_scan::{LongScan, ReplyForm, ScanPurpose};
 use crate::keyspace::glob::{self, Pattern};
 use crate::keyspace::scan_cursors::Recalled;
-use crate::keyspace::stored_value::{self, Kind};
+use crate::keyspace::stored_value::{self, ValueKind};
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -100,8 +100,8 @@ fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 }
 
 fn type_of(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let kind = context.keys.get_with(arguments.get(1), Kind::of);
-    out.simple(kind.map_or("none", Kind::name));
+    let kind = context.keys.get_with(arguments.get(1), ValueKind::of);
+    out.simple(kind.map_or("none", ValueKind::name));
     Ok(CommandOutcome::Done)
 }
 
@@ -167,8 +167,8 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 return Err(CommandError::Syntax);
             }
         } else if option.eq_ignore_ascii_case(b"type") {
-            let is = |kind: &Kind| value.eq_ignore_ascii_case(kind.name().as_bytes());
-            kind = Some([Kind::String, Kind::Hash].into_iter().find(is));
+            let is = |kind: &ValueKind| value.eq_ignore_ascii_case(kind.name().as_bytes());
+            kind = Some([ValueKind::String, ValueKind::Hash].into_iter().find(is));
         } else {
             return Err(CommandError::Syntax);
         }

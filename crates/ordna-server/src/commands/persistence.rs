@@ -9,9 +9,9 @@ use ordna::durability::SyncPolicy;
 use crate::execution::backups::{NO_DIRECTORY, save, save_in_background};
 use crate::execution::command::{ADMIN, Command, CommandOutcome, Context, Result, SERVER_INFO, ok};
 use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::command_spec::NO_KEY;
-use crate::state::persistence::Persistence;
+use crate::state::data_directory::DataDirectory;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -30,8 +30,8 @@ pub const COMMANDS: &[Command] = &[
     Command::new("save", 1, ADMIN, NO_KEY, "Backs up, and answers when it is done.", foreground),
 ];
 
-fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<Persistence>> {
-    context.state.persistence.as_ref().ok_or_else(|| NO_DIRECTORY.into())
+fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<DataDirectory>> {
+    context.state.data_directory.as_ref().ok_or_else(|| NO_DIRECTORY.into())
 }
 
 fn in_background(context: &Context<'_>) -> Result<()> {
@@ -73,23 +73,23 @@ fn lastsave(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
 }
 
 /// The second of the last backup, of the one that was loaded, or of the start.
-fn last_save(state: &State, keys: &Keyspace) -> u64 {
+fn last_save(state: &ServerState, keys: &Keyspace) -> u64 {
     let told = keys.durability();
     let last = told.as_ref().and_then(|told| told.last.as_ref().map(|(_, ended)| *ended));
     let loaded = told.map(|told| told.recovery.taken_ms).filter(|taken| *taken > 0);
-    let started = state.persistence.as_ref().map_or(0, |persistence| persistence.started_ms);
+    let started = state.data_directory.as_ref().map_or(0, |persistence| persistence.started_ms);
     last.or(loaded).unwrap_or(started) / 1000
 }
 
 /// The section of `INFO`: Redis' fields, and those of Ordna.
-pub fn section(state: &State, keys: &Keyspace) -> String {
+pub fn section(state: &ServerState, keys: &Keyspace) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, value: String| {
         lines.push_str(&format!("{name}:{value}\r\n"));
     };
     let flag = |yes: bool| u8::from(yes).to_string();
     let status = |good: bool| if good { "ok" } else { "err" }.to_owned();
-    let Some(persistence) = &state.persistence else {
+    let Some(persistence) = &state.data_directory else {
         return "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n"
             .to_owned();
     };

@@ -9,7 +9,7 @@ use crate::execution::command::{
     subcommand,
 };
 use crate::keyspace::glob::Pattern;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, KeyPositions, NO_KEY};
 use crate::statistics::process;
 use crate::wire::error::CommandError;
@@ -45,9 +45,9 @@ pub const COMMANDS: &[Command] = &[
 ];
 
 /// The configuration that clients ask for: each as it is, and none that has no effect here.
-fn settings(state: &State) -> Vec<(&'static str, String)> {
+fn settings(state: &ServerState) -> Vec<(&'static str, String)> {
     let config = &state.config;
-    let data = state.persistence.as_ref().map(|persistence| &persistence.data);
+    let data = state.data_directory.as_ref().map(|persistence| &persistence.data);
     let policy = match data.map(|data| data.log) {
         Some(SyncPolicy::Always) => "always",
         Some(SyncPolicy::Never) => "no",

@@ -7,7 +7,7 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, READ_ALL, Result, Subcommands, help, subcommand,
 };
 use crate::keyspace::named_snapshots::MOST;
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::state::command_spec::NO_KEY;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -69,7 +69,7 @@ fn id(arguments: Arguments<'_>) -> Result<u64> {
     id.ok_or(CommandError::NotAnInteger)
 }
 
-fn held(context: &Context<'_>, arguments: Arguments<'_>) -> Result<Snapshot> {
+fn held(context: &Context<'_>, arguments: Arguments<'_>) -> Result<KeyspaceSnapshot> {
     let id = id(arguments)?;
     context.state.snapshots.get(id).ok_or_else(|| {
         format!("ERR there is no snapshot {id}: it was dropped, or its time is over").into()
@@ -95,7 +95,7 @@ fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             _ => return Err(CommandError::Syntax),
         }
     }
-    let snapshot = Snapshot::of(&context.keys);
+    let snapshot = KeyspaceSnapshot::of(&context.keys);
     let owner = (!keep).then_some(context.session.client.id);
     let id = context.state.snapshots.keep(snapshot, lease, owner);
     let id = id.ok_or_else(|| {

@@ -9,8 +9,8 @@ use super::expiry::Scale;
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ, Result, TAKE, UPDATE, WRITE, ok,
 };
-use crate::keyspace::lookup::{Lookup, too_large};
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::multi_get::{MultiGet, too_large};
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::state::command_spec::{ALL_KEYS, ONE_KEY, PAIRS};
 use crate::wire::error::CommandError;
@@ -120,8 +120,8 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             return Err(too_large(most).into());
         }
     }
-    let snapshot = Snapshot::of(&context.keys);
-    Ok(CommandOutcome::Lookup(Box::new(Lookup::new(snapshot, arguments.to_owned_request()))))
+    let snapshot = KeyspaceSnapshot::of(&context.keys);
+    Ok(CommandOutcome::Lookup(Box::new(MultiGet::new(snapshot, arguments.to_owned_request()))))
 }
 
 /// The keys that SET may set.
@@ -349,12 +349,12 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
 }
 
 fn incrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    use crate::keyspace::float::Long;
+    use crate::keyspace::float::LongDouble;
     const NO_FLOAT: &str = "ERR value is not a valid float";
-    let by = Long::parse(arguments.get(2)).ok_or(NO_FLOAT)?;
+    let by = LongDouble::parse(arguments.get(2)).ok_or(NO_FLOAT)?;
     let mut sum = Err("");
     context.modify(arguments.get(1), |found| {
-        let current = found.map_or(Some(Long::ZERO), |found| Long::parse(found.value));
+        let current = found.map_or(Some(LongDouble::ZERO), |found| LongDouble::parse(found.value));
         sum = current.ok_or(NO_FLOAT).and_then(|current| {
             let sum = current.add(by);
             sum.text().ok_or("ERR increment would produce NaN or Infinity")

@@ -13,7 +13,7 @@ use ordna::durability::SyncPolicy;
 
 use crate::execution::command::{CommandOutcome, Context};
 use crate::keyspace::Keyspace;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, CommandSpec};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -73,8 +73,8 @@ pub fn call_logged(
 ///
 /// # Errors
 /// The log failed.
-pub async fn wait_until_durable(state: &State) -> Result<(), ordna::Error> {
-    let Some(persistence) = &state.persistence else { return Ok(()) };
+pub async fn wait_until_durable(state: &ServerState) -> Result<(), ordna::Error> {
+    let Some(persistence) = &state.data_directory else { return Ok(()) };
     let keys = Keyspace::clone(&state.keys());
     let (position, always) = (keys.log_position(), persistence.data.log == SyncPolicy::Always);
     if !always {

@@ -9,9 +9,9 @@ use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Sum
 
 use crate::indexes::Indexes;
 use crate::indexes::resume_file::Token;
-use crate::keyspace::{Entries, Keyspace};
-use crate::state::State;
-use crate::state::persistence::Persistence;
+use crate::keyspace::{Keyspace, KeyspaceStore};
+use crate::state::ServerState;
+use crate::state::data_directory::DataDirectory;
 use crate::wire::error::CommandError;
 
 /// Interval between log lines about the progress of loading.
@@ -24,7 +24,7 @@ const BACKGROUND_WORKERS: usize = 1;
 ///
 /// # Errors
 /// [`BackupError`]; the keyspace stays empty.
-pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError> {
+pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), BackupError> {
     let data = &persistence.data;
     let options = OpenOptions::new()
         .store(state.options())
@@ -40,7 +40,7 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
     };
     tracing::info!(dir = %data.dir.display(), "loading");
     let store = thread::scope(|scope| {
-        let opening = scope.spawn(|| Entries::open(&data.dir, options));
+        let opening = scope.spawn(|| KeyspaceStore::open(&data.dir, options));
         let mut quiet = Duration::ZERO;
         while !opening.is_finished() {
             const LOOK: Duration = Duration::from_millis(5);
@@ -89,7 +89,7 @@ pub fn load(state: &State, persistence: &Persistence) -> Result<(), BackupError>
 /// Another backup is in progress, or this one failed.
 pub fn save(
     keys: &Keyspace,
-    persistence: &Persistence,
+    persistence: &DataDirectory,
     indexes: &Arc<Indexes>,
 ) -> Result<Summary, CommandError> {
     if persistence.saving.swap(true, Ordering::AcqRel) {
@@ -116,7 +116,7 @@ fn back_up_indexes(indexes: &Indexes, keys: &Keyspace, token: &Token) {
 /// Backs up the keyspace. Returns the token that the matching backup of the indexes stores.
 fn back_up(
     keys: &Keyspace,
-    persistence: &Persistence,
+    persistence: &DataDirectory,
     background: bool,
 ) -> (Option<Token>, Result<Summary, CommandError>) {
     let mut token = [0; 16];
@@ -149,7 +149,7 @@ fn back_up(
 /// Another backup is in progress, or the thread could not be started.
 pub fn save_in_background(
     keys: Keyspace,
-    persistence: &Arc<Persistence>,
+    persistence: &Arc<DataDirectory>,
     indexes: &Arc<Indexes>,
 ) -> Result<(), CommandError> {
     if persistence.saving.swap(true, Ordering::AcqRel) {
@@ -181,8 +181,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Backs up at intervals, if anything was written, and when the log has grown beyond its limit.
 /// Reports when the log fails and when it works again.
-pub async fn back_up_regularly(state: Arc<State>) {
-    let Some(persistence) = &state.persistence else { return };
+pub async fn back_up_regularly(state: Arc<ServerState>) {
+    let Some(persistence) = &state.data_directory else { return };
     let (every, most) = (persistence.data.backup_every, persistence.data.backup_log);
     let (mut last, mut failed) = (Instant::now(), false);
     let look = every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));

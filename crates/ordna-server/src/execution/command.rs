@@ -12,24 +12,24 @@ use ordna::{Found, OrderedIndex, Put};
 
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
-use crate::keyspace::lookup::Lookup;
+use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
     Catalog, CommandFlags, CommandSpec, KeyPositions, LockMode, suits,
 };
 use crate::state::session::Session;
-use crate::state::{Keys, State};
-use crate::statistics::logs::{Slow, SlowLog, unix_millis};
+use crate::state::{KeyspaceGuard, ServerState};
+use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_millis};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments};
 
 /// The context in which a command is executed: server, session, keyspace.
 pub struct Context<'a> {
-    pub state: &'a State,
+    pub state: &'a ServerState,
     pub session: &'a mut Session,
-    pub keys: Keys<'a>,
+    pub keys: KeyspaceGuard<'a>,
     pub table: &'static CommandTable,
 }
 
@@ -42,7 +42,7 @@ pub enum CommandOutcome {
     /// A scan that continues in stretches and writes the reply.
     LongScan(Box<LongScan>),
     /// Keys to look up in a snapshot.
-    Lookup(Box<Lookup>),
+    Lookup(Box<MultiGet>),
     /// The reply is written. It is sent after memory that counts against the limit is freed.
     Freeing(Freeing),
     /// The reply is sent after this time, because a password was wrong.
@@ -51,7 +51,7 @@ pub enum CommandOutcome {
     Task(Task),
 }
 
-type TaskFunction = fn(&State, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
+type TaskFunction = fn(&ServerState, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
 
 /// A command that may take long and runs without the lock of the keyspace. `EXEC`, which has locked
 /// the keyspace exclusively, passes it as `held`; the task must not lock it again.
@@ -66,7 +66,7 @@ impl Task {
     }
 
     /// Executes the task and writes the reply.
-    pub fn run(self, state: &State, held: Option<&Keyspace>, out: &mut Replies) {
+    pub fn run(self, state: &ServerState, held: Option<&Keyspace>, out: &mut Replies) {
         let start = out.bytes.len();
         if let Err(error) = (self.work)(state, held, self.request.arguments(), out) {
             out.bytes.truncate(start);
@@ -491,7 +491,7 @@ impl Context<'_> {
                 false => SlowLog::shorten(arguments.iter_from(0)),
             };
             let client = &self.session.client;
-            let slow = Slow {
+            let slow = SlowCommand {
                 id: 0,
                 at: unix_millis() / 1000,
                 took,

@@ -5,18 +5,18 @@ use std::sync::atomic::Ordering;
 
 use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::acl::Refusal;
 use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
 use crate::state::session::Session;
-use crate::statistics::logs::Denial;
+use crate::statistics::event_logs::Denial;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
 /// Executes one command and writes its reply, or returns the work that its connection has to do.
 pub fn execute(
-    state: &State,
+    state: &ServerState,
     table: &'static CommandTable,
     session: &mut Session,
     arguments: Arguments<'_>,
@@ -42,7 +42,7 @@ pub fn execute(
         state.stats.rejected(number);
         return fail(session, Some(spec), error, out);
     }
-    if let Some(persistence) = &state.persistence
+    if let Some(persistence) = &state.data_directory
         && persistence.is_loading()
         && !spec.has(CommandFlags::LOADING)
     {
@@ -64,7 +64,7 @@ pub fn execute(
     };
     let keys = if is_exclusive { state.keys_exclusive() } else { state.keys() };
     let mut context = Context { state, session, keys, table };
-    match state.persistence {
+    match state.data_directory {
         Some(_) => acknowledgement::call_logged(&mut context, number, is_exclusive, arguments, out),
         None => context.call(number, arguments, out),
     }
@@ -76,7 +76,7 @@ fn is_web_page(name: &[u8]) -> bool {
 }
 
 /// Fetches the session's user again; `false` if it was deleted.
-fn refresh_user(state: &State, session: &mut Session) -> bool {
+fn refresh_user(state: &ServerState, session: &mut Session) -> bool {
     session.acl_version = state.acl.version();
     let Some(user) = &session.user else { return true };
     let Some(user) = state.acl.user(&user.name) else { return false };
@@ -107,7 +107,7 @@ fn fail(
 
 /// Whether the client may call a command so.
 fn permitted(
-    state: &State,
+    state: &ServerState,
     session: &Session,
     number: usize,
     spec: &CommandSpec,
@@ -128,7 +128,7 @@ fn permitted(
 
 /// Records a refusal by ACL and returns its error.
 pub fn deny(
-    state: &State,
+    state: &ServerState,
     session: &Session,
     refusal: Refusal,
     context: &'static str,
@@ -152,7 +152,7 @@ pub fn deny(
 
 /// Keeps a command for `EXEC`.
 fn queue(
-    state: &State,
+    state: &ServerState,
     session: &mut Session,
     spec: &CommandSpec,
     arguments: Arguments<'_>,

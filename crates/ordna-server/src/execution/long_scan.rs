@@ -21,9 +21,9 @@ use ordna::{Direction, OrderedIndex};
 use crate::keyspace::Keyspace;
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::scan_cursors::Position;
-use crate::keyspace::snapshot::Snapshot;
-use crate::keyspace::stored_value::{self, Kind};
-use crate::state::State;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::stored_value::{self, ValueKind};
+use crate::state::ServerState;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
@@ -48,7 +48,7 @@ pub enum ScanPurpose {
     /// Returns keys, with their values if asked for.
     Return { values: bool },
     /// Returns the keys that match, of one type if it is given; without a pattern none.
-    Matching { pattern: Option<Arc<Pattern>>, kind: Option<Kind> },
+    Matching { pattern: Option<Arc<Pattern>>, kind: Option<ValueKind> },
     /// Counts them.
     Count,
     /// Removes them.
@@ -88,7 +88,7 @@ pub struct LongScan {
     pub purpose: ScanPurpose,
     pub form: ReplyForm,
     /// The snapshot that it reads; taken before its first stretch unless the caller gives one.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<KeyspaceSnapshot>,
     phase: ReplyPhase,
     found: Replies,
     /// Entries found so far, and of these entries that wait to be sent.
@@ -129,7 +129,7 @@ impl LongScan {
     /// The store broke its promise of a stable snapshot: the connection cannot go on.
     pub fn step(
         &mut self,
-        state: &State,
+        state: &ServerState,
         held: Option<&Keyspace>,
         out: &mut Replies,
     ) -> Result<bool, CommandError> {
@@ -162,7 +162,7 @@ impl LongScan {
                         return Ok(true);
                     }
                 }
-                let snapshot = Snapshot::of(keys);
+                let snapshot = KeyspaceSnapshot::of(keys);
                 self.snapshot = Some(snapshot.clone());
                 snapshot
             }
@@ -231,7 +231,7 @@ impl LongScan {
                     }
                     ScanPurpose::Matching { pattern, kind } => {
                         work += pattern.as_ref().map_or(0, |pattern| pattern.work(key.len()));
-                        let matches = kind.is_none_or(|kind| Kind::of(value) == kind)
+                        let matches = kind.is_none_or(|kind| ValueKind::of(value) == kind)
                             && pattern.as_ref().is_some_and(|pattern| pattern.matches(key));
                         if matches && !only_counts {
                             out.bulk(key);
@@ -266,7 +266,7 @@ impl LongScan {
     }
 
     /// Removes the keys of a stretch; whether the scan is at its end.
-    fn remove(&mut self, keys: &Keyspace, state: &State) -> Result<bool, ordna::Error> {
+    fn remove(&mut self, keys: &Keyspace, state: &ServerState) -> Result<bool, ordna::Error> {
         let mut met = 0;
         let (mut last, mut covered) = (None, Vec::new());
         keys.visit(borrow(&self.lower), borrow(&self.upper), Direction::Ascending, |key, _| {
@@ -300,7 +300,7 @@ impl LongScan {
     }
 
     /// Writes the reply of a scan that has gathered all.
-    fn finish(&mut self, state: &State, out: &mut Replies) {
+    fn finish(&mut self, state: &ServerState, out: &mut Replies) {
         match &self.form {
             ReplyForm::Plain if matches!(self.purpose, ScanPurpose::Count) => {
                 return out.count(self.count);
@@ -339,7 +339,7 @@ impl LongScan {
 enum ScanSource<'a> {
     /// The present state of a keyspace that is locked exclusively.
     Live(&'a Keyspace),
-    Snapshot(&'a Snapshot),
+    Snapshot(&'a KeyspaceSnapshot),
 }
 
 impl ScanSource<'_> {

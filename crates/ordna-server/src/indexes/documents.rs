@@ -10,7 +10,7 @@ use ordna::sync::Lock;
 use ordna_secondary::{Document, DocumentStore, Named};
 
 use crate::keyspace::Keyspace;
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 
 /// Entries that a snapshot's iterator visits at once.
@@ -97,8 +97,8 @@ impl CoveredKeys {
 
     /// A stable state of the keyspace, taken without the lock that commands hold. `None` while the
     /// keyspace is loaded.
-    pub fn snapshot(&self) -> Option<Snapshot> {
-        self.keyspace.lock().as_ref().map(Snapshot::of)
+    pub fn snapshot(&self) -> Option<KeyspaceSnapshot> {
+        self.keyspace.lock().as_ref().map(KeyspaceSnapshot::of)
     }
 }
 
@@ -113,7 +113,7 @@ impl DocumentStore for Documents {
 
     fn snapshot(&self, parts: usize) -> Vec<Box<dyn Iterator<Item = Named> + Send>> {
         let Some(keyspace) = self.0.keyspace.lock().clone() else { return Vec::new() };
-        let snapshot = Snapshot::of(&keyspace);
+        let snapshot = KeyspaceSnapshot::of(&keyspace);
         let mut ends: Vec<Bound<Vec<u8>>> =
             keyspace.partition_points(parts).into_iter().map(Bound::Excluded).collect();
         ends.push(Bound::Unbounded);
@@ -136,7 +136,7 @@ impl DocumentStore for Documents {
 /// Iterator over the documents of a range of keys.
 struct DocumentRange {
     covered: Arc<CoveredKeys>,
-    snapshot: Snapshot,
+    snapshot: KeyspaceSnapshot,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     /// Documents that were read and are not returned yet.

@@ -8,7 +8,7 @@ use ordna_secondary::{Read, View};
 
 use crate::indexes::definitions::error_text;
 use crate::indexes::service::Indexes;
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 
 /// How long a query waits for its state or for the build of an index.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,7 +25,11 @@ impl Indexes {
     ///
     /// # Errors
     /// The indexes do not reach the state before `until`.
-    pub fn snapshot_point(&self, until: Instant, held: bool) -> Result<(View, Snapshot), String> {
+    pub fn snapshot_point(
+        &self,
+        until: Instant,
+        held: bool,
+    ) -> Result<(View, KeyspaceSnapshot), String> {
         // Attempts that do not hold the lock of the keyspace while they wait for the indexes.
         const TRIES: u32 = 8;
         let service = self.service()?;

@@ -12,9 +12,9 @@ const DIGITS: u32 = 17;
 
 /// A number of the 80-bit format.
 #[derive(Debug, Clone, Copy)]
-pub struct Long(X87DoubleExtended);
+pub struct LongDouble(X87DoubleExtended);
 
-impl Long {
+impl LongDouble {
     pub const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
     /// Reads decimal or hexadecimal digits with point and exponent, or an infinity; `None` if the
@@ -130,10 +130,10 @@ fn shifted_left(number: u64, bits: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Long;
+    use super::LongDouble;
 
     fn sum(a: &str, b: &str) -> Option<String> {
-        Long::parse(a.as_bytes())?.add(Long::parse(b.as_bytes())?).text()
+        LongDouble::parse(a.as_bytes())?.add(LongDouble::parse(b.as_bytes())?).text()
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(sum(a, b).as_deref(), Some(expected), "{a} + {b}");
         }
         for text in ["", "x", " 1", "1 ", "1e", "1e5000", "nan", "--1", ".", "0x"] {
-            assert!(Long::parse(text.as_bytes()).is_none(), "{text:?}");
+            assert!(LongDouble::parse(text.as_bytes()).is_none(), "{text:?}");
         }
         assert_eq!(sum("inf", "1"), None);
     }

@@ -1,14 +1,14 @@
 //! Fields and values of a hash in one record.
 //!
 //! # Why one record
-//! A hash in one record is changed, copied, renamed, expired, backed up and removed as one step by
-//! the store alone. A snapshot holds it whole. The price: a write copies the record, so it costs
+//! The store changes, copies, renames, expires, backs up and removes one record atomically, without
+//! help. A snapshot always has all of its fields. The price: a write copies the record, so it costs
 //! O(bytes of the hash), in memory and in the log. A record is bounded by [`MOST_BYTES`].
 //!
 //! # Layout
 //! All integers are little-endian, lengths are LEB128.
 //!
-//! | encoding | bytes behind the mark and the number of the encoding |
+//! | encoding | bytes after the mark and the number of the encoding |
 //! |---|---|
 //! | [`LIST`] | number of fields (2 bytes); fields and values in the order of their insertion |
 //! | [`TABLE`] | number of fields (4 bytes); for each field the CRC-32 of its name and where its entry begins (4 bytes each), in the order of CRC and name; fields and values |
@@ -23,36 +23,38 @@ use std::ops::Range;
 
 use ordna::checksum::crc32c;
 
-/// The first byte of a hash. No text in UTF-8 and no MessagePack contains it.
+/// First byte of a hash. It occurs neither in UTF-8 text nor in MessagePack.
 pub const MARK: u8 = 0xC1;
+/// Number of the list encoding.
 pub const LIST: u8 = 1;
+/// Number of the table encoding.
 pub const TABLE: u8 = 2;
 
-/// Fields of a list, and bytes of a name or value in it: Redis' `hash-max-listpack-entries` and
-/// `hash-max-listpack-value`.
+/// Maximum number of fields of a list: Redis' default of `hash-max-listpack-entries`.
 const LIST_FIELDS: usize = 512;
+/// Maximum bytes of a name or value in a list: Redis' default of `hash-max-listpack-value`.
 const LIST_BYTES: usize = 64;
 
-/// Bytes of a record: a write copies as many, which takes some milliseconds.
+/// Maximum bytes of a record. A write copies the record, which takes some milliseconds at this size.
 pub const MOST_BYTES: usize = 16 << 20;
 
-/// Bytes of a row of a table.
+/// Bytes of a row of the offset table: CRC and offset.
 const ROW: usize = 8;
 
 /// A field and its value.
-pub type Entry<'a> = (&'a [u8], &'a [u8]);
+pub type FieldEntry<'a> = (&'a [u8], &'a [u8]);
 
-/// A hash as it is stored.
+/// A stored hash.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Hash<'a> {
     is_table: bool,
     count: usize,
-    /// Of a table: its rows.
+    /// The offset table; empty in the list encoding.
     rows: &'a [u8],
     entries: &'a [u8],
 }
 
-/// Takes a length and as many bytes off the front.
+/// Takes a length, and that number of bytes, off the front.
 fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (mut len, mut shift) = (0_usize, 0);
     loop {
@@ -88,7 +90,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<'a> Hash<'a> {
-    /// The hash of an encoding and what stands behind its number.
+    /// Parses a hash: `encoding` is its type byte, `body` what follows.
     pub fn new(encoding: u8, body: &'a [u8]) -> Self {
         let is_table = encoding == TABLE;
         let (count, rest) = match body {
@@ -116,7 +118,7 @@ impl<'a> Hash<'a> {
         self.is_table
     }
 
-    /// The entry of a row of a table.
+    /// Returns CRC, field and value of a row of the table.
     fn row(&self, row: usize) -> (u32, &'a [u8], &'a [u8]) {
         let at = word(self.rows, row * ROW + 4) as usize;
         let mut rest = self.entries.get(at..).unwrap_or(&[]);
@@ -124,7 +126,7 @@ impl<'a> Hash<'a> {
         (word(self.rows, row * ROW), field, take(&mut rest).unwrap_or(&[]))
     }
 
-    /// The first row in `within` whose CRC and name are not below these.
+    /// Returns the first row in `within` whose CRC and name are at or after the given ones.
     fn search(&self, within: Range<usize>, crc: u32, field: &[u8]) -> usize {
         let (mut lower, mut upper) = (within.start, within.end);
         while lower < upper {
@@ -139,7 +141,7 @@ impl<'a> Hash<'a> {
         lower
     }
 
-    /// The value of a field. O(log n) in a table, O(n) in a list.
+    /// Returns the value of a field. O(log n) in a table, O(n) in a list.
     pub fn get(&self, field: &[u8]) -> Option<&'a [u8]> {
         if self.is_table {
             let row = self.search(0..self.count, crc32c(field), field);
@@ -149,7 +151,7 @@ impl<'a> Hash<'a> {
         self.iter().find(|(found, _)| *found == field).map(|(_, value)| value)
     }
 
-    /// Fields and values: in the order of insertion in a list.
+    /// Returns an iterator over fields and values. A list yields them in the order of insertion.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let (hash, mut rest) = (*self, self.entries);
         (0..self.count).map_while(move |row| {
@@ -161,7 +163,7 @@ impl<'a> Hash<'a> {
         })
     }
 
-    /// The field at a position, which is below the number of fields.
+    /// Returns the field at a position.
     pub fn at(&self, position: usize) -> Option<(&'a [u8], &'a [u8])> {
         if self.is_table {
             let row = (position < self.count).then(|| self.row(position));
@@ -170,10 +172,11 @@ impl<'a> Hash<'a> {
         self.iter().nth(position)
     }
 
-    /// About `count` fields of a table from a cursor on, and the next cursor (0: the end). A cursor
-    /// is a CRC; fields of the same CRC are returned together, so a field that stays is returned
-    /// however others come and go.
-    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<Entry<'a>>) {
+    /// Returns about `count` fields of a table from a cursor on, and the next cursor (0: the end).
+    ///
+    /// A cursor is a CRC, and fields of the same CRC are returned together. So a scan returns every
+    /// field that exists throughout, whatever fields are added or removed in between.
+    pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<FieldEntry<'a>>) {
         let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
         let mut found = Vec::new();
         let mut last = None;
@@ -189,14 +192,14 @@ impl<'a> Hash<'a> {
     }
 }
 
-/// A hash that is being changed.
+/// Changes to a hash, from which [`finish`](Self::finish) makes a new record.
 #[derive(Debug)]
 pub enum Edit<'a> {
     List(Vec<(&'a [u8], &'a [u8])>),
     Table {
-        /// The table as it was.
+        /// The table before the changes.
         base: Option<Hash<'a>>,
-        /// The fields set or removed (`None`) since.
+        /// Fields that were set or, with `None`, removed.
         changed: HashMap<&'a [u8], Option<&'a [u8]>>,
         count: usize,
     },
@@ -213,8 +216,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Has the hash be a table.
-    fn spread(&mut self) {
+    /// Turns a list into a table.
+    fn convert_to_table(&mut self) {
         if let Self::List(entries) = self {
             let changed: HashMap<_, _> =
                 entries.iter().map(|(field, value)| (*field, Some(*value))).collect();
@@ -231,10 +234,10 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Sets a field; returns whether it is new.
+    /// Sets a field. Returns whether it is new.
     pub fn set(&mut self, field: &'a [u8], value: &'a [u8]) -> bool {
         if field.len() > LIST_BYTES || value.len() > LIST_BYTES {
-            self.spread();
+            self.convert_to_table();
         }
         match self {
             Self::List(entries) => {
@@ -244,7 +247,7 @@ impl<'a> Edit<'a> {
                 }
                 entries.push((field, value));
                 if entries.len() > LIST_FIELDS {
-                    self.spread();
+                    self.convert_to_table();
                 }
                 true
             }
@@ -260,7 +263,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Removes a field; returns whether it was there.
+    /// Removes a field. Returns whether it existed.
     pub fn remove(&mut self, field: &'a [u8]) -> bool {
         match self {
             Self::List(entries) => {
@@ -281,7 +284,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The record.
+    /// Returns the new record.
     pub fn finish(self) -> Vec<u8> {
         match self {
             Self::List(entries) => {
@@ -303,7 +306,7 @@ impl<'a> Edit<'a> {
                 let mut rows: Vec<_> = kept.collect();
                 let set = changed.iter().filter_map(|(field, value)| Some((*field, (*value)?)));
                 rows.extend(set.map(row));
-                // Two runs, of which the first is sorted.
+                // The sort detects the sorted first run, which are the kept rows.
                 rows.sort_by_key(|(crc, field, _)| (*crc, *field));
                 table(&rows)
             }
@@ -311,7 +314,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// The record of a table with these rows, in their order.
+/// Returns the record of a table with the given rows, which are sorted by CRC and name.
 fn table(rows: &[(u32, &[u8], &[u8])]) -> Vec<u8> {
     let size: usize = rows.iter().map(|(_, f, v)| f.len() + v.len() + ROW + 6).sum();
     let mut bytes = Vec::with_capacity(size + 6);
@@ -341,20 +344,20 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum HashEdit {
         Set(Vec<u8>, Vec<u8>),
         Remove(Vec<u8>),
         /// Writes the record and reads it again.
         Store,
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<HashEdit>> {
         let field = prop_oneof!["[a-d]{0,2}".prop_map(String::into_bytes), Just(vec![b'x'; 65])];
         let value = prop_oneof![Just(vec![]), Just(vec![7; 64]), Just(vec![9; 200])];
         let step = prop_oneof![
-            4 => (field.clone(), value).prop_map(|(field, value)| Step::Set(field, value)),
-            2 => field.prop_map(Step::Remove),
-            1 => Just(Step::Store),
+            4 => (field.clone(), value).prop_map(|(field, value)| HashEdit::Set(field, value)),
+            2 => field.prop_map(HashEdit::Remove),
+            1 => Just(HashEdit::Store),
         ];
         proptest::collection::vec(step, 0..40)
     }
@@ -364,11 +367,11 @@ mod tests {
         fn a_hash_is_what_was_set(steps in steps()) {
             let mut model: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
             let (mut record, mut was_table) = (Edit::of(None).finish(), false);
-            for group in steps.split(|step| matches!(step, Step::Store)) {
+            for group in steps.split(|step| matches!(step, HashEdit::Store)) {
                 let mut edit = Edit::of(Some(read(&record)));
                 for step in group {
                     match step {
-                        Step::Set(field, value) => {
+                        HashEdit::Set(field, value) => {
                             was_table |= field.len() > LIST_BYTES || value.len() > LIST_BYTES;
                             let old = model.iter_mut().find(|(found, _)| found == field);
                             prop_assert_eq!(edit.set(field, value), old.is_none());
@@ -377,12 +380,12 @@ mod tests {
                                 None => model.push((field.clone(), value.clone())),
                             }
                         }
-                        Step::Remove(field) => {
+                        HashEdit::Remove(field) => {
                             let before = model.len();
                             model.retain(|(found, _)| found != field);
                             prop_assert_eq!(edit.remove(field), model.len() < before);
                         }
-                        Step::Store => {}
+                        HashEdit::Store => {}
                     }
                 }
                 prop_assert_eq!(edit.len(), model.len());

@@ -1,10 +1,11 @@
-//! The keys and values, with an owner that frees them off the threads that serve.
+//! The keys and values, and a handle that frees them on a thread that serves no client.
 
 pub mod float;
 pub mod glob;
 pub mod hash;
+pub mod lease;
 pub mod listpack;
-pub mod lookup;
+pub mod multi_get;
 pub mod named_snapshots;
 pub mod scan_cursors;
 pub mod snapshot;
@@ -19,46 +20,47 @@ use ordna::{Options, Store};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-pub type Entries = Store<[u8], [u8]>;
+/// The store of the keyspace: keys, and values as `stored_value` encodes them.
+pub type KeyspaceStore = Store<[u8], [u8]>;
 
 /// Resolves once a keyspace is freed.
 pub type Freeing = oneshot::Receiver<()>;
 
-/// A shared handle of the keys and values: the server, snapshots and counters hold one each.
+/// A shared handle of the keys and values. The server, snapshots and counters hold one each.
 ///
-/// After a flush the last handle frees perhaps millions of keys, and a thread that serves may drop
-/// it: a thread of its own frees them then.
+/// After a flush, dropping the last handle frees all keys, perhaps millions. A thread that serves
+/// clients may be the one that drops it, so a new thread frees them.
 #[derive(Debug)]
-pub struct Keyspace(Option<Arc<Entries>>);
+pub struct Keyspace(Option<Arc<KeyspaceStore>>);
 
 impl Keyspace {
     pub fn with_options(options: Options) -> Self {
         Self(Some(Arc::new(Store::with_options(options))))
     }
 
-    pub fn of(entries: Entries) -> Self {
+    pub fn of(entries: KeyspaceStore) -> Self {
         Self(Some(Arc::new(entries)))
     }
 
-    /// An empty keyspace that takes the place of this one, in its directory if it has one.
+    /// Creates an empty keyspace that replaces this one, also in its directory if it has one.
     ///
     /// # Errors
     /// The log has failed.
     pub fn successor(&self, options: Options) -> Result<Self, ordna::Error> {
-        Entries::successor(self, options).map(Self::of)
+        KeyspaceStore::successor(self, options).map(Self::of)
     }
 
-    /// A handle that does not keep the keys.
-    pub fn downgrade(&self) -> Weak<Entries> {
+    /// Returns a handle that does not keep the keys alive.
+    pub fn downgrade(&self) -> Weak<KeyspaceStore> {
         self.0.as_ref().map_or_else(Weak::new, Arc::downgrade)
     }
 
-    /// The handle of keys that are still held.
-    pub fn upgrade(weak: &Weak<Entries>) -> Option<Self> {
+    /// Returns a handle if the keys are still alive.
+    pub fn upgrade(weak: &Weak<KeyspaceStore>) -> Option<Self> {
         weak.upgrade().map(|entries| Self(Some(entries)))
     }
 
-    /// Drops the handle. The last handle returns the end of the freeing.
+    /// Drops the handle. If it was the last one, the result resolves once the keys are freed.
     pub fn release(mut self) -> Option<Freeing> {
         self.let_go()
     }
@@ -93,9 +95,9 @@ impl Drop for Keyspace {
 }
 
 impl Deref for Keyspace {
-    type Target = Entries;
+    type Target = KeyspaceStore;
 
-    fn deref(&self) -> &Entries {
+    fn deref(&self) -> &KeyspaceStore {
         self.0.as_deref().expect("only release and drop take the handle")
     }
 }

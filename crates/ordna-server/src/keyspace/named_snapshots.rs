@@ -1,117 +1,110 @@
 //! Snapshots that clients hold by number.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::AbortHandle;
+use ordna::sync::Lock;
 
 use crate::keyspace::Freeing;
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::lease::Lease;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 
-/// Snapshots at once, of all clients together.
+/// Maximum number of snapshots of all clients together.
 pub const MOST: usize = 1024;
 
+/// The snapshots that clients have taken and not ended.
 #[derive(Debug, Default)]
-pub struct Snapshots(Mutex<Table>);
+pub struct NamedSnapshots(Lock<SnapshotTable>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct SnapshotTable {
+    /// Number of the latest snapshot.
     last: u64,
-    held: BTreeMap<u64, Held>,
+    held: BTreeMap<u64, NamedSnapshot>,
 }
 
 #[derive(Debug)]
-struct Held {
-    snapshot: Snapshot,
-    /// When it ends by itself, and the task that sees to it.
-    lease: Option<(Instant, AbortHandle)>,
-    /// The client whose end ends it.
+struct NamedSnapshot {
+    snapshot: KeyspaceSnapshot,
+    /// `None`: the snapshot is kept until a client ends it.
+    lease: Option<Lease>,
+    /// The client whose disconnection ends the snapshot.
     owner: Option<u64>,
 }
 
-/// A snapshot as it is listed.
-pub struct Listed {
+/// A snapshot in the list of all.
+pub struct SnapshotInfo {
     pub id: u64,
     pub age: Duration,
     /// Time until its lease ends.
     pub lease: Option<Duration>,
-    /// The client whose end ends it.
+    /// The client whose disconnection ends the snapshot.
     pub owner: Option<u64>,
     pub epoch: u64,
 }
 
-impl Snapshots {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Keeps a snapshot and returns its number; `None` if there are [`MOST`] already.
+impl NamedSnapshots {
+    /// Adds a snapshot and returns its number; `None` if there are [`MOST`] already.
     pub fn keep(
         self: &Arc<Self>,
-        snapshot: Snapshot,
+        snapshot: KeyspaceSnapshot,
         lease: Option<Duration>,
         owner: Option<u64>,
     ) -> Option<u64> {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         if table.held.len() >= MOST {
             return None;
         }
         table.last += 1;
         let id = table.last;
         let lease = lease.and_then(|lease| {
-            // Beyond what a clock can count it does not end.
+            // A lease beyond the range of the clock never ends.
             let until = Instant::now().checked_add(lease)?;
             let snapshots = Arc::downgrade(self);
-            let task = tokio::spawn(async move {
-                tokio::time::sleep_until(until.into()).await;
-                if let Some(snapshots) = snapshots.upgrade() {
-                    // The task goes on by itself.
-                    drop(snapshots.end(id));
-                }
-            });
-            Some((until, task.abort_handle()))
+            Some(Lease::new(until, move || {
+                // Nobody waits until the keyspace is freed.
+                drop(snapshots.upgrade()?.end(id));
+                None
+            }))
         });
-        table.held.insert(id, Held { snapshot, lease, owner });
+        table.held.insert(id, NamedSnapshot { snapshot, lease, owner });
         Some(id)
     }
 
-    pub fn get(&self, id: u64) -> Option<Snapshot> {
-        self.table().held.get(&id).map(|held| held.snapshot.clone())
+    pub fn get(&self, id: u64) -> Option<KeyspaceSnapshot> {
+        self.0.lock().held.get(&id).map(|held| held.snapshot.clone())
     }
 
-    /// Ends a snapshot; `None` if it was not there. If it was the last that held a keyspace which
-    /// was flushed, it tells when that is freed.
+    /// Ends a snapshot; `None` if there is no snapshot of this number. If it was the last holder of a
+    /// flushed keyspace, the result resolves once the keyspace is freed.
     pub fn end(&self, id: u64) -> Option<Option<Freeing>> {
-        let held = self.table().held.remove(&id)?;
-        if let Some((_, task)) = held.lease {
-            task.abort();
-        }
+        let held = self.0.lock().held.remove(&id)?;
         Some(held.snapshot.release())
     }
 
-    /// Ends the snapshots of a client that has gone.
+    /// Ends the snapshots of a client that has disconnected.
     pub fn end_of(&self, client: u64) {
-        let table = self.table();
-        let of_client = |(id, held): (&u64, &Held)| (held.owner == Some(client)).then_some(*id);
+        let table = self.0.lock();
+        let of_client =
+            |(id, held): (&u64, &NamedSnapshot)| (held.owner == Some(client)).then_some(*id);
         let ids: Vec<u64> = table.held.iter().filter_map(of_client).collect();
         drop(table);
         for id in ids {
-            // The freeing goes on by itself.
+            // Nobody waits until the keyspace is freed.
             drop(self.end(id));
         }
     }
 
-    pub fn list(&self) -> Vec<Listed> {
-        let left = |until: Instant| until.saturating_duration_since(Instant::now());
-        let list = |(id, held): (&u64, &Held)| Listed {
+    pub fn list(&self) -> Vec<SnapshotInfo> {
+        let list = |(id, held): (&u64, &NamedSnapshot)| SnapshotInfo {
             id: *id,
             age: held.snapshot.taken().elapsed(),
-            lease: held.lease.as_ref().map(|(until, _)| left(*until)),
+            lease: held.lease.as_ref().map(Lease::left),
             owner: held.owner,
             epoch: held.snapshot.epoch(),
         };
-        self.table().held.iter().map(list).collect()
+        self.0.lock().held.iter().map(list).collect()
     }
 }
 
@@ -125,7 +118,7 @@ mod tests {
     use super::*;
     use crate::keyspace::Keyspace;
 
-    /// Tells by which thread it is freed.
+    /// Reports the thread on which it is dropped.
     struct Freed(Sender<ThreadId>);
 
     impl Drop for Freed {
@@ -145,8 +138,8 @@ mod tests {
                 0
             };
             let store = Keyspace::with_options(Options::new().clock(clock));
-            let snapshots = Arc::new(Snapshots::default());
-            let id = snapshots.keep(Snapshot::of(&store), None, None).unwrap();
+            let snapshots = Arc::new(NamedSnapshots::default());
+            let id = snapshots.keep(KeyspaceSnapshot::of(&store), None, None).unwrap();
             drop(store);
             assert!(told.try_recv().is_err(), "the snapshot keeps it");
             snapshots.end(id).unwrap().unwrap().await.unwrap();
@@ -167,7 +160,7 @@ mod tests {
                 0
             };
             let store = Keyspace::with_options(Options::new().clock(clock));
-            let snapshot = Snapshot::of(&store);
+            let snapshot = KeyspaceSnapshot::of(&store);
             let clone = snapshot.clone();
             drop((store, snapshot));
             assert!(told.try_recv().is_err(), "the snapshot keeps it");

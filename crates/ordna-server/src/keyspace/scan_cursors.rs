@@ -1,86 +1,88 @@
-//! SCAN cursors: numbers that stand for the last key returned, in a snapshot.
+//! SCAN cursors: numbers, each of which names the last returned key of a scan.
 //!
-//! Clients send cursors back as unsigned numbers, so a key cannot stand in one. A cursor names a
-//! position between keys and not a slot of a table: inserts and deletes leave it valid, and it may
-//! be used more than once.
+//! Clients send cursors back as unsigned numbers, so a cursor cannot contain a key. A cursor names
+//! a position between keys and not a slot of a table: inserts and deletes leave it valid, and it
+//! may be used more than once.
 //!
-//! All cursors of one scan read the snapshot that was taken when it began, as long as its lease
-//! lasts; each call renews it. Afterwards they go on from the same key in the present state. A
-//! flush ends all scans: their cursors lead to the end.
+//! All cursors of a scan read the snapshot that was taken when the scan began, until its lease ends.
+//! Each call renews the lease. After its end, the scan continues from the same key in the present
+//! state. A flush ends all scans: their next call returns nothing and the cursor 0.
 //!
-//! Of each scan the last [`RECENT`] cursors are remembered, so that a long scan does not push out
-//! those of others, and [`KEPT`] of all scans together. Beyond, scans without a lease forget
-//! theirs, those that began first before others: no scan under way loses its place.
+//! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict those
+//! of others, and [`KEPT`] cursors in total. When the table is full, cursors of scans whose lease
+//! has ended are evicted, oldest scan first. A scan with a lease never loses its cursor.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::task::AbortHandle;
+use ordna::sync::Lock;
 
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::lease::Lease;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 
-/// Cursors remembered at once, of all clients together.
+/// Maximum number of cursors of all clients together.
 const KEPT: usize = 16_384;
-/// Cursors remembered of one scan.
+/// Number of cursors kept of one scan.
 const RECENT: usize = 16;
-/// Scans with a snapshot at once; beyond, the one that ends first loses it.
+/// Maximum number of scans with a lease. One more ends the lease that would end first.
 const LEASES: usize = 1024;
-// So scans with a lease alone are never too many.
+// So leased scans alone never exceed `KEPT`.
 const _: () = assert!(LEASES * RECENT <= KEPT);
-/// No lease is longer: an instant can be told of its end.
+/// Upper bound of a lease, so that `Instant + lease` cannot overflow.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
+/// The cursors of all clients.
 #[derive(Debug)]
-pub struct Cursors {
-    table: Mutex<Table>,
+pub struct ScanCursors {
+    table: Lock<CursorTable>,
     lease: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct CursorTable {
+    /// The latest cursor.
     last: u64,
     positions: BTreeMap<u64, Position>,
-    /// The cursors of each scan that are remembered, oldest first. None is empty.
+    /// The kept cursors of each scan, oldest first. No list is empty.
     scans: BTreeMap<u64, VecDeque<u64>>,
-    leases: BTreeMap<u64, Lease>,
+    leases: BTreeMap<u64, LeasedSnapshot>,
     /// The scans without a lease.
     idle: BTreeSet<u64>,
+    /// Number of leases that have ended by time or by number.
     ended: u64,
-    /// Cursors up to this one are from before the last flush.
+    /// The latest cursor before the last flush.
     flushed: u64,
 }
 
-/// The state behind a cursor.
+/// What the table has of a cursor.
 pub enum Recalled {
-    /// A position, and the snapshot if its lease lasts.
-    Position(Position, Option<Snapshot>),
-    /// The keyspace was flushed meanwhile: the scan is at its end.
+    /// Its position, and the snapshot unless the lease has ended.
+    Position(Position, Option<KeyspaceSnapshot>),
+    /// The keyspace was flushed since: the scan is at its end.
     Flushed,
-    /// The cursor is forgotten, or was never given.
+    /// The cursor was evicted or never existed.
     Unknown,
 }
 
-/// Where a scan goes on.
+/// Where a scan continues.
 #[derive(Debug, Clone)]
 pub struct Position {
-    /// Behind this key.
+    /// The scan continues after this key.
     pub key: Vec<u8>,
-    /// The scan that it belongs to: its first cursor.
+    /// The scan, named by its first cursor.
     scan: u64,
 }
 
 #[derive(Debug)]
-struct Lease {
-    snapshot: Snapshot,
-    until: Instant,
-    /// Sees to its end.
-    task: AbortHandle,
+struct LeasedSnapshot {
+    snapshot: KeyspaceSnapshot,
+    lease: Lease,
 }
 
-impl Table {
-    /// Forgets the oldest cursor of a scan.
-    fn forget_one(&mut self, scan: u64) {
+impl CursorTable {
+    /// Evicts the oldest cursor of a scan.
+    fn evict_oldest(&mut self, scan: u64) {
         let Some(cursors) = self.scans.get_mut(&scan) else { return };
         if let Some(cursor) = cursors.pop_front() {
             self.positions.remove(&cursor);
@@ -91,34 +93,30 @@ impl Table {
         }
     }
 
-    /// Ends a lease. The caller drops the snapshot that it held outside the lock: that may collect.
-    fn end(&mut self, scan: u64) -> Option<Lease> {
-        let lease = self.leases.remove(&scan)?;
-        lease.task.abort();
+    /// Ends a lease. The caller drops the snapshot after it has released the lock, since that may
+    /// collect garbage.
+    fn end(&mut self, scan: u64) -> Option<LeasedSnapshot> {
+        let leased = self.leases.remove(&scan)?;
         self.idle.insert(scan);
-        Some(lease)
+        Some(leased)
     }
 }
 
-impl Cursors {
+impl ScanCursors {
     pub fn new(lease: Duration) -> Self {
-        Self { table: Mutex::default(), lease: lease.min(LONGEST) }
+        Self { table: Lock::default(), lease: lease.min(LONGEST) }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A cursor behind this key, of the scan that `from` belongs to (`None`: of a new one), which
-    /// reads this snapshot. Never 0.
+    /// Adds a cursor after `key`, of the scan of `from` or, with `None`, of a new scan, which reads
+    /// `snapshot`. Renews the lease. The cursor is never 0.
     pub fn remember(
         self: &Arc<Self>,
         key: Vec<u8>,
         from: Option<&Position>,
-        snapshot: Snapshot,
+        snapshot: KeyspaceSnapshot,
     ) -> u64 {
         let until = Instant::now() + self.lease;
-        let mut guard = self.table();
+        let mut guard = self.table.lock();
         let table = &mut *guard;
         table.last += 1;
         let cursor = table.last;
@@ -127,18 +125,19 @@ impl Cursors {
         let cursors = table.scans.entry(scan).or_default();
         cursors.push_back(cursor);
         if cursors.len() > RECENT {
-            table.forget_one(scan);
+            table.evict_oldest(scan);
         }
         let (mut former, mut ended) = (None, None);
-        if let Some(lease) = table.leases.get_mut(&scan) {
-            former = Some(std::mem::replace(&mut lease.snapshot, snapshot));
-            lease.until = until;
+        if let Some(leased) = table.leases.get_mut(&scan) {
+            former = Some(std::mem::replace(&mut leased.snapshot, snapshot));
+            leased.lease.renew(until);
         } else {
-            let task = tokio::spawn(end_in_time(Arc::downgrade(self), scan, until)).abort_handle();
-            table.leases.insert(scan, Lease { snapshot, until, task });
+            let cursors = Arc::downgrade(self);
+            let lease = Lease::new(until, move || cursors.upgrade()?.end_unless_renewed(scan));
+            table.leases.insert(scan, LeasedSnapshot { snapshot, lease });
             table.idle.remove(&scan);
             if table.leases.len() > LEASES {
-                let first = table.leases.iter().min_by_key(|(_, lease)| lease.until);
+                let first = table.leases.iter().min_by_key(|(_, leased)| leased.lease.until());
                 ended = first.map(|(scan, _)| *scan).and_then(|first| table.end(first));
                 table.ended += 1;
             }
@@ -146,35 +145,36 @@ impl Cursors {
         while table.positions.len() > KEPT
             && let Some(first) = table.idle.first().copied()
         {
-            table.forget_one(first);
+            table.evict_oldest(first);
         }
-        // Snapshots end outside the lock: that may collect.
+        // Snapshots are dropped after the lock, since that may collect garbage.
         drop(guard);
         drop((former, ended));
         cursor
     }
 
+    /// Looks a cursor up.
     pub fn recall(&self, cursor: u64) -> Recalled {
-        let table = self.table();
+        let table = self.table.lock();
         if cursor <= table.flushed {
             return Recalled::Flushed;
         }
         let Some(position) = table.positions.get(&cursor).cloned() else {
             return Recalled::Unknown;
         };
-        let snapshot = table.leases.get(&position.scan).map(|lease| lease.snapshot.clone());
+        let snapshot = table.leases.get(&position.scan).map(|leased| leased.snapshot.clone());
         Recalled::Position(position, snapshot)
     }
 
-    /// The scan has come to its end.
+    /// Ends the lease of a scan that has returned its last key.
     pub fn finish(&self, from: Option<&Position>) {
-        let ended = from.and_then(|from| self.table().end(from.scan));
+        let ended = from.and_then(|from| self.table.lock().end(from.scan));
         drop(ended);
     }
 
-    /// Ends all scans: the keyspace is flushed.
+    /// Ends all scans, as the keyspace is flushed.
     pub fn end_all(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let scans: Vec<u64> = table.leases.keys().copied().collect();
         let ended: Vec<_> = scans.into_iter().filter_map(|scan| table.end(scan)).collect();
         table.flushed = table.last;
@@ -185,16 +185,16 @@ impl Cursors {
         drop(ended);
     }
 
-    /// Scans with a snapshot, and how many leases have run out.
+    /// Returns the number of scans with a lease, and of leases that have ended.
     pub fn leases(&self) -> (usize, u64) {
-        let table = self.table();
+        let table = self.table.lock();
         (table.leases.len(), table.ended)
     }
 
-    /// Ends the scan's snapshot if its lease has run out; if it was renewed, until when.
-    fn end_or_wait(&self, scan: u64) -> Option<Instant> {
-        let mut table = self.table();
-        let until = table.leases.get(&scan)?.until;
+    /// Ends the scan's lease, or returns its new end if it was renewed.
+    fn end_unless_renewed(&self, scan: u64) -> Option<Instant> {
+        let mut table = self.table.lock();
+        let until = table.leases.get(&scan)?.lease.until();
         if until > Instant::now() {
             return Some(until);
         }
@@ -203,17 +203,6 @@ impl Cursors {
         drop(table);
         drop(ended);
         None
-    }
-}
-
-/// Waits for the end of a lease, however often it is renewed.
-async fn end_in_time(cursors: std::sync::Weak<Cursors>, scan: u64, mut until: Instant) {
-    loop {
-        tokio::time::sleep_until(until.into()).await;
-        match cursors.upgrade().and_then(|cursors| cursors.end_or_wait(scan)) {
-            Some(renewed) => until = renewed,
-            None => return,
-        }
     }
 }
 
@@ -227,7 +216,7 @@ mod tests {
         runtime.unwrap().block_on(async { body() });
     }
 
-    fn position(cursors: &Cursors, cursor: u64) -> (Position, Option<Snapshot>) {
+    fn position(cursors: &ScanCursors, cursor: u64) -> (Position, Option<KeyspaceSnapshot>) {
         match cursors.recall(cursor) {
             Recalled::Position(position, snapshot) => (position, snapshot),
             Recalled::Flushed | Recalled::Unknown => panic!("cursor {cursor} is gone"),
@@ -238,23 +227,23 @@ mod tests {
     fn a_long_scan_does_not_push_out_the_cursors_of_others() {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
-            let cursors = Arc::new(Cursors::new(Duration::from_secs(60)));
-            let slow = cursors.remember(b"slow".to_vec(), None, Snapshot::of(&store));
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(60)));
+            let slow = cursors.remember(b"slow".to_vec(), None, KeyspaceSnapshot::of(&store));
             let mut from = None;
             for n in 0..2 * KEPT {
                 let key = format!("{n}").into_bytes();
-                let cursor = cursors.remember(key, from.as_ref(), Snapshot::of(&store));
+                let cursor = cursors.remember(key, from.as_ref(), KeyspaceSnapshot::of(&store));
                 from = Some(position(&cursors, cursor).0);
             }
             // Nor do many short ones.
             for _ in 0..2 * KEPT {
-                let cursor = cursors.remember(Vec::new(), None, Snapshot::of(&store));
+                let cursor = cursors.remember(Vec::new(), None, KeyspaceSnapshot::of(&store));
                 let from = Some(position(&cursors, cursor).0);
                 cursors.finish(from.as_ref());
             }
             let (position, snapshot) = position(&cursors, slow);
             assert_eq!((position.key.as_slice(), snapshot.is_some()), (&b"slow"[..], true));
-            let table = cursors.table();
+            let table = cursors.table.lock();
             assert_eq!(table.positions.len(), KEPT);
             assert_eq!(table.scans.values().map(VecDeque::len).sum::<usize>(), KEPT);
             assert_eq!(table.scans.len(), table.leases.len() + table.idle.len());
@@ -266,19 +255,20 @@ mod tests {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
             // No overflow of the clock either.
-            let cursors = Arc::new(Cursors::new(Duration::MAX));
-            let first = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
+            let cursors = Arc::new(ScanCursors::new(Duration::MAX));
+            let first = cursors.remember(b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
             let (from, _) = position(&cursors, first);
-            let until = |cursors: &Cursors| cursors.table().leases[&from.scan].until;
+            let until =
+                |cursors: &ScanCursors| cursors.table.lock().leases[&from.scan].lease.until();
             let begun = until(&cursors);
             for _ in 1..RECENT {
-                cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
+                cursors.remember(b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
             }
             assert!(until(&cursors) > begun, "each call renews the lease");
             position(&cursors, first);
-            cursors.remember(b"b".to_vec(), Some(&from), Snapshot::of(&store));
+            cursors.remember(b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
             assert!(matches!(cursors.recall(first), Recalled::Unknown));
-            assert_eq!(cursors.table().positions.len(), RECENT);
+            assert_eq!(cursors.table.lock().positions.len(), RECENT);
         });
     }
 
@@ -287,9 +277,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let store = Keyspace::with_options(ordna::Options::new());
-            let cursors = Arc::new(Cursors::new(Duration::from_secs(3600)));
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(3600)));
             for _ in 0..100 {
-                let cursor = cursors.remember(b"a".to_vec(), None, Snapshot::of(&store));
+                let cursor = cursors.remember(b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
                 let (from, _) = position(&cursors, cursor);
                 cursors.finish(Some(&from));
             }

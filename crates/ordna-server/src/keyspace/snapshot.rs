@@ -1,23 +1,24 @@
-//! A stable state of the keyspace that keeps the keyspace alive.
+//! A snapshot that keeps its keyspace alive.
 
 use std::ops::Deref;
 
 use crate::keyspace::{Freeing, Keyspace};
 
-/// A stable state of the keys and values.
+/// A snapshot of the keys and values. Holds a handle of the keyspace, which may be flushed.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct KeyspaceSnapshot {
     // Dropped before the keyspace that it reads.
     snapshot: ordna::Snapshot<[u8], [u8]>,
     keyspace: Keyspace,
 }
 
-impl Snapshot {
+impl KeyspaceSnapshot {
     pub fn of(keyspace: &Keyspace) -> Self {
         Self { snapshot: keyspace.snapshot(), keyspace: keyspace.clone() }
     }
 
-    /// Drops the snapshot. The last holder of a flushed keyspace returns the end of its freeing.
+    /// Drops the snapshot. If it was the last holder of a flushed keyspace, the result resolves once
+    /// the keyspace is freed.
     pub fn release(self) -> Option<Freeing> {
         let Self { snapshot, keyspace } = self;
         drop(snapshot);
@@ -25,7 +26,7 @@ impl Snapshot {
     }
 }
 
-impl Deref for Snapshot {
+impl Deref for KeyspaceSnapshot {
     type Target = ordna::Snapshot<[u8], [u8]>;
 
     fn deref(&self) -> &Self::Target {

@@ -1,9 +1,9 @@
 //! Values as the store keeps them: a string or a hash.
 //!
-//! A string is stored as it is; one that begins with [`MARK`] gets another `MARK` in front. A hash
-//! begins with `MARK` and the number of its encoding. So a string is never slower to find, and at
-//! most one byte larger, than in a store of strings only. Bytes that no version of the server
-//! writes are read as a string.
+//! A string is stored unchanged, unless it begins with [`MARK`]: then another `MARK` precedes it. A
+//! hash begins with `MARK` and the number of its encoding. So a string is read as fast as in a store
+//! of strings only, and is at most one byte larger. Bytes that no version of the server writes are
+//! read as a string.
 
 use std::borrow::Borrow;
 
@@ -14,12 +14,12 @@ use crate::keyspace::hash::{self, Hash, MARK};
 
 /// The types of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     String,
     Hash,
 }
 
-impl Kind {
+impl ValueKind {
     #[inline]
     pub fn of(stored: &[u8]) -> Self {
         match stored {
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// The string that is stored so; `None` for a hash.
+/// Returns the string of a stored value; `None` for a hash.
 #[inline]
 pub fn string(stored: &[u8]) -> Option<&[u8]> {
     match stored {
@@ -46,7 +46,8 @@ pub fn string(stored: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The document of a hash: fields whose names are UTF-8; values that are not are byte strings.
+/// Returns the document of a hash. Fields whose name is not UTF-8 are left out; values that are not
+/// become byte strings.
 pub fn document(hash: Hash<'_>) -> Document {
     let mut document = Document::new();
     for (field, value) in hash.iter() {
@@ -61,7 +62,7 @@ pub fn document(hash: Hash<'_>) -> Document {
     document
 }
 
-/// The hash that is stored so; `None` for a string.
+/// Returns the hash of a stored value; `None` for a string.
 #[inline]
 pub fn hash(stored: &[u8]) -> Option<Hash<'_>> {
     match stored {
@@ -72,7 +73,7 @@ pub fn hash(stored: &[u8]) -> Option<Hash<'_>> {
     }
 }
 
-/// A string as it is stored.
+/// A string in its stored form.
 #[derive(Debug)]
 pub enum Packed<T> {
     Plain(T),
@@ -123,7 +124,7 @@ mod tests {
             let stored: &[u8] = packed.borrow();
             assert_eq!(string(stored), Some(text.as_slice()));
             assert!(hash(stored).is_none() && stored.len() <= text.len() + 1);
-            assert_eq!(Kind::of(stored), Kind::String);
+            assert_eq!(ValueKind::of(stored), ValueKind::String);
         }
         assert_eq!(string(&[MARK, 9]), Some(&[MARK, 9][..]), "of an older server");
     }

@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Number of watchers of a key, and of its writes since the first of them.
+/// A watched key: number of its watchers, and of its writes since the first of them.
 #[derive(Debug, Default)]
 struct Interest {
     watchers: usize,
@@ -34,7 +34,7 @@ impl Watches {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Watches a key from now on.
+    /// Starts to watch a key.
     pub fn watch(self: &Arc<Self>, key: &[u8]) -> Watch {
         let mut keys = self.keys();
         let interest = keys.entry(key.to_owned()).or_default();
@@ -82,7 +82,7 @@ impl Watches {
     }
 }
 
-/// A watched key; until it is dropped.
+/// A key that one client watches until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     watches: Arc<Watches>,
@@ -91,7 +91,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the key was written since.
+    /// Whether the key was written since [`Watches::watch`].
     pub fn was_written(&self) -> bool {
         self.watches.keys().get(&self.key).is_none_or(|interest| interest.writes != self.seen)
     }

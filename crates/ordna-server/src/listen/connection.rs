@@ -19,8 +19,8 @@ use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable};
 use crate::execution::dispatch;
 use crate::execution::long_scan::LongScan;
-use crate::keyspace::lookup::Lookup;
-use crate::state::State;
+use crate::keyspace::multi_get::MultiGet;
+use crate::state::ServerState;
 use crate::state::clients::Client;
 use crate::state::command_spec::CommandFlags;
 use crate::state::session::{ReplyMode, Session};
@@ -41,7 +41,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection.
 struct Connection<'a> {
-    state: &'a State,
+    state: &'a ServerState,
     table: &'static CommandTable,
     client: Arc<Client>,
     stream: Stream,
@@ -54,13 +54,13 @@ struct Connection<'a> {
 
 /// Serves a connection until it ends.
 pub async fn serve(
-    state: Arc<State>,
+    state: Arc<ServerState>,
     table: &'static CommandTable,
     stream: Stream,
     client: Arc<Client>,
 ) {
     // Leaves even if the task panics.
-    struct Present<'a>(&'a State, Arc<Client>);
+    struct Present<'a>(&'a ServerState, Arc<Client>);
     impl Drop for Present<'_> {
         fn drop(&mut self) {
             self.0.clients.leave(&self.1);
@@ -187,7 +187,7 @@ impl Connection<'_> {
                 }
                 CommandOutcome::LongScan(scan) => {
                     // The writes of its stretches are settled before its reply is sent.
-                    session.wrote = scan.writes() && self.state.persistence.is_some();
+                    session.wrote = scan.writes() && self.state.data_directory.is_some();
                     self.run_scan(*scan, silent).await?;
                     if !session.wrote {
                         // A part of the reply may have been sent.
@@ -294,7 +294,7 @@ impl Connection<'_> {
         }
     }
 
-    async fn look_up(&mut self, mut lookup: Lookup, silent: bool) -> Result<()> {
+    async fn look_up(&mut self, mut lookup: MultiGet, silent: bool) -> Result<()> {
         let before = self.replies.bytes.len();
         let most = self.state.settings.output_limit.size();
         loop {

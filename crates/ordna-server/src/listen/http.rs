@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use crate::commands;
 use crate::keyspace::stored_value;
 use crate::listen::metrics;
-use crate::state::State;
+use crate::state::ServerState;
 
 /// Connections of browsers and collectors of metrics at once.
 const MOST: usize = 64;
@@ -39,7 +39,7 @@ const SHOWN_BYTES: usize = 2048;
 type Reply = Response<Full<Bytes>>;
 
 /// Serves pages until its task is ended.
-pub async fn serve(state: Arc<State>, listener: TcpListener, console: bool) {
+pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool) {
     let places = Arc::new(tokio::sync::Semaphore::new(MOST));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -98,7 +98,7 @@ fn is_for_us(request: &Request<Incoming>) -> bool {
 }
 
 /// Whether the request has the password of a user that may run INFO and read all keys.
-fn is_allowed(state: &State, request: &Request<Incoming>) -> bool {
+fn is_allowed(state: &ServerState, request: &Request<Incoming>) -> bool {
     if state.acl.welcome().is_some() {
         return true;
     }
@@ -118,7 +118,7 @@ fn is_allowed(state: &State, request: &Request<Incoming>) -> bool {
     accepted
 }
 
-fn page(state: &State, console: bool, request: &Request<Incoming>) -> Reply {
+fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Reply {
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
     }
@@ -128,7 +128,7 @@ fn page(state: &State, console: bool, request: &Request<Incoming>) -> Reply {
     match request.uri().path() {
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => {
-            let is_loading = state.persistence.as_ref().is_some_and(|it| it.is_loading());
+            let is_loading = state.data_directory.as_ref().is_some_and(|it| it.is_loading());
             match (state.stopping.load(Ordering::Relaxed), is_loading) {
                 (false, false) => text(StatusCode::OK, "ready\n"),
                 (true, _) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
@@ -159,12 +159,12 @@ fn page(state: &State, console: bool, request: &Request<Incoming>) -> Reply {
 }
 
 /// Whether the server has a password, and the request says it.
-fn is_allowed_by_password(state: &State, request: &Request<Incoming>) -> bool {
+fn is_allowed_by_password(state: &ServerState, request: &Request<Incoming>) -> bool {
     state.acl.welcome().is_none() && is_allowed(state, request)
 }
 
 /// The figures of the server that the console shows.
-fn overview(state: &State) -> Value {
+fn overview(state: &ServerState) -> Value {
     let counts = state.statistics();
     let samples: Vec<Value> = state
         .samples
@@ -291,7 +291,7 @@ fn shown(bytes: &[u8]) -> String {
 
 /// A page of the browser: `prefix`, and either `from` (that key and the ones behind it) or
 /// `before`.
-fn keys(state: &State, uri: &Uri) -> Value {
+fn keys(state: &ServerState, uri: &Uri) -> Value {
     let prefix = query(uri, "prefix").unwrap_or_default();
     let after = prefix_end(&prefix);
     let (from, before) = (query(uri, "from"), query(uri, "before"));

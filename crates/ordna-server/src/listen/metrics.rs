@@ -3,9 +3,9 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
-use crate::state::State;
+use crate::state::ServerState;
+use crate::statistics::command_stats::BUCKETS;
 use crate::statistics::process;
-use crate::statistics::stats::BUCKETS;
 
 /// Lines of the text format.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Lines {
 }
 
 /// All metrics.
-pub fn text(state: &State) -> String {
+pub fn text(state: &ServerState) -> String {
     let mut lines = Lines::default();
     let counts = state.statistics();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -85,7 +85,7 @@ pub fn text(state: &State) -> String {
 }
 
 /// Counters and a histogram for each command that was called.
-fn commands(state: &State, lines: &mut Lines) {
+fn commands(state: &ServerState, lines: &mut Lines) {
     let all = state.catalog.all().iter().enumerate();
     let counts = all.map(|(number, spec)| (spec.name, state.stats.of(number)));
     let counts: Vec<_> = counts.filter(|(_, counts)| counts.calls + counts.rejected > 0).collect();

@@ -16,11 +16,11 @@ use crate::execution::backups;
 use crate::listen::connection;
 use crate::listen::http;
 use crate::listen::tls;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::state::config::Config;
-use crate::statistics::logs::unix_millis;
+use crate::statistics::command_stats::{BUCKETS, CommandCounts};
+use crate::statistics::event_logs::unix_millis;
 use crate::statistics::samples::Sample;
-use crate::statistics::stats::{BUCKETS, Counts};
 use crate::wire::stream::Stream;
 
 /// Connections that may wait to be accepted; the system may allow fewer.
@@ -73,7 +73,7 @@ pub struct Server {
     acceptor: Option<TlsAcceptor>,
     metrics: Option<TcpListener>,
     console: Option<TcpListener>,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     address: SocketAddr,
     ready: Box<dyn FnOnce() + Send>,
 }
@@ -103,7 +103,7 @@ fn local(listener: &TcpListener) -> Option<SocketAddr> {
 }
 
 /// Has the indexes drop hashes that have expired.
-async fn expire(state: Arc<State>) {
+async fn expire(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
         tokio::time::sleep(EVERY).await;
@@ -158,7 +158,7 @@ impl Server {
         let console = config.console.map(bind).transpose()?;
         let first = listeners.first().or(encrypted.first()).and_then(local);
         let address = first.ok_or(ServeError::NoAddress)?;
-        let state = State::new(config, address, &table().catalog);
+        let state = ServerState::new(config, address, &table().catalog);
         load_users(&state)?;
         let state = Arc::new(state);
         let ready = Box::new(|| {});
@@ -213,7 +213,7 @@ impl Server {
         tasks.push(tokio::spawn(tick(state.clone())));
         tasks.push(tokio::spawn(expire(state.clone())));
         let (failed, mut failure) = oneshot::channel();
-        if let Some(persistence) = state.persistence.clone() {
+        if let Some(persistence) = state.data_directory.clone() {
             let shared = state.clone();
             tokio::task::spawn_blocking(move || {
                 match backups::load(&shared, &persistence) {
@@ -255,7 +255,7 @@ impl Server {
     }
 }
 
-fn load_users(state: &State) -> Result<(), ServeError> {
+fn load_users(state: &ServerState) -> Result<(), ServeError> {
     let Some(file) = &state.acl.file else { return Ok(()) };
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -268,7 +268,7 @@ fn load_users(state: &State) -> Result<(), ServeError> {
 }
 
 /// Accepts connections of one listener.
-async fn accept(state: Arc<State>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
+async fn accept(state: Arc<ServerState>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
     let Some(local) = local(&listener) else { return };
     loop {
         match listener.accept().await {
@@ -306,7 +306,7 @@ fn refuse(stream: &TcpStream) {
 
 /// Sets the options of a socket, and does the handshake.
 async fn prepare(
-    state: &State,
+    state: &ServerState,
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
 ) -> std::io::Result<Stream> {
@@ -329,11 +329,11 @@ async fn prepare(
 }
 
 /// Once a second: takes a sample, and closes idle clients.
-async fn tick(state: Arc<State>) {
+async fn tick(state: Arc<ServerState>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let totals = || {
-        let mut all = Counts::default();
+        let mut all = CommandCounts::default();
         for number in 0..state.catalog.all().len() {
             let counts = state.stats.of(number);
             all.calls += counts.calls;
@@ -349,7 +349,7 @@ async fn tick(state: Arc<State>) {
         let now = totals();
         // After CONFIG RESETSTAT the totals are lower than before.
         let calls = now.0.calls.saturating_sub(before.0.calls);
-        let mut counts = Counts { calls, ..Counts::default() };
+        let mut counts = CommandCounts { calls, ..CommandCounts::default() };
         for at in 0..BUCKETS {
             counts.buckets[at] = now.0.buckets[at].saturating_sub(before.0.buckets[at]);
         }

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-use crate::state::config::Tls;
+use crate::state::config::TlsConfig;
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
@@ -21,7 +21,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 ///
 /// # Errors
 /// A file that cannot be read, or has the wrong content.
-pub fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
+pub fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor, String> {
     let chain = certificates(&tls.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&tls.key);
     let key = key.map_err(|error| format!("{}: {error}", tls.key.display()))?;

@@ -42,7 +42,7 @@ pub enum Function {
 
 /// A step of an aggregation.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum AggregateStep {
     Group {
         by: Vec<String>,
         reducers: Vec<Reducer>,
@@ -99,12 +99,12 @@ impl Row {
 
 /// Rows with named columns.
 #[derive(Debug, Default, PartialEq)]
-pub struct Table {
+pub struct RowTable {
     pub columns: Vec<String>,
     pub rows: Vec<Row>,
 }
 
-impl Table {
+impl RowTable {
     fn column(&self, name: &str) -> Result<usize, String> {
         let found = self.columns.iter().position(|column| column == name);
         found.ok_or_else(|| no_property(name))
@@ -183,7 +183,7 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    fn finish(self, by: &[String]) -> Table {
+    fn finish(self, by: &[String]) -> RowTable {
         let names = self.reducers.iter().map(|reducer| reducer.name.clone());
         let columns = by.iter().cloned().chain(names).collect();
         let row = |(mut key, sums): (Vec<Cell>, Vec<Sums>)| {
@@ -191,7 +191,7 @@ impl<'a> Groups<'a> {
             key.extend(cells.map(|(reducer, sums)| sums.cell(reducer.function)));
             Row::of(key.into_iter())
         };
-        Table { columns, rows: self.of.into_iter().map(row).collect() }
+        RowTable { columns, rows: self.of.into_iter().map(row).collect() }
     }
 }
 
@@ -247,10 +247,10 @@ pub fn run(
     plan: &Plan<'_>,
     schema: &Schema,
     load: &Load,
-    steps: &[Step],
-) -> Result<(Table, usize), String> {
+    steps: &[AggregateStep],
+) -> Result<(RowTable, usize), String> {
     let (mut table, rest) = match steps {
-        [Step::Group { by, reducers }, rest @ ..] if !load.all => {
+        [AggregateStep::Group { by, reducers }, rest @ ..] if !load.all => {
             let mut groups = Groups::new(reducers);
             let path = |name: &String| match load.path(name) {
                 Some(path) => Ok(path.to_owned()),
@@ -279,11 +279,11 @@ pub fn run(
     let mut total = table.rows.len();
     for (at, step) in rest.iter().enumerate() {
         match step {
-            Step::Group { by, reducers } => {
+            AggregateStep::Group { by, reducers } => {
                 table = group(&table, by, reducers)?;
                 total = table.rows.len();
             }
-            Step::Sort { by, most } => {
+            AggregateStep::Sort { by, most } => {
                 let before = &steps[..steps.len() - rest.len() + at];
                 let column = |(name, descending): &(String, bool)| {
                     Ok((table.column(name)?, kind_of(schema, load, before, name), *descending))
@@ -296,7 +296,7 @@ pub fn run(
                     });
                     orders.find(|order| order.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
                 });
-                let is_limited = matches!(rest.get(at + 1), Some(Step::Limit { .. }));
+                let is_limited = matches!(rest.get(at + 1), Some(AggregateStep::Limit { .. }));
                 let most = match most {
                     None if is_limited => usize::MAX,
                     None => SORTED,
@@ -305,7 +305,7 @@ pub fn run(
                 };
                 table.rows.truncate(most);
             }
-            Step::Limit { offset, count } => {
+            AggregateStep::Limit { offset, count } => {
                 table.rows.drain(..(*offset).min(table.rows.len()));
                 table.rows.truncate(*count);
             }
@@ -315,29 +315,41 @@ pub fn run(
 }
 
 /// The type of a column, if the schema tells it and no group has made it.
-fn kind_of(schema: &Schema, load: &Load, before: &[Step], name: &str) -> Option<FieldKind> {
+fn kind_of(
+    schema: &Schema,
+    load: &Load,
+    before: &[AggregateStep],
+    name: &str,
+) -> Option<FieldKind> {
     let is_reduced = before.iter().any(|step| match step {
-        Step::Group { reducers, .. } => reducers.iter().any(|reducer| reducer.name == name),
-        Step::Sort { .. } | Step::Limit { .. } => false,
+        AggregateStep::Group { reducers, .. } => {
+            reducers.iter().any(|reducer| reducer.name == name)
+        }
+        AggregateStep::Sort { .. } | AggregateStep::Limit { .. } => false,
     });
     let field = schema.field(load.path(name).unwrap_or(name)).filter(|_| !is_reduced);
     field.map(|field| field.kind)
 }
 
 /// The documents as rows.
-fn rows(plan: &Plan<'_>, schema: &Schema, load: &Load, steps: &[Step]) -> Result<Table, String> {
+fn rows(
+    plan: &Plan<'_>,
+    schema: &Schema,
+    load: &Load,
+    steps: &[AggregateStep],
+) -> Result<RowTable, String> {
     let mut fields = load.fields.clone();
     let mut columns: Vec<String> = fields.iter().map(|(name, _)| name.clone()).collect();
     // Fields that steps up to a group name need not be loaded if it is of the schema.
     for step in steps {
         let (mut names, mut is_last): (Vec<&String>, _) = (Vec::new(), false);
         match step {
-            Step::Group { by, reducers } => {
+            AggregateStep::Group { by, reducers } => {
                 names.extend(by.iter().chain(reducers.iter().map(|reducer| &reducer.field)));
                 is_last = true;
             }
-            Step::Sort { by, .. } => names.extend(by.iter().map(|(name, _)| name)),
-            Step::Limit { .. } => {}
+            AggregateStep::Sort { by, .. } => names.extend(by.iter().map(|(name, _)| name)),
+            AggregateStep::Limit { .. } => {}
         }
         for name in names {
             if is_known(schema, name) && !columns.contains(name) {
@@ -351,7 +363,7 @@ fn rows(plan: &Plan<'_>, schema: &Schema, load: &Load, steps: &[Step]) -> Result
     }
     let names = columns.iter().enumerate().map(|(at, name)| (name.clone(), at));
     let mut known: HashMap<String, usize> = names.collect();
-    let mut table = Table { columns, rows: Vec::new() };
+    let mut table = RowTable { columns, rows: Vec::new() };
     let (mut bytes, mut done) = (0, Ok(()));
     plan.visit(|id, hash| {
         if done.is_err() {
@@ -385,7 +397,7 @@ fn rows(plan: &Plan<'_>, schema: &Schema, load: &Load, steps: &[Step]) -> Result
     done.map(|()| table)
 }
 
-fn group(table: &Table, by: &[String], reducers: &[Reducer]) -> Result<Table, String> {
+fn group(table: &RowTable, by: &[String], reducers: &[Reducer]) -> Result<RowTable, String> {
     let keys = by.iter().map(|name| table.column(name)).collect::<Result<Vec<_>, _>>()?;
     let column = |reducer: &Reducer| match reducer.function {
         Function::Count => Ok(None),

@@ -26,7 +26,7 @@ use crate::indexes::schema::{Field, FieldKind, Schema};
 use crate::indexes::{Indexes, error_text};
 use crate::keyspace::Keyspace;
 use crate::keyspace::hash::Hash;
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 
 /// Documents that a query looks at: about a second of work.
@@ -38,7 +38,7 @@ const SMALL: usize = 256;
 
 /// A range of an index of the library.
 #[derive(Debug, Clone)]
-struct Span {
+struct IndexRange {
     index: String,
     prefix: Vec<Value>,
     range: Range,
@@ -48,8 +48,8 @@ struct Span {
 
 /// Where the candidates come from.
 #[derive(Debug, Clone)]
-struct Source {
-    spans: Vec<Span>,
+struct Candidates {
+    spans: Vec<IndexRange>,
     entries: usize,
 }
 
@@ -58,7 +58,7 @@ pub struct Plan<'a> {
     schema: &'a Schema,
     node: Node,
     view: View,
-    documents: Snapshot,
+    documents: KeyspaceSnapshot,
     until: Instant,
     timeout: Duration,
 }
@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
         Ok(Self { schema, node, view, documents, until, timeout })
     }
 
-    fn spans_of(&self, field: &Field, node: &Node) -> Vec<Span> {
+    fn spans_of(&self, field: &Field, node: &Node) -> Vec<IndexRange> {
         let index = self.schema.index_of(field);
         match node {
             Node::Tags { tags, .. } => {
@@ -194,7 +194,7 @@ impl<'a> Plan<'a> {
                         false => (vec![text], Range::All, ""),
                     };
                     let shown = format!("@{}:{{{}{star}}}", field.name, tag.text);
-                    Span { index: index.clone(), prefix, range, shown }
+                    IndexRange { index: index.clone(), prefix, range, shown }
                 };
                 tags.iter().map(span).collect()
             }
@@ -202,14 +202,14 @@ impl<'a> Plan<'a> {
                 let (from, to) = (shown_bound(lower), shown_bound(upper));
                 let range = Range::Between(widened(*lower, false), widened(*upper, true));
                 let shown = format!("@{}:[{from} {to}]", field.name);
-                vec![Span { index, prefix: vec![], range, shown }]
+                vec![IndexRange { index, prefix: vec![], range, shown }]
             }
             _ => Vec::new(),
         }
     }
 
     /// Entries of some spans: exact up to `most`, beyond that as many as there are or `most` + 1.
-    fn count(&self, spans: &[Span], most: usize) -> Result<usize, String> {
+    fn count(&self, spans: &[IndexRange], most: usize) -> Result<usize, String> {
         let mut sum = 0;
         for span in spans {
             let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
@@ -223,17 +223,17 @@ impl<'a> Plan<'a> {
     }
 
     /// The smallest source of candidates of a part of the query, if it is known to be below `most`.
-    fn source(&self, node: &Node, most: usize) -> Result<Option<Source>, String> {
+    fn source(&self, node: &Node, most: usize) -> Result<Option<Candidates>, String> {
         match node {
             Node::All | Node::Not(_) => Ok(None),
             Node::Tags { field, .. } | Node::Range { field, .. } => {
                 let Some(field) = self.schema.field(field) else { return Ok(None) };
                 let spans = self.spans_of(field, node);
                 let entries = self.count(&spans, most)?;
-                Ok((entries <= most).then_some(Source { spans, entries }))
+                Ok((entries <= most).then_some(Candidates { spans, entries }))
             }
             Node::And(nodes) => {
-                let mut best: Option<Source> = None;
+                let mut best: Option<Candidates> = None;
                 for node in nodes {
                     let most = best.as_ref().map_or(most, |best| best.entries);
                     best = self.source(node, most)?.or(best);
@@ -241,7 +241,7 @@ impl<'a> Plan<'a> {
                 Ok(best)
             }
             Node::Or(nodes) => {
-                let mut together = Source { spans: Vec::new(), entries: 0 };
+                let mut together = Candidates { spans: Vec::new(), entries: 0 };
                 for node in nodes {
                     let Some(source) = self.source(node, most)? else { return Ok(None) };
                     together.spans.extend(source.spans);
@@ -253,7 +253,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The smallest source: all of them are tried with a small bound first, then with larger ones.
-    fn choose(&self) -> Result<Source, String> {
+    fn choose(&self) -> Result<Candidates, String> {
         let mut most = SMALL;
         while most < MOST_CANDIDATES {
             if let Some(source) = self.source(&self.node, most)? {
@@ -271,8 +271,8 @@ impl<'a> Plan<'a> {
         }
         let index = self.schema.documents();
         let entries = self.view.count(&index, &[], &Range::All).map_err(error_text)?;
-        let span = Span { index, prefix: vec![], range: Range::All, shown: "*".to_owned() };
-        Ok(Source { spans: vec![span], entries })
+        let span = IndexRange { index, prefix: vec![], range: Range::All, shown: "*".to_owned() };
+        Ok(Candidates { spans: vec![span], entries })
     }
 
     /// Calls `each` with the key and the hash of every document that passes, once.

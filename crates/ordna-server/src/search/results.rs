@@ -1,24 +1,26 @@
-//! Results of `FT.AGGREGATE … WITHCURSOR` that wait to be read.
+//! Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use super::aggregate::{Row, Table};
+use ordna::sync::Lock;
 
-/// Cursors at most; each holds the rows of an aggregation.
+use super::aggregate::{Row, RowTable};
+
+/// Maximum number of cursors. Each holds the rows of one aggregation.
 const MOST: usize = 128;
-/// Bytes of the rows of all cursors at most.
+/// Maximum bytes of the rows of all cursors.
 const MOST_BYTES: usize = 128 << 20;
-/// How long a cursor may wait, unless less is asked for: RediSearch's default, and most.
+/// Default and upper bound of a cursor's idle time, as in RediSearch.
 pub const MOST_IDLE: Duration = Duration::from_secs(300);
 
-/// Rows that wait.
+/// The rows of one cursor.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct PendingRows {
     pub index: String,
-    pub table: Table,
-    /// Memory of the rows.
+    pub table: RowTable,
+    /// Memory of the rows in bytes.
     pub bytes: usize,
     pub count: usize,
     pub idle: Duration,
@@ -26,12 +28,12 @@ pub struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    cursors: BTreeMap<u64, Waiting>,
+struct PendingTable {
+    cursors: BTreeMap<u64, PendingRows>,
     last: u64,
 }
 
-impl Held {
+impl PendingTable {
     fn bytes(&self) -> usize {
         self.cursors.values().map(|waiting| waiting.bytes).sum()
     }
@@ -39,24 +41,24 @@ impl Held {
 
 /// The cursors of all clients.
 #[derive(Debug, Default)]
-pub struct Results(Mutex<Held>);
+pub struct PendingResults(Lock<PendingTable>);
 
-impl Results {
-    fn held(&self) -> MutexGuard<'_, Held> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+impl PendingResults {
+    fn held(&self) -> MutexGuard<'_, PendingTable> {
+        let mut held = self.0.lock();
         let now = Instant::now();
         held.cursors.retain(|_, waiting| waiting.until > now);
         held
     }
 
-    /// Keeps rows; returns the number of their cursor.
+    /// Adds rows and returns the number of their cursor.
     ///
     /// # Errors
-    /// There are too many, or their rows take too much memory.
+    /// There are too many cursors, or their rows would take too much memory.
     pub fn keep(
         &self,
         index: &str,
-        table: Table,
+        table: RowTable,
         count: usize,
         idle: Duration,
     ) -> Result<u64, String> {
@@ -74,15 +76,15 @@ impl Results {
         }
         held.last += 1;
         let (number, until, index) = (held.last, Instant::now() + idle, index.to_owned());
-        held.cursors.insert(number, Waiting { index, table, bytes, count, idle, until });
+        held.cursors.insert(number, PendingRows { index, table, bytes, count, idle, until });
         Ok(number)
     }
 
-    /// Takes the rows of a cursor.
+    /// Removes a cursor and returns its rows.
     ///
     /// # Errors
-    /// It is not there, or of another index.
-    pub fn take(&self, index: &str, number: u64) -> Result<Waiting, String> {
+    /// The cursor does not exist or belongs to another index.
+    pub fn take(&self, index: &str, number: u64) -> Result<PendingRows, String> {
         let mut held = self.held();
         match held.cursors.remove(&number) {
             Some(waiting) if waiting.index == index => Ok(waiting),
@@ -95,23 +97,23 @@ impl Results {
         }
     }
 
-    /// Puts back rows that are left.
-    pub fn put_back(&self, number: u64, waiting: Waiting) {
+    /// Puts back the rows that a read left.
+    pub fn put_back(&self, number: u64, waiting: PendingRows) {
         let until = Instant::now() + waiting.idle;
-        self.held().cursors.insert(number, Waiting { until, ..waiting });
+        self.held().cursors.insert(number, PendingRows { until, ..waiting });
     }
 
-    /// Forgets the cursors of an index.
+    /// Removes the cursors of an index.
     pub fn forget(&self, index: &str) {
         self.held().cursors.retain(|_, waiting| waiting.index != index);
     }
 
-    /// Memory of the rows that wait.
+    /// Returns the memory of all rows in bytes.
     pub fn bytes(&self) -> usize {
         self.held().bytes()
     }
 
-    /// Cursors of an index, and of all.
+    /// Returns the number of cursors of an index, and of all.
     pub fn count(&self, index: &str) -> (usize, usize) {
         let held = self.held();
         let of = held.cursors.values().filter(|waiting| waiting.index == index).count();

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::keyspace::glob::Pattern;
 use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, CommandSpec};
-use crate::statistics::logs::Denials;
+use crate::statistics::event_logs::Denials;
 use crate::wire::request::Arguments;
 
 /// A pattern of keys, and the access that it allows.

@@ -1,4 +1,4 @@
-//! How a server is to run.
+//! Configuration of a server.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -10,68 +10,68 @@ use ordna::durability::{Compression, SyncPolicy};
 
 use crate::state::extension::Extension;
 
-/// How to listen, and within which limits.
+/// Configuration of a server: addresses, limits, data directory.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Addresses and ports of the Redis protocol in the clear; may be empty if TLS is configured.
+    /// Addresses of the Redis protocol without TLS; may be empty if TLS is configured.
     pub bind: Vec<SocketAddr>,
-    /// The Redis protocol over TLS.
-    pub tls: Option<Tls>,
-    /// The password of the default user; required on an address that other machines reach.
+    /// The Redis protocol over TLS; `None`: not served.
+    pub tls: Option<TlsConfig>,
+    /// Password of the default user; required if other machines can reach an address of `bind`.
     pub password: Option<String>,
-    /// Users, a line each as `ACL LIST` shows them.
+    /// File of users, one a line, in the format of `ACL LIST`.
     pub acl_file: Option<PathBuf>,
-    /// Connections at once; more are refused as Redis refuses them.
+    /// Maximum number of connections. More are refused with the error of Redis.
     pub max_clients: usize,
-    /// Bytes of one reply that is built in memory, such as that of `MGET`. Scans send their replies
-    /// in pieces and have no limit.
+    /// Maximum bytes of a reply that is built in memory, such as that of `MGET`. Scans send their
+    /// replies in pieces and have no limit.
     pub max_reply: usize,
-    /// Bytes of keys, values, their index, and undo records that snapshots need; the server refuses
-    /// writes beyond. `None` and 0: no limit.
+    /// Maximum bytes of keys, values, their index, and undo records that snapshots need. At the limit
+    /// the server refuses writes. `None` and 0: no limit.
     pub max_memory: Option<usize>,
-    /// Bytes of all clients' requests and replies together; beyond, the server closes the clients
-    /// that hold most. `None`: a quarter of `max_memory` (64 MiB at least), 1 GiB without that; 0:
-    /// no limit.
+    /// Maximum bytes of the requests and replies of all clients. At the limit the server closes the
+    /// clients that use most. `None`: a quarter of `max_memory` but at least 64 MiB, or 1 GiB if
+    /// `max_memory` is not set; 0: no limit.
     pub max_clients_memory: Option<usize>,
-    /// For how long a client may accept no byte of a reply before the server closes it.
+    /// Time after which the server closes a client that accepts no byte of its reply.
     pub stall: Duration,
-    /// How long the state that a SCAN reads is kept for its next call.
+    /// Time for which the snapshot of a `SCAN` is kept for its next call.
     pub scan_lease: Duration,
-    /// Threads that remove what no snapshot sees any more, and what has expired; best as many as
-    /// there are threads that write. They sleep while there is nothing to do.
+    /// Number of threads that free undo records and remove expired keys. As many as threads write is
+    /// best. They sleep while there is nothing to do.
     pub collectors: NonZeroUsize,
-    /// Where `/metrics`, `/healthz` and `/readyz` are served over HTTP.
+    /// Address of `/metrics`, `/healthz` and `/readyz` over HTTP.
     pub metrics: Option<SocketAddr>,
-    /// Where the console is served over HTTP, with the same three pages.
+    /// Address of the console over HTTP, with the same three pages.
     pub console: Option<SocketAddr>,
-    /// Where the keys and values survive a restart; without, they do not.
-    pub data: Option<Data>,
-    /// The indexes behind `ORDNA.INDEX`, if they are not those of the keyspace.
+    /// Data directory. `None`: nothing survives a restart.
+    pub data: Option<DataConfig>,
+    /// Implementation of `ORDNA.INDEX`, if its indexes are not those of the keyspace.
     pub extension: Option<Arc<dyn Extension>>,
 }
 
-/// The directory in which the keys and values survive a restart.
+/// Configuration of the data directory: log and backups.
 #[derive(Debug, Clone)]
-pub struct Data {
-    /// The directory; it is created if it is not there.
+pub struct DataConfig {
+    /// The directory; created if it does not exist.
     pub dir: PathBuf,
-    /// When the log is made durable.
+    /// When the log is synced to the device.
     pub log: SyncPolicy,
     /// Time between two backups.
     pub backup_every: Option<Duration>,
-    /// Bytes of the log at which a backup begins a new one; 0: never for that reason.
+    /// Size of the log in bytes at which a backup starts, which begins a new log; 0: no limit.
     pub backup_log: usize,
-    /// Backups that are kept.
+    /// Number of backups to keep.
     pub keep: usize,
-    /// How backups are compressed.
+    /// Compression of backups.
     pub compression: Compression,
-    /// Cuts the log at a damaged place in its middle, instead of refusing to start.
+    /// Cut a log that is damaged in its middle, instead of refusing to start.
     pub repair: bool,
 }
 
-impl Data {
-    /// A log that is synced every second; a backup once the log has 1 GiB, uncompressed; one is
-    /// kept.
+impl DataConfig {
+    /// Returns the default configuration for a directory: the log is synced every second; a backup,
+    /// uncompressed, starts when the log has 1 GiB; one backup is kept.
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,
@@ -85,17 +85,16 @@ impl Data {
     }
 }
 
-/// The Redis protocol over TLS.
+/// Configuration of the Redis protocol over TLS.
 #[derive(Debug, Clone)]
-pub struct Tls {
+pub struct TlsConfig {
     /// Addresses and ports.
     pub bind: Vec<SocketAddr>,
     /// Certificate chain of the server, PEM.
     pub certificate: PathBuf,
     /// Private key of the server, PEM.
     pub key: PathBuf,
-    /// Authorities of client certificates, PEM; with them a client without a certificate is
-    /// refused.
+    /// Certificate authorities of clients, PEM. If set, clients without a certificate are refused.
     pub client_authorities: Option<PathBuf>,
 }
 
@@ -122,7 +121,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The limit of clients' memory as it is in force; 0: none.
+    /// The effective limit of clients' memory; 0: no limit.
     pub fn max_clients_memory(&self) -> usize {
         let unset = || match self.max_memory {
             Some(limit) if limit > 0 => (limit / 4).max(64 << 20),

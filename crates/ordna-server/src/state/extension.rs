@@ -1,4 +1,4 @@
-//! Commands of another crate: a server whose indexes are not those of its keyspace.
+//! The interface for a crate that implements `ORDNA.INDEX` with indexes of its own.
 
 use std::fmt::Debug;
 
@@ -46,25 +46,25 @@ impl Answer {
     }
 }
 
-/// What a server of index nodes adds.
+/// Commands, metrics and pages that another crate adds to the server.
 ///
 /// # Contract
 /// All methods may be called by any thread. [`execute`](Self::execute) may block; the others return
 /// at once.
 pub trait Extension: Send + Sync + Debug {
-    /// Executes `ORDNA.INDEX` or `ORDNA.NODE`, the name of the command first.
+    /// Executes `ORDNA.INDEX` or `ORDNA.NODE`. The first argument is the name of the command.
     ///
     /// # Errors
     /// The text of the reply, with its code first.
     fn execute(&self, arguments: &[&[u8]]) -> Result<Answer, String>;
 
-    /// Lines `field:value` of the section `Nodes` of `INFO`, each with CR LF behind it.
+    /// Returns the lines `field:value` of the section `Nodes` of `INFO`, each followed by CR LF.
     fn info(&self) -> String;
 
-    /// Families of metrics in the text format of Prometheus.
+    /// Returns families of metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
-    /// The tables that the console shows: a list of objects with `title`, `head` (texts; `>` first
+    /// Returns the tables that the console shows: a list of objects with `title`, `head` (texts; `>` first
     /// for a column of numbers) and `rows` (lists of texts).
     fn console(&self) -> Value;
 }

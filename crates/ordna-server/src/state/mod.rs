@@ -1,11 +1,11 @@
-//! The state that all connections share.
+//! State of the server that all connections share.
 
 pub mod acl;
 pub mod clients;
 pub mod command_spec;
 pub mod config;
+pub mod data_directory;
 pub mod extension;
-pub mod persistence;
 pub mod session;
 pub mod settings;
 
@@ -17,34 +17,34 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
-use ordna::sync::StripedCounter;
+use ordna::sync::{Lock, StripedCounter};
 use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, broadcast};
 
 use crate::indexes::Indexes;
-use crate::keyspace::named_snapshots::Snapshots;
-use crate::keyspace::scan_cursors::Cursors;
+use crate::keyspace::named_snapshots::NamedSnapshots;
+use crate::keyspace::scan_cursors::ScanCursors;
 use crate::keyspace::watches::Watches;
-use crate::keyspace::{Entries, Keyspace};
-use crate::search::results::Results;
+use crate::keyspace::{Keyspace, KeyspaceStore};
+use crate::search::results::PendingResults;
 use crate::state::acl::Acl;
 use crate::state::clients::Clients;
 use crate::state::command_spec::Catalog;
 use crate::state::config::Config;
-use crate::state::persistence::Persistence;
+use crate::state::data_directory::DataDirectory;
 use crate::state::settings::Settings;
-use crate::statistics::logs::{Latencies, SlowLog};
+use crate::statistics::command_stats::CommandStats;
+use crate::statistics::event_logs::{Latencies, SlowLog};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;
-use crate::statistics::stats::Stats;
 
-/// Lines that a monitor may lag behind before it loses some.
+/// Number of lines by which a monitor may lag before it loses some.
 const MONITOR_LAG: usize = 4096;
 
-/// Until when clients pause.
+/// State of `CLIENT PAUSE`.
 #[derive(Debug, Default)]
 pub struct Pause {
-    /// Milliseconds since the start; 0: no pause.
+    /// End of the pause, in milliseconds since the start of the server; 0: no pause.
     until: AtomicU64,
     only_writes: AtomicBool,
     over: Notify,
@@ -52,56 +52,56 @@ pub struct Pause {
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]
-pub struct State {
-    /// Commands take this lock as readers, however they change the keyspace: it synchronizes
-    /// itself. Commands that are one step for every other client (`EXEC`, `MSET`, …) take it as the
-    /// one writer. Sharded, so that readers on different threads do not write to the same cache
-    /// line.
+pub struct ServerState {
+    /// Commands take this lock for reading, even if they change the keyspace, which synchronizes
+    /// itself. Commands that must be atomic for all other clients (`EXEC`, `MSET`, …) take it for
+    /// writing. Sharded, so that readers on different threads do not write to the same cache line.
     keyspace: Arc<ShardedLock<Keyspace>>,
-    /// Keyspaces that a flush replaced, as long as snapshots keep them.
-    flushed: Mutex<Vec<Weak<Entries>>>,
-    /// The memory limit, for all of them together.
+    /// Flushed keyspaces that snapshots still keep.
+    flushed: Lock<Vec<Weak<KeyspaceStore>>>,
+    /// The memory limit of the keyspace and all flushed ones together.
     memory: Option<MemoryBudget>,
-    /// The threads that collect for all of them.
+    /// The collector threads of the keyspace and all flushed ones.
     collectors: Collectors,
-    pub persistence: Option<Arc<Persistence>>,
+    pub data_directory: Option<Arc<DataDirectory>>,
     pub config: Config,
     pub settings: Settings,
     pub catalog: &'static Catalog,
     pub address: SocketAddr,
     pub acl: Acl,
     pub clients: Clients,
-    pub cursors: Arc<Cursors>,
+    pub cursors: Arc<ScanCursors>,
     pub indexes: Arc<Indexes>,
-    /// Rows of aggregations that wait for their clients.
-    pub results: Results,
-    pub snapshots: Arc<Snapshots>,
+    /// Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
+    pub results: PendingResults,
+    pub snapshots: Arc<NamedSnapshots>,
     pub watches: Arc<Watches>,
     pub scans: LongScans,
-    pub stats: Stats,
+    pub stats: CommandStats,
     pub slow_log: SlowLog,
     pub latencies: Latencies,
     pub started: Instant,
-    /// Another one after each start.
+    /// Random text that identifies this run of the server.
     pub run_id: String,
     pub pause: Pause,
-    /// Receives a line for each command while somebody monitors.
+    /// Receives a line for each command while a client monitors.
     pub monitors: broadcast::Sender<Arc<str>>,
-    /// Somebody has monitored since the start. The channel's own count is behind a lock.
+    /// Whether any client has monitored since the start. Read without a lock, unlike the channel's
+    /// count.
     pub was_monitored: AtomicBool,
-    /// `SHUTDOWN` was said.
+    /// Notified by `SHUTDOWN`.
     pub shutdown: Notify,
-    /// The listener is gone, and connections drain.
+    /// Whether the listener is closed and connections are being drained.
     pub stopping: AtomicBool,
     pub hits: StripedCounter,
     pub misses: StripedCounter,
     pub peak_memory: AtomicUsize,
-    /// The scripts that were loaded: hash and the number of the known script.
+    /// Loaded scripts: SHA-1, and number of the known script.
     pub scripts: Mutex<BTreeMap<String, usize>>,
     pub samples: Samples,
 }
 
-impl State {
+impl ServerState {
     pub fn new(config: Config, address: SocketAddr, catalog: &'static Catalog) -> Self {
         let memory = config.max_memory.filter(|limit| *limit > 0).map(MemoryBudget::new);
         let settings = Settings::new();
@@ -119,13 +119,13 @@ impl State {
             keyspace: commands,
             collectors,
             indexes,
-            results: Results::default(),
-            persistence: config.data.clone().map(|data| Arc::new(Persistence::new(data))),
-            flushed: Mutex::default(),
+            results: PendingResults::default(),
+            data_directory: config.data.clone().map(|data| Arc::new(DataDirectory::new(data))),
+            flushed: Lock::default(),
             memory,
             acl: Acl::new(config.password.as_deref(), catalog, config.acl_file.clone()),
-            cursors: Arc::new(Cursors::new(config.scan_lease)),
-            stats: Stats::new(catalog.all().len()),
+            cursors: Arc::new(ScanCursors::new(config.scan_lease)),
+            stats: CommandStats::new(catalog.all().len()),
             config,
             settings,
             catalog,
@@ -151,38 +151,39 @@ impl State {
         }
     }
 
-    // A panic under the lock leaves the keyspace whole: it is changed by single steps of the store.
-    pub fn keys(&self) -> Keys<'_> {
-        Keys::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
+    /// Locks the keyspace for a command that may run concurrently with others.
+    // A panic under the lock leaves the keyspace intact: each operation of the store is atomic.
+    pub fn keys(&self) -> KeyspaceGuard<'_> {
+        KeyspaceGuard::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The keyspace, with no other command inside.
-    pub fn keys_exclusive(&self) -> Keys<'_> {
-        Keys::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
+    /// Locks the keyspace for a command that excludes all others.
+    pub fn keys_exclusive(&self) -> KeyspaceGuard<'_> {
+        KeyspaceGuard::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How the keyspace works.
+    /// Options for a new keyspace.
     pub fn options(&self) -> Options {
         options(&self.collectors, self.memory.as_ref())
     }
 
-    /// Puts the keyspace that was read at the start in the place of the empty one.
+    /// Replaces the empty keyspace by the one that was read at the start.
     pub fn install(&self, keyspace: Keyspace) {
         let mut held = self.keyspace.write().unwrap_or_else(PoisonError::into_inner);
         self.indexes.replaced(&keyspace);
         *held = keyspace;
     }
 
-    /// Removes all keys, and ends scans; snapshots stay. Puts an empty keyspace in the place of
-    /// this one and returns this one.
+    /// Replaces the keyspace by an empty one, ends all scans, and returns the old keyspace. Snapshots
+    /// stay.
     ///
     /// # Errors
-    /// Other commands are inside, or the log refuses a new keyspace.
-    pub fn flush(&self, keys: &mut Keys<'_>) -> Result<Keyspace, String> {
-        let Keys::Exclusive(keyspace) = keys else {
+    /// `keys` does not exclude other commands, or the log refuses a new keyspace.
+    pub fn flush(&self, keys: &mut KeyspaceGuard<'_>) -> Result<Keyspace, String> {
+        let KeyspaceGuard::Exclusive(keyspace) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
-        let mut flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flushed = self.flushed.lock();
         flushed.retain(|flushed| flushed.strong_count() > 0);
         let empty =
             keyspace.successor(self.options()).map_err(|error| format!("MISCONF {error}"))?;
@@ -193,19 +194,19 @@ impl State {
         Ok(std::mem::replace(&mut **keyspace, empty))
     }
 
-    /// Counts of the flushed keyspaces that are not freed.
+    /// Returns the counts of flushed keyspaces that are not freed yet.
     pub fn flushed(&self) -> Vec<Statistics> {
-        let flushed = self.flushed.lock().unwrap_or_else(PoisonError::into_inner);
+        let flushed = self.flushed.lock();
         let held = flushed.iter().filter_map(Keyspace::upgrade);
         held.map(|keyspace| keyspace.statistics()).collect()
     }
 
-    /// Counts of the keyspace.
+    /// Returns the counts of the keyspace, and of flushed ones in its bytes and snapshots.
     pub fn statistics(&self) -> Statistics {
         self.with_flushed(self.keys().statistics())
     }
 
-    /// Counts of the keyspace with the bytes and snapshots of flushed ones added.
+    /// Adds the bytes and snapshots of flushed keyspaces to `counts`.
     pub fn with_flushed(&self, mut counts: Statistics) -> Statistics {
         for flushed in self.flushed() {
             counts.bytes += flushed.bytes;
@@ -222,7 +223,7 @@ impl State {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Pauses clients from now on: all commands or those that write.
+    /// Pauses clients: all commands or only those that write.
     pub fn pause(&self, time: Duration, only_writes: bool) {
         let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.pause.only_writes.store(only_writes, Ordering::Relaxed);
@@ -234,7 +235,7 @@ impl State {
         self.pause.over.notify_waiters();
     }
 
-    /// Waits while clients pause.
+    /// Waits for the end of the pause. `writes`: the command writes.
     pub async fn paused(&self, writes: bool) {
         loop {
             let over = self.pause.over.notified();
@@ -243,13 +244,13 @@ impl State {
             if left == 0 || self.pause.only_writes.load(Ordering::Relaxed) && !writes {
                 return;
             }
-            // An end of the pause that comes before the wait is noticed a second later.
+            // If the pause ends before the wait begins, this notices it a second later.
             let left = Duration::from_millis(left.min(1000));
             let _ = tokio::time::timeout(left, over).await;
         }
     }
 
-    /// Whether clients may have to wait; cheap.
+    /// Whether clients may have to wait. One relaxed load.
     #[inline]
     pub fn may_be_paused(&self) -> bool {
         self.pause.until.load(Ordering::Relaxed) != 0
@@ -258,12 +259,12 @@ impl State {
 
 fn run_id() -> String {
     let mut bytes = [0; 20];
-    // Without a source of random numbers it is no worse than a number.
+    // Without random numbers all runs have the same identifier, which only tools notice.
     let _ = getrandom::fill(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How the keyspace works.
+/// Options for a new keyspace.
 fn options(collectors: &Collectors, memory: Option<&MemoryBudget>) -> Options {
     let options = Options::new().shared_collectors(collectors);
     match memory {
@@ -272,15 +273,15 @@ fn options(collectors: &Collectors, memory: Option<&MemoryBudget>) -> Options {
     }
 }
 
-/// The keyspace, as a command holds it.
-pub enum Keys<'a> {
-    /// Beside others.
+/// Lock guard of the keyspace, as a command holds it.
+pub enum KeyspaceGuard<'a> {
+    /// Other commands run concurrently.
     Shared(ShardedLockReadGuard<'a, Keyspace>),
-    /// With no other command inside.
+    /// No other command runs.
     Exclusive(ShardedLockWriteGuard<'a, Keyspace>),
 }
 
-impl Deref for Keys<'_> {
+impl Deref for KeyspaceGuard<'_> {
     type Target = Keyspace;
 
     fn deref(&self) -> &Keyspace {

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// A number that is read without a lock.
+/// A setting: a number that is read without a lock.
 #[derive(Debug)]
 pub struct Setting {
     pub name: &'static str,
     least: i64,
     most: i64,
-    /// Takes a unit: `64mb`.
+    /// The text may have a unit: `64mb`.
     is_memory: bool,
     value: AtomicI64,
 }
@@ -27,12 +27,12 @@ impl Setting {
         self.value.load(Ordering::Relaxed)
     }
 
-    /// The number as a size; 0 if it is negative.
+    /// Returns the number as a size; 0 if it is negative.
     pub fn size(&self) -> usize {
         usize::try_from(self.get()).unwrap_or(0)
     }
 
-    /// Whether the amount reaches the number; never, if the number is negative.
+    /// Whether an amount is at least the number. Always false if the number is negative.
     #[inline]
     pub fn is_reached_by(&self, measured: u128) -> bool {
         u128::try_from(self.get()).is_ok_and(|least| measured >= least)
@@ -42,10 +42,10 @@ impl Setting {
         self.value.store(value, Ordering::Relaxed);
     }
 
-    /// Reads a value as `CONFIG SET` gives it.
+    /// Parses a value of `CONFIG SET`.
     ///
     /// # Errors
-    /// Redis' words for the defect.
+    /// The error text of Redis.
     pub fn parse(&self, text: &[u8]) -> Result<i64, String> {
         let text = String::from_utf8_lossy(text);
         let value = if self.is_memory {
@@ -62,25 +62,25 @@ impl Setting {
     }
 }
 
-/// All of them.
+/// All settings.
 #[derive(Debug)]
 pub struct Settings {
     pub max_clients: Setting,
     /// Seconds after which an idle client is closed; 0: never.
     pub timeout: Setting,
-    /// Bytes of all clients' requests, replies and transactions; 0: no limit.
+    /// Maximum bytes of all clients' requests, replies and transactions; 0: no limit.
     pub clients_memory: Setting,
-    /// Bytes of one reply that is kept in memory; scans send theirs in pieces.
+    /// Maximum bytes of a reply that is built in memory. Scans send theirs in pieces.
     pub output_limit: Setting,
-    /// Bytes of one request.
+    /// Maximum bytes of a request.
     pub query_limit: Setting,
-    /// Microseconds; negative: never.
+    /// Microseconds from which a command is in the slow log; negative: never.
     pub slow: Setting,
     pub slow_log_len: Setting,
-    /// Milliseconds; 0: never.
+    /// Milliseconds from which a latency is recorded; 0: never.
     pub latency_threshold: Setting,
     pub acl_log_len: Setting,
-    /// Seconds; 0: none.
+    /// Seconds between two TCP keepalive probes; 0: no probes.
     pub keepalive: Setting,
 }
 
@@ -121,10 +121,10 @@ impl Settings {
     }
 }
 
-/// A number of bytes with a unit as Redis writes them: `kb` is 1,024, `k` 1,000, and so on.
+/// Parses a number of bytes with a unit of Redis: `kb` is 1,024, `k` is 1,000, and so on.
 ///
 /// # Errors
-/// The text is no number of bytes.
+/// The text is not a number of bytes.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit = match text[digits..].to_ascii_lowercase().as_str() {

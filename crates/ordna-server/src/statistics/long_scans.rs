@@ -1,42 +1,42 @@
-//! The scans that take more than one stretch, for `INFO` and the console.
+//! Scans of more than one stretch, for `INFO` and the console.
+//!
+//! Such a scan runs on several threads, one after another. The store counts calls, which run on one
+//! thread: see `Statistics::long_scans`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The long scans under way, by their begin.
+use ordna::sync::Lock;
+
+/// Start times of the long scans in progress.
 #[derive(Debug, Default)]
-pub struct LongScans(Mutex<Vec<Instant>>);
+pub struct LongScans(Lock<Vec<Instant>>);
 
 impl LongScans {
-    fn list(&self) -> MutexGuard<'_, Vec<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a scan until the result is dropped.
-    pub fn note(&self) -> Noted<'_> {
+    pub fn note(&self) -> LongScanGuard<'_> {
         let since = Instant::now();
-        self.list().push(since);
-        Noted { scans: self, since }
+        self.0.lock().push(since);
+        LongScanGuard { scans: self, since }
     }
 
-    /// Number of scans, and the age of the oldest.
+    /// Returns the number of scans, and the age of the oldest.
     pub fn count(&self) -> (usize, Duration) {
-        let list = self.list();
+        let list = self.0.lock();
         (list.len(), list.iter().min().map(Instant::elapsed).unwrap_or_default())
     }
 }
 
-/// A long scan under way.
+/// A long scan in progress; dropping it ends the count.
 #[derive(Debug)]
-pub struct Noted<'a> {
+pub struct LongScanGuard<'a> {
     scans: &'a LongScans,
     since: Instant,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for LongScanGuard<'_> {
     fn drop(&mut self) {
-        let mut list = self.scans.list();
-        // Of two scans noted at the same time either entry will do.
+        let mut list = self.scans.0.lock();
+        // If two scans have the same start time, either entry may go.
         if let Some(at) = list.iter().position(|noted| *noted == self.since) {
             list.swap_remove(at);
         }

@@ -1,30 +1,30 @@
-//! Figures of the system about this process; zeros where the system has none.
+//! Memory and processor time of this process, as the system reports them; 0 where it does not.
 
 use std::fs::read_to_string;
 
-/// Bytes of memory that the process has resident.
+/// Returns the resident memory of the process in bytes.
 pub fn resident_bytes() -> u64 {
     status("/proc/self/status", "VmRSS:") * 1024
 }
 
-/// Bytes of memory of the machine.
+/// Returns the memory of the machine in bytes.
 pub fn system_memory() -> u64 {
     status("/proc/meminfo", "MemTotal:") * 1024
 }
 
-/// The number in a line that begins so.
+/// Returns the number in the line of a file that begins with `name`.
 fn status(file: &str, name: &str) -> u64 {
     let text = read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Seconds of processor time: in user mode, and in the kernel.
+/// Returns the processor time in seconds, in user mode and in the kernel.
 pub fn cpu_seconds() -> (f64, f64) {
-    /// Linux counts in hundredths of a second here, whatever its own clock.
+    /// Unit of these fields on Linux, per second.
     const TICKS: f64 = 100.0;
     let text = read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the process, in parentheses, may hold anything.
+    // The name of the process, in parentheses, may contain spaces and parentheses.
     let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = |at: usize| rest.split_whitespace().nth(at).and_then(|text| text.parse().ok());
     let seconds = |at: usize| field(at).unwrap_or(0.0) / TICKS;

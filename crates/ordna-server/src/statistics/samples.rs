@@ -1,12 +1,13 @@
-//! Samples that the server takes of itself once a second, for `INFO` and the console.
+//! Figures of the last minutes, second by second, for `INFO` and the console.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
-/// Seconds kept.
+use ordna::sync::Lock;
+
+/// Number of seconds kept.
 pub const KEPT: usize = 300;
 
-/// A second.
+/// Figures of one second.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sample {
     /// Seconds since 1970.
@@ -14,20 +15,21 @@ pub struct Sample {
     pub commands: u64,
     pub input_bytes: u64,
     pub output_bytes: u64,
-    /// Microseconds that half of the commands, and 99 of 100, did not exceed.
+    /// Microseconds that half of the commands did not exceed.
     pub median: u64,
+    /// Microseconds that 99 of 100 commands did not exceed.
     pub high: u64,
     pub memory: usize,
     pub clients: usize,
 }
 
-/// The totals at the last sample, and the differences of each second.
+/// The samples of the last [`KEPT`] seconds.
 #[derive(Debug, Default)]
-pub struct Samples(Mutex<VecDeque<Sample>>);
+pub struct Samples(Lock<VecDeque<Sample>>);
 
 impl Samples {
     pub fn push(&self, sample: Sample) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = self.0.lock();
         samples.push_back(sample);
         if samples.len() > KEPT {
             samples.pop_front();
@@ -35,12 +37,12 @@ impl Samples {
     }
 
     pub fn last(&self) -> Sample {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = self.0.lock();
         samples.back().copied().unwrap_or_default()
     }
 
-    /// The oldest first.
+    /// Returns all samples, oldest first.
     pub fn all(&self) -> Vec<Sample> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.0.lock().iter().copied().collect()
     }
 }

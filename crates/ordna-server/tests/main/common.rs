@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ordna_server::{Config, Data, LogSync, Server};
+use ordna_server::{Config, DataConfig, LogSync, Server};
 use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp3::decode::complete::decode as decode3;
 use tokio::sync::oneshot;
@@ -143,7 +143,7 @@ fn is_a_server() {
     let mut config = Config::default();
     for (name, value) in settings.split_whitespace().filter_map(|word| word.split_once('=')) {
         if name == "dir" {
-            config.data = Some(Data::new(value.into()));
+            config.data = Some(DataConfig::new(value.into()));
             continue;
         }
         let number: usize = value.parse().unwrap();

@@ -6,10 +6,12 @@ use super::common::{
     CommonOptions, aliased, begin_results, end_results, property, query, within_limit,
 };
 use crate::keyspace::Keyspace;
-use crate::search::aggregate::{Function, Load, MOST_ROWS, Reducer, Row, Step, Table, run};
+use crate::search::aggregate::{
+    AggregateStep, Function, Load, MOST_ROWS, Reducer, Row, RowTable, run,
+};
 use crate::search::plan::Plan;
 use crate::search::results::MOST_IDLE;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::wire::argument_reader::ArgumentReader;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -23,7 +25,7 @@ const ROWS: usize = 1000;
 /// The options of `FT.AGGREGATE`.
 struct AggregateOptions {
     load: Load,
-    steps: Vec<Step>,
+    steps: Vec<AggregateStep>,
     /// Rows a reply, and how long the cursor may wait.
     cursor: Option<(usize, Duration)>,
     common: CommonOptions,
@@ -46,7 +48,7 @@ fn options(reader: &mut ArgumentReader<'_>) -> Result<AggregateOptions, CommandE
         } else if reader.take("limit") {
             let offset = reader.count_of("LIMIT", i64::MAX as usize)?;
             let count = reader.count_of("LIMIT", i64::MAX as usize)?;
-            asked.steps.push(Step::Limit { offset, count });
+            asked.steps.push(AggregateStep::Limit { offset, count });
         } else if reader.take("withcursor") {
             let (mut count, mut idle) = (ROWS, MOST_IDLE);
             loop {
@@ -81,7 +83,7 @@ fn load_of(reader: &mut ArgumentReader<'_>, load: &mut Load) -> Result<(), Comma
     Ok(())
 }
 
-fn group(reader: &mut ArgumentReader<'_>) -> Result<Step, CommandError> {
+fn group(reader: &mut ArgumentReader<'_>) -> Result<AggregateStep, CommandError> {
     let mut by = Vec::new();
     for _ in 0..reader.count_of("GROUPBY", MOST_NAMES)? {
         by.push(property(reader.of("GROUPBY")?, "a field of GROUPBY")?.to_owned());
@@ -121,10 +123,10 @@ fn group(reader: &mut ArgumentReader<'_>) -> Result<Step, CommandError> {
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(format!("ERR Property '{}' specified more than once", twice[0]).into());
     }
-    Ok(Step::Group { by, reducers })
+    Ok(AggregateStep::Group { by, reducers })
 }
 
-fn sort(reader: &mut ArgumentReader<'_>) -> Result<Step, CommandError> {
+fn sort(reader: &mut ArgumentReader<'_>) -> Result<AggregateStep, CommandError> {
     let mut by: Vec<(String, bool)> = Vec::new();
     let mut count = reader.count_of("SORTBY", MOST_NAMES)?;
     while count > 0 {
@@ -145,12 +147,12 @@ fn sort(reader: &mut ArgumentReader<'_>) -> Result<Step, CommandError> {
         true => Some(reader.count_of("MAX", i64::MAX as usize)?),
         false => None,
     };
-    Ok(Step::Sort { by, most })
+    Ok(AggregateStep::Sort { by, most })
 }
 
 /// `FT.AGGREGATE index query [options]`
 pub fn aggregate(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -165,7 +167,7 @@ pub fn aggregate(
     let columns = table.columns.clone();
     let number = match rest.is_empty() {
         true => 0,
-        false => state.results.keep(&schema.name, Table { columns, rows: rest }, count, idle)?,
+        false => state.results.keep(&schema.name, RowTable { columns, rows: rest }, count, idle)?,
     };
     out.array(2);
     rows(state, &table, total, out)?;
@@ -174,7 +176,12 @@ pub fn aggregate(
 }
 
 /// Writes rows: a cell that is not there is left out.
-fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result<(), CommandError> {
+fn rows(
+    state: &ServerState,
+    table: &RowTable,
+    total: usize,
+    out: &mut Replies,
+) -> Result<(), CommandError> {
     let start = out.bytes.len();
     begin_results(out, table.rows.len(), 1, total);
     for row in &table.rows {
@@ -199,7 +206,7 @@ fn rows(state: &State, table: &Table, total: usize, out: &mut Replies) -> Result
 
 /// `FT.CURSOR READ|DEL index cursor [COUNT n]`
 pub fn cursor(
-    state: &State,
+    state: &ServerState,
     _: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -227,7 +234,7 @@ pub fn cursor(
     let rest = waiting.table.rows.split_off(count);
     let page = std::mem::replace(&mut waiting.table.rows, rest);
     waiting.bytes -= page.iter().map(Row::bytes).sum::<usize>();
-    let table = Table { columns: waiting.table.columns.clone(), rows: page };
+    let table = RowTable { columns: waiting.table.columns.clone(), rows: page };
     let next = if waiting.table.rows.is_empty() { 0 } else { number };
     if next != 0 {
         state.results.put_back(number, waiting);

@@ -6,14 +6,14 @@ use crate::indexes::PATIENCE;
 use crate::indexes::schema::Schema;
 use crate::search::parse::{Node, parse};
 use crate::search::plan;
-use crate::state::State;
+use crate::state::ServerState;
 use crate::wire::argument_reader::{ArgumentReader, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
 /// Reads the index and the query, with which all queries begin, and checks them.
 pub fn query(
-    state: &State,
+    state: &ServerState,
     reader: &mut ArgumentReader<'_>,
 ) -> Result<(Schema, Node), CommandError> {
     let schema = state.indexes.schema(reader.text_of("the name of the index")?)?;
@@ -78,7 +78,7 @@ pub fn aliased<'a>(
 }
 
 /// The refusal of a reply that would be too large.
-pub fn within_limit(state: &State, out: &Replies, start: usize) -> Result<(), CommandError> {
+pub fn within_limit(state: &ServerState, out: &Replies, start: usize) -> Result<(), CommandError> {
     let most = state.settings.output_limit.size();
     match out.bytes.len() - start > most {
         true => Err(format!("ERR the reply would exceed {most} bytes; ask for less").into()),

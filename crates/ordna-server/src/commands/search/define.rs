@@ -6,8 +6,8 @@ use ordna_secondary::{IndexInfo, IndexState, Query};
 use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
 use crate::indexes::{PATIENCE, error_text, read_latest};
 use crate::keyspace::Keyspace;
-use crate::keyspace::stored_value::Kind;
-use crate::state::State;
+use crate::keyspace::stored_value::ValueKind;
+use crate::state::ServerState;
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -15,7 +15,7 @@ use crate::wire::request::Arguments;
 
 /// `FT.CREATE name [ON HASH] [PREFIX n prefix …] [options] SCHEMA field …`
 pub fn create(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -66,7 +66,7 @@ pub fn create(
 
 /// `FT.ALTER name SCHEMA ADD field …`
 pub fn alter(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -149,7 +149,7 @@ fn read_fields(reader: &mut ArgumentReader<'_>, schema: &mut Schema) -> Result<(
 
 /// `FT.DROPINDEX name [DD]`
 pub fn drop_index(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -196,13 +196,13 @@ pub fn drop_index(
 
 /// Removes hashes.
 fn remove<'k>(
-    state: &State,
+    state: &ServerState,
     keys: &Keyspace,
     ids: impl Iterator<Item = &'k [u8]>,
 ) -> Result<(), CommandError> {
     for id in ids {
         let removed = keys.modify_entry::<&[u8], _>(id, |found| match found {
-            Some(found) if Kind::of(found.value) == Kind::Hash => Change::Remove,
+            Some(found) if ValueKind::of(found.value) == ValueKind::Hash => Change::Remove,
             _ => Change::Keep,
         });
         removed?;
@@ -214,7 +214,7 @@ fn remove<'k>(
 
 /// `FT._LIST`
 pub fn list(
-    state: &State,
+    state: &ServerState,
     _: Option<&Keyspace>,
     _: Arguments<'_>,
     out: &mut Replies,
@@ -227,7 +227,7 @@ pub fn list(
 
 /// `FT.INFO name`
 pub fn info(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,

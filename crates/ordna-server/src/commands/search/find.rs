@@ -8,7 +8,7 @@ use crate::keyspace::Keyspace;
 use crate::search::order::{First, Key};
 use crate::search::parse::{Node, bound};
 use crate::search::plan::{Plan, check, unknown_field};
-use crate::state::State;
+use crate::state::ServerState;
 use crate::wire::argument_reader::ArgumentReader;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -86,7 +86,7 @@ fn options(
 
 /// `FT.SEARCH index query [options]`
 pub fn search(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
@@ -173,7 +173,7 @@ fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out
 
 /// `FT.EXPLAIN index query [options]`
 pub fn explain(
-    state: &State,
+    state: &ServerState,
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,

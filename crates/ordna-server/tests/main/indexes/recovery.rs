@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ordna_server::{Config, Data, LogSync};
+use ordna_server::{Config, DataConfig, LogSync};
 
 use crate::common::{Child, Client, Random, spawn, start};
 use crate::indexes::{ids_of, towns, words};
 
 fn durable(dir: &Path) -> Config {
-    let data = Data { log: LogSync::Always, ..Data::new(dir.to_owned()) };
+    let data = DataConfig { log: LogSync::Always, ..DataConfig::new(dir.to_owned()) };
     Config { data: Some(data), ..Config::default() }
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordna_server::{Config, Tls};
+use ordna_server::{Config, TlsConfig};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -299,7 +299,7 @@ fn tls_is_spoken_and_certificates_are_asked_for() {
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let any = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     for mutual in [false, true] {
-        let tls = Tls {
+        let tls = TlsConfig {
             bind: any.clone(),
             certificate: certificate.clone(),
             key: key.clone(),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ordna::durability::Compression;
-use ordna_server::{Config, Data, LogSync};
+use ordna_server::{Config, DataConfig, LogSync};
 
 use crate::common::{Client, Running, request, show, spawn, start};
 use crate::state::operation::page;
@@ -20,7 +20,7 @@ impl Dir {
     }
 
     fn config(&self, log: LogSync) -> Config {
-        let data = Data { log, ..Data::new(self.0.clone()) };
+        let data = DataConfig { log, ..DataConfig::new(self.0.clone()) };
         Config { data: Some(data), ..Config::default() }
     }
 }
@@ -269,11 +269,11 @@ fn find(dir: &Path, name: &str) -> PathBuf {
 #[test]
 fn a_long_log_is_backed_up_and_as_many_backups_are_kept_as_asked() {
     let dir = Dir::new("long-log");
-    let data = Data {
+    let data = DataConfig {
         backup_log: 2000,
         keep: 2,
         compression: Compression::Lz4,
-        ..Data::new(dir.0.clone())
+        ..DataConfig::new(dir.0.clone())
     };
     let config = Config { data: Some(data), ..Config::default() };
     let mut server = start(config.clone());

@@ -1,19 +1,21 @@
-//! Counters of executed commands: calls, time and a histogram for each command.
+//! Counters of commands: calls, time and a histogram for each command, and bytes of all.
 //!
-//! Each thread adds to a stripe of its own; a reader adds the stripes up. Sums are exact when no
-//! command runs.
+//! Each thread adds to its stripe; a reader sums the stripes. The sums are exact when no command
+//! runs.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Stripes; threads beyond share.
+use ordna::sync::stripe_of_this_thread;
+
+/// Number of stripes. More threads than this share them.
 const STRIPES: usize = 16;
-/// Buckets of the histogram: up to 1 µs, 2 µs, 4 µs, …, and the rest.
+/// Number of buckets of the histogram: up to 1 µs, 2 µs, 4 µs, …, and the rest.
 pub const BUCKETS: usize = 24;
 
+/// Counters of one command on one stripe.
 #[derive(Debug, Default)]
-struct Cells {
+struct CounterCells {
     calls: AtomicU64,
     nanoseconds: AtomicU64,
     failed: AtomicU64,
@@ -21,43 +23,36 @@ struct Cells {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// The counts of one command.
+/// Counts of one command.
 #[derive(Debug, Clone, Default)]
-pub struct Counts {
+pub struct CommandCounts {
     pub calls: u64,
     pub time: Duration,
-    /// Commands that ended in an error, and commands that were refused before they began.
+    /// Calls that ended in an error.
     pub failed: u64,
+    /// Calls that were refused before they began.
     pub rejected: u64,
     pub buckets: [u64; BUCKETS],
 }
 
 /// Counts of all commands, by the command's number.
 #[derive(Debug)]
-pub struct Stats {
-    stripes: Box<[Box<[Cells]>]>,
-    bytes: Box<[Bytes]>,
+pub struct CommandStats {
+    stripes: Box<[Box<[CounterCells]>]>,
+    bytes: Box<[Traffic]>,
 }
 
-/// Bytes received and sent. On a cache line of its own.
+/// Bytes received and sent, on a separate cache line for each stripe.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Bytes {
+struct Traffic {
     received: AtomicU64,
     sent: AtomicU64,
 }
 
+/// The stripe of this thread.
 fn stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    STRIPE.with(|stripe| {
-        if stripe.get() == usize::MAX {
-            stripe.set(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
-        }
-        stripe.get()
-    })
+    stripe_of_this_thread() % STRIPES
 }
 
 /// The bucket of a time.
@@ -67,12 +62,12 @@ fn bucket(time: Duration) -> usize {
     above.min(BUCKETS - 1)
 }
 
-impl Stats {
+impl CommandStats {
     pub fn new(commands: usize) -> Self {
-        let stripe = || (0..commands).map(|_| Cells::default()).collect();
+        let stripe = || (0..commands).map(|_| CounterCells::default()).collect();
         Self {
             stripes: (0..STRIPES).map(|_| stripe()).collect(),
-            bytes: (0..STRIPES).map(|_| Bytes::default()).collect(),
+            bytes: (0..STRIPES).map(|_| Traffic::default()).collect(),
         }
     }
 
@@ -92,7 +87,7 @@ impl Stats {
         self.bytes.iter().map(|bytes| bytes.sent.load(Ordering::Relaxed)).sum()
     }
 
-    /// Counts an execution.
+    /// Counts a call.
     #[inline]
     pub fn executed(&self, command: usize, time: Duration, failed: bool) {
         let cells = &self.stripes[stripe()][command];
@@ -109,8 +104,9 @@ impl Stats {
         self.stripes[stripe()][command].rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn of(&self, command: usize) -> Counts {
-        let mut counts = Counts::default();
+    /// Returns the counts of a command.
+    pub fn of(&self, command: usize) -> CommandCounts {
+        let mut counts = CommandCounts::default();
         for cells in self.stripes.iter().map(|stripe| &stripe[command]) {
             let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
             counts.calls += load(&cells.calls);
@@ -124,13 +120,13 @@ impl Stats {
         counts
     }
 
-    /// Commands executed so far.
+    /// Returns the number of calls of all commands.
     pub fn calls(&self) -> u64 {
         let cells = self.stripes.iter().flatten();
         cells.map(|cells| cells.calls.load(Ordering::Relaxed)).sum()
     }
 
-    /// `CONFIG RESETSTAT`.
+    /// Sets all counters to 0, for `CONFIG RESETSTAT`.
     pub fn reset(&self) {
         for cells in self.stripes.iter().flatten() {
             let all = [&cells.calls, &cells.nanoseconds, &cells.failed, &cells.rejected];
@@ -143,8 +139,9 @@ impl Stats {
     }
 }
 
-impl Counts {
-    /// The time in microseconds that this share of the calls did not exceed, to a factor of two.
+impl CommandCounts {
+    /// Returns the time in microseconds that `share` of the calls did not exceed, rounded up to a
+    /// power of two.
     pub fn percentile(&self, share: f64) -> u64 {
         let wanted = (self.calls as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -165,7 +162,7 @@ mod tests {
         let micros = [0, 1, 2, 3, 4, 5, 1 << 40];
         let buckets = micros.map(|micros| bucket(Duration::from_micros(micros)));
         assert_eq!(buckets, [0, 0, 1, 2, 2, 3, BUCKETS - 1]);
-        let stats = Stats::new(2);
+        let stats = CommandStats::new(2);
         for micros in 1..=100 {
             stats.executed(1, Duration::from_micros(micros), micros > 90);
         }

@@ -1,22 +1,19 @@
-//! Logs of events: slow commands, latencies, refusals by ACL.
+//! Event logs: slow commands, latencies, refusals by ACL.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use ordna::sync::Lock;
 
-/// Milliseconds since 1970.
+/// Returns the present time in milliseconds since 1970.
 pub fn unix_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A command that took long.
+/// An entry of `SLOWLOG`.
 #[derive(Debug, Clone)]
-pub struct Slow {
+pub struct SlowCommand {
     pub id: u64,
     pub at: u64,
     pub took: Duration,
@@ -25,12 +22,12 @@ pub struct Slow {
     pub client: Vec<u8>,
 }
 
-/// The latest slow commands.
+/// The latest slow commands, as `SLOWLOG` lists them.
 #[derive(Debug, Default)]
-pub struct SlowLog(Mutex<(u64, VecDeque<Slow>)>);
+pub struct SlowLog(Lock<(u64, VecDeque<SlowCommand>)>);
 
 impl SlowLog {
-    /// Keeps the first arguments of a command, each shortened, as Redis does.
+    /// Returns the first arguments of a command, each cut to a limit, like Redis.
     pub fn shorten<'a>(arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
         const ARGUMENTS: usize = 32;
         const BYTES: usize = 128;
@@ -52,34 +49,36 @@ impl SlowLog {
         kept
     }
 
-    pub fn push(&self, slow: Slow, most: usize) {
-        let mut log = lock(&self.0);
+    pub fn push(&self, slow: SlowCommand, most: usize) {
+        let mut log = self.0.lock();
         let id = log.0;
         log.0 += 1;
-        log.1.push_front(Slow { id, ..slow });
+        log.1.push_front(SlowCommand { id, ..slow });
         log.1.truncate(most);
     }
 
-    /// The latest first.
-    pub fn list(&self, most: usize) -> Vec<Slow> {
-        lock(&self.0).1.iter().take(most).cloned().collect()
+    /// Returns up to `most` entries, latest first.
+    pub fn list(&self, most: usize) -> Vec<SlowCommand> {
+        self.0.lock().1.iter().take(most).cloned().collect()
     }
 
     pub fn len(&self) -> usize {
-        lock(&self.0).1.len()
+        self.0.lock().1.len()
     }
 
     pub fn clear(&self) {
-        lock(&self.0).1.clear();
+        self.0.lock().1.clear();
     }
 }
 
-/// Samples of `LATENCY`: for each event (second since 1970, milliseconds), the oldest first.
+/// Latencies by event, for `LATENCY`.
 #[derive(Debug, Default)]
-pub struct Latencies(Mutex<BTreeMap<&'static str, History>>);
+pub struct Latencies(Lock<BTreeMap<&'static str, LatencyHistory>>);
 
+/// Latencies of one event.
 #[derive(Debug, Default, Clone)]
-pub struct History {
+pub struct LatencyHistory {
+    /// Pairs of second since 1970 and milliseconds, oldest first.
     pub samples: VecDeque<(u64, u64)>,
     pub highest: u64,
 }
@@ -88,11 +87,11 @@ impl Latencies {
     pub fn add(&self, event: &'static str, milliseconds: u64) {
         const KEPT: usize = 160;
         let second = unix_millis() / 1000;
-        let mut events = lock(&self.0);
+        let mut events = self.0.lock();
         let history = events.entry(event).or_default();
         history.highest = history.highest.max(milliseconds);
         match history.samples.back_mut() {
-            // One sample a second, the highest.
+            // Only the highest latency of a second is kept.
             Some((at, highest)) if *at == second => *highest = milliseconds.max(*highest),
             _ => history.samples.push_back((second, milliseconds)),
         }
@@ -101,15 +100,15 @@ impl Latencies {
         }
     }
 
-    pub fn all(&self) -> Vec<(&'static str, History)> {
-        lock(&self.0).iter().map(|(event, history)| (*event, history.clone())).collect()
+    pub fn all(&self) -> Vec<(&'static str, LatencyHistory)> {
+        self.0.lock().iter().map(|(event, history)| (*event, history.clone())).collect()
     }
 
-    /// Forgets events, all if none is named; returns how many.
+    /// Removes the named events, or all if none is named. Returns how many were removed.
     pub fn reset<'a>(&self, named: impl ExactSizeIterator<Item = &'a [u8]>) -> usize {
         let names: Vec<String> =
             named.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        let mut events = lock(&self.0);
+        let mut events = self.0.lock();
         let before = events.len();
         let is_named = |event: &str| names.iter().any(|name| name.eq_ignore_ascii_case(event));
         events.retain(|event, _| !names.is_empty() && !is_named(event));
@@ -117,7 +116,7 @@ impl Latencies {
     }
 }
 
-/// A refusal, as `ACL LOG` shows it.
+/// An entry of `ACL LOG`.
 #[derive(Debug, Clone)]
 pub struct Denial {
     pub id: u64,
@@ -133,13 +132,13 @@ pub struct Denial {
 
 /// The latest refusals.
 #[derive(Debug, Default)]
-pub struct Denials(Mutex<(u64, VecDeque<Denial>)>);
+pub struct Denials(Lock<(u64, VecDeque<Denial>)>);
 
 impl Denials {
     /// Adds a refusal, or counts one more of the same within a minute.
     pub fn push(&self, denial: Denial, most: usize) {
         const GROUP: u64 = 60_000;
-        let mut log = lock(&self.0);
+        let mut log = self.0.lock();
         let now = unix_millis();
         let same = |other: &&mut Denial| {
             (other.reason, other.context, &other.object, &other.user)
@@ -159,10 +158,10 @@ impl Denials {
     }
 
     pub fn list(&self, most: usize) -> Vec<Denial> {
-        lock(&self.0).1.iter().take(most).cloned().collect()
+        self.0.lock().1.iter().take(most).cloned().collect()
     }
 
     pub fn clear(&self) {
-        lock(&self.0).1.clear();
+        self.0.lock().1.clear();
     }
 }

@@ -1,19 +1,19 @@
-//! The values of many keys at one moment, read in stretches from a snapshot.
+//! `MGET` of many keys, read in stretches from a snapshot.
 
-use crate::keyspace::snapshot::Snapshot;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
-/// Keys looked up before other connections get their turn.
+/// Number of keys in a stretch, after which other connections get their turn.
 const STRETCH: usize = 256;
-/// Bytes copied before other connections get their turn.
+/// Number of bytes after which a stretch ends.
 const STRETCH_BYTES: usize = 1 << 20;
 
-/// `MGET` under way.
+/// An `MGET` in progress.
 #[derive(Debug)]
-pub struct Lookup {
-    snapshot: Snapshot,
+pub struct MultiGet {
+    snapshot: KeyspaceSnapshot,
     request: OwnedRequest,
     /// The next argument to look up.
     at: usize,
@@ -21,13 +21,13 @@ pub struct Lookup {
     bytes: usize,
 }
 
-impl Lookup {
-    /// Looks up all arguments of a request but its name.
-    pub fn new(snapshot: Snapshot, request: OwnedRequest) -> Self {
+impl MultiGet {
+    /// Prepares to look up all arguments of a request but its name.
+    pub fn new(snapshot: KeyspaceSnapshot, request: OwnedRequest) -> Self {
         Self { snapshot, request, at: 1, bytes: 0 }
     }
 
-    /// Goes on for a stretch; `Ok(true)` at the end.
+    /// Looks up the keys of a stretch. Returns whether it was the last one.
     ///
     /// # Errors
     /// The reply would grow beyond `most` bytes; the caller drops the written part.

@@ -1,0 +1,51 @@
+//! The time for which a snapshot is kept for a client, and the task that ends it.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::AbortHandle;
+
+/// A lease; dropping it cancels its task.
+#[derive(Debug)]
+pub struct Lease {
+    until: Instant,
+    task: AbortHandle,
+}
+
+impl Lease {
+    /// Starts a lease that ends at `until`. A task then calls `ended`, and calls it again at the
+    /// time that it returns, if any: the lease was renewed.
+    pub fn new(
+        until: Instant,
+        mut ended: impl FnMut() -> Option<Instant> + Send + 'static,
+    ) -> Self {
+        let wait = async move {
+            let mut next = Some(until);
+            while let Some(until) = next {
+                tokio::time::sleep_until(until.into()).await;
+                next = ended();
+            }
+        };
+        Self { until, task: tokio::spawn(wait).abort_handle() }
+    }
+
+    /// When the lease ends.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Moves the end. The task notices it at the former end.
+    pub fn renew(&mut self, until: Instant) {
+        self.until = until;
+    }
+
+    /// Time until the end.
+    pub fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
