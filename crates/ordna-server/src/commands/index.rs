@@ -18,11 +18,11 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments, number};
 
-/// Entries of one reply at most.
+/// Maximum number of entries of one reply.
 const MOST_ENTRIES: usize = 10_000;
-/// Entries of a reply that does not ask for a number.
+/// Number of entries of one reply unless LIMIT is given.
 const ENTRIES: usize = 100;
-/// Entries that OFFSET passes over at most.
+/// Maximum number of entries that an offset skips.
 const MOST_PASSED: usize = 1_000_000;
 
 pub const COMMANDS: &[Command] = &[
@@ -38,7 +38,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// Has the extension execute the command.
+/// Executes the command by the extension.
 fn extended(
     state: &ServerState,
     _: Option<&Keyspace>,

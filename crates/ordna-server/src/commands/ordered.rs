@@ -1,4 +1,4 @@
-//! The commands of the order of keys, which Redis lacks.
+//! Commands on the order of keys, which Redis lacks.
 
 use std::ops::Bound;
 
@@ -119,8 +119,8 @@ fn ceil(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     entry(context.keys.ceiling(arguments.get(1)), out)
 }
 
-/// An end of a range, as Redis writes those of ZRANGEBYLEX: `[a` with, `(a` without, `-` and `+`
-/// for the ends of all.
+/// An end of a range, written as for ZRANGEBYLEX in Redis: `[a` includes the key, `(a` excludes it,
+/// `-` and `+` are below and above all keys.
 #[derive(Debug, PartialEq)]
 enum RangeEnd {
     Least,
@@ -139,8 +139,8 @@ impl RangeEnd {
         }
     }
 
-    /// Whether this end lies behind the other.
-    fn is_behind(&self, other: &Self) -> bool {
+    /// Whether this end is above the other.
+    fn is_above(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Least, _) | (_, Self::Most) => false,
             (Self::Most, _) | (_, Self::Least) => true,
@@ -157,7 +157,7 @@ impl RangeEnd {
     }
 }
 
-/// The options behind the bounds of a range.
+/// The options after the bounds of a range.
 #[derive(Default)]
 struct RangeOptions {
     reverse: bool,
@@ -212,10 +212,10 @@ impl RangeOptions {
 /// The bounds from `start` to `end`. With `REV` either may come first.
 ///
 /// # Errors
-/// The start lies behind the end: that can only be a mistake.
+/// The start is above the end, which can only be a mistake.
 fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<ScanBounds> {
     let (mut start, mut end) = (RangeEnd::read(start)?, RangeEnd::read(end)?);
-    if start.is_behind(&end) {
+    if start.is_above(&end) {
         if !reverse {
             return Err(
                 "ERR the start of the range lies behind its end; say REV to read downwards".into(),

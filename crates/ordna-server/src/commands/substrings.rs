@@ -1,6 +1,6 @@
 //! Commands on parts of values.
 //!
-//! A write that grows a value costs the bytes written, amortized: the store keeps room behind it.
+//! A write that grows a value costs the bytes written, amortized: the store keeps spare room after it.
 //! `SETRANGE` inside a value copies the value.
 
 use ordna::value;

@@ -80,7 +80,7 @@ pub type Result<T = CommandOutcome> = std::result::Result<T, CommandError>;
 
 pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 
-/// A command.
+/// A command: its description and the function that executes it.
 #[derive(Clone, Copy)]
 pub struct Command {
     pub spec: CommandSpec,
@@ -161,15 +161,15 @@ pub const BEFORE_AUTH: CommandFlags = CONNECTION.or(CommandFlags::NO_AUTH);
 pub const SERVER_INFO: CommandFlags = CommandFlags::LOADING.or(CommandFlags::STALE);
 pub const ADMIN: CommandFlags = SERVER_INFO.or(CommandFlags::ADMIN).or(CommandFlags::NOSCRIPT);
 
-/// The table of all commands.
+/// All commands, by name and number.
 pub struct CommandTable {
     pub catalog: Catalog,
-    /// By the number of the command.
+    /// The functions, indexed by the number of the command.
     executes: Vec<Execute>,
 }
 
 impl CommandTable {
-    /// The table of these groups, each under its name.
+    /// Creates the table of these groups, each with its name.
     pub fn new(groups: &[(&'static str, &[Command])]) -> Self {
         let named = |(group, commands): &(&'static str, &[Command])| {
             let group = *group;
@@ -186,7 +186,7 @@ impl CommandTable {
         Self { catalog, executes }
     }
 
-    /// The function of the command with this number, which the catalog gave.
+    /// The function of a command, by its number in the catalog.
     pub fn execute(&self, number: usize) -> Execute {
         self.executes[number]
     }
@@ -201,8 +201,8 @@ impl Context<'_> {
         self.state.indexes.written(&self.keys, written);
     }
 
-    /// Changes a string as [`Store::modify_entry`](ordna::Store::modify_entry) does, and reports
-    /// the key if it was written.
+    /// Changes a string by [`Store::modify_entry`](ordna::Store::modify_entry), and reports the key if
+    /// it was written.
     ///
     /// # Errors
     /// The key holds no string.
@@ -234,7 +234,7 @@ impl Context<'_> {
         if is_string { Ok(()) } else { Err(CommandError::WrongType) }
     }
 
-    /// The same for a hash, with its deadline kept; one without fields is removed.
+    /// Changes a hash, whose deadline is kept; a hash without fields is removed.
     ///
     /// # Errors
     /// The key holds no hash, or the hash is too large.
@@ -270,7 +270,7 @@ impl Context<'_> {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// The same for a value of any type, as it is stored.
+    /// Changes a value of any type in its stored form.
     pub fn modify_stored<T: Borrow<[u8]>>(
         &self,
         key: &[u8],
@@ -293,7 +293,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The same for the expiry of a key. `change` gets the value as it is stored.
+    /// Changes the expiry of a key. `change` gets the value in its stored form.
     pub fn modify_expiry(
         &self,
         key: &[u8],
@@ -312,9 +312,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Writes bytes at a position of a string, as [`Store::splice`](ordna::Store::splice) does, and
-    /// reports the key. `decide` gets the string, and may run several times. Returns the new
-    /// length.
+    /// Writes bytes at a position of a string by [`Store::splice`](ordna::Store::splice), and reports
+    /// the key. `decide` gets the string and may run several times. Returns the new length.
     ///
     /// # Errors
     /// The key holds no string.
@@ -325,7 +324,7 @@ impl Context<'_> {
     ) -> Result<usize> {
         let mut front = 0;
         let spliced = self.keys.splice(key, |found| {
-            // The first byte tells how a string is stored: the new one must be stored alike.
+            // The first byte is part of the stored form, which must stay the same.
             let value = found.map(|found| found.value).filter(|value| !value.is_empty())?;
             let string = stored_value::string(value)?;
             front = value.len() - string.len();
@@ -361,7 +360,7 @@ impl Context<'_> {
             was_there = found.is_some();
             Change::Remove
         });
-        // A key too long is refused, and was never there.
+        // A key that is too long is refused, and was never present.
         done.is_ok() && was_there
     }
 
@@ -388,7 +387,7 @@ impl Context<'_> {
         }
     }
 
-    /// The string of a key, copied.
+    /// Returns a copy of the string of a key.
     ///
     /// # Errors
     /// The key holds no string.
@@ -403,7 +402,7 @@ pub fn ok(out: &mut Replies) -> Result {
     Ok(CommandOutcome::Done)
 }
 
-/// The table of a command's subcommands: name, arity with both names counted, function.
+/// The subcommands of a command: name, arity with both names, function.
 pub type Subcommands = [(&'static str, i64, Execute)];
 
 pub fn subcommand(
@@ -427,7 +426,7 @@ pub fn subcommand(
     execute(context, arguments, out)
 }
 
-/// The reply to `HELP`.
+/// Writes the reply to `HELP`.
 pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     out.array(subcommands.len() + 3);
     out.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
@@ -438,8 +437,8 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
 }
 
 impl Context<'_> {
-    /// Executes the command of a number, counts it and notes it if it was slow. The client may call
-    /// it; its errors are written to `out`.
+    /// Executes a command by its number, counts it and logs it if it was slow. The caller has checked
+    /// that the client may call it. Errors are written to `out`.
     pub fn call(
         &mut self,
         number: usize,
@@ -455,7 +454,7 @@ impl Context<'_> {
         {
             self.show_monitors(arguments);
         }
-        // In a pipeline a command begins when the one before it ends.
+        // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
         let outcome = self.table.execute(number)(self, arguments, out);

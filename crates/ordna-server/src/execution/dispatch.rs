@@ -1,5 +1,5 @@
-//! From the arguments of a request to the command that executes them: is it known, may the client
-//! call it, is it queued.
+//! Dispatch: finds the command of a request, checks whether the client may call it, and executes or
+//! queues it.
 
 use std::sync::atomic::Ordering;
 
@@ -70,7 +70,7 @@ pub fn execute(
     }
 }
 
-/// A browser sends these first words; Redis too takes them for an attack.
+/// Whether the request looks like HTTP from a browser, which Redis treats as an attack, too.
 fn is_web_page(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
@@ -105,7 +105,7 @@ fn fail(
     CommandOutcome::Done
 }
 
-/// Whether the client may call a command so.
+/// Checks whether the client may call a command with these arguments.
 fn permitted(
     state: &ServerState,
     session: &Session,
@@ -150,7 +150,7 @@ pub fn deny(
     error
 }
 
-/// Keeps a command for `EXEC`.
+/// Queues a command for `EXEC`.
 fn queue(
     state: &ServerState,
     session: &mut Session,

@@ -1,16 +1,16 @@
-//! Commands that scan over many keys, in stretches, so that other clients get their turn.
+//! Scans over many keys, in stretches, so that other clients get their turn.
 //!
-//! A scan reads one snapshot from its first stretch to its last; a removal follows the present
+//! A scan reads one snapshot from its first stretch to its last; a removal reads the present
 //! state. A scan that wants few entries reads the present state in its first stretch, with no other
-//! command inside: that is one state too. It takes a snapshot of the same moment if it must go on.
-//! A stretch ends by the work done, not by the entries met: matching, copying and passing an entry
-//! all count.
+//! command inside, which is also one state. If it has to continue, it takes a snapshot of the same
+//! moment. The length of a stretch is measured in work, not in entries: matching, copying and
+//! skipping an entry all count.
 //!
 //! # Protocol of a long reply
-//! An array names its length first. A scan gathers entries until its end or until [`GATHERED`]
-//! bytes. In the second case it scans on and only counts. Then it sends the length and the gathered
-//! entries, and scans over the rest of the snapshot again, a piece at a time. So a reply takes no
-//! more than [`GATHERED`] bytes of memory however long it is.
+//! An array begins with its length. A scan gathers entries until its end or until [`GATHERED`]
+//! bytes. In the second case it continues and only counts. Then it sends the length and the gathered
+//! entries, and scans the rest of the snapshot again, one stretch at a time. So a reply takes at
+//! most [`GATHERED`] bytes of memory, independent of its length.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -27,8 +27,7 @@ use crate::state::ServerState;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
-/// Work of a stretch, in units of some ten nanoseconds: a stretch takes about a third of a
-/// millisecond.
+/// Work of a stretch, in units of about ten nanoseconds: about a third of a millisecond.
 const STRETCH: usize = 32 << 10;
 /// Work of passing an entry.
 const ENTRY: usize = 16;
@@ -36,7 +35,7 @@ const ENTRY: usize = 16;
 const COPIED: usize = 64;
 /// Number of entries that a scan reads under the exclusive lock; a longer scan takes a snapshot.
 const SHORT_SCAN: usize = 256;
-/// Bytes of a reply that are kept before the scan only counts.
+/// Size of the gathered part of a reply, in bytes; beyond it the scan only counts.
 const GATHERED: usize = 256 << 10;
 
 /// The lower and upper bound of a scan.
@@ -66,35 +65,35 @@ pub enum ReplyForm {
     Token,
 }
 
-/// Where a long reply is.
+/// The phase of a long reply.
 #[derive(Debug)]
 enum ReplyPhase {
     Gather,
-    /// Counts the entries behind the gathered ones; goes back to these bounds and limit afterwards.
+    /// Counts the entries after the gathered ones, then returns to these bounds and this limit.
     Count(ScanBounds, usize),
     Send,
 }
 
-/// A scan under way.
+/// A scan in progress.
 #[derive(Debug)]
 pub struct LongScan {
     pub lower: Bound<Vec<u8>>,
     pub upper: Bound<Vec<u8>>,
     pub direction: Direction,
-    /// Entries still passed over without a look.
+    /// Number of entries still to skip.
     pub skip: usize,
-    /// Entries still wanted.
+    /// Number of entries still wanted.
     pub limit: usize,
     pub purpose: ScanPurpose,
     pub form: ReplyForm,
-    /// The snapshot that it reads; taken before its first stretch unless the caller gives one.
+    /// The snapshot to read. Taken before the first stretch unless the caller provides one.
     pub snapshot: Option<KeyspaceSnapshot>,
     phase: ReplyPhase,
     found: Replies,
-    /// Entries found so far, and of these entries that wait to be sent.
+    /// Number of entries found so far, and of those that are not sent yet.
     count: usize,
     unsent: usize,
-    /// The last key met, if there may be more behind it.
+    /// The last key visited, if more may follow.
     last: Option<Vec<u8>>,
 }
 
@@ -117,16 +116,16 @@ impl LongScan {
         }
     }
 
-    /// Whether it changes the keyspace.
+    /// Whether the scan changes the keyspace.
     pub fn writes(&self) -> bool {
         matches!(self.purpose, ScanPurpose::Delete)
     }
 
-    /// Goes on for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
+    /// Continues for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
     /// caller that has locked the keyspace exclusively gives it as `held`.
     ///
     /// # Errors
-    /// The store broke its promise of a stable snapshot: the connection cannot go on.
+    /// The snapshot was not stable, which is a defect of the store: the connection cannot continue.
     pub fn step(
         &mut self,
         state: &ServerState,
@@ -149,8 +148,8 @@ impl LongScan {
         let snapshot = match self.snapshot.clone() {
             Some(snapshot) => snapshot,
             None => {
-                // A snapshot beside writes could hold one that began first and miss one that ended
-                // first; here no write is under way.
+                // A snapshot taken during writes could contain one that began later and miss one that
+                // ended earlier. Under the exclusive lock no write is in progress.
                 let exclusive = held.is_none().then(|| state.keys_exclusive());
                 let Some(keys) = held.or(exclusive.as_deref()) else { return Ok(true) };
                 let is_short = self.skip.saturating_add(self.limit) <= SHORT_SCAN;
@@ -182,7 +181,7 @@ impl LongScan {
                     let bounds = (self.lower.clone(), self.upper.clone());
                     self.phase = ReplyPhase::Count(bounds, self.limit);
                 } else {
-                    // The cursor says where to go on.
+                    // The cursor holds the position for the next call.
                     self.finish(state, out);
                     return Ok(true);
                 }
@@ -203,7 +202,7 @@ impl LongScan {
         Ok(false)
     }
 
-    /// Scans for a stretch; whether the scan is at its end. Entries go to `out` if it is given, to
+    /// Scans for a stretch and returns whether the scan is at its end. Entries go to `out` if given, to
     /// `found` otherwise.
     fn read_stretch(&mut self, source: &ScanSource<'_>, out: Option<&mut Replies>) -> bool {
         let Self { lower, upper, direction, skip, limit, purpose, phase, .. } = self;
@@ -265,7 +264,7 @@ impl LongScan {
         *limit == 0
     }
 
-    /// Removes the keys of a stretch; whether the scan is at its end.
+    /// Removes the keys of a stretch and returns whether the scan is at its end.
     fn remove(&mut self, keys: &Keyspace, state: &ServerState) -> Result<bool, ordna::Error> {
         let mut met = 0;
         let (mut last, mut covered) = (None, Vec::new());
@@ -283,7 +282,7 @@ impl LongScan {
         if met > 0 {
             let upper = last.as_deref().map_or(borrow(&self.upper), Bound::Included);
             let removed = keys.try_remove_range(borrow(&self.lower), upper);
-            // The bounds do not cross: there was a key within.
+            // The bounds do not cross, because there was a key between them.
             state.watches.removed_within(borrow(&self.lower), upper);
             state.indexes.written(keys, covered.iter().map(Vec::as_slice));
             self.count += removed?;
@@ -293,13 +292,13 @@ impl LongScan {
         Ok(false)
     }
 
-    /// The length of an array reply.
+    /// Writes the length of an array reply.
     fn header(&self, out: &mut Replies) {
         let pairs = matches!(self.purpose, ScanPurpose::Return { values: true });
         out.array(if pairs && !out.resp3 { self.count * 2 } else { self.count });
     }
 
-    /// Writes the reply of a scan that has gathered all.
+    /// Writes the reply of a scan that has gathered all its entries.
     fn finish(&mut self, state: &ServerState, out: &mut Replies) {
         match &self.form {
             ReplyForm::Plain if matches!(self.purpose, ScanPurpose::Count) => {
@@ -343,7 +342,7 @@ enum ScanSource<'a> {
 }
 
 impl ScanSource<'_> {
-    /// Visits entries within the bounds; the caller wants at most `most` of them.
+    /// Visits entries within the bounds, of which the caller wants at most `most`.
     fn visit(
         &self,
         lower: Bound<&[u8]>,

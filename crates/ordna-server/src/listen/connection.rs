@@ -1,8 +1,7 @@
-//! One connection: it reads, executes the complete requests and answers, in that order and in
-//! batches.
+//! One connection: reads bytes, executes the complete requests, and sends their replies, in batches.
 //!
-//! The task of a connection looks whether it was told to end at each read, at each write that waits
-//! and between the stretches of a scan.
+//! The task of a connection checks at each read, at each write that waits and between the stretches
+//! of a scan whether it has to end.
 
 use std::io::{Error, ErrorKind, Result};
 use std::pin::{Pin, pin};
@@ -29,14 +28,15 @@ use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, Requests};
 use crate::wire::stream::Stream;
 
-/// Replies are sent before they grow beyond this, if more of a batch is to come.
+/// Size of unsent replies, in bytes, at which they are sent before the rest of a batch.
 const SEND: usize = 256 << 10;
-/// Commands of a batch whose keys are looked up together: as many cache misses as a core overlaps.
+/// Number of commands of a batch whose keys are prefetched together: as many cache misses as a core
+/// overlaps.
 const AHEAD: usize = 16;
-/// Commands of one batch after which other connections get their turn.
+/// Number of commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
-/// A scan goes on for this long after its client has closed its side of the connection: the client
-/// may still read, as `printf 'KEYS *\r\n' | nc -N` does.
+/// Time for which a scan continues after its client has closed its side of the connection. The
+/// client may still read, as `printf 'KEYS *\r\n' | nc -N` does.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection.
@@ -46,9 +46,9 @@ struct Connection<'a> {
     client: Arc<Client>,
     stream: Stream,
     replies: Replies,
-    /// Replies behind `settled`.
+    /// Number of replies after `settled`.
     unsent: usize,
-    /// Bytes of replies whose writes are as durable as they must be.
+    /// Bytes of replies whose writes are durable enough to be acknowledged.
     settled: usize,
 }
 
@@ -106,15 +106,15 @@ impl Connection<'_> {
             self.client.last_seen.store(since, Ordering::Relaxed);
             self.state.stats.received(received);
             self.account(&requests);
-            let go_on = self.execute_all(session, &mut requests).await?;
+            let continues = self.execute_all(session, &mut requests).await?;
             self.settle(session).await;
             self.send().await?;
             self.replies.bytes.shrink_to(SEND);
             self.account(&requests);
-            if !go_on {
+            if !continues {
                 return self.stream.shutdown().await;
             }
-            // So that a client that never pauses cannot hold up the end.
+            // Otherwise a client that never pauses could delay the end of the server.
             if self.client.is_ended() {
                 return Ok(());
             }
@@ -128,7 +128,7 @@ impl Connection<'_> {
         self.state.clients.account(&self.client, limit);
     }
 
-    /// Executes every complete command received; `false` if the connection is to be closed.
+    /// Executes every complete command received. Returns `false` if the connection has to be closed.
     async fn execute_all(
         &mut self,
         session: &mut Session,
@@ -186,7 +186,7 @@ impl Connection<'_> {
                     return Ok(false);
                 }
                 CommandOutcome::LongScan(scan) => {
-                    // The writes of its stretches are settled before its reply is sent.
+                    // The writes of its stretches become durable before its reply is sent.
                     session.wrote = scan.writes() && self.state.data_directory.is_some();
                     self.run_scan(*scan, silent).await?;
                     if !session.wrote {
@@ -196,7 +196,7 @@ impl Connection<'_> {
                     }
                 }
                 CommandOutcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
-                // An error says that the freeing thread is gone, and the memory with it.
+                // An error means that the freeing thread is gone, and the memory with it.
                 CommandOutcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 CommandOutcome::Task(task) => {
                     let (state, out) = (self.state, &mut self.replies);
@@ -220,7 +220,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Has the memory behind the keys of several commands fetched at once.
+    /// Prefetches the memory of the keys of several commands.
     fn fetch_ahead(&self, session: &Session, requests: &Requests) {
         let mut keys = [&[][..]; AHEAD];
         let found = requests.ahead(session.user.is_some(), &mut keys);
@@ -229,8 +229,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Waits until the writes that the replies acknowledge are durable. If it cannot be, each reply
-    /// that was not sent becomes an error.
+    /// Waits until the writes that the replies acknowledge are durable. If the log failed, each unsent
+    /// reply becomes an error.
     async fn settle(&mut self, session: &mut Session) {
         let unsent = std::mem::take(&mut self.unsent);
         if std::mem::take(&mut session.wrote)
@@ -243,7 +243,7 @@ impl Connection<'_> {
         self.settled = self.replies.bytes.len();
     }
 
-    /// Waits while clients pause, but for the commands that end a pause.
+    /// Waits while clients are paused, except for the commands that end a pause.
     async fn wait_for_pause(&self, arguments: Arguments<'_>) {
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
         let writes =
@@ -256,7 +256,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Lets other connections in between.
+    /// Yields to other connections.
     async fn turn(&self) -> Result<()> {
         tokio::task::yield_now().await;
         if self.client.is_ended() { Err(ended()) } else { Ok(()) }
@@ -317,7 +317,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends all replies. A client that takes none for long is closed.
+    /// Sends all replies. A client that does not read them in time is disconnected.
     async fn send(&mut self) -> Result<()> {
         let mut sent = 0;
         while sent < self.replies.bytes.len() {
@@ -358,7 +358,7 @@ impl Connection<'_> {
     }
 }
 
-/// The wait for a client's end, which registers the task once: all its wakers are the same.
+/// Waits for the end of a client. Registers the task once, because all its wakers are the same.
 struct ClientEnd<'a, F> {
     future: Pin<&'a mut F>,
     client: &'a Client,

@@ -289,7 +289,7 @@ fn shown(bytes: &[u8]) -> String {
     }
 }
 
-/// A page of the browser: `prefix`, and either `from` (that key and the ones behind it) or
+/// A page of the browser: `prefix`, and either `from` (that key and the following ones) or
 /// `before`.
 fn keys(state: &ServerState, uri: &Uri) -> Value {
     let prefix = query(uri, "prefix").unwrap_or_default();

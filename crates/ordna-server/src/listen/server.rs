@@ -87,7 +87,7 @@ impl std::fmt::Debug for Server {
 fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // A server that was just stopped leaves connections behind that hold the port.
+        // Connections of a server that was just stopped may still use the port.
         socket.set_reuseaddr(true)?;
         if address.is_ipv6() {
             SockRef::from(&socket).set_only_v6(true)?;
@@ -102,7 +102,7 @@ fn local(listener: &TcpListener) -> Option<SocketAddr> {
     listener.local_addr().ok()
 }
 
-/// Has the indexes drop hashes that have expired.
+/// Removes expired hashes from the indexes.
 async fn expire(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
@@ -113,7 +113,7 @@ async fn expire(state: Arc<ServerState>) {
     }
 }
 
-/// Has the system allow as many files as clients need, or lowers the number of clients.
+/// Raises the limit of open files to what clients need, or lowers the number of clients.
 fn fit_files(config: &mut Config) {
     let wanted = config.max_clients as u64 + OTHER_FILES;
     match rlimit::increase_nofile_limit(wanted) {
@@ -165,7 +165,7 @@ impl Server {
         Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address, ready })
     }
 
-    /// Has `tell` called once, when the server has loaded its directory and executes commands.
+    /// Calls `tell` once, after the server has loaded its directory and executes commands.
     pub fn on_ready(self, tell: impl FnOnce() + Send + 'static) -> Self {
         Self { ready: Box::new(tell), ..self }
     }
@@ -218,7 +218,7 @@ impl Server {
             tokio::task::spawn_blocking(move || {
                 match backups::load(&shared, &persistence) {
                     Ok(()) => ready(),
-                    // The server may have stopped meanwhile.
+                    // The server may have stopped in the meantime.
                     Err(error) => drop(failed.send(error)),
                 }
             });

@@ -1,7 +1,7 @@
 //! Users and their permissions: Redis' ACL, as far as its commands exist here.
 //!
-//! A user is immutable; a change puts a new one in its place and raises the version, and each
-//! session fetches its user again when it meets another version. Selectors (`(…)`) are refused;
+//! A user is immutable. A change replaces it and raises the version, and each session reloads its
+//! user when the version has changed. Selectors (`(…)`) are refused;
 //! channel patterns are kept and have no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, CommandSpec}
 use crate::statistics::event_logs::Denials;
 use crate::wire::request::Arguments;
 
-/// A pattern of keys, and the access that it allows.
+/// A pattern of keys and the access that it allows.
 #[derive(Debug, Clone)]
 struct KeyRule {
     text: String,
@@ -34,11 +34,11 @@ pub struct User {
     nopass: bool,
     /// SHA-256 in hexadecimal digits.
     passwords: BTreeSet<String>,
-    /// By the number of the command.
+    /// Whether each command is allowed, indexed by its number.
     allowed: Vec<bool>,
     /// Subcommands with a rule of their own.
     subcommands: BTreeMap<(usize, String), bool>,
-    /// The rules of commands in the order in which they were given, behind `-@all` or `+@all`.
+    /// The rules of commands in their original order, after `-@all` or `+@all`.
     all_commands: bool,
     rules: Vec<String>,
     all_keys: bool,
@@ -112,7 +112,7 @@ impl User {
         }
     }
 
-    /// The user that may do all: the default user as the server begins.
+    /// The user with all permissions: the default user when the server starts.
     fn unlimited(name: &str, catalog: &Catalog) -> Self {
         Self {
             enabled: true,
@@ -125,7 +125,7 @@ impl User {
         }
     }
 
-    /// Whether a client needs no password.
+    /// Whether a client needs no password for this user.
     pub fn needs_no_password(&self) -> bool {
         self.enabled && self.nopass
     }
@@ -403,7 +403,7 @@ fn is_hash(text: &str) -> bool {
 pub struct Acl {
     users: Lock<BTreeMap<String, Arc<User>>>,
     version: AtomicU64,
-    /// The answer of `CONFIG GET requirepass`.
+    /// The value of `CONFIG GET requirepass`.
     requirepass: Lock<String>,
     pub file: Option<PathBuf>,
     pub denials: Denials,
@@ -430,7 +430,7 @@ impl Acl {
         acl
     }
 
-    /// Rises with every change.
+    /// Version of the users; every change increments it.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }

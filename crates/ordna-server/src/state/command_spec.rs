@@ -66,7 +66,7 @@ impl CommandFlags {
     pub const EXECUTES_QUEUE: Self = Self(1 << 13);
     /// Only reads if it is called with a key and nothing else.
     pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 14);
-    /// Has arguments that no log may show, such as passwords.
+    /// The arguments are kept out of logs, because they may contain passwords.
     pub const SECRET: Self = Self(1 << 15);
     /// Executed while clients are paused: it is able to end the pause.
     pub const IGNORES_PAUSE: Self = Self(1 << 16);

@@ -18,7 +18,8 @@ const MAX_COMMAND: usize = 1 << 30;
 const MAX_ARGUMENTS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16_384;
 
-/// The connection cannot go on; the text is Redis' last words before it closes.
+/// A violation of the protocol: the connection is closed after this error, which is worded as in
+/// Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -39,16 +40,16 @@ fn broken<T>(what: impl Into<String>) -> Result<T, ProtocolError> {
 #[derive(Debug)]
 pub(crate) struct Requests {
     buffer: Vec<u8>,
-    /// Bytes of one command that may wait for its end.
+    /// Maximum size of an incomplete command, in bytes.
     most: usize,
-    /// Where the command under way starts, and how far it has been parsed.
+    /// Start of the incomplete command, and the position up to which it is parsed.
     start: usize,
     at: usize,
-    /// Arguments that are still to come, and the declared length of the next.
+    /// Number of missing arguments, and the declared length of the next.
     missing: usize,
     bulk: Option<usize>,
     arguments: Vec<Range<usize>>,
-    /// Words of an inline command with quotes, which do not stand in the buffer as such.
+    /// Arguments of an inline command without their quotes and escapes.
     unquoted: Vec<u8>,
 }
 
@@ -161,7 +162,7 @@ impl Requests {
         &mut self.buffer
     }
 
-    /// Moves the command under way to the front.
+    /// Moves the incomplete command to the front.
     fn discard(&mut self) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -233,7 +234,7 @@ impl Requests {
                 return Ok(None);
             }
             self.arguments.push(self.at..self.at + length);
-            // Redis does not look at the two bytes behind a bulk string either.
+            // Redis ignores the two bytes after a bulk string, too.
             self.at += length + 2;
             self.bulk = None;
             self.missing -= 1;
@@ -273,7 +274,7 @@ impl Requests {
         found
     }
 
-    /// The number behind `*` or `$`, up to the end of its line.
+    /// The number after `*` or `$`, up to the end of its line.
     fn line(&mut self, too_long: &str) -> Result<Option<Range<usize>>, ProtocolError> {
         let rest = &self.buffer[self.at..];
         let Some(end) = rest.iter().take(MAX_LINE).position(|byte| *byte == b'\r') else {
@@ -287,7 +288,7 @@ impl Requests {
         Ok(Some(line))
     }
 
-    /// A line of words. `Some(false)`: an empty one.
+    /// Parses an inline command. Returns `Some(false)` for an empty line.
     fn inline(&mut self) -> Result<Option<bool>, ProtocolError> {
         let rest = &self.buffer[self.at..];
         let Some(end) = rest.iter().take(MAX_LINE).position(|byte| *byte == b'\n') else {
@@ -328,7 +329,7 @@ pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option
     (commands, None)
 }
 
-/// A short length behind a sign, and the bytes that its line takes.
+/// A short length after a sign, and the number of bytes of its line.
 fn length(bytes: &[u8], sign: u8) -> Option<(usize, usize)> {
     const DIGITS: usize = 6;
     if *bytes.first()? != sign {
@@ -357,7 +358,7 @@ pub(crate) fn number(text: &[u8]) -> Option<i64> {
 }
 
 /// Splits as Redis' inline protocol does: blanks separate, `"…"` with escapes and `'…'` quote.
-/// Appends the words to `out` and returns where they stand; `None` if quotes do not match.
+/// Appends the words to `out` and returns their ranges; `None` if quotes do not match.
 fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
     let mut words = Vec::new();
     let mut at = 0;
@@ -404,7 +405,7 @@ fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
     }
 }
 
-/// An escape behind a backslash: its byte, and its length.
+/// The byte of an escape sequence after its backslash, and the length of the sequence.
 fn escaped(rest: &[u8]) -> (u8, usize) {
     let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     if let [b'x', high, low, ..] = rest

@@ -11,7 +11,7 @@ use crate::wire::argument_reader::{ArgumentReader, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
-/// Reads the index and the query, with which all queries begin, and checks them.
+/// Reads and checks the index and the query, the first arguments of all queries.
 pub fn query(
     state: &ServerState,
     reader: &mut ArgumentReader<'_>,
@@ -22,7 +22,7 @@ pub fn query(
     Ok((schema, node))
 }
 
-/// Options that every query may have; whether the next words are one.
+/// The options that every query may have.
 pub struct CommonOptions {
     pub timeout: Duration,
 }
@@ -59,7 +59,7 @@ pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, CommandError>
     text(word.strip_prefix(b"@").unwrap_or(word), what)
 }
 
-/// `n name [AS alias] …` behind an option, where n counts words: pairs of alias and name.
+/// Reads `n name [AS alias] …` after an option, where n counts arguments, as pairs of alias and name.
 pub fn aliased<'a>(
     reader: &mut ArgumentReader<'a>,
     option: &str,
@@ -77,7 +77,7 @@ pub fn aliased<'a>(
     Ok(pairs)
 }
 
-/// The refusal of a reply that would be too large.
+/// Checks that the reply does not exceed the limit of replies.
 pub fn within_limit(state: &ServerState, out: &Replies, start: usize) -> Result<(), CommandError> {
     let most = state.settings.output_limit.size();
     match out.bytes.len() - start > most {
@@ -86,7 +86,7 @@ pub fn within_limit(state: &ServerState, out: &Replies, start: usize) -> Result<
     }
 }
 
-/// Begins the reply to a query; in RESP2 each result takes so many elements of it.
+/// Begins the reply to a query; in RESP2 each result takes `elements` elements.
 pub fn begin_results(out: &mut Replies, results: usize, elements: usize, total: usize) {
     if out.resp3 {
         out.map(5);

@@ -30,7 +30,7 @@ struct SearchOptions {
     common: CommonOptions,
 }
 
-/// Reads the options behind a query; filters become a part of it.
+/// Reads the options after a query; filters become part of the query.
 fn options(
     reader: &mut ArgumentReader<'_>,
     schema: &Schema,
