@@ -59,7 +59,7 @@ impl Codec {
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         // A locked codec is in use, so its functions are alive.
-        if let Ok(functions) = self.functions.try_lock()
+        if let Some(functions) = self.functions.try_lock()
             && let Some(functions) = functions.as_ref()
         {
             visit.call(&functions.dumps)?;
