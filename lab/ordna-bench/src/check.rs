@@ -114,19 +114,20 @@ pub fn ranks<K: Key + ?Sized>(keys: &K::Sequence, loaded: usize) -> Vec<u32> {
 /// How far the threads have come with inserting their keys, for reads of the latest ones.
 pub struct Latest {
     /// By thread: its first key, and how many it has inserted.
-    threads: Vec<(u32, Progress)>,
+    threads: Vec<(u32, CheckProgress)>,
     /// Keys that were there before.
     loaded: usize,
 }
 
 /// On a cache line of its own: the thread that counts and those that look share no other.
 #[repr(align(128))]
-struct Progress(AtomicU32);
+struct CheckProgress(AtomicU32);
 
 impl Latest {
     /// Before the first insert of threads whose first keys are these.
     pub fn new(first: &[u32], loaded: usize) -> Self {
-        let threads = first.iter().map(|first| (*first, Progress(AtomicU32::new(0)))).collect();
+        let threads =
+            first.iter().map(|first| (*first, CheckProgress(AtomicU32::new(0)))).collect();
         Self { threads, loaded }
     }
 

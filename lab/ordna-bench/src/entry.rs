@@ -71,7 +71,7 @@ impl Switches {
 }
 
 /// An index, or a peer.
-pub struct Entry {
+pub struct IndexEntry {
     /// As on the command line.
     pub name: String,
     /// Whether it is of this workspace: a wrong answer then fails the run.

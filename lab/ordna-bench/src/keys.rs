@@ -163,7 +163,7 @@ impl KeySet {
                 }
             }
         } else {
-            let mut maker = Maker::new(self, seed);
+            let mut maker = KeyMaker::new(self, seed);
             // Sets of few keys run out: give up when new ones have become rare.
             let mut tries = 0;
             while keys.len() < count && tries < count * 4 + 1000 {
@@ -191,7 +191,7 @@ fn fingerprint(key: &[u8]) -> u128 {
 }
 
 /// Makes the keys of one set.
-struct Maker<'a> {
+struct KeyMaker<'a> {
     set: &'a KeySet,
     items: Zipf,
     key: Vec<u8>,
@@ -204,7 +204,7 @@ const WORDS: [&str; 24] = [
 ];
 const DOMAINS: [&str; 8] = ["com", "org", "net", "se", "de", "edu", "co.uk", "io"];
 
-impl<'a> Maker<'a> {
+impl<'a> KeyMaker<'a> {
     fn new(set: &'a KeySet, _seed: u64) -> Self {
         Self { set, items: Zipf::new(500_000, 0.99), key: Vec::new() }
     }

@@ -17,7 +17,7 @@
 //! ], hydralist)
 //!
 //! fn hydralist<K: Key + ?Sized>(switches: &Switches) -> HydraList<K, u64> {
-//!     HydraList::with(Options { simd: switches.get("simd") == "on", ..Options::default() })
+//!     HydraList::with(HydraOptions { simd: switches.get("simd") == "on", ..HydraOptions::default() })
 //! }
 //! ```
 
@@ -30,8 +30,8 @@ use ordna_base::Locked;
 use ordna_base::simd::InstructionSet;
 use ordna_papers::SkipList;
 use ordna_papers::hydralist::layer::ArtLayer;
-use ordna_papers::hydralist::{Options as HydraOptions, Update};
-use ordna_papers::pi::Options as PiOptions;
+use ordna_papers::hydralist::{HydraOptions, Update};
+use ordna_papers::pi::PiOptions;
 use ordna_papers::search_layer::SearchLayer;
 use ordna_papers::topology::Topology;
 use ordna_papers::wormhole::layer::TableLayer;
@@ -40,7 +40,7 @@ use ordna_papers::{
     WormholeUnsafe,
 };
 
-use crate::entry::{Entry, Maker, Switch, Switches};
+use crate::entry::{IndexEntry, Maker, Switch, Switches};
 use crate::partitions::Partitions;
 use crate::suggest::unknown;
 use crate::target::{Alone, Counting, Ours, Shared, Sole, Target};
@@ -51,8 +51,8 @@ fn entry<A: Target<u64> + 'static, B: Target<[u8]> + 'static>(
     switches: &'static [Switch],
     integers: fn(&Switches) -> A,
     bytes: fn(&Switches) -> B,
-) -> Entry {
-    Entry {
+) -> IndexEntry {
+    IndexEntry {
         name: name.to_owned(),
         ours: true,
         switches,
@@ -93,7 +93,7 @@ macro_rules! partitioned {
                 })
             })
         }
-        Entry {
+        IndexEntry {
             name: $name.to_owned(),
             ours: true,
             switches: PARTITIONS,
@@ -137,7 +137,7 @@ const HYDRALIST: &[Switch] = &[
     Switch::new("backoff", &["on", "off"], "waiting before another try"),
 ];
 
-fn hydralist() -> Entry {
+fn hydralist() -> IndexEntry {
     fn over<K: Key + ?Sized, L: SearchLayer<K>>(options: &HydraOptions) -> Box<dyn Target<K>> {
         let index = Shared(Ours(HydraList::<K, u64, L>::with(options)));
         Box::new(Counting { index, counts: jumps::<K, L> })
@@ -151,7 +151,7 @@ fn hydralist() -> Entry {
             })
         })
     }
-    Entry {
+    IndexEntry {
         name: "hydralist".to_owned(),
         ours: true,
         switches: HYDRALIST,
@@ -233,7 +233,7 @@ fn wormhole_unsafe<K: Key + ?Sized>() -> Sole<WormholeUnsafe<K, u64>> {
 }
 
 /// All that this build can measure.
-pub fn all() -> Vec<Entry> {
+pub fn all() -> Vec<IndexEntry> {
     #[allow(unused_mut, reason = "with the feature `peers` more are added")]
     let mut entries = vec![
         ours!("locked", Locked),
@@ -277,13 +277,13 @@ pub struct Chosen {
     /// Name and switches.
     pub name: String,
     /// The index.
-    pub entry: Rc<Entry>,
+    pub entry: Rc<IndexEntry>,
     /// Its switches.
     pub switches: Switches,
 }
 
 /// The indexes that this run can measure: those of the build, and plug-ins.
-pub struct Registry(Vec<Rc<Entry>>);
+pub struct Registry(Vec<Rc<IndexEntry>>);
 
 impl Default for Registry {
     fn default() -> Self {
@@ -307,7 +307,7 @@ impl Registry {
     ///
     /// # Errors
     /// A plug-in has a name that is taken.
-    pub fn with(plugins: Vec<Entry>) -> Result<Self, String> {
+    pub fn with(plugins: Vec<IndexEntry>) -> Result<Self, String> {
         let mut all = Self::new();
         for plugin in plugins {
             if missing(&plugin.name).is_some() || all.entries().any(|e| e.name == plugin.name) {
@@ -322,7 +322,7 @@ impl Registry {
     }
 
     /// All entries.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub fn entries(&self) -> impl Iterator<Item = &IndexEntry> {
         self.0.iter().map(AsRef::as_ref)
     }
 

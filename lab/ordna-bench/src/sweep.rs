@@ -2,7 +2,7 @@
 //!
 //! While the clock runs an answer can be compared with what any moment allows only. After a run,
 //! when no thread works, everything is known: which keys are there, and for each the version of the
-//! value, or, where several threads wrote the key, the last version of each of them. [`Held`]
+//! value, or, where several threads wrote the key, the last version of each of them. [`Contents`]
 //! follows the operations, [`check_writes`] looks up every key that was written, [`check_whole`]
 //! scans the whole index.
 
@@ -18,9 +18,9 @@ use crate::workload::{Action, Operation};
 
 /// The state of a key: absent, or a value of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct State(u16);
+struct ValueState(u16);
 
-impl State {
+impl ValueState {
     const ABSENT: Self = Self(0);
 
     fn of(version: u8) -> Self {
@@ -34,9 +34,9 @@ impl State {
 }
 
 /// The entries that an index must hold.
-pub struct Held {
+pub struct Contents {
     /// By position of the key.
-    states: Vec<State>,
+    states: Vec<ValueState>,
     /// Keys that are there.
     count: usize,
 }
@@ -46,7 +46,7 @@ pub struct Held {
 struct Write {
     key: u32,
     thread: u16,
-    state: State,
+    state: ValueState,
 }
 
 /// The last writes of every thread of a run, by key and thread.
@@ -60,9 +60,9 @@ impl Writes {
             let written = operations.iter().enumerate().filter_map(|(at, operation)| {
                 let state = match operation.action {
                     Action::Update | Action::ReadUpdate | Action::Insert => {
-                        State::of(version(base, at))
+                        ValueState::of(version(base, at))
                     }
-                    Action::Delete => State::ABSENT,
+                    Action::Delete => ValueState::ABSENT,
                     Action::Read | Action::Latest | Action::Look | Action::Scan(_) => return None,
                 };
                 Some(Write { key: operation.key, thread: thread as u16, state })
@@ -84,23 +84,23 @@ impl Writes {
     }
 }
 
-impl Held {
+impl Contents {
     /// Nothing of so many keys.
     pub fn nothing(keys: usize) -> Self {
-        Self { states: vec![State::ABSENT; keys], count: 0 }
+        Self { states: vec![ValueState::ABSENT; keys], count: 0 }
     }
 
-    fn set(&mut self, position: usize, state: State) {
+    fn set(&mut self, position: usize, state: ValueState) {
         let Some(known) = self.states.get_mut(position) else { return };
-        self.count += usize::from(state != State::ABSENT);
-        self.count -= usize::from(*known != State::ABSENT);
+        self.count += usize::from(state != ValueState::ABSENT);
+        self.count -= usize::from(*known != ValueState::ABSENT);
         *known = state;
     }
 
     /// Keys that one thread has inserted, in order, with versions from `base` on.
     pub fn load(&mut self, keys: std::ops::Range<usize>, base: u8) {
         for (at, position) in keys.enumerate() {
-            self.set(position, State::of(version(base, at)));
+            self.set(position, ValueState::of(version(base, at)));
         }
     }
 
@@ -110,7 +110,7 @@ impl Held {
         let mut keys: Vec<u32> = writes.0.iter().map(|write| write.key).collect();
         keys.dedup();
         let needed = |key: u32| {
-            let there = *self.states.get(key as usize)? != State::ABSENT;
+            let there = *self.states.get(key as usize)? != ValueState::ABSENT;
             match (key as usize) < loaded {
                 true if !there => Some(Operation { action: Action::Insert, key }),
                 false if there && remove => Some(Operation { action: Action::Delete, key }),
@@ -136,7 +136,7 @@ fn expected(states: &[Option<u64>], found: Option<u64>) -> String {
 pub fn check_writes<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
-    held: &mut Held,
+    held: &mut Contents,
     writes: &Writes,
 ) -> Result<(), String> {
     for writes in writes.0.chunk_by(|a, b| a.key == b.key) {
@@ -161,13 +161,13 @@ pub fn check_writes<K: Key + ?Sized>(
 pub fn check_loaded<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
-    held: &Held,
+    held: &Contents,
     step: usize,
 ) -> Result<(), String> {
     for position in (0..job.loaded).step_by(step.max(1)) {
         let key = key_at(job, position)?;
         let found = session.get(key);
-        let state = held.states.get(position).copied().unwrap_or(State::ABSENT);
+        let state = held.states.get(position).copied().unwrap_or(ValueState::ABSENT);
         let state = state.value(key, position);
         if found != state {
             return Err(wrong("a read", key, expected(&[state], found)));
@@ -187,7 +187,7 @@ const STRETCH: usize = 100_000;
 pub fn check_whole<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
-    held: &Held,
+    held: &Contents,
 ) -> Result<(), String> {
     // Any of equal heads serves: the scan begins at or before all keys.
     let least = (0..job.keys.len()).filter_map(|at| job.keys.get(at)).min();
@@ -212,7 +212,7 @@ pub fn check_whole<K: Key + ?Sized>(
                 return;
             }
             let position = position_of(found);
-            let state = held.states.get(position).copied().unwrap_or(State::ABSENT);
+            let state = held.states.get(position).copied().unwrap_or(ValueState::ABSENT);
             let state = state.value(key, position);
             if above.is_some_and(|above| above.is_ge()) {
                 let text = "it is not above the one before";
@@ -258,14 +258,15 @@ mod tests {
         let second = [update(7), insert(12), delete(12), insert(12)];
         let writes = Writes::of([(&first[..], 10), (&second[..], 255)].into_iter());
         let found: Vec<_> = writes.0.iter().map(|w| (w.key, w.thread, w.state)).collect();
-        let versions = [(3, 0, State::ABSENT), (7, 0, State::of(12)), (7, 1, State::of(255))];
+        let versions =
+            [(3, 0, ValueState::ABSENT), (7, 0, ValueState::of(12)), (7, 1, ValueState::of(255))];
         assert_eq!(found[..3], versions);
-        assert_eq!(found[3..], [(12, 1, State::of(2))]);
-        let mut held = Held::nothing(20);
+        assert_eq!(found[3..], [(12, 1, ValueState::of(2))]);
+        let mut held = Contents::nothing(20);
         held.load(0..10, 0);
         assert_eq!(held.count, 10);
-        held.set(3, State::ABSENT);
-        held.set(12, State::of(2));
+        held.set(3, ValueState::ABSENT);
+        held.set(12, ValueState::of(2));
         assert_eq!(held.count, 10);
         assert_eq!(held.restore(&writes, 10, false), [insert(3)]);
         assert_eq!(held.restore(&writes, 10, true), [insert(3), delete(12)]);

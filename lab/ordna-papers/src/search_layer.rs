@@ -26,7 +26,7 @@ pub type AnchorAddress = usize;
 
 /// A change of a search layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum LayerStep {
     /// Maps the anchor to this address.
     Insert(AnchorAddress),
     /// Removes the anchor if it is mapped to this address.
@@ -37,7 +37,7 @@ pub enum Step {
 ///
 /// # Safety
 /// Operations follow the addresses. [`SearchLayer::jump`] and [`SearchLayer::jump_many`] return
-/// only an address that a [`Step::Insert`] has inserted and that was not yet released when the call
+/// only an address that a [`LayerStep::Insert`] has inserted and that was not yet released when the call
 /// began. [`SearchLayer::apply`] or [`SearchLayer::publish`] releases each address that the layer
 /// drops, exactly once, and no other address.
 pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
@@ -58,7 +58,7 @@ pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
     /// An inserted address holds the anchor: a [`Key::cell`] followed by its [`Key::tail`], with
     /// exposed provenance. The anchor never changes. Its memory is not freed before the layer has
     /// released the address and all calls of that moment have returned.
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress>;
+    unsafe fn apply(&self, anchor: &K, step: LayerStep) -> Option<AnchorAddress>;
 
     /// Ends a run of steps: later jumps see all of them. Calls `released` with each address that
     /// the layer releases because of them and that [`SearchLayer::apply`] has not returned. The

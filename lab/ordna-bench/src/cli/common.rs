@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::driver::Plan;
-use crate::entry::Entry;
+use crate::entry::IndexEntry;
 use crate::info::{FRESH, HAD, RunInfo, SHARED, Ticks};
 use crate::keys::KeySet;
 use crate::noise::told;
@@ -92,7 +92,7 @@ impl Common {
     /// The chosen indexes.
     pub fn indexes(&self) -> Result<Vec<Chosen>, BenchError> {
         let registry = self.registry()?;
-        let several = |wanted: &dyn Fn(&Entry) -> bool| {
+        let several = |wanted: &dyn Fn(&IndexEntry) -> bool| {
             registry.entries().filter(|entry| wanted(entry)).map(|e| e.name.clone()).collect()
         };
         let ours = || several(&|entry| entry.ours);

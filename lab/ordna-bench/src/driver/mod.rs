@@ -20,7 +20,7 @@ use ordna_base::Key;
 use ordna_base::entries::Sequence;
 
 use crate::check::ranks;
-use crate::entry::{Entry, Maker};
+use crate::entry::{IndexEntry, Maker};
 use crate::figures::Problem;
 use crate::host::Host;
 use crate::job::Job;
@@ -121,7 +121,7 @@ impl Plan {
         &self,
         keys: &K::Sequence,
         builds: &[Build],
-        maker: impl Fn(&Entry) -> &Result<Maker<K>, String>,
+        maker: impl Fn(&IndexEntry) -> &Result<Maker<K>, String>,
         progress: &Progress,
         sink: &mut dyn FnMut(&[Cell]),
     ) -> Vec<Cell> {

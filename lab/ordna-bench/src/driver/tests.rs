@@ -95,7 +95,7 @@ fn rounds_have_operations_of_their_own() {
 /// An index that is wrong in the way of the name has no figure for that, and is measured elsewhere.
 #[test]
 fn what_went_wrong_once_does_not_spoil_what_follows() {
-    let entry = Entry {
+    let entry = IndexEntry {
         name: "broken".to_owned(),
         ours: true,
         switches: &[],

@@ -10,11 +10,11 @@ mod scc;
 
 use ordna_base::Key;
 
-use crate::entry::{Entry, Maker};
+use crate::entry::{IndexEntry, Maker};
 use crate::target::Target;
 
 /// All peers of this build.
-pub fn all() -> Vec<Entry> {
+pub fn all() -> Vec<IndexEntry> {
     vec![
         peer("crossbeam-skiplist", maker(crossbeam::new), Ok(maker(crossbeam::new))),
         peer("scc", maker(scc::new), Ok(maker(scc::new))),
@@ -26,8 +26,8 @@ pub fn all() -> Vec<Entry> {
     ]
 }
 
-fn peer(name: &str, integers: Maker<u64>, bytes: Result<Maker<[u8]>, &str>) -> Entry {
-    Entry {
+fn peer(name: &str, integers: Maker<u64>, bytes: Result<Maker<[u8]>, &str>) -> IndexEntry {
+    IndexEntry {
         name: name.to_owned(),
         ours: false,
         switches: &[],

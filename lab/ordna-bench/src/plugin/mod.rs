@@ -4,7 +4,7 @@ mod c_interface;
 
 use std::path::Path;
 
-use crate::entry::{Entry, Maker};
+use crate::entry::{IndexEntry, Maker};
 use crate::target::{Session, Target};
 use crate::workload::Action;
 use c_interface::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};
@@ -13,9 +13,9 @@ use c_interface::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};
 ///
 /// # Errors
 /// The library cannot be loaded, is of another version, or lacks a function: names the function.
-pub fn load(path: &Path) -> Result<Entry, String> {
+pub fn load(path: &Path) -> Result<IndexEntry, String> {
     let (name, plugin) = Plugin::load(path)?;
-    Ok(Entry {
+    Ok(IndexEntry {
         name,
         ours: false,
         switches: &[],

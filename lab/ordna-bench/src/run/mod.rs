@@ -10,7 +10,7 @@ use ordna_base::entries::Sequence;
 use crate::figures::{Load, Measured, Problem, guarded};
 use crate::job::{Job, Phase};
 use crate::memory;
-use crate::sweep::{Held, Writes, check_loaded, check_whole, check_writes};
+use crate::sweep::{Contents, Writes, check_loaded, check_whole, check_writes};
 use crate::target::Target;
 use crate::workload::{Action, Operation, Workload, Written};
 use timed::{Ran, Task, timed};
@@ -62,7 +62,7 @@ pub struct Instance<'j, 'a, K: Key + ?Sized> {
     /// The fault of a scan of the whole index.
     wrong_scan: Option<String>,
     /// The entries that it must hold.
-    held: Held,
+    held: Contents,
     /// Runs so far: each writes other versions.
     runs: u64,
 }
@@ -91,7 +91,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     }
 
     fn holding(job: &'j Job<'a, K>, make: Make<'_, K>, before: (usize, Option<usize>)) -> Self {
-        let held = Held::nothing(0);
+        let held = Contents::nothing(0);
         let mut new =
             Self { job, target: None, before, problem: None, wrong_scan: None, held, runs: 0 };
         let refused = |why: Option<String>| why.map(Problem::NotApplicable);
@@ -158,7 +158,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         let grown = memory::allocated().saturating_sub(before.0);
         let resident = before.1.zip(memory::resident());
         let huge = ordna_base::slabs::huge_bytes();
-        let mut held = Held::nothing(job.keys.len());
+        let mut held = Contents::nothing(job.keys.len());
         for (thread, base) in bases.into_iter().enumerate() {
             held.load(part(job, thread, threads), base);
         }

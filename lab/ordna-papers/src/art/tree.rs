@@ -140,7 +140,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     ) -> Result<Option<RecordRef<'g>>, Restart> {
         let mut descent = Descent::<P, M>::new(self.root(keep));
         loop {
-            if let Step::End(leaf) = descent.step(bytes)? {
+            if let DescentStep::End(leaf) = descent.step(bytes)? {
                 return Ok(leaf);
             }
         }
@@ -175,8 +175,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     let bytes = key.radix();
                     let bytes = bytes.as_ref();
                     match descent.step(bytes) {
-                        Ok(Step::On) => continue,
-                        Ok(Step::End(leaf)) => {
+                        Ok(DescentStep::On) => continue,
+                        Ok(DescentStep::End(leaf)) => {
                             if let Some(leaf) = leaf {
                                 prefetch(leaf.as_ptr());
                             }
@@ -206,7 +206,7 @@ struct Descent<'g, P: Protocol, M: Mode<P::Lock>> {
     depth: usize,
 }
 
-enum Step<'g> {
+enum DescentStep<'g> {
     On,
     /// The record at the end, if there is one; its key is still to be compared.
     End(Option<RecordRef<'g>>),
@@ -225,7 +225,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
 
     /// Goes through one node.
     #[inline]
-    fn step(&mut self, bytes: &[u8]) -> Result<Step<'g>, Restart> {
+    fn step(&mut self, bytes: &[u8]) -> Result<DescentStep<'g>, Restart> {
         let node = self.node;
         let below_root = self.above.is_some();
         if below_root {
@@ -253,7 +253,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
             Child::Node(child) => {
                 *self = Self { node: child, above: Some(token), depth: level + 1 };
                 child.prefetch(bytes.get(level + 1));
-                return Ok(Step::On);
+                return Ok(DescentStep::On);
             }
             Child::Record(leaf) => Some(leaf),
             Child::Empty => None,
@@ -261,7 +261,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
         if !check!("art.descend.validate_end", M::holds(&token)) {
             return Err(Restart);
         }
-        Ok(Step::End(leaf))
+        Ok(DescentStep::End(leaf))
     }
 }
 

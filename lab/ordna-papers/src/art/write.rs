@@ -39,7 +39,7 @@ pub enum Effect {
     Removed,
 }
 
-type Held<'g, P> = <<P as Protocol>::Lock as Latch>::Held<'g>;
+type HeldLatch<'g, P> = <<P as Protocol>::Lock as Latch>::Held<'g>;
 
 /// A node on the way, and what shows that it did not change.
 struct Entered<'g, P: Protocol, M: Mode<P::Lock>> {
@@ -430,7 +430,7 @@ impl<'g, P: Protocol, M: WriteMode<P::Lock>> Entered<'g, P, M> {
     /// Takes the lock, if the node is as it was when it was entered.
     ///
     /// `unchecked` is the planted fault: the lock alone.
-    fn upgrade(self, unchecked: bool) -> Result<Held<'g, P>, Restart> {
+    fn upgrade(self, unchecked: bool) -> Result<HeldLatch<'g, P>, Restart> {
         if unchecked {
             drop(self.token);
             return self.node.lock().lock();
@@ -445,7 +445,7 @@ fn take_both<'g, P: Protocol, M: WriteMode<P::Lock>>(
     above: Entered<'g, P, M>,
     inner: Entered<'g, P, M>,
     unchecked: bool,
-) -> Result<(NodeRef<'g, P>, Held<'g, P>, Held<'g, P>), Restart> {
+) -> Result<(NodeRef<'g, P>, HeldLatch<'g, P>, HeldLatch<'g, P>), Restart> {
     let outer = above.node;
     let outer_held = above.upgrade(unchecked)?;
     let held = inner.upgrade(unchecked)?;
@@ -453,7 +453,7 @@ fn take_both<'g, P: Protocol, M: WriteMode<P::Lock>>(
 }
 
 /// Ends the life of a node that was just unlinked.
-fn leave<'g, P: Protocol>(node: NodeRef<'g, P>, held: Held<'g, P>, keep: &impl Keep) {
+fn leave<'g, P: Protocol>(node: NodeRef<'g, P>, held: HeldLatch<'g, P>, keep: &impl Keep) {
     P::Lock::unlock_obsolete(held);
     // SAFETY: unlinked under the locks of its parent and its own, so once.
     unsafe { node.dispose(keep) };

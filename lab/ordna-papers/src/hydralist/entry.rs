@@ -39,8 +39,8 @@ impl Slot {
 
     /// Loads the entry. Acquire: a reader of a record's address sees the record.
     #[inline]
-    pub fn load<K: Key + ?Sized, V: Value + ?Sized>(&self) -> Entry<K, V> {
-        Entry {
+    pub fn load<K: Key + ?Sized, V: Value + ?Sized>(&self) -> NodeEntry<K, V> {
+        NodeEntry {
             head: self.head.load(Ordering::Relaxed),
             word: self.word.load(Ordering::Acquire),
             kinds: PhantomData,
@@ -49,7 +49,7 @@ impl Slot {
 
     /// Sets the entry. The caller holds the lock of the slot's node.
     #[inline]
-    pub fn store<K: Key + ?Sized, V: Value + ?Sized>(&self, entry: Entry<K, V>) {
+    pub fn store<K: Key + ?Sized, V: Value + ?Sized>(&self, entry: NodeEntry<K, V>) {
         self.head.store(entry.head, Ordering::Relaxed);
         // Pairs with the acquire load.
         self.word.store(entry.word, Ordering::Release);
@@ -57,20 +57,20 @@ impl Slot {
 }
 
 /// A copy of a slot.
-pub struct Entry<K: Key + ?Sized, V: Value + ?Sized> {
+pub struct NodeEntry<K: Key + ?Sized, V: Value + ?Sized> {
     head: u64,
     word: u64,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Entry<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Clone for NodeEntry<K, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Entry<K, V> {}
+impl<K: Key + ?Sized, V: Value + ?Sized> Copy for NodeEntry<K, V> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
     /// Whether the two words are the key and the value themselves.
     pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
 
@@ -133,7 +133,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// The key.
     ///
     /// # Safety
-    /// As for [`Entry::with_key`]; the record is not freed while the result is used.
+    /// As for [`NodeEntry::with_key`]; the record is not freed while the result is used.
     #[inline]
     pub unsafe fn key(&self) -> &K {
         if K::HEAD_IS_KEY {
@@ -148,7 +148,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// Compares with a key whose head is known.
     ///
     /// # Safety
-    /// As for [`Entry::with_key`].
+    /// As for [`NodeEntry::with_key`].
     #[inline]
     pub unsafe fn compare(self, head: u64, key: &K) -> Order {
         let order = self.head.cmp(&head);
@@ -162,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// The order of two entries.
     ///
     /// # Safety
-    /// As for [`Entry::with_key`], of both.
+    /// As for [`NodeEntry::with_key`], of both.
     #[inline]
     pub unsafe fn order(self, other: Self) -> Order {
         let order = self.head.cmp(&other.head);
@@ -176,7 +176,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// Positions of entries in the order of their keys.
     ///
     /// # Safety
-    /// As for [`Entry::with_key`], of all entries.
+    /// As for [`NodeEntry::with_key`], of all entries.
     pub unsafe fn sorted(entries: &[Self], simd: InstructionSet) -> [u8; order::MOST] {
         let entry = |at: u8| &entries[usize::from(at)];
         if K::HEAD_IS_KEY {
@@ -193,7 +193,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// Calls `f` with the value; a word in a record is loaded once, with acquire ordering.
     ///
     /// # Safety
-    /// As for [`Entry::with_key`].
+    /// As for [`NodeEntry::with_key`].
     #[inline]
     pub unsafe fn with_value<R>(self, f: impl FnOnce(&V) -> R) -> R {
         if Self::INLINE {
@@ -256,7 +256,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     /// Bytes asked of the allocator for what is behind the entry.
     ///
     /// # Safety
-    /// As for [`Entry::with_key`].
+    /// As for [`NodeEntry::with_key`].
     pub unsafe fn size(self) -> usize {
         // SAFETY: handed on from the caller.
         if Self::INLINE { 0 } else { unsafe { self.record().size() } }

@@ -89,7 +89,7 @@ where
     // SAFETY: the caller's guard, and no thread writes: the successor of a live node is alive.
     let next = unsafe { node.next.load(std::sync::atomic::Ordering::Acquire).as_ref() };
     let mut wrong = None;
-    let mut before: Option<(super::entry::Entry<K, V>, usize)> = None;
+    let mut before: Option<(super::entry::NodeEntry<K, V>, usize)> = None;
     node.for_each(leaf, |at, entry| {
         // SAFETY: entries of live nodes are alive.
         let (inside, print) = unsafe {

@@ -8,7 +8,7 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 use crate::art::{Art, Lent, Rowex};
-use crate::search_layer::{AnchorAddress, SearchLayer, Step};
+use crate::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_base::Key;
 use ordna_base::index::{Direction, OrderedIndex};
 
@@ -40,14 +40,14 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
         });
     }
 
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
-        let (Step::Insert(address) | Step::Remove(address)) = step;
+    unsafe fn apply(&self, anchor: &K, step: LayerStep) -> Option<AnchorAddress> {
+        let (LayerStep::Insert(address) | LayerStep::Remove(address)) = step;
         // The caller promises that an inserted address holds the anchor. A removal compares
         // addresses.
         let address = address as u64;
         let outcome = match step {
-            Step::Insert(_) => self.0.insert(anchor, &address),
-            Step::Remove(_) => {
+            LayerStep::Insert(_) => self.0.insert(anchor, &address),
+            LayerStep::Remove(_) => {
                 let removed = self.0.compare_exchange(anchor, Some(&address), None);
                 removed.map(|done| done.ok().map(|()| address))
             }
@@ -99,9 +99,9 @@ mod tests {
             left
         };
         assert_eq!(layer.jump(b"x"), None);
-        assert_eq!(apply(b"m", Step::Insert(m)), None);
-        assert_eq!(apply(b"", Step::Insert(empty)), None);
-        assert_eq!(apply(b"mm\0", Step::Insert(mm)), None);
+        assert_eq!(apply(b"m", LayerStep::Insert(m)), None);
+        assert_eq!(apply(b"", LayerStep::Insert(empty)), None);
+        assert_eq!(apply(b"mm\0", LayerStep::Insert(mm)), None);
         // The anchor itself, or one of its neighbours.
         let jumps: [(&[u8], [AnchorAddress; 2]); 5] = [
             (b"", [empty, empty]),
@@ -114,11 +114,11 @@ mod tests {
             assert!(layer.jump(key).is_some_and(|address| near.contains(&address)), "{key:?}");
         }
         // A later node of the same anchor; then the late removal of the earlier one.
-        assert_eq!(apply(b"m", Step::Insert(later)), Some(m));
-        assert_eq!(apply(b"m", Step::Remove(m)), None);
+        assert_eq!(apply(b"m", LayerStep::Insert(later)), Some(m));
+        assert_eq!(apply(b"m", LayerStep::Remove(m)), None);
         assert_eq!(layer.jump(b"m"), Some(later));
-        assert_eq!(apply(b"m", Step::Remove(later)), Some(later));
-        assert_eq!(apply(b"m", Step::Remove(later)), None);
+        assert_eq!(apply(b"m", LayerStep::Remove(later)), Some(later));
+        assert_eq!(apply(b"m", LayerStep::Remove(later)), None);
         let mut left = Vec::new();
         layer.for_each(|anchor, address| left.push((anchor.to_vec(), address)));
         assert_eq!(left, [(b"".to_vec(), empty), (b"mm\0".to_vec(), mm)]);

@@ -42,8 +42,8 @@ use std::thread::JoinHandle;
 use self::layer::ArtLayer;
 use self::list::DataList;
 use self::node::{MOST, Node};
-pub use self::options::{Options, Update};
-pub use self::stats::Statistics;
+pub use self::options::{HydraOptions, Update};
+pub use self::stats::HydraStatistics;
 use crate::search_layer::SearchLayer;
 use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 use ordna_base::reclaim::Guard;
@@ -71,12 +71,12 @@ where
 {
     /// An empty index with everything in use.
     pub fn new() -> Self {
-        Self::with(&Options::default())
+        Self::with(&HydraOptions::default())
     }
 
     /// An empty index with these options. If the system has no threads left for updates in the
     /// background, they are synchronous.
-    pub fn with(options: &Options) -> Self {
+    pub fn with(options: &HydraOptions) -> Self {
         let mut options = options.clone();
         if options.update == Update::Background {
             let list = Arc::new(DataList::new(&options));
@@ -126,9 +126,9 @@ where
 
     /// The index's counts since it was made. Counts of other threads' writes under way may
     /// be missing.
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> HydraStatistics {
         let counters = &self.list.counters;
-        Statistics {
+        HydraStatistics {
             jumps: counters.jumps(),
             splits: counters.splits.sum(),
             merges: counters.merges.sum(),

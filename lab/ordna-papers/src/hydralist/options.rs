@@ -18,7 +18,7 @@ pub enum Update {
 
 /// Switches for the parts of the index: all are on but in the paper's factor analysis (figure 9).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct HydraOptions {
     /// Entries stand in order and are searched by bisection, not by fingerprint.
     pub sorted: bool,
     /// Fingerprints are compared by vector instructions.
@@ -33,7 +33,7 @@ pub struct Options {
     pub lag_limit: usize,
 }
 
-impl Default for Options {
+impl Default for HydraOptions {
     fn default() -> Self {
         Self {
             sorted: false,
@@ -46,7 +46,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl HydraOptions {
     /// How a node is searched.
     pub(super) fn leaf(&self) -> NodeSearch {
         match (self.sorted, self.simd) {

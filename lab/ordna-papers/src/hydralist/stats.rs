@@ -31,7 +31,7 @@ impl Counters {
 /// The counts of an index since it was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Statistics {
+pub struct HydraStatistics {
     /// Writes by the distance from the node where the search layer sent them to the node of their
     /// key: 0, 1, 2 to 3, 4 to 7, more.
     pub jumps: [usize; DISTANCES.len() + 1],

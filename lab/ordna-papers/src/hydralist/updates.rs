@@ -49,7 +49,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crate::search_layer::{AnchorAddress, SearchLayer, Step};
+use crate::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_base::Key;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -94,7 +94,7 @@ pub unsafe trait Anchored: Send + Sync + 'static {
 
 /// A change of the data list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum NodeEvent {
     /// It came by a split.
     Made,
     /// It was merged into its predecessor.
@@ -102,30 +102,30 @@ pub enum Event {
 }
 
 /// A line of a log. Holds one reference to the node for each replica.
-struct Line<T> {
+struct LogLine<T> {
     time: u64,
-    event: Event,
+    event: NodeEvent,
     node: *const T,
 }
 
-impl<T> Clone for Line<T> {
+impl<T> Clone for LogLine<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Line<T> {}
+impl<T> Copy for LogLine<T> {}
 
 // SAFETY: a counted reference to something that threads share.
-unsafe impl<T: Anchored> Send for Line<T> {}
+unsafe impl<T: Anchored> Send for LogLine<T> {}
 // SAFETY: as above.
-unsafe impl<T: Anchored> Sync for Line<T> {}
+unsafe impl<T: Anchored> Sync for LogLine<T> {}
 
 #[repr(align(128))]
-struct Log<T>(Mutex<Vec<Line<T>>>);
+struct ThreadLog<T>(Mutex<Vec<LogLine<T>>>);
 
 struct Replica<L, T> {
     layer: L,
-    merged: Mutex<VecDeque<Arc<[Line<T>]>>>,
+    merged: Mutex<VecDeque<Arc<[LogLine<T>]>>>,
     /// Held by the one thread that applies.
     turn: Mutex<()>,
     /// How many lines have been carried out.
@@ -139,7 +139,7 @@ struct Replica<L, T> {
 
 /// Logs, and the replicas that they are for.
 pub struct Updates<T: Anchored, L> {
-    logs: Box<[Log<T>]>,
+    logs: Box<[ThreadLog<T>]>,
     replicas: Box<[Replica<L, T>]>,
     /// How many lines were logged, and how many of them merged.
     logged: AtomicUsize,
@@ -169,7 +169,7 @@ pub struct Updates<T: Anchored, L> {
 struct Turn<'a, T: Anchored, L> {
     updates: &'a Updates<T, L>,
     replica: &'a Replica<L, T>,
-    merged: &'a [Line<T>],
+    merged: &'a [LogLine<T>],
     done: usize,
     /// A step is under way, or the end of the run is.
     in_step: bool,
@@ -228,7 +228,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         // Under loom every thread has the same stripe.
         let logs = if cfg!(loom) { 2 } else { THREAD_STRIPES };
         Self {
-            logs: (0..logs).map(|_| Log(Mutex::new(Vec::new()))).collect(),
+            logs: (0..logs).map(|_| ThreadLog(Mutex::new(Vec::new()))).collect(),
             replicas: (0..replicas.max(1)).map(replica).collect(),
             logged: AtomicUsize::new(0),
             merged: AtomicUsize::new(0),
@@ -275,7 +275,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     ///
     /// # Safety
     /// That of [`Updates::log_at`].
-    pub unsafe fn log(&self, time: u64, event: Event, node: &T) {
+    pub unsafe fn log(&self, time: u64, event: NodeEvent, node: &T) {
         let log = stripe_of_this_thread() % self.logs.len();
         // SAFETY: the caller's promise.
         unsafe { self.log_at(log, time, event, node) };
@@ -285,9 +285,9 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     ///
     /// # Safety
     /// The caller gives up a reference to the node for each replica.
-    pub unsafe fn log_at(&self, log: usize, time: u64, event: Event, node: &T) {
+    pub unsafe fn log_at(&self, log: usize, time: u64, event: NodeEvent, node: &T) {
         let mut lines = lock(&self.logs[log].0);
-        lines.push(Line { time, event, node });
+        lines.push(LogLine { time, event, node });
         // Within the lock: the combiner never has merged more than was counted. SeqCst: see `wake`.
         self.logged.fetch_add(1, Ordering::SeqCst);
     }
@@ -303,7 +303,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// Merges what is in the logs and gives it to all replicas; returns how many lines it was.
     pub fn combine(&self) -> usize {
         let _turn = lock(&self.combiner);
-        let mut lines: Vec<Line<T>> = Vec::new();
+        let mut lines: Vec<LogLine<T>> = Vec::new();
         for log in &self.logs {
             point("hydralist.combine.before_log");
             lines.append(&mut lock(&log.0));
@@ -314,7 +314,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         if !fault!("hydralist.combine.sort") {
             lines.sort_by_key(|line| line.time);
         }
-        let merged: Arc<[Line<T>]> = lines.into();
+        let merged: Arc<[LogLine<T>]> = lines.into();
         for replica in &self.replicas {
             lock(&replica.merged).push_back(merged.clone());
         }
@@ -351,7 +351,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
 
     /// # Safety
     /// The line's reference for this replica is given up here.
-    unsafe fn carry_out(layer: &L, line: Line<T>, guard: &Guard<'_>) {
+    unsafe fn carry_out(layer: &L, line: LogLine<T>, guard: &Guard<'_>) {
         // SAFETY: alive by the reference.
         let node = unsafe { &*line.node };
         let place = node.place();
@@ -360,19 +360,19 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         // one.
         let apply = |step| unsafe { layer.apply(node.anchor(), step) };
         let (left, references) = match line.event {
-            Event::Made if notice!("hydralist_updates.dead", node.is_dead()) => (None, 1),
+            NodeEvent::Made if notice!("hydralist_updates.dead", node.is_dead()) => (None, 1),
             // The line's reference becomes the layer's.
-            Event::Made => (apply(Step::Insert(place)), 0),
-            Event::Died if fault!("hydralist_updates.pointer") => {
+            NodeEvent::Made => (apply(LayerStep::Insert(place)), 0),
+            NodeEvent::Died if fault!("hydralist_updates.pointer") => {
                 let mut there = None;
                 layer.for_each(|anchor, place| {
                     if anchor == node.anchor() {
                         there = Some(place);
                     }
                 });
-                (there.and_then(|place| apply(Step::Remove(place))), 1)
+                (there.and_then(|place| apply(LayerStep::Remove(place))), 1)
             }
-            Event::Died => (apply(Step::Remove(place)), 1),
+            NodeEvent::Died => (apply(LayerStep::Remove(place)), 1),
         };
         // SAFETY: a place that leaves the layer leaves the layer's reference behind; the line's is
         // ours.
@@ -508,7 +508,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             lock(&replica.merged).iter().map(|merged| merged.len()).sum()
         };
         let merged = self.replicas.iter().map(waiting).max().unwrap_or(0);
-        let logs = size_of_val(&*self.logs) + (lines + merged) * size_of::<Line<T>>();
+        let logs = size_of_val(&*self.logs) + (lines + merged) * size_of::<LogLine<T>>();
         (logs, self.layers().map(SearchLayer::memory_usage).collect())
     }
 }

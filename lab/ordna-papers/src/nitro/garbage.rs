@@ -32,7 +32,7 @@ pub type Batch<K, V> = Vec<DeadVersion<K, V>>;
 #[repr(align(128))]
 struct GarbageList<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
 
-pub struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
+pub struct GarbageQueue<K: Key + ?Sized, V: Value + ?Sized> {
     pub batches: VecDeque<Batch<K, V>>,
     /// Threads that have taken batches and have not finished them.
     at_work: usize,
@@ -45,7 +45,7 @@ pub struct Queue<K: Key + ?Sized, V: Value + ?Sized> {
 /// Dead versions on their way to collection.
 pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
     lists: Box<[GarbageList<K, V>]>,
-    queue: Mutex<Queue<K, V>>,
+    queue: Mutex<GarbageQueue<K, V>>,
     /// Versions in the queue.
     queued: AtomicUsize,
     /// Versions that wait for the end of a snapshot, by its epoch.
@@ -65,7 +65,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     pub fn new(collectors: usize, order: Order) -> Self {
         Self {
             lists: (0..STRIPES).map(|_| GarbageList(Mutex::new(Vec::new()))).collect(),
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(GarbageQueue {
                 batches: VecDeque::new(),
                 at_work: 0,
                 threads: Vec::new(),
@@ -83,7 +83,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         }
     }
 
-    pub fn queue(&self) -> MutexGuard<'_, Queue<K, V>> {
+    pub fn queue(&self) -> MutexGuard<'_, GarbageQueue<K, V>> {
         lock(&self.queue)
     }
 
@@ -123,7 +123,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     }
 
     /// Takes a batch from the queue, or several small ones.
-    pub fn take(&self, queue: &mut Queue<K, V>) -> Option<Taken<'_, K, V>> {
+    pub fn take(&self, queue: &mut GarbageQueue<K, V>) -> Option<Taken<'_, K, V>> {
         let first = queue.batches.pop_front()?;
         let mut versions = first.len();
         let mut batches = vec![first];
@@ -139,7 +139,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     }
 
     /// The queue, once no thread is at work. No batch is taken while it is locked.
-    pub fn at_rest(&self) -> MutexGuard<'_, Queue<K, V>> {
+    pub fn at_rest(&self) -> MutexGuard<'_, GarbageQueue<K, V>> {
         let mut queue = self.queue();
         while is_busy(&queue) {
             queue = self.calm.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -183,7 +183,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
     }
 }
 
-fn is_busy<K: Key + ?Sized, V: Value + ?Sized>(queue: &Queue<K, V>) -> bool {
+fn is_busy<K: Key + ?Sized, V: Value + ?Sized>(queue: &GarbageQueue<K, V>) -> bool {
     notice!("nitro.collect.at_rest", queue.at_work > 0)
 }
 

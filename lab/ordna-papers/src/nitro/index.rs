@@ -15,7 +15,7 @@ use ordna_base::{Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, 
 /// Counts of an index. Exact while no thread writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Statistics {
+pub struct NitroStatistics {
     /// Keys of the latest state.
     pub items: usize,
     /// Dead versions that live snapshots keep, or that wait for their examination.
@@ -68,10 +68,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
     }
 
     /// Counts. O(live snapshots).
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> NitroStatistics {
         let engine = self.engine();
         let (items, dead) = (engine.epochs.items.sum(), engine.dead());
-        Statistics { items, dead, collected: engine.garbage.collected() }
+        NitroStatistics { items, dead, collected: engine.garbage.collected() }
     }
 }
 

@@ -49,7 +49,7 @@ mod version;
 mod write;
 
 pub use garbage::Order;
-pub use index::{Nitro, Statistics};
+pub use index::{Nitro, NitroStatistics};
 pub use snapshot::Snapshot;
 
 ordna_base::impl_versioned!(Nitro<K, V>, Snapshot<K, V>);

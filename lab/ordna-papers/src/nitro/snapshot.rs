@@ -19,12 +19,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<K, V> {
     }
 }
 
-struct Held<K: Key + ?Sized, V: Value + ?Sized> {
+struct Registration<K: Key + ?Sized, V: Value + ?Sized> {
     owner: Arc<Owner<K, V>>,
     epoch: Epoch,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Registration<K, V> {
     fn drop(&mut self) {
         let engine = &self.owner.0;
         if engine.epochs.release(self.epoch) {
@@ -37,7 +37,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Held<K, V> {
 ///
 /// Clones share it; it ends with the last of them. It keeps the versions that it sees. The index
 /// may be dropped first.
-pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<Held<K, V>>);
+pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<Registration<K, V>>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
     fn clone(&self) -> Self {
@@ -48,7 +48,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     pub(super) fn take(owner: Arc<Owner<K, V>>) -> Self {
         let epoch = owner.0.epochs.snapshot();
-        Self(Arc::new(Held { owner, epoch }))
+        Self(Arc::new(Registration { owner, epoch }))
     }
 
     /// The engine, once all writes that the snapshot holds are done.

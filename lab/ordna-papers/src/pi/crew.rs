@@ -46,7 +46,7 @@ struct Job {
 unsafe impl Send for Job {}
 
 #[derive(Default)]
-struct State {
+struct CrewState {
     busy: bool,
     stop: bool,
     job: Option<Job>,
@@ -64,16 +64,16 @@ pub struct Crew {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<CrewState>,
     changed: Condvar,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CrewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn park<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn park<'a>(&'a self, mut state: MutexGuard<'a, CrewState>) -> MutexGuard<'a, CrewState> {
         state.parked += 1;
         let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         state.parked -= 1;
@@ -83,9 +83,9 @@ impl Shared {
     /// Does one piece of the job, if there is one left; prefers those of the NUMA node.
     fn help<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, CrewState>,
         node: usize,
-    ) -> (MutexGuard<'a, State>, bool) {
+    ) -> (MutexGuard<'a, CrewState>, bool) {
         let Some(job) = &mut state.job else { return (state, false) };
         let own = job.left.get_mut(node).and_then(VecDeque::pop_front);
         let is_own = own.is_some();
@@ -199,7 +199,8 @@ impl Turn<'_> {
             let helped;
             (state, helped) = shared.help(state, node);
             if !helped {
-                let nobody = |state: &State| state.job.as_ref().is_none_or(|job| job.inside == 0);
+                let nobody =
+                    |state: &CrewState| state.job.as_ref().is_none_or(|job| job.inside == 0);
                 if nobody(&state) {
                     break;
                 }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use self::crew::Crew;
 use self::execute::{GROUP, PIECE, Traversal};
-use self::node::{CAPACITY, Entry, Node};
+use self::node::{CAPACITY, DataEntry, Node};
 use self::rebuild::{Plan, Rebuilder, Shared};
 use self::storage::{Contended, Owner, Storage};
 use crate::topology::Topology;
@@ -57,7 +57,7 @@ pub use query::{Answer, Query};
 
 /// How an index works, and its switches.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct PiOptions {
     /// Threads of the pool that share the work of batches with the caller; 0: the callers only.
     pub workers: usize,
     /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It
@@ -82,7 +82,7 @@ pub struct Options {
     pub node_entries: usize,
 }
 
-impl Default for Options {
+impl Default for PiOptions {
     fn default() -> Self {
         Self {
             workers: 0,
@@ -117,11 +117,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Pi<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     /// An empty index with the default options.
     pub fn new() -> Self {
-        Self::with(&Options::default())
+        Self::with(&PiOptions::default())
     }
 
     /// An empty index. Options beyond their bounds are taken to the nearest that is within.
-    pub fn with(options: &Options) -> Self {
+    pub fn with(options: &PiOptions) -> Self {
         let limit = options.node_entries.clamp(2, CAPACITY);
         // The default key, 0 or the empty one, is the smallest of its kind.
         let storage = Storage::new(K::Owned::default(), options.instructions, limit);
@@ -137,7 +137,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     }
 
     /// Rebuilds the index layer now, on the calling thread and those of
-    /// [`Options::rebuild_threads`]. Queries go on meanwhile.
+    /// [`PiOptions::rebuild_threads`]. Queries go on meanwhile.
     pub fn rebuild(&self) {
         self.shared.rebuild();
     }
@@ -167,14 +167,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
 
     /// The entry of a key.
     #[inline]
-    fn find(&self, key: &K, guard: &Guard<'_>) -> Option<Entry<K, V>> {
+    fn find(&self, key: &K, guard: &Guard<'_>) -> Option<DataEntry<K, V>> {
         let storage = self.storage();
         let layer = storage.layer(guard);
         self.find_at(key, layer, layer.route(key, storage.set))
     }
 
     #[inline]
-    fn find_at(&self, key: &K, layer: &layer::Layer<K, V>, place: usize) -> Option<Entry<K, V>> {
+    fn find_at(
+        &self,
+        key: &K,
+        layer: &layer::Layer<K, V>,
+        place: usize,
+    ) -> Option<DataEntry<K, V>> {
         let storage = self.storage();
         match storage.get(key, layer, place) {
             Ok(found) => found,
@@ -189,7 +194,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         key: &K,
         layer: &layer::Layer<K, V>,
         place: usize,
-    ) -> Option<Entry<K, V>> {
+    ) -> Option<DataEntry<K, V>> {
         let _turn = self.crew.enter();
         loop {
             // No thread writes, so the first try validates.

@@ -269,8 +269,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
 
     /// The entry at a position, for readers to use once they have validated, and for the owner.
     #[inline]
-    pub fn entry(&self, at: usize) -> Entry<K, V> {
-        Entry { head: self.head(at), slot: self.slot(at), kinds: PhantomData }
+    pub fn entry(&self, at: usize) -> DataEntry<K, V> {
+        DataEntry { head: self.head(at), slot: self.slot(at), kinds: PhantomData }
     }
 
     /// Owner: the key at a position.
@@ -457,20 +457,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
 }
 
 /// An entry as read from a node: its head and slot.
-pub struct Entry<K: Key + ?Sized, V: Value + ?Sized> {
+pub struct DataEntry<K: Key + ?Sized, V: Value + ?Sized> {
     head: u64,
     slot: u64,
     kinds: PhantomData<(Box<K>, Box<V>)>,
 }
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Entry<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Clone for DataEntry<K, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Entry<K, V> {}
+impl<K: Key + ?Sized, V: Value + ?Sized> Copy for DataEntry<K, V> {}
 
-impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
+impl<K: Key + ?Sized, V: Value + ?Sized> DataEntry<K, V> {
     #[inline]
     fn record(self) -> Option<Record<K, V>> {
         // SAFETY: as in `Node::record`.
@@ -492,7 +492,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entry<K, V> {
     }
 
     /// # Safety
-    /// As for [`Entry::with_key`].
+    /// As for [`DataEntry::with_key`].
     #[inline]
     pub unsafe fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
         if Node::<K, V>::INLINE {

@@ -32,7 +32,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::PoisonError;
 
 use super::layer::Layer;
-use super::node::{CAPACITY, Entry, NodeRef};
+use super::node::{CAPACITY, DataEntry, NodeRef};
 use ordna_base::index::{Change, InvariantReport};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::simd::InstructionSet;
@@ -176,7 +176,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         key: &K,
         layer: &Layer<K, V>,
         place: usize,
-    ) -> Result<Option<Entry<K, V>>, Contended> {
+    ) -> Result<Option<DataEntry<K, V>>, Contended> {
         self.read_at(key, layer, place, |node, version| {
             point("pi.get.before_find");
             let found = node.find(key, self.set).ok();

@@ -10,7 +10,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use super::node::{CAPACITY, Entry, NodeRef};
+use super::node::{CAPACITY, DataEntry, NodeRef};
 use super::storage::{Contended, Storage};
 use ordna_base::index::{is_above, is_below};
 use ordna_base::reclaim::Guard;
@@ -19,7 +19,7 @@ use ordna_base::{Key, Value};
 
 /// The entries of a node at one moment, and its successor then.
 struct Section<K: Key + ?Sized, V: Value + ?Sized> {
-    entries: Vec<Entry<K, V>>,
+    entries: Vec<DataEntry<K, V>>,
     next: Option<NodeRef<K, V>>,
 }
 

@@ -30,9 +30,9 @@ use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::switches::Switches;
-use super::table::{self, Found, Table};
+use super::table::{Table, TableHit, TableLeaf, TableStep};
 use super::twin::{Standby, Twin};
-use crate::search_layer::{AnchorAddress, SearchLayer, Step};
+use crate::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_base::Key;
 use ordna_base::key::common_prefix;
 use ordna_base::reclaim::{Collector, Guard, Retire};
@@ -114,7 +114,7 @@ unsafe impl<K: Key + ?Sized> Send for Post<K> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized> Sync for Post<K> {}
 
-impl<K: Key + ?Sized> table::TableLeaf for Post<K> {
+impl<K: Key + ?Sized> TableLeaf for Post<K> {
     #[inline]
     fn word(self) -> u64 {
         self.0.as_ptr().expose_provenance() as u64
@@ -141,7 +141,7 @@ impl<K: Key + ?Sized> Post<K> {
             bytes: Bytes::new(key.radix().as_ref()),
         }))));
         // The table keeps 48 bits of an address, which is what user space has.
-        assert!(table::TableLeaf::word(post) >> 48 == 0, "a signpost at {post:?}, beyond 48 bits");
+        assert!(TableLeaf::word(post) >> 48 == 0, "a signpost at {post:?}, beyond 48 bits");
         post
     }
 
@@ -165,7 +165,7 @@ impl<K: Key + ?Sized> Post<K> {
 
     #[inline]
     fn place(self) -> Option<AnchorAddress> {
-        // Acquire: pairs with the release of `State::insert`, so the node's content is seen.
+        // Acquire: pairs with the release of `LayerState::insert`, so the node's content is seen.
         Some(self.get().place.load(Ordering::Acquire)).filter(|place| *place != 0)
     }
 
@@ -187,13 +187,13 @@ impl<K: Key + ?Sized> Post<K> {
 }
 
 /// The updater's state.
-struct State<K: Key + ?Sized> {
+struct LayerState<K: Key + ?Sized> {
     first: Post<K>,
     standby: Standby<Table<Post<K>>>,
     /// Steps that the published table has and the standby has not: taken in when that is quiet.
-    behind: Vec<table::Step<Post<K>>>,
+    behind: Vec<TableStep<Post<K>>>,
     /// Steps that the standby has and the published table has not.
-    ahead: Vec<table::Step<Post<K>>>,
+    ahead: Vec<TableStep<Post<K>>>,
     /// Places that are out with `ahead`.
     leaving: Vec<AnchorAddress>,
     version: u64,
@@ -202,7 +202,7 @@ struct State<K: Key + ?Sized> {
 /// HydraList's search layer by hashing; see the [module](self).
 pub struct TableLayer<K: Key + ?Sized> {
     twin: Twin<Table<Post<K>>>,
-    state: Mutex<State<K>>,
+    state: Mutex<LayerState<K>>,
     // Last: it frees what is retired after all else is gone.
     collector: Collector,
 }
@@ -217,7 +217,7 @@ impl<K: Key + ?Sized> Default for TableLayer<K> {
     fn default() -> Self {
         let first = Post::new(K::Owned::default().borrow(), 0, 0);
         let (twin, standby) = Twin::new(Table::new(first, Switches::default()));
-        let state = State {
+        let state = LayerState {
             first,
             standby,
             behind: Vec::new(),
@@ -229,7 +229,7 @@ impl<K: Key + ?Sized> Default for TableLayer<K> {
     }
 }
 
-impl<K: Key + ?Sized> State<K> {
+impl<K: Key + ?Sized> LayerState<K> {
     /// The last signpost whose anchor is not above the key. The standby is up to date.
     fn at_or_before(&self, bytes: &[u8]) -> Post<K> {
         let found = self.standby.peek().search_by_comparing(bytes);
@@ -243,8 +243,8 @@ impl<K: Key + ?Sized> State<K> {
 
     fn step(&mut self, place: Post<K>, came: bool, left: Post<K>, right: Option<Post<K>>) {
         // Mostly a byte short of the whole: see `length`.
-        let ended = table::TableLeaf::anchor(&place).len().saturating_sub(1);
-        let step = table::Step { place, came, left, right, outer: left.prev(), ended };
+        let ended = TableLeaf::anchor(&place).len().saturating_sub(1);
+        let step = TableStep { place, came, left, right, outer: left.prev(), ended };
         self.version += 1;
         // SAFETY: `TableLayer::begin` has seen that it is quiet, and it was not published since.
         unsafe { self.standby.table() }.apply(&step, self.version);
@@ -283,7 +283,7 @@ impl<K: Key + ?Sized> State<K> {
         }
         let right = left.next();
         // The next one's prefix may be too short to stand behind this anchor.
-        let short = right.filter(|right| table::TableLeaf::anchor(right) <= bytes);
+        let short = right.filter(|right| TableLeaf::anchor(right) <= bytes);
         if let Some(short) = short {
             self.go(short);
         }
@@ -314,12 +314,12 @@ impl<K: Key + ?Sized> State<K> {
 }
 
 impl<K: Key + ?Sized> TableLayer<K> {
-    fn state(&self) -> MutexGuard<'_, State<K>> {
+    fn state(&self) -> MutexGuard<'_, LayerState<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sees to it that the standby is quiet and up to date.
-    fn begin(&self, state: &mut State<K>) {
+    fn begin(&self, state: &mut LayerState<K>) {
         if !state.ahead.is_empty() {
             return;
         }
@@ -354,11 +354,11 @@ impl<K: Key + ?Sized> TableLayer<K> {
     #[inline]
     fn settle(
         table: &Table<Post<K>>,
-        found: Option<Found<Post<K>>>,
+        found: Option<TableHit<Post<K>>>,
         bytes: &[u8],
     ) -> Option<AnchorAddress> {
         let agrees =
-            |found: &Found<Post<K>>| check!("wormhole.layer.uncompared", found.agrees(bytes));
+            |found: &TableHit<Post<K>>| check!("wormhole.layer.uncompared", found.agrees(bytes));
         let found = found.filter(agrees).or_else(|| table.search_by_comparing(bytes))?;
         found.place.place()
     }
@@ -400,12 +400,12 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         }
     }
 
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
+    unsafe fn apply(&self, anchor: &K, step: LayerStep) -> Option<AnchorAddress> {
         let mut state = self.state();
         self.begin(&mut state);
         match step {
-            Step::Insert(place) => state.insert(anchor, place),
-            Step::Remove(place) => state.remove(anchor, place),
+            LayerStep::Insert(place) => state.insert(anchor, place),
+            LayerStep::Remove(place) => state.remove(anchor, place),
         }
         None
     }
@@ -447,7 +447,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
         let posts: Vec<_> = std::iter::successors(Some(state.first), |post| post.next()).collect();
         for pair in posts.windows(2) {
             let [left, post] = [pair[0], pair[1]];
-            let anchor = table::TableLeaf::anchor(&post);
+            let anchor = TableLeaf::anchor(&post);
             if post.prev() != Some(left) {
                 return Err(format!("the link back of {anchor:?} is wrong"));
             }

@@ -30,7 +30,7 @@ use super::leaf::{Leaf, Order, Pools, Stale, Words};
 use super::mode::Mode;
 use super::section::Section;
 use super::switches::Switches;
-use super::table::{Found, Step, Table};
+use super::table::{Table, TableHit, TableStep};
 use super::upkeep::Tables;
 use ordna_base::key::common_prefix;
 use ordna_base::reclaim::Collector;
@@ -61,7 +61,7 @@ pub struct Target<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize
     /// Steps up to this one are known to the table.
     version: u64,
     /// The result of the table's search, still to be compared.
-    found: Found<Leaf<K, V, S, LEAF>>,
+    found: TableHit<Leaf<K, V, S, LEAF>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Target<K, V, S, LEAF> {
@@ -134,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
     pub fn target(
         &self,
         table: &Table<Leaf<K, V, S, LEAF>>,
-        found: Option<Found<Leaf<K, V, S, LEAF>>>,
+        found: Option<TableHit<Leaf<K, V, S, LEAF>>>,
         key: &[u8],
     ) -> Target<K, V, S, LEAF> {
         let found = found.unwrap_or_else(|| self.compare(table, key));
@@ -149,9 +149,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         &self,
         table: &Table<Leaf<K, V, S, LEAF>>,
         key: &[u8],
-    ) -> Found<Leaf<K, V, S, LEAF>> {
+    ) -> TableHit<Leaf<K, V, S, LEAF>> {
         // It finds something in an intact table; and the list is right whatever the table says.
-        table.search_by_comparing(key).unwrap_or(Found::of(self.first))
+        table.search_by_comparing(key).unwrap_or(TableHit::of(self.first))
     }
 
     /// Whether the target's leaf, of which the caller has a ticket or the lock, covers its key: by
@@ -354,7 +354,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             }
             leaf.set_next(Some(right));
             let (outer, ended) = (leaf.prev(), target.found.item_length());
-            Step { place: right, came: true, left: leaf, right: next, outer, ended }
+            TableStep { place: right, came: true, left: leaf, right: next, outer, ended }
         });
     }
 
@@ -436,7 +436,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             if let Some(next) = next {
                 next.set_prev(Some(left));
             }
-            Step { place: gone, came: false, left, right: next, outer: left.prev(), ended }
+            TableStep { place: gone, came: false, left, right: next, outer: left.prev(), ended }
         });
         if !self.switches.sort_by_tag {
             // SAFETY: the lock is held, by the caller within a section; the leaf has its new range.

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, TryLockError};
 
 use super::switches::Switches;
-use super::table::{Step, Table, TableLeaf};
+use super::table::{Table, TableLeaf, TableStep};
 use super::twin::{Grace, Standby, Twin};
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{check, fault, point};
@@ -34,18 +34,18 @@ const LEAST_OVERDUE: usize = 64;
 const LEAVES_PER_OVERDUE: usize = 4;
 
 #[derive(Debug)]
-struct Log<P> {
+struct StepLog<P> {
     /// Number of the last step.
     last: u64,
     /// Those that the keeper has not fetched yet.
-    steps: Vec<Step<P>>,
+    steps: Vec<TableStep<P>>,
 }
 
 #[derive(Debug)]
 struct Keeper<P> {
     standby: Standby<Table<P>>,
     /// Steps that are not in both tables, oldest first; the last has the number `fetched`.
-    steps: VecDeque<Step<P>>,
+    steps: VecDeque<TableStep<P>>,
     fetched: u64,
 }
 
@@ -53,7 +53,7 @@ struct Keeper<P> {
 #[derive(Debug)]
 pub struct Tables<P> {
     twin: Twin<Table<P>>,
-    log: Mutex<Log<P>>,
+    log: Mutex<StepLog<P>>,
     keeper: Mutex<Keeper<P>>,
     /// Copies of the log's last number and the published version, for a thread that only asks
     /// whether there is something to do.
@@ -67,7 +67,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         let (twin, standby) = Twin::new(Table::new(first, switches));
         Self {
             twin,
-            log: Mutex::new(Log { last: 0, steps: Vec::new() }),
+            log: Mutex::new(StepLog { last: 0, steps: Vec::new() }),
             keeper: Mutex::new(Keeper { standby, steps: VecDeque::new(), fetched: 0 }),
             logged: AtomicU64::new(0),
             published: AtomicU64::new(0),
@@ -88,7 +88,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
 
     /// Makes a step of the list: `change` gets its number, relinks, and says what it did. It is
     /// quick and does not panic.
-    pub fn step(&self, change: impl FnOnce(u64) -> Step<P>) {
+    pub fn step(&self, change: impl FnOnce(u64) -> TableStep<P>) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.last += 1;
         let step = change(log.last);

@@ -2,16 +2,16 @@
 
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::ArtLayer;
-use ordna_papers::hydralist::{Options, Update};
+use ordna_papers::hydralist::{HydraOptions, Update};
 
 type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
 
-fn at_once() -> Options {
-    Options { update: Update::Synchronous, ..Options::default() }
+fn at_once() -> HydraOptions {
+    HydraOptions { update: Update::Synchronous, ..HydraOptions::default() }
 }
 
-fn sorted() -> Options {
-    Options { sorted: true, ..at_once() }
+fn sorted() -> HydraOptions {
+    HydraOptions { sorted: true, ..at_once() }
 }
 
 ordna_testkit::conformance! {

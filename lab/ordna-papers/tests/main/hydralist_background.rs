@@ -11,8 +11,8 @@ use std::time::Duration;
 use ordna_base::OrderedIndex;
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::ArtLayer;
-use ordna_papers::hydralist::{Options, Update};
-use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
+use ordna_papers::hydralist::{HydraOptions, Update};
+use ordna_papers::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_papers::topology::Topology;
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_testkit::shorthand::Shorthand as _;
@@ -22,12 +22,12 @@ type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
 /// How long something that must not wait may take.
 const SOON: Duration = Duration::from_secs(30);
 
-fn nodes(nodes: usize) -> Options {
-    Options { topology: Topology::declared(nodes), ..Options::default() }
+fn nodes(nodes: usize) -> HydraOptions {
+    HydraOptions { topology: Topology::declared(nodes), ..HydraOptions::default() }
 }
 
-fn tight() -> Options {
-    Options { lag_limit: 2, ..Options::default() }
+fn tight() -> HydraOptions {
+    HydraOptions { lag_limit: 2, ..HydraOptions::default() }
 }
 
 ordna_testkit::conformance_in_background! {
@@ -114,7 +114,8 @@ fn an_idle_index_is_brought_up_to_date_by_itself() {
 /// The search layer has never heard of any node: everything is found by scanning.
 #[test]
 fn a_search_layer_that_never_follows_does_not_matter() {
-    let options = Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
+    let options =
+        HydraOptions { update: Update::OnDemand, lag_limit: usize::MAX, ..HydraOptions::default() };
     let index: Small<u64, u64> = HydraList::with(&options);
     index.put_all((0..300).map(|n| (n * 7 % 300, n)));
     for n in 0..300 {
@@ -134,8 +135,11 @@ fn a_search_layer_that_never_follows_does_not_matter() {
 #[test]
 fn a_stale_jump_node_hands_on() {
     must_end(|| {
-        let options =
-            Options { update: Update::OnDemand, lag_limit: usize::MAX, ..Options::default() };
+        let options = HydraOptions {
+            update: Update::OnDemand,
+            lag_limit: usize::MAX,
+            ..HydraOptions::default()
+        };
         let index: Small<u64, u64> = HydraList::with(&options);
         index.put_all((0..200).map(|n| (n, n)));
         index.follow();
@@ -164,7 +168,8 @@ fn a_stale_jump_node_hands_on() {
 fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
     const LIMIT: usize = 10;
     const WRITERS: u64 = 3;
-    let options = Options { update: Update::OnDemand, lag_limit: LIMIT, ..Options::default() };
+    let options =
+        HydraOptions { update: Update::OnDemand, lag_limit: LIMIT, ..HydraOptions::default() };
     let index: Arc<Small<u64, u64>> = Arc::new(HydraList::with(&options));
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
@@ -206,7 +211,8 @@ fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
 
 #[test]
 fn a_writer_waits_for_the_thread_in_the_background() {
-    let options = Options { update: Update::Background, lag_limit: 0, ..Options::default() };
+    let options =
+        HydraOptions { update: Update::Background, lag_limit: 0, ..HydraOptions::default() };
     let index: Small<u64, u64> = HydraList::with(&options);
     must_end(move || {
         for n in 0..1000 {
@@ -253,7 +259,7 @@ unsafe impl<L: SearchLayer<u64>, const AT: u64> SearchLayer<u64> for Fragile<L, 
         self.inner.jump(key)
     }
 
-    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
+    unsafe fn apply(&self, anchor: &u64, step: LayerStep) -> Option<AnchorAddress> {
         let fifth = self.steps.fetch_add(1, Ordering::Relaxed) % 5 == 4;
         assert!(if AT == 0 { !fifth } else { *anchor != AT }, "this panic is part of the test");
         // SAFETY: handed on from the caller.
@@ -283,7 +289,7 @@ fn an_updater_that_panics_leaves_nobody_waiting() {
 fn panics<L: SearchLayer<u64> + 'static>() {
     for replicas in [1, 2] {
         must_end(move || {
-            let options = Options { lag_limit: 2, ..nodes(replicas) };
+            let options = HydraOptions { lag_limit: 2, ..nodes(replicas) };
             let index: HydraList<u64, u64, Fragile<L, 0>, 4> = HydraList::with(&options);
             index.put_all((0..400).map(|n| (n * 7 % 400, n)));
             for n in (0..400).filter(|n| n % 3 == 0) {
@@ -300,7 +306,7 @@ fn panics<L: SearchLayer<u64> + 'static>() {
             assert!(statistics.skipped > 20, "{statistics:?}");
             // The drop carries out what is left, and survives it.
             let on_demand =
-                Options { update: Update::OnDemand, lag_limit: 1000, ..nodes(replicas) };
+                HydraOptions { update: Update::OnDemand, lag_limit: 1000, ..nodes(replicas) };
             let index: HydraList<u64, u64, Fragile<L, 0>, 4> = HydraList::with(&on_demand);
             index.put_all((0..400).map(|n| (n, n)));
             assert!(index.statistics().lag > 20);
@@ -316,7 +322,7 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
         [(1, Update::Background), (2, Update::Background), (1, Update::OnDemand)]
     {
         must_end(move || {
-            let options = Options { update, ..nodes(replicas) };
+            let options = HydraOptions { update, ..nodes(replicas) };
             let index: HydraList<u64, u64, Fragile<TableLayer<u64>, 12>, 4> =
                 HydraList::with(&options);
             // Four to a node: the steps are those of 4, 8 and 12.

@@ -7,9 +7,9 @@ use ordna_base::sync::schedule::held;
 use ordna_base::{Direction, Key, OrderedIndex, Value};
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::ArtLayer;
-use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
-use ordna_papers::hydralist::{Options, Update};
-use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
+use ordna_papers::hydralist::updates::{Anchored, NodeEvent, Updates};
+use ordna_papers::hydralist::{HydraOptions, Update};
+use ordna_papers::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_testkit::shorthand::Shorthand as _;
 
 use crate::locked_layer::LockedLayer;
@@ -17,7 +17,7 @@ use crate::locked_layer::LockedLayer;
 type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
 
 fn small<K: Key + ?Sized, V: Value + ?Sized>() -> Small<K, V> {
-    HydraList::with(&Options { update: Update::Synchronous, ..Options::default() })
+    HydraList::with(&HydraOptions { update: Update::Synchronous, ..HydraOptions::default() })
 }
 
 /// Nodes {10, 20}, {30, 40, 50}.
@@ -153,8 +153,10 @@ fn a_scan_meets_splits_and_merges() {
 fn a_scan_finds_the_rest_of_its_node_changed() {
     for direction in [Direction::Ascending, Direction::Descending] {
         for split in [false, true] {
-            let index: HydraList<u64, u64> =
-                HydraList::with(&Options { update: Update::Synchronous, ..Options::default() });
+            let index: HydraList<u64, u64> = HydraList::with(&HydraOptions {
+                update: Update::Synchronous,
+                ..HydraOptions::default()
+            });
             index.put_all((0..50).map(|n| (100 + n * 7 % 50 * 10, n)));
             assert_eq!(index.check_invariants().unwrap().nodes, 1);
             let scanned = held("hydralist.visit.copied", || index.scanned_keys(direction))
@@ -310,7 +312,11 @@ fn steps_of_one_anchor_in_any_order() {
         let toys = (Toy::new(7), Toy::new(7));
         let (first, second) = (&*toys.0, &*toys.1);
         let updates = Updates::<Toy, LockedLayer<u64>>::new(1, 100);
-        let lines = [(1, Event::Made, first), (2, Event::Died, first), (3, Event::Made, second)];
+        let lines = [
+            (1, NodeEvent::Made, first),
+            (2, NodeEvent::Died, first),
+            (3, NodeEvent::Made, second),
+        ];
         for at in order {
             let (time, event, node) = lines[at];
             if dies_first || time > 1 {
@@ -336,7 +342,7 @@ fn steps_of_one_anchor_in_any_order() {
 
 /// A layer that writes down what it is told.
 #[derive(Default)]
-struct Diary(Mutex<Vec<(u64, Step)>>);
+struct Diary(Mutex<Vec<(u64, LayerStep)>>);
 
 #[expect(unsafe_code, reason = "promises what places it tells")]
 // SAFETY: it tells none.
@@ -344,7 +350,7 @@ unsafe impl SearchLayer<u64> for Diary {
     fn jump(&self, _: &u64) -> Option<AnchorAddress> {
         None
     }
-    unsafe fn apply(&self, anchor: &u64, step: Step) -> Option<AnchorAddress> {
+    unsafe fn apply(&self, anchor: &u64, step: LayerStep) -> Option<AnchorAddress> {
         self.0.lock().unwrap().push((*anchor, step));
         None
     }
@@ -364,7 +370,7 @@ fn a_merged_log_is_in_the_order_of_its_times() {
         #[expect(unsafe_code, reason = "gives up references")]
         // SAFETY: as above.
         unsafe {
-            updates.log_at(log, time, Event::Made, toy);
+            updates.log_at(log, time, NodeEvent::Made, toy);
         }
     }
     updates.run(&collector.pin());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ordna_base::OrderedIndex;
 use ordna_papers::HydraList;
-use ordna_papers::hydralist::Options;
+use ordna_papers::hydralist::HydraOptions;
 use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::search_layer::SearchLayer;
 use ordna_papers::topology::Topology;
@@ -40,7 +40,7 @@ fn check<L: SearchLayer<[u8]>>() {
         index.check_invariants().unwrap();
         full
     };
-    let options = Options { topology: Topology::declared(2), ..Options::default() };
+    let options = HydraOptions { topology: Topology::declared(2), ..HydraOptions::default() };
     // The first index fills caches of the threads.
     cycle(&HydraList::with(&options));
     let before = live_everywhere();

@@ -46,15 +46,15 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-type State<K> = OrdMap<<K as ToOwned>::Owned, u64>;
+type OracleState<K> = OrdMap<<K as ToOwned>::Owned, u64>;
 
 struct Machine<K: TestKey + ?Sized, V: TestValue + ?Sized>
 where
     K::Owned: Clone,
 {
     index: Nitro<K, V>,
-    state: State<K>,
-    snapshots: Vec<(Snapshot<K, V>, State<K>)>,
+    state: OracleState<K>,
+    snapshots: Vec<(Snapshot<K, V>, OracleState<K>)>,
 }
 
 impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
@@ -136,7 +136,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
 
     /// Every live snapshot is unchanged; the latest state is the oracle's.
     fn check(&self) -> Result<(), TestCaseError> {
-        let dressed = |state: &State<K>| -> Vec<_> {
+        let dressed = |state: &OracleState<K>| -> Vec<_> {
             state.iter().map(|(k, word)| (k.clone(), V::dress(*word))).collect()
         };
         let keys: Vec<K::Owned> = (0..KEYS).map(K::number).collect();

@@ -1,17 +1,17 @@
 //! PI: the contract.
 
 use ordna_papers::Pi;
-use ordna_papers::pi::Options;
+use ordna_papers::pi::PiOptions;
 use ordna_testkit::erased::Overriding;
 
 /// Small nodes, and the layer rebuilt by the thread that makes it due: splits, merges and rebuilds
 /// on every run, and no thread but the test's own.
-fn small() -> Options {
-    Options { node_entries: 4, rebuild_in_background: false, ..Options::default() }
+fn small() -> PiOptions {
+    PiOptions { node_entries: 4, rebuild_in_background: false, ..PiOptions::default() }
 }
 
-fn alone() -> Options {
-    Options { rebuild_in_background: false, ..Options::default() }
+fn alone() -> PiOptions {
+    PiOptions { rebuild_in_background: false, ..PiOptions::default() }
 }
 
 ordna_testkit::conformance! {

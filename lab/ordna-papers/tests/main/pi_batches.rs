@@ -9,14 +9,14 @@ use std::time::Duration;
 use ordna_base::Locked;
 use ordna_base::{Direction, Entries, Error, Key, OrderedIndex, Value};
 use ordna_papers::Pi;
-use ordna_papers::pi::{Answer, Options, Query};
+use ordna_papers::pi::{Answer, PiOptions, Query};
 use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
 use ordna_testkit::shorthand::Shorthand as _;
 
 /// Nodes of four entries and pieces of three queries: every batch is cut, splits and merges.
-fn small() -> Options {
-    Options { node_entries: 4, piece: 3, rebuild_in_background: false, ..Options::default() }
+fn small() -> PiOptions {
+    PiOptions { node_entries: 4, piece: 3, rebuild_in_background: false, ..PiOptions::default() }
 }
 
 /// A query with its keys by number.
@@ -129,7 +129,7 @@ fn ops(random: &mut Random, keys: u64, count: usize) -> Vec<Op> {
 }
 
 /// Random batches of all sizes, on few keys, so that keys come several times in one batch.
-fn machine<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: &Options, seed: u64) {
+fn machine<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: &PiOptions, seed: u64) {
     let mut random = Random::new(seed);
     for round in 0..12 {
         let index: Pi<K, V> = Pi::with(options);
@@ -164,18 +164,18 @@ fn machine_in_the_calling_thread() {
 
 #[test]
 fn machine_with_workers_and_rebuilds_in_the_background() {
-    let options = Options { workers: 2, rebuild_in_background: true, ..small() };
+    let options = PiOptions { workers: 2, rebuild_in_background: true, ..small() };
     machine::<u64, u64>(&options, 5);
     machine::<[u8], [u8]>(&options, 6);
 }
 
 #[test]
 fn machine_with_every_switch_off_and_every_instruction_set() {
-    let plain = Options { group: 1, prefetch: false, ..small() };
+    let plain = PiOptions { group: 1, prefetch: false, ..small() };
     machine::<u64, u64>(&plain, 7);
     for instructions in ordna_base::simd::InstructionSet::available() {
-        machine::<u64, u64>(&Options { instructions, ..small() }, 8);
-        machine::<[u8], u64>(&Options { instructions, ..small() }, 9);
+        machine::<u64, u64>(&PiOptions { instructions, ..small() }, 8);
+        machine::<[u8], u64>(&PiOptions { instructions, ..small() }, 9);
     }
 }
 
@@ -206,7 +206,7 @@ fn one_key_in_every_order() {
 #[test]
 fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
     for workers in [0, 2] {
-        let index: Pi<u64, u64> = Pi::with(&Options { workers, ..small() });
+        let index: Pi<u64, u64> = Pi::with(&PiOptions { workers, ..small() });
         index.put_all((0..300_u64).map(|key| (key * 2, key)));
         index.rebuild();
         let before: Vec<u64> = (0..300).map(|n| n * 2 + 1).collect();
@@ -233,7 +233,7 @@ fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
 /// Each thread of a rebuild takes a part of the old layer, whose first node may have died.
 #[test]
 fn threads_share_a_rebuild() {
-    let index: Pi<u64, u64> = Pi::with(&Options { rebuild_threads: 2, ..small() });
+    let index: Pi<u64, u64> = Pi::with(&PiOptions { rebuild_threads: 2, ..small() });
     index.put_all((0..40_000).map(|key| (key, key)));
     index.rebuild();
     assert_eq!(index.check_invariants().unwrap().nodes, 10_000);
@@ -262,7 +262,7 @@ fn too_long_a_key_refuses_the_whole_batch() {
 #[test]
 fn concurrent_batches_answer_their_own_callers() {
     for workers in [0, 1] {
-        let options = Options { workers, rebuild_in_background: true, ..small() };
+        let options = PiOptions { workers, rebuild_in_background: true, ..small() };
         let index: Pi<u64, u64> = Pi::with(&options);
         std::thread::scope(|scope| {
             for caller in 0..3_u64 {
@@ -310,7 +310,7 @@ fn concurrent_batches_answer_their_own_callers() {
 fn queries_run_while_the_rebuild_lock_is_held() {
     for rebuild_in_background in [false, true] {
         let index: Pi<u64, u64> =
-            Pi::with(&Options { workers: 1, rebuild_in_background, ..small() });
+            Pi::with(&PiOptions { workers: 1, rebuild_in_background, ..small() });
         let (done, ended) = mpsc::channel();
         std::thread::scope(|scope| {
             let index = &index;
@@ -341,7 +341,7 @@ fn queries_run_while_the_rebuild_lock_is_held() {
 #[test]
 fn the_layer_is_rebuilt_in_the_background() {
     let index: Pi<u64, u64> =
-        Pi::with(&Options { rebuild_in_background: true, ..Options::default() });
+        Pi::with(&PiOptions { rebuild_in_background: true, ..PiOptions::default() });
     let keys: Vec<(u64, u64)> =
         (0..100_000_u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15), n)).collect();
     for chunk in keys.chunks(1000) {
@@ -357,7 +357,7 @@ fn the_layer_is_rebuilt_in_the_background() {
 /// The whole suite but for the memory, which counts one thread: with workers and the daemon.
 #[test]
 fn the_contract_holds_with_workers_and_the_daemon() {
-    let options = Options { workers: 1, rebuild_in_background: true, ..small() };
+    let options = PiOptions { workers: 1, rebuild_in_background: true, ..small() };
     ordna_testkit::model::check(|| Pi::<u64, u64>::with(&options));
     ordna_testkit::concurrent::check_owners(|| Pi::<u64, u64>::with(&options));
     ordna_testkit::concurrent::check_scans(|| Pi::<[u8], u64>::with(&options));
@@ -369,7 +369,7 @@ fn the_contract_holds_with_workers_and_the_daemon() {
 #[test]
 fn pieces_go_to_their_numa_node_and_are_offloaded() {
     let topology = ordna_papers::topology::Topology::declared(2);
-    let index: Pi<u64, u64> = Pi::with(&Options { workers: 2, topology, ..small() });
+    let index: Pi<u64, u64> = Pi::with(&PiOptions { workers: 2, topology, ..small() });
     let keys: Vec<(u64, u64)> = (0..4000).map(|n| (n, n)).collect();
     assert_eq!(index.insert_many(&keys), Ok(4000));
     index.rebuild();
@@ -385,7 +385,7 @@ fn pieces_go_to_their_numa_node_and_are_offloaded() {
 }
 
 /// 750 full nodes that the layer names; the keys are those below 3000.
-fn full_nodes(options: &Options) -> Pi<u64, u64> {
+fn full_nodes(options: &PiOptions) -> Pi<u64, u64> {
     let index = Pi::with(options);
     (0..3000).for_each(|key| assert_eq!(index.insert(&key, &key), Ok(None)));
     index.rebuild();
@@ -427,7 +427,7 @@ fn a_reader_goes_back_over_any_number_of_dead_places() {
 /// the share of changed nodes does.
 #[test]
 fn dead_places_side_by_side_make_a_rebuild_due() {
-    let index = full_nodes(&Options { rebuild_threshold: usize::MAX, ..small() });
+    let index = full_nodes(&PiOptions { rebuild_threshold: usize::MAX, ..small() });
     let mut most = 0;
     for key in 300..1900 {
         assert_eq!(index.remove(&key), Some(key));

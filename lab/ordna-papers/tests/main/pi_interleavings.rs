@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordna_base::sync::schedule::{PATIENCE, Schedule, held};
 use ordna_base::{Direction, OrderedIndex};
 use ordna_papers::Pi;
-use ordna_papers::pi::{Options, Query};
+use ordna_papers::pi::{PiOptions, Query};
 use ordna_papers::topology::Topology;
 use ordna_testkit::shorthand::Shorthand as _;
 
@@ -14,12 +14,12 @@ type Words = Pi<u64, u64>;
 
 /// Nodes of four entries; the layer stays as it is until a thread says `rebuild`.
 fn index(keys: impl IntoIterator<Item = u64>) -> Words {
-    let index = Words::with(&Options {
+    let index = Words::with(&PiOptions {
         node_entries: 4,
         piece: 2,
         rebuild_threshold: usize::MAX,
         rebuild_in_background: false,
-        ..Options::default()
+        ..PiOptions::default()
     });
     index.put_all(keys.into_iter().map(|key| (key, key * 10)));
     index.rebuild();
@@ -124,7 +124,7 @@ fn a_batch_outlives_the_layer_that_it_began_with() {
 /// Writes go on while the layer is rebuilt, and end before it is: they have a rebuild of their own.
 #[test]
 fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
-    let index = Words::with(&Options { node_entries: 4, ..Options::default() });
+    let index = Words::with(&PiOptions { node_entries: 4, ..PiOptions::default() });
     let schedule = Schedule::new();
     // The thread that rebuilds in the background has the role of the one that started it.
     schedule.hold("writer", "pi.rebuild.after_scan");
@@ -159,7 +159,7 @@ fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
 /// The end of an index waits for the thread that rebuilds.
 #[test]
 fn an_index_is_dropped_while_it_is_rebuilt() {
-    let index = Words::with(&Options { node_entries: 4, ..Options::default() });
+    let index = Words::with(&PiOptions { node_entries: 4, ..PiOptions::default() });
     let (schedule, released) = (Schedule::new(), AtomicBool::new(false));
     schedule.hold("writer", "pi.rebuild.after_scan");
     schedule.enroll("writer", || index.put_all((0..100).map(|key| (key, key))));
@@ -313,13 +313,13 @@ fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R +
 /// 1, which does all the rest; returns the pieces done by threads of their node, and by others.
 fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
     let topology = Topology::declared(2);
-    let index = Words::with(&Options {
+    let index = Words::with(&PiOptions {
         node_entries: 4,
         piece: 2,
         rebuild_threshold: usize::MAX,
         rebuild_in_background: false,
         topology: topology.clone(),
-        ..Options::default()
+        ..PiOptions::default()
     });
     // 32 full data nodes: the first 16 are of NUMA node 0.
     (0..128).for_each(|n| assert_eq!(index.insert(&(n * 10), &n), Ok(None)));

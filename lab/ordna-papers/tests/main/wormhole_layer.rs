@@ -7,14 +7,18 @@ use std::ops::Bound;
 
 use ordna_base::{Key, OrderedIndex};
 use ordna_papers::HydraList;
-use ordna_papers::hydralist::{Options, Update};
-use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
+use ordna_papers::hydralist::{HydraOptions, Update};
+use ordna_papers::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_papers::topology::Topology;
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_testkit::random::Random;
 
 /// Places here are numbers, as this layer takes them for.
-fn apply<K: Key + ?Sized>(layer: &TableLayer<K>, anchor: &K, step: Step) -> Option<AnchorAddress> {
+fn apply<K: Key + ?Sized>(
+    layer: &TableLayer<K>,
+    anchor: &K,
+    step: LayerStep,
+) -> Option<AnchorAddress> {
     #[expect(unsafe_code, reason = "places are followed by other layers")]
     // SAFETY: this layer follows none.
     unsafe {
@@ -24,12 +28,12 @@ fn apply<K: Key + ?Sized>(layer: &TableLayer<K>, anchor: &K, step: Step) -> Opti
 
 type Small<K, V> = HydraList<K, V, TableLayer<K>, 4>;
 
-fn at_once() -> Options {
-    Options { update: Update::Synchronous, ..Options::default() }
+fn at_once() -> HydraOptions {
+    HydraOptions { update: Update::Synchronous, ..HydraOptions::default() }
 }
 
-fn two_replicas() -> Options {
-    Options { topology: Topology::declared(2), ..Options::default() }
+fn two_replicas() -> HydraOptions {
+    HydraOptions { topology: Topology::declared(2), ..HydraOptions::default() }
 }
 
 ordna_testkit::conformance! {
@@ -72,7 +76,7 @@ fn against_a_model<K: Key + ?Sized>(mut key: impl FnMut(&mut Random) -> K::Owned
             let step = if round < 100 || random.below(4) == 0 {
                 place += 8;
                 expected.extend(model.insert(key.clone(), place));
-                Step::Insert(place)
+                LayerStep::Insert(place)
             } else {
                 // An anchor near the key, if it leads where the model says; or nothing.
                 let there = model
@@ -81,8 +85,8 @@ fn against_a_model<K: Key + ?Sized>(mut key: impl FnMut(&mut Random) -> K::Owned
                     .map(|(key, place)| (key.clone(), *place));
                 let (key, place) = there.unwrap_or((key, 1));
                 expected.extend(model.remove(key.borrow()));
-                left.extend(apply(&layer, key.borrow(), Step::Remove(place + 1)));
-                left.extend(apply(&layer, key.borrow(), Step::Remove(place)));
+                left.extend(apply(&layer, key.borrow(), LayerStep::Remove(place + 1)));
+                left.extend(apply(&layer, key.borrow(), LayerStep::Remove(place)));
                 continue;
             };
             left.extend(apply(&layer, key.borrow(), step));
@@ -133,7 +137,7 @@ fn jumps_that_end_too_long_fall_back() {
     for place in 1..60_000 {
         let anchor = key();
         model.insert(anchor.clone(), place);
-        apply(&layer, &anchor, Step::Insert(place));
+        apply(&layer, &anchor, LayerStep::Insert(place));
     }
     layer.publish(|_| ());
     for _ in 0..200_000 {
@@ -148,10 +152,10 @@ fn jumps_that_stall_in_both_tables_stop_no_update() {
     let layer = TableLayer::<u64>::default();
     let round = |place: AnchorAddress| {
         for anchor in 0..100_u64 {
-            apply(&layer, &(anchor << 40), Step::Insert(place + anchor as usize));
+            apply(&layer, &(anchor << 40), LayerStep::Insert(place + anchor as usize));
         }
         for anchor in (1..100_u64).step_by(2) {
-            apply(&layer, &(anchor << 40), Step::Remove(place + anchor as usize));
+            apply(&layer, &(anchor << 40), LayerStep::Remove(place + anchor as usize));
         }
         layer.publish(|_| ());
     };

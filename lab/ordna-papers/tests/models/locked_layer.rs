@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::RwLock;
 
 use ordna_base::Key;
-use ordna_papers::search_layer::{AnchorAddress, SearchLayer, Step};
+use ordna_papers::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 
 /// A B-tree under a reader-writer lock.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
         below.or_else(|| map.first_key_value()).map(|(_, address)| *address)
     }
 
-    unsafe fn apply(&self, anchor: &K, step: Step) -> Option<AnchorAddress> {
+    unsafe fn apply(&self, anchor: &K, step: LayerStep) -> Option<AnchorAddress> {
         let mut map = self.0.write().unwrap();
         match step {
-            Step::Insert(address) => map.insert(anchor.to_owned(), address),
-            Step::Remove(address) if map.get(anchor) == Some(&address) => map.remove(anchor),
-            Step::Remove(_) => None,
+            LayerStep::Insert(address) => map.insert(anchor.to_owned(), address),
+            LayerStep::Remove(address) if map.get(anchor) == Some(&address) => map.remove(anchor),
+            LayerStep::Remove(_) => None,
         }
     }
 

@@ -10,7 +10,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::explore;
-use ordna_papers::hydralist::updates::{Anchored, Event, Updates};
+use ordna_papers::hydralist::updates::{Anchored, NodeEvent, Updates};
 use ordna_papers::search_layer::SearchLayer;
 
 use crate::locked_layer::LockedLayer;
@@ -75,7 +75,7 @@ impl Shared {
                 #[expect(unsafe_code, reason = "gives up a reference")]
                 // SAFETY: there is one replica, and the list's reference goes to it.
                 unsafe {
-                    self.updates.log_at(log, time, Event::Died, node);
+                    self.updates.log_at(log, time, NodeEvent::Died, node);
                 }
             }
             None => {
@@ -83,7 +83,7 @@ impl Shared {
                 #[expect(unsafe_code, reason = "gives up a reference")]
                 // SAFETY: a toy is made with one for the only replica.
                 unsafe {
-                    self.updates.log_at(log, time, Event::Made, &node);
+                    self.updates.log_at(log, time, NodeEvent::Made, &node);
                 }
                 nodes.push(node);
             }

@@ -9,7 +9,7 @@ use std::ops::Bound;
 
 use ordna_base::OrderedIndex;
 use ordna_papers::Pi;
-use ordna_papers::pi::{Answer, Options, Query};
+use ordna_papers::pi::{Answer, PiOptions, Query};
 use shuttle::sync::Arc;
 use shuttle::thread;
 
@@ -18,12 +18,12 @@ type Words = Pi<u64, u64>;
 /// Nodes of four entries and pieces of two queries: splits, merges and cuts everywhere. Rebuilds on
 /// the threads of the test only: those of the system are none of the scheduler's.
 fn index() -> Arc<Words> {
-    let index = Words::with(&Options {
+    let index = Words::with(&PiOptions {
         node_entries: 4,
         piece: 2,
         rebuild_threshold: usize::MAX / 1000,
         rebuild_in_background: false,
-        ..Options::default()
+        ..PiOptions::default()
     });
     (0..24).for_each(|n| assert_eq!(index.insert(&(n * 10), &n), Ok(None)));
     index.rebuild();

@@ -39,11 +39,11 @@ use std::borrow::Borrow;
 use std::cmp::Ordering as Order;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::entry::{Entry, prefetch_key};
+use super::entry::{NodeEntry, prefetch_key};
 use super::node::{Changed, Node, NodeSearch, Token};
-use super::options::{Options, Update};
+use super::options::{HydraOptions, Update};
 use super::stats::Counters;
-use super::updates::{Anchored, Event, Updates};
+use super::updates::{Anchored, NodeEvent, Updates};
 use crate::search_layer::SearchLayer;
 use crate::timestamp::Clock;
 use crate::topology::Topology;
@@ -136,7 +136,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usiz
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
-    pub fn new(options: &Options) -> Self {
+    pub fn new(options: &HydraOptions) -> Self {
         // SAFETY: zeroes are the number 0, and a tail of no bytes is empty.
         let smallest: &K = unsafe { K::view((&raw const ZERO).cast(), (&raw const ZERO).cast()) };
         let pool = Node::<K, V, N>::pool();
@@ -337,7 +337,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         head: u64,
         key: &K,
         guard: &Guard<'_>,
-    ) -> Option<Entry<K, V>> {
+    ) -> Option<NodeEntry<K, V>> {
         self.read_at(from, Goal::At(head, key), guard, |node, _, _| {
             Ok(node.find(key, head, self.leaf).map(|(_, entry)| entry))
         })
@@ -382,7 +382,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             for ((key, start), slot) in keys.iter().zip(&starts).zip(&mut slots) {
                 *slot = start.prefetch_slot(key.borrow(), self.leaf);
             }
-            if !Entry::<K, V>::INLINE {
+            if !NodeEntry::<K, V>::INLINE {
                 for slot in slots.iter().flatten() {
                     slot.load::<K, V>().prefetch();
                 }
@@ -450,7 +450,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             let Change::Put(value) = change(None) else { return Ok(false) };
             let value = value.borrow();
             value.check()?;
-            let entry = Entry::new(key, value);
+            let entry = NodeEntry::new(key, value);
             self.len.add(1);
             if node.is_full() {
                 self.split(node, entry, guard);
@@ -484,7 +484,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
 
     /// Splits a full node at its median and adds the entry to the right half. The caller holds the
     /// lock.
-    fn split(&self, node: &Node<K, V, N>, entry: Entry<K, V>, guard: &Guard<'_>) {
+    fn split(&self, node: &Node<K, V, N>, entry: NodeEntry<K, V>, guard: &Guard<'_>) {
         let made = node.split_off(self.leaf, 1 + self.updates.replicas(), entry, &self.pool);
         // SAFETY: new, and it cannot die before the lock is given up.
         let upper = unsafe { &*made };
@@ -504,7 +504,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         point("hydralist.split.half_linked");
         node.set_next(made, upper.anchor_head());
         // SAFETY: it was made with the line's references.
-        unsafe { self.updates.log(time, Event::Made, upper) };
+        unsafe { self.updates.log(time, NodeEvent::Made, upper) };
         self.counters.splits.add(1);
     }
 
@@ -559,7 +559,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         // Dead before it is logged: see `updates`.
         right_lock.unlock_obsolete();
         // SAFETY: the references were taken above.
-        unsafe { self.updates.log(time, Event::Died, right) };
+        unsafe { self.updates.log(time, NodeEvent::Died, right) };
         self.counters.merges.add(1);
         if right.anchor_bytes() == 0 {
             self.pool.forget();

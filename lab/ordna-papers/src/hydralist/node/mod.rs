@@ -55,7 +55,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 pub use self::run::{CHUNK, Run};
-use super::entry::{Entry, Slot, fingerprint};
+use super::entry::{NodeEntry, Slot, fingerprint};
 pub use ordna_base::order::MOST;
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::{Bytes, InstructionSet};
@@ -106,10 +106,10 @@ impl Token<'_> {
 }
 
 /// An entry and the slot in which it stands.
-type Found<K, V> = (usize, Entry<K, V>);
+type SlotEntry<K, V> = (usize, NodeEntry<K, V>);
 
 /// Entries with their slots, and how many they are.
-type Gathered<K, V> = ([(Entry<K, V>, u8); MOST], usize);
+type Gathered<K, V> = ([(NodeEntry<K, V>, u8); MOST], usize);
 
 /// A node of the data list, at the start of an allocation that ends with the anchor.
 #[repr(C, align(64))]
@@ -275,7 +275,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Where the key stands, and its entry. To be used once a token that was taken before holds.
     #[inline]
-    pub fn find(&self, key: &K, head: u64, leaf: NodeSearch) -> Option<Found<K, V>> {
+    pub fn find(&self, key: &K, head: u64, leaf: NodeSearch) -> Option<SlotEntry<K, V>> {
         // Acquire: see "Following records".
         let live = self.live.load(Ordering::Acquire);
         let simd = match leaf {
@@ -314,7 +314,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Whether an entry with the key's head has the key.
     #[inline]
-    fn is_key(entry: Entry<K, V>, key: &K) -> bool {
+    fn is_key(entry: NodeEntry<K, V>, key: &K) -> bool {
         // SAFETY: the entry stood in a slot in use while the guard was held.
         K::HEAD_IS_KEY || unsafe { entry.with_key(|own| own == key) }
     }
@@ -373,7 +373,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         &self,
         count: usize,
         slot_at: impl Fn(usize) -> usize,
-        before: impl Fn(Entry<K, V>) -> bool,
+        before: impl Fn(NodeEntry<K, V>) -> bool,
     ) -> Option<usize> {
         let (mut low, mut high) = (0, count);
         while low < high {
@@ -391,14 +391,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is
     /// room.
-    pub fn add(&self, entry: Entry<K, V>, leaf: NodeSearch) {
+    pub fn add(&self, entry: NodeEntry<K, V>, leaf: NodeSearch) {
         // SAFETY: a new entry is alive.
         let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
         self.put(entry, print, leaf);
     }
 
     /// [`Node::add`], with the key's fingerprint.
-    fn put(&self, entry: Entry<K, V>, print: u8, leaf: NodeSearch) {
+    fn put(&self, entry: NodeEntry<K, V>, print: u8, leaf: NodeSearch) {
         let live = self.live.load(Ordering::Relaxed);
         debug_assert!(live != Self::ALL);
         let at = if leaf == NodeSearch::Sorted {
@@ -436,10 +436,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
     /// The entries and their slots as they stand, and how many they are.
     #[inline]
-    fn entries(&self) -> ([Entry<K, V>; MOST], [u8; MOST], usize) {
+    fn entries(&self) -> ([NodeEntry<K, V>; MOST], [u8; MOST], usize) {
         let mut live = self.live.load(Ordering::Acquire);
         let count = live.count_ones() as usize;
-        let (mut entries, mut slots) = ([Entry::EMPTY; MOST], [NO_SLOT; MOST]);
+        let (mut entries, mut slots) = ([NodeEntry::EMPTY; MOST], [NO_SLOT; MOST]);
         for (entry, slot) in entries.iter_mut().zip(&mut slots).take(count) {
             *slot = live.trailing_zeros() as u8;
             live &= live - 1;
@@ -453,7 +453,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let (entries, slots, count) = self.entries();
         let places = match leaf {
             // SAFETY: they stood in slots in use, under the caller's guard.
-            NodeSearch::Fingerprints(simd) => unsafe { Entry::sorted(&entries[..count], simd) },
+            NodeSearch::Fingerprints(simd) => unsafe { NodeEntry::sorted(&entries[..count], simd) },
             NodeSearch::Sorted => std::array::from_fn(|at| at as u8),
         };
         let all = places.map(|place| (entries[usize::from(place)], slots[usize::from(place)]));
@@ -482,7 +482,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
         let (entries, slots, count) = self.entries();
         // SAFETY: they stood in slots in use, under the caller's guard.
-        let places = unsafe { Entry::sorted(&entries[..count], simd) };
+        let places = unsafe { NodeEntry::sorted(&entries[..count], simd) };
         let order = places.map(|place| slots[usize::from(place)]);
         if let Some(version) = version
             && token.holds()
@@ -507,7 +507,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         &self,
         leaf: NodeSearch,
         references: usize,
-        entry: Entry<K, V>,
+        entry: NodeEntry<K, V>,
         pool: &Pool,
     ) -> *mut Self {
         let (all, count) = self.gather(leaf);
@@ -540,7 +540,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Holds these entries from now on, in slots that stand in order, so that a scan finds
     /// neighbours together. They come with where in `prints` their fingerprints are. The caller
     /// holds the lock.
-    fn refill(&self, entries: &[(Entry<K, V>, u8)], prints: &[u8; MOST]) {
+    fn refill(&self, entries: &[(NodeEntry<K, V>, u8)], prints: &[u8; MOST]) {
         let mut own = [0; MOST];
         for (at, (entry, from)) in entries.iter().enumerate() {
             own[at] = prints[usize::from(*from)];
@@ -612,7 +612,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     }
 
     /// Calls `each` with the entries and their slots, in order, while no thread writes.
-    pub fn for_each(&self, leaf: NodeSearch, mut each: impl FnMut(usize, Entry<K, V>)) {
+    pub fn for_each(&self, leaf: NodeSearch, mut each: impl FnMut(usize, NodeEntry<K, V>)) {
         let (all, count) = self.gather(leaf);
         all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
     }

@@ -6,7 +6,7 @@
 use std::ops::Bound;
 
 use super::{Changed, MOST, NO_SLOT, Node, NodeSearch, Token};
-use crate::hydralist::entry::{Entry, fingerprint};
+use crate::hydralist::entry::{NodeEntry, fingerprint};
 use ordna_base::index::Direction;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
@@ -21,16 +21,16 @@ pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
     /// The slots from `next` to `end` are still to be copied.
     next: usize,
     end: usize,
-    entries: [Entry<K, V>; CHUNK],
+    entries: [NodeEntry<K, V>; CHUNK],
     len: usize,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
     pub fn new() -> Self {
-        Self { slots: [0; MOST], next: 0, end: 0, entries: [Entry::EMPTY; CHUNK], len: 0 }
+        Self { slots: [0; MOST], next: 0, end: 0, entries: [NodeEntry::EMPTY; CHUNK], len: 0 }
     }
 
-    pub fn entries(&self) -> &[Entry<K, V>] {
+    pub fn entries(&self) -> &[NodeEntry<K, V>] {
         &self.entries[..self.len]
     }
 
@@ -112,7 +112,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// followed.
     #[inline]
     pub fn prefetch_first(&self, direction: Direction) {
-        if Entry::<K, V>::INLINE {
+        if NodeEntry::<K, V>::INLINE {
             return;
         }
         let order = self.order.load();
@@ -134,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// of the bound itself, which is soon compared.
     #[inline]
     fn prefetch_from(&self, key: &K, order: &[u8], direction: Direction, leaf: NodeSearch) {
-        if Entry::<K, V>::INLINE {
+        if NodeEntry::<K, V>::INLINE {
             return;
         }
         let NodeSearch::Fingerprints(simd) = leaf else { return };
@@ -156,7 +156,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
     /// Asks for the records of the entries that are copied next.
     #[inline]
     pub fn prefetch_records(&self, run: &Run<K, V>) {
-        if !Entry::<K, V>::INLINE {
+        if !NodeEntry::<K, V>::INLINE {
             for slot in run.slots[run.next..run.end].iter().take(CHUNK) {
                 if let Some(slot) = self.slots.get(usize::from(*slot)) {
                     slot.load::<K, V>().prefetch();

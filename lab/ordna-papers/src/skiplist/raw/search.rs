@@ -153,13 +153,13 @@ impl<I: Item> List<I> {
     /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at
     /// the moment at which the last link followed was current.
     pub fn get(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<NodeRef<I>> {
-        let mut search = Search::new(self, self.shortcuts.start(rank, guard));
+        let mut search = ListSearch::new(self, self.shortcuts.start(rank, guard));
         loop {
             match search.step(rank) {
-                Step::On => {}
-                Step::Restart => search = Search::new(self, None),
-                Step::Found(node) => return Some(node),
-                Step::Absent => return None,
+                SearchStep::On => {}
+                SearchStep::Restart => search = ListSearch::new(self, None),
+                SearchStep::Found(node) => return Some(node),
+                SearchStep::Absent => return None,
             }
         }
     }
@@ -173,8 +173,8 @@ impl<I: Item> List<I> {
     ) {
         struct Lane<'k, I: Item> {
             rank: I::Rank<'k>,
-            search: Search<I>,
-            end: Option<Step<I>>,
+            search: ListSearch<I>,
+            end: Option<SearchStep<I>>,
         }
         let mut group: Vec<I::Rank<'k>> = Vec::with_capacity(GROUP);
         let mut lanes: Vec<Lane<'_, I>> = Vec::with_capacity(GROUP);
@@ -183,14 +183,18 @@ impl<I: Item> List<I> {
             group.extend(ranks.by_ref().take(GROUP));
             lanes.clear();
             self.shortcuts.starts::<GROUP>(&group, guard, |at, start| {
-                lanes.push(Lane { rank: group[at], search: Search::new(self, start), end: None });
+                lanes.push(Lane {
+                    rank: group[at],
+                    search: ListSearch::new(self, start),
+                    end: None,
+                });
             });
             let mut running = lanes.len();
             while running > 0 {
                 for lane in lanes.iter_mut().filter(|lane| lane.end.is_none()) {
                     match lane.search.step(lane.rank) {
-                        Step::On => prefetch(lane.search.at),
-                        Step::Restart => lane.search = Search::new(self, None),
+                        SearchStep::On => prefetch(lane.search.at),
+                        SearchStep::Restart => lane.search = ListSearch::new(self, None),
                         end => {
                             lane.end = Some(end);
                             running -= 1;
@@ -199,7 +203,8 @@ impl<I: Item> List<I> {
                 }
             }
             for (at, lane) in lanes.iter().enumerate() {
-                let found = if let Some(Step::Found(node)) = lane.end { Some(node) } else { None };
+                let found =
+                    if let Some(SearchStep::Found(node)) = lane.end { Some(node) } else { None };
                 each(from + at, found);
             }
         }
@@ -221,7 +226,7 @@ impl<'k, I: Item> Descent<'k, I> {
     fn new(list: &List<I>, rank: I::Rank<'k>, start: Option<Start<I>>) -> Self {
         let levels = if start.is_some() { LEVEL + 1 } else { MAX_HEIGHT };
         // Links of the head are never marked.
-        let Search { before, level, at, left } = Search::new(list, start);
+        let ListSearch { before, level, at, left } = ListSearch::new(list, start);
         Self { rank, levels, before, level, at, left }
     }
 
@@ -279,7 +284,7 @@ enum Way {
 }
 
 /// One lookup, taken a step at a time so that several can be interleaved.
-struct Search<I: Item> {
+struct ListSearch<I: Item> {
     before: Tower<I>,
     level: usize,
     at: *mut Node<I>,
@@ -287,7 +292,7 @@ struct Search<I: Item> {
     left: usize,
 }
 
-enum Step<I: Item> {
+enum SearchStep<I: Item> {
     On,
     /// From the head: the rank is too [`FAR`] from the start.
     Restart,
@@ -295,7 +300,7 @@ enum Step<I: Item> {
     Absent,
 }
 
-impl<I: Item> Search<I> {
+impl<I: Item> ListSearch<I> {
     fn new(list: &List<I>, start: Option<Start<I>>) -> Self {
         match start {
             Some(start) => {
@@ -310,13 +315,13 @@ impl<I: Item> Search<I> {
 
     /// Looks at one node.
     #[inline]
-    fn step(&mut self, rank: I::Rank<'_>) -> Step<I> {
+    fn step(&mut self, rank: I::Rank<'_>) -> SearchStep<I> {
         if let Some(node) = NonNull::new(self.at).map(NodeRef) {
             let next = node.tower().load(self.level);
             prefetch_ways(next, self.before, self.level);
             if is_marked(next) {
                 self.at = unmarked(next);
-                return Step::On;
+                return SearchStep::On;
             }
             match I::compare(node.rank(), rank) {
                 Order::Less => {
@@ -324,21 +329,21 @@ impl<I: Item> Search<I> {
                     self.at = next;
                     if self.level == LEVEL {
                         self.left -= 1;
-                        return if self.left == 0 { Step::Restart } else { Step::On };
+                        return if self.left == 0 { SearchStep::Restart } else { SearchStep::On };
                     }
-                    return Step::On;
+                    return SearchStep::On;
                 }
                 // The link was seen unmarked: the node was in the list at that moment, whatever
                 // the level (invariant 2), and its value never changes.
-                Order::Equal => return Step::Found(node),
+                Order::Equal => return SearchStep::Found(node),
                 Order::Greater => {}
             }
         }
         if self.level == 0 {
-            return Step::Absent;
+            return SearchStep::Absent;
         }
         self.level -= 1;
         self.at = unmarked(self.before.load(self.level));
-        Step::On
+        SearchStep::On
     }
 }

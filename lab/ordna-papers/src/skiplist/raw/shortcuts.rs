@@ -55,7 +55,7 @@ pub(super) const FAR: usize = 16;
 /// A list's shortcuts.
 pub(super) struct Shortcuts<I: Item> {
     /// Null: no table yet.
-    pub(super) table: AtomicPtr<Table<I>>,
+    pub(super) table: AtomicPtr<ShortcutTable<I>>,
     /// Removed nodes that may stand in the table, or in the next one.
     dead: AtomicPtr<Dead<I>>,
     /// Their bytes.
@@ -67,7 +67,7 @@ pub(super) struct Shortcuts<I: Item> {
 
 pub(super) struct Upkeep<I: Item> {
     /// The next table, as far as it is made.
-    pub(super) next: Option<Table<I>>,
+    pub(super) next: Option<ShortcutTable<I>>,
     /// The nodes taken from the stack, to be retired once that table is published.
     pub(super) taken: *mut Dead<I>,
 }
@@ -80,14 +80,14 @@ pub(super) struct Dead<I: Item> {
     next: *mut Self,
 }
 
-pub(super) struct Table<I: Item> {
+pub(super) struct ShortcutTable<I: Item> {
     /// The heads of the first entries of all blocks.
     pub(super) firsts: Vec<u64>,
     /// In the order of the nodes.
-    pub(super) entries: Vec<Entry<I>>,
+    pub(super) entries: Vec<Shortcut<I>>,
 }
 
-pub(super) struct Entry<I: Item> {
+pub(super) struct Shortcut<I: Item> {
     /// [`Item::head`] of the node.
     pub(super) head: u64,
     pub(super) node: NodeRef<I>,
@@ -99,7 +99,7 @@ pub(super) struct Start<I: Item> {
     pub at: *mut Node<I>,
 }
 
-impl<I: Item> Table<I> {
+impl<I: Item> ShortcutTable<I> {
     pub(super) fn with_room_for(entries: usize) -> Self {
         Self {
             firsts: Vec::with_capacity(entries.div_ceil(BLOCK)),
@@ -111,7 +111,7 @@ impl<I: Item> Table<I> {
     pub(super) fn block(&self, head: u64) -> usize {
         let block = self.firsts.partition_point(|first| *first < head).saturating_sub(1);
         let start = self.entries.as_ptr().wrapping_add(block * BLOCK);
-        for line in 0..BLOCK * size_of::<Entry<I>>() / 64 {
+        for line in 0..BLOCK * size_of::<Shortcut<I>>() / 64 {
             ordna_base::simd::prefetch(start.cast::<u8>().wrapping_add(line * 64));
         }
         block
@@ -129,7 +129,7 @@ impl<I: Item> Table<I> {
         while rest.get(reach - 1).is_some_and(|entry| entry.head == head) {
             reach *= 2;
         }
-        let is_below = |entry: &Entry<I>| {
+        let is_below = |entry: &Shortcut<I>| {
             entry.head == head && I::compare(entry.node.rank(), rank) == Order::Less
         };
         from + rest[..rest.len().min(reach - 1)].partition_point(is_below)
@@ -148,11 +148,12 @@ impl<I: Item> Table<I> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.firsts.capacity() * size_of::<u64>() + self.entries.capacity() * size_of::<Entry<I>>()
+        self.firsts.capacity() * size_of::<u64>()
+            + self.entries.capacity() * size_of::<Shortcut<I>>()
     }
 }
 
-impl<I: Item> Retire for Table<I> {
+impl<I: Item> Retire for ShortcutTable<I> {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: boxed by `keep_up`, and exclusively the caller's.
         drop(unsafe { Box::from_raw(memory) });
@@ -170,7 +171,7 @@ impl<I: Item> Shortcuts<I> {
         }
     }
 
-    pub(super) fn table<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g Table<I>> {
+    pub(super) fn table<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g ShortcutTable<I>> {
         // Acquire: the table was written before. SAFETY: it is retired once it is replaced, and the
         // guard was there before it was loaded.
         unsafe { self.table.load(Ordering::Acquire).as_ref() }
@@ -213,7 +214,7 @@ impl<I: Item> Shortcuts<I> {
 
     /// Bytes of the table, and of removed nodes that are held back.
     pub fn bytes(&self, guard: &Guard<'_>) -> (usize, usize) {
-        (self.table(guard).map_or(0, Table::bytes), self.held.load(Ordering::Relaxed))
+        (self.table(guard).map_or(0, ShortcutTable::bytes), self.held.load(Ordering::Relaxed))
     }
 
     /// Audits the table, if there is one: entries in order, and each node linked at [`LEVEL`]
@@ -222,7 +223,7 @@ impl<I: Item> Shortcuts<I> {
         &self,
         is_linked: impl Fn(NodeRef<I>) -> bool,
     ) -> Result<(), Violation> {
-        let broken = |what: &str, entry: &Entry<I>| {
+        let broken = |what: &str, entry: &Shortcut<I>| {
             Err(Violation(format!("shortcuts: {what} at head {:#x}", entry.head)))
         };
         let upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,7 +241,7 @@ impl<I: Item> Shortcuts<I> {
         let Some(table) = (unsafe { self.table.load(Ordering::Acquire).as_ref() }) else {
             return Ok(());
         };
-        let in_memory = |entry: &&Entry<I>| {
+        let in_memory = |entry: &&Shortcut<I>| {
             is_linked(entry.node) || held.contains(&entry.node.0.as_ptr().addr())
         };
         if let Some(entry) = table.entries.iter().find(|entry| !in_memory(entry)) {

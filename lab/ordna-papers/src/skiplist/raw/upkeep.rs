@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use super::list::List;
 use super::node::{Link, NodeRef, is_marked, prefetch, unmarked};
-use super::shortcuts::{BLOCK, Dead, Entry, LEVEL, Shortcuts, Table, Upkeep, pop};
+use super::shortcuts::{BLOCK, Dead, LEVEL, Shortcut, ShortcutTable, Shortcuts, Upkeep, pop};
 use crate::skiplist::item::Item;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ const LARGE: usize = 64 << 10;
 /// Nodes that are collected, or retired, by each note of a change: the table overtakes the changes.
 const PIECE: usize = 32;
 
-impl<I: Item> Table<I> {
+impl<I: Item> ShortcutTable<I> {
     /// Collects the next few nodes at [`LEVEL`] that are not being removed; `false` at the end.
     fn collect(&mut self, list: &List<I>, guard: &Guard<'_>) -> bool {
         let last = self.entries.last().map(|last| last.node);
@@ -45,7 +45,7 @@ impl<I: Item> Table<I> {
                 if self.entries.len().is_multiple_of(BLOCK) {
                     self.firsts.push(head);
                 }
-                self.entries.push(Entry { head, node });
+                self.entries.push(Shortcut { head, node });
             }
         }
         true
@@ -100,7 +100,7 @@ impl<I: Item> List<I> {
         if is_due && upkeep.next.is_none() && upkeep.taken.is_null() {
             shortcuts.changes.store(0, Ordering::Relaxed);
             upkeep.taken = taken_first(shortcuts);
-            upkeep.next = Some(Table::with_room_for(length + length / 2));
+            upkeep.next = Some(ShortcutTable::with_room_for(length + length / 2));
         }
         if let Some(next) = &mut upkeep.next {
             if next.collect(self, guard) {
@@ -118,7 +118,7 @@ impl<I: Item> List<I> {
             // SAFETY: a thread that pins from now on finds the new table; the guard keeps the old
             // one.
             unsafe {
-                match old.as_ref().map(Table::bytes) {
+                match old.as_ref().map(ShortcutTable::bytes) {
                     Some(LARGE..) => guard.retire_at_once(old),
                     Some(_) => guard.retire(old),
                     None => {}

@@ -4,13 +4,13 @@
 //! neighbour. So the lengths of the prefixes shared with both neighbours tell, without a search,
 //! the items of which it is the only, the first or the last leaf ([`Shared`]).
 
-use super::{Bucket, Child, ITEM, Item, POINTER, SLOTS, Step, Table, TableLeaf, hash};
+use super::{Bucket, Child, ITEM, Item, POINTER, SLOTS, Table, TableLeaf, TableStep, hash};
 use ordna_base::key::common_prefix;
 use ordna_base::sync::notice;
 
 impl<P: TableLeaf> Table<P> {
     /// Takes a change of the list into the table: step number `version`.
-    pub fn apply(&mut self, step: &Step<P>, version: u64) {
+    pub fn apply(&mut self, step: &TableStep<P>, version: u64) {
         self.version = version;
         if step.came {
             self.add(step)
@@ -99,7 +99,7 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    fn add(&mut self, step: &Step<P>) {
+    fn add(&mut self, step: &TableStep<P>) {
         let new = step.place;
         let anchor = new.anchor();
         let shared = Shared::new(step);
@@ -135,7 +135,7 @@ impl<P: TableLeaf> Table<P> {
         self.anchors += 1;
     }
 
-    fn drop_anchor(&mut self, step: &Step<P>) {
+    fn drop_anchor(&mut self, step: &TableStep<P>) {
         let (gone, left) = (step.place, step.left);
         let anchor = gone.anchor();
         let shared = Shared::new(step);
@@ -355,7 +355,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn new<P: TableLeaf>(step: &Step<P>) -> Self {
+    fn new<P: TableLeaf>(step: &TableStep<P>) -> Self {
         let anchor = step.place.anchor();
         Self {
             left: common_prefix(anchor, step.left.anchor()),

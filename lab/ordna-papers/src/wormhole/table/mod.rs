@@ -14,12 +14,12 @@
 //! the item of each prefix that it finds: if that has no child for the key's next byte it is the
 //! longest, whatever lengths are left. Items know the last leaves of their first ten children
 //! (`item`): as a rule the search ends at the item, whether the key goes on to a child that is a
-//! leaf or belongs before a child that is missing. [`Found::agrees`] compares the prefix with an
+//! leaf or belongs before a child that is missing. [`TableHit::agrees`] compares the prefix with an
 //! anchor: if a tag has lied, [`Table::search_by_comparing`] starts over.
 //!
 //! # Thread safety
 //! None of its own: a plain structure, changed by its only owner or read by many (`twin`). Changes
-//! come as [`Step`]s, in the order in which they were made to the list.
+//! come as [`TableStep`]s, in the order in which they were made to the list.
 //!
 //! # Departures from the paper
 //! - *Any byte content.* The paper keeps anchors free of prefixes of each other by appending the
@@ -52,7 +52,7 @@ use ordna_base::simd::prefetch;
 
 /// A change of the leaf list.
 #[derive(Debug, Clone, Copy)]
-pub struct Step<P> {
+pub struct TableStep<P> {
     /// The leaf that came or went.
     pub place: P,
     /// Whether it came.
@@ -64,7 +64,7 @@ pub struct Step<P> {
     pub right: Option<P>,
     /// The leaf before `left`.
     pub outer: Option<P>,
-    /// Where the search ended of the key that caused the change ([`Found::item_length`]): a sample.
+    /// Where the search ended of the key that caused the change ([`TableHit::item_length`]): a sample.
     pub ended: usize,
 }
 
@@ -95,7 +95,7 @@ impl Bucket {
 
 /// Where a search ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<P> {
+pub struct TableHit<P> {
     /// The leaf whose range holds the key, if no tag has lied.
     pub place: P,
     /// A leaf whose anchor must start with the prefix that was matched.
@@ -110,14 +110,14 @@ pub struct Found<P> {
     hash: u32,
 }
 
-impl<P: TableLeaf> Found<P> {
+impl<P: TableLeaf> TableHit<P> {
     /// The length at which a search should have begun: that of the last item that it has looked at.
     #[inline]
     pub fn item_length(&self) -> usize {
         self.matched - usize::from(self.whole && self.matched > 0)
     }
 
-    /// The leaf whose anchor [`Found::agrees`] looks at.
+    /// The leaf whose anchor [`TableHit::agrees`] looks at.
     #[inline]
     pub fn witness(&self) -> P {
         self.witness
@@ -151,7 +151,7 @@ impl<P: TableLeaf> Found<P> {
 
 /// A search under way, so that many can take turns.
 #[derive(Debug, Clone, Copy)]
-struct Search<P> {
+struct TableSearch<P> {
     /// The prefix of this length is in the trie, with this hash and slot.
     matched: usize,
     hash: u32,
@@ -186,20 +186,20 @@ enum Stage<P> {
     Sibling(u8),
     /// Has it, an item.
     SiblingItem(u8),
-    Done(Option<Found<P>>),
+    Done(Option<TableHit<P>>),
 }
 
-impl<P: TableLeaf> Search<P> {
+impl<P: TableLeaf> TableSearch<P> {
     /// Where it ended; `None` if a tag was found to lie.
     #[inline]
-    fn found(&self) -> Option<Found<P>> {
+    fn found(&self) -> Option<TableHit<P>> {
         if let Stage::Done(found) = self.stage { found } else { None }
     }
 
     #[inline(always)]
     fn finish(&mut self, place: P, witness: P, sibling: Option<u8>, whole: bool) {
         let (matched, hash) = (self.matched, self.hash);
-        self.stage = Stage::Done(Some(Found { place, witness, matched, sibling, whole, hash }));
+        self.stage = Stage::Done(Some(TableHit { place, witness, matched, sibling, whole, hash }));
     }
 }
 
@@ -347,22 +347,22 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// The leaf whose range holds the key, if [`Found::agrees`]; `None` if a tag was found to lie.
+    /// The leaf whose range holds the key, if [`TableHit::agrees`]; `None` if a tag was found to lie.
     ///
     /// O(log L) slots, where L is the shorter of the key and the longest anchor.
     #[inline]
-    pub fn search(&self, key: &[u8]) -> Option<Found<P>> {
+    pub fn search(&self, key: &[u8]) -> Option<TableHit<P>> {
         self.run(key, !self.switches.tag_matching)
     }
 
     /// The leaf whose range holds the key; compares every prefix in full.
     #[cold]
-    pub fn search_by_comparing(&self, key: &[u8]) -> Option<Found<P>> {
+    pub fn search_by_comparing(&self, key: &[u8]) -> Option<TableHit<P>> {
         self.run(key, true)
     }
 
     #[inline]
-    fn run(&self, key: &[u8], comparing: bool) -> Option<Found<P>> {
+    fn run(&self, key: &[u8], comparing: bool) -> Option<TableHit<P>> {
         let mut search = self.begin(key);
         loop {
             if let Stage::Done(found) = search.stage {
@@ -374,7 +374,10 @@ impl<P: TableLeaf> Table<P> {
 
     /// As [`Table::search`], for each of some keys at once: they take turns, one slot or item each,
     /// and fetch what their next turn needs.
-    pub fn search_many<const N: usize>(&self, keys: [Option<&[u8]>; N]) -> [Option<Found<P>>; N] {
+    pub fn search_many<const N: usize>(
+        &self,
+        keys: [Option<&[u8]>; N],
+    ) -> [Option<TableHit<P>>; N] {
         let mut searches = keys.map(|key| {
             let key = key?;
             Some((key, self.begin(key)))
@@ -393,8 +396,8 @@ impl<P: TableLeaf> Table<P> {
     }
 
     #[inline(always)]
-    fn begin(&self, key: &[u8]) -> Search<P> {
-        let mut search = Search {
+    fn begin(&self, key: &[u8]) -> TableSearch<P> {
+        let mut search = TableSearch {
             matched: 0,
             hash: hash::EMPTY,
             slot: self.root,
@@ -410,7 +413,7 @@ impl<P: TableLeaf> Table<P> {
 
     /// Fetches what the next step needs.
     #[inline(always)]
-    fn fetch(&self, search: &Search<P>) {
+    fn fetch(&self, search: &TableSearch<P>) {
         match search.stage {
             // Their bucket was asked for when they were chosen.
             Stage::Length | Stage::Sibling(_) | Stage::Done(_) => {}
@@ -422,7 +425,7 @@ impl<P: TableLeaf> Table<P> {
 
     /// At a prefix that is in the trie: its slot holds the leaf, or an item to look at.
     #[inline(always)]
-    fn arrive(&self, search: &mut Search<P>) {
+    fn arrive(&self, search: &mut TableSearch<P>) {
         if search.slot & ITEM == 0 {
             // An anchor that nothing longer starts with.
             let place = Self::leaf(search.slot);
@@ -437,8 +440,8 @@ impl<P: TableLeaf> Table<P> {
     /// likely one, then one byte off, two, four… in the same direction; from the first turn on the
     /// middle.
     #[inline(always)]
-    fn narrow(&self, search: &mut Search<P>, key: &[u8]) {
-        let Search { matched, missing, .. } = *search;
+    fn narrow(&self, search: &mut TableSearch<P>, key: &[u8]) {
+        let TableSearch { matched, missing, .. } = *search;
         let length = match search.pace {
             Pace::First => {
                 let (first, known, hash) = self.hints.first(key);
@@ -459,7 +462,7 @@ impl<P: TableLeaf> Table<P> {
     }
 
     #[inline(always)]
-    fn look_for(&self, search: &mut Search<P>, key: &[u8], length: usize) {
+    fn look_for(&self, search: &mut TableSearch<P>, key: &[u8], length: usize) {
         let hash = if self.switches.incremental_hashing {
             hash::extend(search.hash, &key[search.matched..length])
         } else {
@@ -469,13 +472,13 @@ impl<P: TableLeaf> Table<P> {
     }
 
     #[inline(always)]
-    fn look_for_hash(&self, search: &mut Search<P>, length: usize, hash: u32) {
+    fn look_for_hash(&self, search: &mut TableSearch<P>, length: usize, hash: u32) {
         (search.next, search.next_hash) = (length, hash);
         prefetch(&raw const self.buckets[self.home(hash)]);
     }
 
     #[inline(always)]
-    fn step(&self, search: &mut Search<P>, key: &[u8], comparing: bool) {
+    fn step(&self, search: &mut TableSearch<P>, key: &[u8], comparing: bool) {
         match search.stage {
             Stage::Length => {
                 let slot = if comparing {
@@ -540,7 +543,7 @@ impl<P: TableLeaf> Table<P> {
 
     /// From the item of a prefix on: to the leaf, if it is the longest prefix.
     #[inline(always)]
-    fn turn(&self, search: &mut Search<P>, key: &[u8]) {
+    fn turn(&self, search: &mut TableSearch<P>, key: &[u8]) {
         let item = self.item(search.slot).filter(|item| item.length() == search.matched);
         let Some(item) = item else {
             search.stage = Stage::Done(None);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ordna_testkit::random::Random;
 
-use super::{Stage, Step, Switches, Table, TableLeaf};
+use super::{Stage, Switches, Table, TableLeaf, TableStep};
 
 /// A place that is nothing but its anchor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,7 +41,7 @@ struct Lists {
     leaves: Vec<Anchor>,
     tables: [Table<Anchor>; 2],
     /// Steps that the second table has not.
-    behind: VecDeque<Step<Anchor>>,
+    behind: VecDeque<TableStep<Anchor>>,
     version: [u64; 2],
 }
 
@@ -75,7 +75,7 @@ impl Lists {
         if come {
             self.leaves.insert(at, place);
         }
-        let step = Step { place, came: come, left: self.leaves[left], right, outer, ended };
+        let step = TableStep { place, came: come, left: self.leaves[left], right, outer, ended };
         self.version[0] += 1;
         self.tables[0].apply(&step, self.version[0]);
         self.behind.push_back(step);
