@@ -7,20 +7,23 @@
 
 #![expect(unsafe_code, reason = "reads the line of deadlines and the low fence by address")]
 
+use std::alloc::{alloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use ordna_base::record::Record;
-use ordna_base::simd::LANES;
-use ordna_base::sync::WriteGuard;
-use ordna_base::sync::atomic::{AtomicU64, Ordering};
+use ordna_base::simd::{LANES, Line};
+use ordna_base::slabs::Pool;
+use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use ordna_base::sync::{VersionLock, WriteGuard};
 use ordna_base::{Key, Value};
 
 use super::{
-    BUCKETS, DeadlineLine, FOREVER, Leaf, LeafEntry, POOLED, Probe, SLOTS, bucket_of, hash_of,
-    is_inline,
+    BUCKETS, DeadlineLine, FOREVER, Leaf, LeafEntry, LeafHeader, POOLED, Probe, SLOTS, bucket_of,
+    hash_of, is_inline,
 };
+use crate::epoch::{AtomicEpoch, Epoch};
 
 /// A leaf that its holder may change.
 pub struct LeafMut<'a, K: Key + ?Sized, V: Value + ?Sized> {
@@ -68,6 +71,46 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LockedLeaf<'a, K, V> {
     /// Unlocks the leaf for good: it is unlinked.
     pub fn unlock_obsolete(self) {
         self.lock.unlock_obsolete();
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
+    /// An empty leaf that covers the keys from `low_fence` on (`None`: all), and that no other thread
+    /// knows.
+    pub fn new(low_fence: Option<&K>, pool: &Pool) -> LeafMut<'static, K, V> {
+        let (memory, pooled) = match pool.allocate() {
+            Some(memory) => (memory, POOLED),
+            // SAFETY: the layout is not empty.
+            None => match NonNull::new(unsafe { alloc(Self::LAYOUT) }) {
+                Some(memory) => (memory, 0),
+                None => handle_alloc_error(Self::LAYOUT),
+            },
+        };
+        let header = LeafHeader {
+            lock: VersionLock::new(),
+            next: AtomicPtr::default(),
+            used: AtomicU64::new(pooled),
+            undo: AtomicU64::new(0),
+            newest_end: AtomicEpoch::new(Epoch::ZERO),
+            high_fence: AtomicU64::new(u64::MAX),
+            low_fence: AtomicU64::new(0),
+            deadlines: AtomicPtr::default(),
+            order: Default::default(),
+        };
+        let _ = memory.as_ptr().expose_provenance();
+        // SAFETY: new memory of the layout; the lines begin behind the header, aligned.
+        unsafe {
+            memory.cast::<LeafHeader>().write(header);
+            let lines = memory.as_ptr().add(size_of::<LeafHeader>()).cast::<Line>();
+            for at in 0..Self::LINES {
+                lines.add(at).write(Line::filled(0));
+            }
+        }
+        let leaf = LeafMut::exclusive(Self { header: memory.cast(), kinds: PhantomData });
+        if let Some(low_fence) = low_fence {
+            let _ = leaf.replace_low_fence(low_fence);
+        }
+        leaf
     }
 }
 

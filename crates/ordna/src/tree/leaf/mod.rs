@@ -39,12 +39,12 @@ mod ordered;
 
 pub use locked::{LeafMut, LockedLeaf};
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, dealloc};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 use super::search::LeafAddress;
-use crate::epoch::{AtomicEpoch, Epoch};
+use crate::epoch::AtomicEpoch;
 use ordna_base::key::head_at;
 use ordna_base::order;
 use ordna_base::reclaim::Retire;
@@ -213,44 +213,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// Bytes of a leaf.
     pub const fn size() -> usize {
         Self::LAYOUT.size()
-    }
-
-    /// An empty leaf that covers the keys from `low_fence` on (`None`: all), and that no other thread
-    /// knows.
-    pub fn new(low_fence: Option<&K>, pool: &Pool) -> LeafMut<'static, K, V> {
-        let (memory, pooled) = match pool.allocate() {
-            Some(memory) => (memory, POOLED),
-            // SAFETY: the layout is not empty.
-            None => match NonNull::new(unsafe { alloc(Self::LAYOUT) }) {
-                Some(memory) => (memory, 0),
-                None => handle_alloc_error(Self::LAYOUT),
-            },
-        };
-        let header = LeafHeader {
-            lock: VersionLock::new(),
-            next: AtomicPtr::default(),
-            used: AtomicU64::new(pooled),
-            undo: AtomicU64::new(0),
-            newest_end: AtomicEpoch::new(Epoch::ZERO),
-            high_fence: AtomicU64::new(u64::MAX),
-            low_fence: AtomicU64::new(0),
-            deadlines: AtomicPtr::default(),
-            order: Default::default(),
-        };
-        let _ = memory.as_ptr().expose_provenance();
-        // SAFETY: new memory of the layout; the lines begin behind the header, aligned.
-        unsafe {
-            memory.cast::<LeafHeader>().write(header);
-            let lines = memory.as_ptr().add(size_of::<LeafHeader>()).cast::<Line>();
-            for at in 0..Self::LINES {
-                lines.add(at).write(Line::filled(0));
-            }
-        }
-        let leaf = LeafMut::exclusive(Self { header: memory.cast(), kinds: PhantomData });
-        if let Some(low_fence) = low_fence {
-            let _ = leaf.replace_low_fence(low_fence);
-        }
-        leaf
     }
 
     /// The address, for the search layer.
