@@ -1,9 +1,10 @@
 //! Entries of a node in the order of keys, a chunk at a time.
 
-use super::{
-    Kind, LAST, LINE, Linear, Node48, Node256, NodeRef, Position, TERMINAL, View, byte_at, position,
+use super::layout::{
+    LAST, LINE, Linear, Node48, Node256, Position, TERMINAL, View, byte_at, position,
 };
 use crate::art::protocol::Protocol;
+use crate::art::word::{Kind, NodeRef};
 use crate::art::word::{Slot, Word};
 use ordna_base::index::Direction;
 use ordna_base::simd::prefetch;

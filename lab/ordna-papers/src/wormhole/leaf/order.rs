@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "compares the keys of entries that the caller's right keeps")]
 
-use super::{Leaf, Stale, Words};
+use super::layout::{Leaf, Stale, Words};
 use crate::wormhole::mode::Mode;
 use ordna_base::key::{common_prefix, head_at};
 use ordna_base::sync::atomic::Ordering;

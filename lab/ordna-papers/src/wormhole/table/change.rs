@@ -4,7 +4,10 @@
 //! neighbour. So the lengths of the prefixes shared with both neighbours tell, without a search,
 //! the items of which it is the only, the first or the last leaf ([`Shared`]).
 
-use super::{Bucket, Child, ITEM, Item, POINTER, SLOTS, Table, TableLeaf, TableStep, hash};
+use super::item::{Child, Item};
+use super::leaf::TableLeaf;
+use super::storage::{Bucket, ITEM, POINTER, SLOTS, Table, TableStep};
+use crate::wormhole::hash;
 use ordna_base::key::common_prefix;
 use ordna_base::sync::notice;
 

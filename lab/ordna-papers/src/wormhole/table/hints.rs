@@ -7,7 +7,7 @@
 //!
 //! Source: ours; the paper begins in the middle (§2.3).
 
-use super::hash;
+use crate::wormhole::hash;
 
 /// How many samples the mean goes back.
 const SAMPLES: usize = 32;

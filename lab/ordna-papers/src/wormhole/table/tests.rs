@@ -1,10 +1,14 @@
 //! Two tables that follow a list of anchors, one a few steps behind the other, as in `twin`.
 
+#![expect(unsafe_code, reason = "a leaf as a word")]
+
 use std::collections::VecDeque;
 
 use ordna_testkit::random::Random;
 
-use super::{Stage, Switches, Table, TableLeaf, TableStep};
+use super::search::Stage;
+use super::{Table, TableLeaf, TableStep};
+use crate::wormhole::switches::Switches;
 
 /// A place that is nothing but its anchor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -182,7 +186,7 @@ fn tables_whose_hashes_collide_follow_their_list() {
     let one = *b"abcde";
     let polynomial = (0x82F6_3B78_u64 << 1 | 1).to_le_bytes();
     let other: [u8; 5] = std::array::from_fn(|at| one[at] ^ polynomial[at]);
-    let hash = |bytes: &[u8]| super::hash::extend(super::hash::EMPTY, bytes);
+    let hash = |bytes: &[u8]| crate::wormhole::hash::extend(crate::wormhole::hash::EMPTY, bytes);
     assert_eq!(hash(&one), hash(&other));
     assert_eq!(hash(&[b"xy", &one[..]].concat()), hash(&[b"xy", &other[..]].concat()));
     let key = |random: &mut Random| {
