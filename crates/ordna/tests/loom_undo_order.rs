@@ -9,7 +9,8 @@
 use loom::sync::Arc;
 use loom::thread;
 use ordna::models::{
-    Epoch, FOREVER, Leaf, LeafEntry, LeafReading, LiveEpochs, Lookup, OldState, Probe, UndoLog,
+    Epoch, FOREVER, Leaf, LeafEntry, LeafReading, LiveEpochs, LockedLeaf, Lookup, OldState, Probe,
+    UndoLog,
 };
 use ordna_base::reclaim::Collector;
 use ordna_base::simd::InstructionSet;
@@ -43,10 +44,11 @@ impl Drop for Shared {
 impl Shared {
     /// After the writes of the epochs up to `epoch`. A snapshot of each was alive.
     fn new(epoch: u64) -> Arc<Self> {
-        let leaf = Leaf::new(None, &Leaf::<u64, u64>::pool());
+        let new = Leaf::new(None, &Leaf::<u64, u64>::pool());
+        let leaf = new.leaf();
         let [slot, other] = [KEY, OTHER].map(|key| {
             let probe = Probe::new(&key);
-            assert!(leaf.put(&probe, LeafEntry { key, word: 10, deadline: FOREVER }));
+            assert!(new.put(&probe, LeafEntry { key, word: 10, deadline: FOREVER }));
             leaf.find(&probe, InstructionSet::widest()).unwrap()
         });
         // The second record above a snapshot is a range version.
@@ -55,32 +57,36 @@ impl Shared {
         Arc::new(shared)
     }
 
-    /// The stores of a write in place: its undo record, then the slot.
-    fn store(&self, epoch: u64) {
-        self.store_at(self.slot, &KEY, epoch);
+    fn lock(&self) -> LockedLeaf<'_, u64, u64> {
+        LockedLeaf::new(self.leaf, self.leaf.header().lock.lock().unwrap())
     }
 
-    fn store_at(&self, slot: usize, key: &u64, epoch: u64) {
-        let LeafEntry { word, deadline, .. } = self.leaf.entry(slot);
+    /// The stores of a write in place: its undo record, then the slot.
+    fn store(&self, leaf: &LockedLeaf<'_, u64, u64>, epoch: u64) {
+        self.store_at(leaf, self.slot, &KEY, epoch);
+    }
+
+    fn store_at(&self, leaf: &LockedLeaf<'_, u64, u64>, slot: usize, key: &u64, epoch: u64) {
+        let LeafEntry { word, deadline, .. } = leaf.entry(slot);
         let state = OldState::Present { word, deadline };
         let end = Epoch::new(epoch);
-        self.log.push(self.leaf, &Probe::new(key), state, end, end.previous());
-        self.leaf.set_word(slot, 10 * epoch);
+        self.log.push(leaf, &Probe::new(key), state, end, end.previous());
+        leaf.set_word(slot, 10 * epoch);
     }
 
     fn overwrite(&self, epoch: u64) {
-        let lock = self.leaf.header().lock.lock().unwrap();
-        self.store(epoch);
-        lock.unlock_unchanged();
+        let leaf = self.lock();
+        self.store(&leaf, epoch);
+        leaf.unlock_unchanged();
     }
 
     fn overwrite_and_prune(&self, epoch: u64, live: &[u64]) {
-        let lock = self.leaf.header().lock.lock().unwrap();
-        self.store(epoch);
+        let leaf = self.lock();
+        self.store(&leaf, epoch);
         let epochs = live.iter().map(|epoch| Epoch::new(*epoch)).collect();
         let live = LiveEpochs { epochs, settled: Epoch::new(epoch - 1) };
-        self.log.prune(self.leaf, &live, &|_| true, &self.collector.pin());
-        drop(lock);
+        self.log.prune(&leaf, &live, &|_| true, &self.collector.pin());
+        drop(leaf);
     }
 
     /// One try of a read at a snapshot, of the key or by a scan; `None` if it has to be repeated.
@@ -146,10 +152,10 @@ fn a_push_hides_nothing_from_a_reader() {
 #[test]
 fn a_range_version_hides_nothing_from_a_reader() {
     model(2, &[1, 2], |shared| {
-        let lock = shared.leaf.header().lock.lock().unwrap();
-        shared.store_at(shared.other, &OTHER, 3);
-        shared.store(3);
-        lock.unlock_unchanged();
+        let leaf = shared.lock();
+        shared.store_at(&leaf, shared.other, &OTHER, 3);
+        shared.store(&leaf, 3);
+        leaf.unlock_unchanged();
     });
 }
 

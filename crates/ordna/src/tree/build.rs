@@ -13,7 +13,7 @@ use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
 
-use super::leaf::{Leaf, LeafEntry, Probe, is_inline};
+use super::leaf::{Leaf, LeafEntry, LeafMut, Probe, is_inline};
 use super::reshape::separator;
 use super::{LARGE, Sizes, Tree};
 
@@ -23,7 +23,7 @@ pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
     arena: Option<Arena>,
     /// Entries before the arena is used.
     plain: usize,
-    leaves: Vec<Leaf<K, V>>,
+    leaves: Vec<LeafMut<'static, K, V>>,
     first: Option<K::Owned>,
     last: Option<K::Owned>,
     /// Entries of a leaf before the next one begins.
@@ -71,7 +71,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
             };
             let leaf = Leaf::new(Some(low_fence.borrow()), &self.pool);
             if let Some(before) = self.leaves.last() {
-                before.set_next(Some(leaf));
+                before.set_next(Some(leaf.leaf()));
                 before.set_high_fence(low_fence.borrow().head());
             }
             self.leaves.push(leaf);
@@ -105,7 +105,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         runs: Vec<Run<K, V>>,
     ) -> Result<Self, usize> {
         let tree = Self::new(sizes, arena);
-        let mut before = tree.first;
+        let mut before = LeafMut::exclusive(tree.first);
         let mut last: Option<K::Owned> = None;
         for (number, mut run) in runs.into_iter().enumerate() {
             if let (Some(last), Some(first)) = (&last, &run.first)
@@ -116,8 +116,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             last = run.last.take().or(last);
             for leaf in std::mem::take(&mut run.leaves) {
                 leaf.with_low_fence(|low_fence| {
-                    let low_fence = low_fence.expect("leaves of runs have low_fences");
-                    before.set_next(Some(leaf));
+                    let low_fence = low_fence.expect("leaves of runs have low fences");
+                    before.set_next(Some(leaf.leaf()));
                     before.set_high_fence(low_fence.head());
                     tree.search.insert(low_fence, leaf.address());
                 });

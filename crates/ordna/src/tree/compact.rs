@@ -20,7 +20,7 @@ use ordna_base::sync::{fault, notice, point, yield_now};
 use ordna_base::{Key, Value};
 
 use super::Tree;
-use super::leaf::Leaf;
+use super::leaf::{Leaf, LeafMut};
 
 /// Leaves that are looked at in one reading section.
 const SECTION: usize = 256;
@@ -139,16 +139,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Moves the records of a leaf that lie in sparse slabs.
     fn move_records(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
+        // A leaf that is locked by another thread may hold words of records that have moved on.
+        if fault!("tree.compact.locks") {
+            return self.move_locked_records(&LeafMut::exclusive(leaf), guard);
+        }
+        let Ok(locked) = Self::lock_leaf(leaf, guard) else { return };
+        self.move_locked_records(&locked, guard);
+        locked.unlock_unchanged();
+    }
+
+    /// [`Tree::move_records`] of a locked leaf.
+    fn move_locked_records(&self, leaf: &LeafMut<'_, K, V>, guard: &Guard<'_>) {
         let sparse = |slot: &usize| {
             #[expect(unsafe_code, reason = "the record of a locked entry")]
             // SAFETY: as the reason says.
             Leaf::<K, V>::record(leaf.word(*slot))
                 .is_some_and(|record| unsafe { record.is_in_sparse_slab() })
         };
-        // A leaf that is locked by another thread may hold words of records that have moved on.
-        let lock = &Self::header(&leaf, guard).lock;
-        let lock = if fault!("tree.compact.locks") { Ok(None) } else { lock.lock().map(Some) };
-        let Ok(lock) = lock else { return };
         for slot in leaf.slots().filter(sparse) {
             let word = leaf.word(slot);
             let record = Leaf::<K, V>::record(word).expect("a slot in use has a record");
@@ -161,9 +168,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 record.retire_without_share(guard);
             }
         }
-        if let Some(lock) = lock {
-            lock.unlock_unchanged();
-        }
     }
 
     /// Moves the leaf behind this one out of its slab, if that is to become empty.
@@ -172,28 +176,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if left.next().is_none_or(|next| !next.is_in_sparse_slab()) {
             return;
         }
-        let Ok(lock) = Self::header(&left, guard).lock.lock() else { return };
+        let Ok(left) = Self::lock_leaf(left, guard) else { return };
         let Some(right) = left.next().filter(|next| next.is_in_sparse_slab()) else {
-            return lock.unlock_unchanged();
+            return left.unlock_unchanged();
         };
-        let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
-            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
-        };
+        let right_locked = Self::lock_right(right, guard);
         let copy = right.with_low_fence(|low_fence| {
             let copy = Leaf::new(low_fence, &self.pool);
             copy.copy_from(right);
-            self.log.merge(copy, right);
-            left.set_next(Some(copy));
+            self.log.merge(&copy, &right_locked);
+            left.set_next(Some(copy.leaf()));
             point("tree.compact.before_replace");
-            self.search.replace(
-                low_fence.expect("only the first leaf lacks an low_fence"),
-                copy.address(),
-            );
+            self.search
+                .replace(low_fence.expect("only the first leaf lacks a low fence"), copy.address());
             copy
         });
-        debug_assert!(copy != right);
-        right_lock.unlock_obsolete();
-        drop(lock);
+        debug_assert!(copy.leaf() != right);
+        right_locked.unlock_obsolete();
+        drop(left);
         self.pool.forget();
         #[expect(unsafe_code, reason = "the leaf is unlinked")]
         // SAFETY: neither the list nor the search layer leads to it any more.

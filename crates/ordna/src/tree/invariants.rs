@@ -38,7 +38,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 next.with_low_fence(|low_fence| low_fence.map_or(0, Key::head))
             });
             if leaf.high_fence() != high {
-                return broken("a leaf's upper fence is not its neighbour's low_fence");
+                return broken("a leaf's upper fence is not its neighbour's low fence");
             }
             let order = copy.sorted(self.simd);
             for at in &order[..copy.count] {

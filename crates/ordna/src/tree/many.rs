@@ -18,7 +18,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// The addresses of up to [`GROUP`] keys, each to be passed on with its key under the same
     /// guard. Asks for what reads and writes of the keys look at.
     pub fn locate_many(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
-        let mut addresses = [0; GROUP];
+        let mut addresses = [self.first.address(); GROUP];
         let Some(first) = probes.first() else { return addresses };
         let mut keys = [first.key; GROUP];
         for (key, probe) in keys.iter_mut().zip(probes) {
@@ -41,7 +41,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// The addresses where scans from up to [`GROUP`] keys upwards begin; asks for the whole
     /// leaves.
     pub fn locate_scans(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
-        let mut addresses = [0; GROUP];
+        let mut addresses = [self.first.address(); GROUP];
         let keys = &keys[..keys.len().min(GROUP)];
         self.search.find_many(keys, &mut addresses, guard);
         for address in &addresses[..keys.len()] {

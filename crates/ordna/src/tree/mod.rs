@@ -69,7 +69,6 @@ use ordna_base::{Key, Value};
 pub use build::Run;
 use leaf::Leaf;
 pub use leaf::{FOREVER, Probe, SLOTS};
-use point::LockedLeaf;
 pub use point::WriteStep;
 pub use reshape::RemovedEntries;
 pub use scan::ScanRequest;
@@ -82,7 +81,7 @@ use undo::{OldState, UndoLog};
 /// The parts of a leaf's undo list, for its loom model.
 #[cfg(loom)]
 pub mod models {
-    pub use super::leaf::{FOREVER, Leaf, LeafEntry, Probe};
+    pub use super::leaf::{FOREVER, Leaf, LeafEntry, LeafMut, LockedLeaf, Probe};
     pub use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
     pub use crate::epoch::Epoch;
 }

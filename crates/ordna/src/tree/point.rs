@@ -11,19 +11,15 @@ use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::simd::InstructionSet;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use ordna_base::sync::{Obsolete, WriteGuard, check, fault, notice, point};
+use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Change, Error, Key, Value};
 
-use super::leaf::{FOREVER, Leaf, LeafEntry, LeafHeader, Probe, SLOTS, is_inline};
+use super::leaf::{
+    FOREVER, Leaf, LeafEntry, LeafHeader, LeafMut, LockedLeaf, Probe, SLOTS, is_inline,
+};
 use super::search::{LeafAddress, SearchLayer};
 use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
 use super::{LARGE, RETRIES, Sizes, Tree, WriteCost, WriteOutcome, WriteScope};
-
-/// A locked leaf.
-pub(super) struct LockedLeaf<'a, K: Key + ?Sized, V: Value + ?Sized> {
-    pub leaf: Leaf<K, V>,
-    pub lock: WriteGuard<'a>,
-}
 
 /// A conditional write of one key: what it decides, and what its caller does around the change.
 ///
@@ -74,7 +70,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// An empty tree. If there is an arena, small records lie there, and move.
     pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
         let pool = Leaf::<K, V>::pool();
-        let first = Leaf::new(None, &pool);
+        let first = Leaf::new(None, &pool).leaf();
         Self {
             search: SearchLayer::new(first.address(), sizes.fanout),
             log: UndoLog::new(sizes.slots),
@@ -131,10 +127,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     #[inline]
-    pub(super) fn leaf_at(address: usize) -> Leaf<K, V> {
+    pub(super) fn leaf_at(address: LeafAddress) -> Leaf<K, V> {
         #[expect(unsafe_code, reason = "addresses are leaves")]
         // SAFETY: the search layer leads to leaves that its callers' guards keep.
-        unsafe { Leaf::at(address) }.expect("addresses are not null")
+        unsafe {
+            Leaf::at(address)
+        }
     }
 
     /// The header, for as long as the guard keeps the leaf.
@@ -146,6 +144,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         unsafe {
             &*header
         }
+    }
+
+    /// Locks the leaf, for as long as the guard keeps it.
+    ///
+    /// # Errors
+    /// The leaf is unlinked.
+    #[inline]
+    pub(super) fn lock_leaf<'g>(
+        leaf: Leaf<K, V>,
+        guard: &'g Guard<'_>,
+    ) -> Result<LockedLeaf<'g, K, V>, Obsolete> {
+        Ok(LockedLeaf::new(leaf, Self::header(&leaf, guard).lock.lock()?))
+    }
+
+    /// Locks the right neighbour of a locked leaf.
+    pub(super) fn lock_right<'g>(right: Leaf<K, V>, guard: &'g Guard<'_>) -> LockedLeaf<'g, K, V> {
+        let Ok(locked) = Self::lock_leaf(right, guard) else {
+            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
+        };
+        locked
     }
 
     /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another
@@ -293,11 +311,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 };
                 if let Some(lock) = unchanged {
                     debug_assert!(leaf.covers(probe), "a leaf keeps its fence with its version");
-                    return LockedLeaf { leaf, lock };
+                    return LockedLeaf::new(leaf, lock);
                 }
             }
             loop {
-                let Ok(lock) = Self::header(&leaf, guard).lock.lock() else { continue 'search };
+                let Ok(locked) = Self::lock_leaf(leaf, guard) else { continue 'search };
                 debug_assert!(
                     leaf.with_low_fence(
                         |low_fence| low_fence.is_none_or(|low_fence| low_fence <= probe.key)
@@ -305,11 +323,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     "a search ends at or before the key's leaf, and walks go to the right"
                 );
                 if leaf.covers(probe) {
-                    return LockedLeaf { leaf, lock };
+                    return locked;
                 }
                 let next = leaf.next();
-                lock.unlock_unchanged();
-                leaf = next.expect("the last leaf covers every key above its low_fence");
+                locked.unlock_unchanged();
+                leaf = next.expect("the last leaf covers every key above its low fence");
             }
         }
     }
@@ -345,7 +363,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         step: &mut S,
     ) -> Result<u64, Error> {
         loop {
-            let LockedLeaf { leaf, lock } = self.lock(probe, from.take(), scope.guard);
+            let locked = self.lock(probe, from.take(), scope.guard);
+            let leaf = locked.leaf();
             let slot = leaf.find(probe, self.simd);
             let old = slot.map(|slot| leaf.entry(slot));
             let change = match &old {
@@ -357,11 +376,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             let (put, slot) = match (change, slot) {
                 (Change::Keep, _) | (Change::Remove, None) => {
-                    lock.unlock_unchanged();
+                    locked.unlock_unchanged();
                     return Ok(0);
                 }
                 (Change::Put(_), None) if leaf.count() >= self.slots => {
-                    self.make_room(LockedLeaf { leaf, lock }, probe, scope.guard);
+                    self.make_room(locked, probe, scope.guard);
                     continue;
                 }
                 (Change::Put(put), slot) => (Some(put), slot),
@@ -376,7 +395,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let undo = if undo { self.log.next_push() + kept } else { 0 };
                 let cost = WriteCost { grows, shrinks, undo, deadline: *deadline, room: false };
                 if let Err(refused) = value.check().and_then(|()| step.prepare(cost)) {
-                    lock.unlock_unchanged();
+                    locked.unlock_unchanged();
                     return Err(refused);
                 }
             }
@@ -387,9 +406,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 ..WriteOutcome::default()
             };
             let entry = SlotWrite { probe, old: slot.zip(old), undo };
-            let in_place = self.write(leaf, &entry, put, scope, &mut outcome);
+            let in_place = self.write(&locked, &entry, put, scope, &mut outcome);
             let live = || step.live();
-            self.prune_and_unlock(leaf, lock, in_place, live, scope.guard, &mut outcome);
+            self.prune_and_unlock(locked, in_place, live, scope.guard, &mut outcome);
             let sparse = outcome.after.is_none() && leaf.count() <= self.slots / 4;
             if sparse {
                 self.merge_around(leaf, scope.guard);
@@ -404,23 +423,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     #[inline]
     pub(super) fn prune_and_unlock(
         &self,
-        leaf: Leaf<K, V>,
-        lock: WriteGuard<'_>,
+        leaf: LockedLeaf<'_, K, V>,
         in_place: bool,
         live: impl Fn() -> Option<LiveEpochs>,
         guard: &Guard<'_>,
         outcome: &mut WriteOutcome,
     ) {
-        if self.log.is_prune_due(leaf)
+        if self.log.is_prune_due(leaf.leaf())
             && let Some(live) = live()
         {
             let present = |key: &K| leaf.find(&Probe::new(key), self.simd).is_some();
-            outcome.undo.1 = self.log.prune(leaf, &live, &present, guard);
-            drop(lock);
+            outcome.undo.1 = self.log.prune(&leaf, &live, &present, guard);
+            drop(leaf);
         } else if in_place {
-            lock.unlock_unchanged();
+            leaf.unlock_unchanged();
         } else {
-            drop(lock);
+            drop(leaf);
         }
     }
 
@@ -429,7 +447,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     #[inline]
     fn write<T: Borrow<V>>(
         &self,
-        leaf: Leaf<K, V>,
+        leaf: &LeafMut<'_, K, V>,
         entry: &SlotWrite<'_, K>,
         put: Option<(T, u64)>,
         scope: &WriteScope<'_>,

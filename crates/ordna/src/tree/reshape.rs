@@ -22,8 +22,8 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, point};
 use ordna_base::{Key, Value};
 
-use super::leaf::{Leaf, LeafCopy, LeafEntry, Probe, is_inline};
-use super::{LockedLeaf, OldState, Tree, WriteOutcome, WriteScope};
+use super::leaf::{Leaf, LeafCopy, LeafEntry, LeafMut, LockedLeaf, Probe, is_inline};
+use super::{OldState, Tree, WriteOutcome, WriteScope};
 
 /// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
 const FLUSH: usize = 16;
@@ -61,7 +61,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         probe: &Probe<'_, K>,
         guard: &Guard<'_>,
     ) {
-        let LockedLeaf { leaf: left, lock } = held;
+        let left = held.leaf();
         let Some(right) = left.next() else {
             let copy = left.copy();
             let entries = self.in_order(left, &copy, Self::prefix(left, &copy));
@@ -70,31 +70,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 (last < probe.key).then(|| separator(last, probe.key))
             });
             match low_fence {
-                Some(low_fence) => self.append(left, low_fence.borrow()),
-                None => self.split(left, &entries),
+                Some(low_fence) => self.append(&held, low_fence.borrow()),
+                None => self.split(&held, &entries),
             }
-            return drop(lock);
+            return drop(held);
         };
         right.prefetch_whole();
         let copy = left.copy();
-        let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
-            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
-        };
+        let right_held = Self::lock_right(right, guard);
         let all = copy.count + right.count();
         let prefix = Self::prefix(left, &copy);
         if right.count() + (self.slots / 4).max(1) <= self.slots && all / 2 < copy.count {
             let entries = self.in_order(left, &copy, prefix);
-            self.shift(left, right, &entries, copy.count - all / 2, guard);
+            self.shift(&held, &right_held, &entries, copy.count - all / 2, guard);
         } else {
             // The misses of both leaves' records overlap.
             let right_copy = right.copy();
             let right_prefix = Self::prefix(right, &right_copy);
             let mut entries = self.in_order(left, &copy, prefix);
             entries.extend(self.in_order(right, &right_copy, right_prefix));
-            self.split_two(left, right, &entries, guard);
+            self.split_two(&held, &right_held, &entries, guard);
         }
-        drop(right_lock);
-        drop(lock);
+        drop(right_held);
+        drop(held);
     }
 
     /// Bytes that all keys of a locked leaf share: those that its fences share. Asks
@@ -134,36 +132,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// A new last leaf for keys from `low_fence` on; the left one stays full.
-    fn append(&self, left: Leaf<K, V>, low_fence: &K) {
+    fn append(&self, left: &LeafMut<'_, K, V>, low_fence: &K) {
         let right = Leaf::new(Some(low_fence), &self.pool);
-        self.link(left, right, low_fence);
-        self.log.divide(left, right, low_fence);
+        self.link(left, &right, low_fence);
+        self.log.divide(left, &right, low_fence);
         self.search.insert(low_fence, right.address());
     }
 
     /// Puts a new leaf behind a locked one.
-    fn link(&self, left: Leaf<K, V>, right: Leaf<K, V>, low_fence: &K) {
+    fn link(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, low_fence: &K) {
         self.leaves.fetch_add(1, Ordering::Relaxed);
         debug_assert!(
             low_fence.head() <= left.high_fence(),
-            "an low_fence lies within the leaf that is split"
+            "a low fence lies within the leaf that is split"
         );
         right.set_next(left.next());
         right.set_high_fence(left.high_fence());
-        left.set_next(Some(right));
+        left.set_next(Some(right.leaf()));
         left.set_high_fence(low_fence.head());
         point("tree.split.linked");
     }
 
     /// Moves the upper half of a full leaf to a new one.
-    fn split(&self, left: Leaf<K, V>, entries: &[LeafEntry]) {
+    fn split(&self, left: &LeafMut<'_, K, V>, entries: &[LeafEntry]) {
         let (low, high) = entries.split_at(entries.len() / 2);
         let low_fence = Self::between(low, high);
         let low_fence: &K = low_fence.borrow();
         let right = Leaf::new(Some(low_fence), &self.pool);
         right.fill(high.iter().copied());
-        self.log.divide(left, right, low_fence);
-        self.link(left, right, low_fence);
+        self.log.divide(left, &right, low_fence);
+        self.link(left, &right, low_fence);
         left.fill(low.iter().copied());
         self.search.insert(low_fence, right.address());
     }
@@ -171,8 +169,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Spreads the entries of two neighbours over three leaves: all that move go to the right.
     fn split_two(
         &self,
-        left: Leaf<K, V>,
-        right: Leaf<K, V>,
+        left: &LeafMut<'_, K, V>,
+        right: &LeafMut<'_, K, V>,
         entries: &[LeafEntry],
         guard: &Guard<'_>,
     ) {
@@ -184,8 +182,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         last.fill(high.iter().copied());
         // The new leaf may take records of the left one.
         self.log.divide(left, right, low_end);
-        self.log.divide(right, last, middle_end);
-        self.link(right, last, middle_end);
+        self.log.divide(right, &last, middle_end);
+        self.link(right, &last, middle_end);
         right.fill(middle.iter().copied());
         // The new low fence may be the right leaf's former one, or lie below it: that goes first.
         let lowers_first = !fault!("tree.split_two.lowers_first");
@@ -200,11 +198,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Lowers the low fence of the right one of two locked leaves, in the search layer too.
-    fn lower(&self, left: Leaf<K, V>, right: Leaf<K, V>, low_fence: &K, guard: &Guard<'_>) {
+    fn lower(
+        &self,
+        left: &LeafMut<'_, K, V>,
+        right: &LeafMut<'_, K, V>,
+        low_fence: &K,
+        guard: &Guard<'_>,
+    ) {
         point("tree.shift.before_lower");
         right.with_low_fence(|old| {
-            let old = old.expect("only the first leaf lacks an low_fence");
-            debug_assert!(low_fence <= old, "an low_fence never rises");
+            let old = old.expect("only the first leaf lacks a low fence");
+            debug_assert!(low_fence <= old, "a low fence never rises");
             self.search.lower(old, low_fence, guard);
         });
         let old = right.replace_low_fence(low_fence);
@@ -215,8 +219,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Moves the `count` largest entries to the right neighbour.
     fn shift(
         &self,
-        left: Leaf<K, V>,
-        right: Leaf<K, V>,
+        left: &LeafMut<'_, K, V>,
+        right: &LeafMut<'_, K, V>,
         entries: &[LeafEntry],
         count: usize,
         guard: &Guard<'_>,
@@ -235,7 +239,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     fn retire_fence(low_fence: Option<ordna_base::record::Record<K, u64>>, guard: &Guard<'_>) {
         if let Some(low_fence) = low_fence {
-            #[expect(unsafe_code, reason = "the low_fence left its leaf")]
+            #[expect(unsafe_code, reason = "the low fence left its leaf")]
             // SAFETY: taken out under the leaf's lock.
             unsafe {
                 low_fence.retire(guard)
@@ -273,33 +277,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Moves the entries of the right neighbour here and unlinks it, if both fit into three
     /// quarters of a leaf.
     pub(super) fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
-        let Ok(lock) = Self::header(&left, guard).lock.lock() else { return false };
+        let Ok(left_held) = Self::lock_leaf(left, guard) else { return false };
         let Some(right) = left.next() else {
-            lock.unlock_unchanged();
+            left_held.unlock_unchanged();
             return false;
         };
-        let Ok(right_lock) = Self::header(&right, guard).lock.lock() else {
-            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
-        };
+        let right_held = Self::lock_right(right, guard);
         let (own, other) = (left.count(), right.count());
         let full = own + other > self.slots * 3 / 4 && own > 0 && other > 0;
         if full || self.log.are_beyond([left, right], UNDO * self.slots) {
-            right_lock.unlock_unchanged();
-            lock.unlock_unchanged();
+            right_held.unlock_unchanged();
+            left_held.unlock_unchanged();
             return false;
         }
         let copy = right.copy();
         for at in 0..copy.count {
-            let done = left.put_entry(copy.entry(at));
+            let done = left_held.put_entry(copy.entry(at));
             debug_assert!(done, "the leaf has room");
         }
-        self.unlink(left, right, guard);
+        self.unlink(&left_held, &right_held, guard);
         if fault!("tree.merge.obsolete") {
-            drop(right_lock);
+            drop(right_held);
         } else {
-            right_lock.unlock_obsolete();
+            right_held.unlock_obsolete();
         }
-        drop(lock);
+        drop(left_held);
         self.retire_leaf(right, guard);
         true
     }
@@ -320,19 +322,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Bound::Unbounded => empty,
         };
         loop {
-            let LockedLeaf { leaf, lock } =
-                self.lock(&Probe::new(from.borrow()), None, scope.guard);
+            let locked = self.lock(&Probe::new(from.borrow()), None, scope.guard);
+            let leaf = locked.leaf();
             let within = |key: &K| !is_below(key, lower) && !is_above(key, upper);
-            self.remove_entries(leaf, within, scope, &mut each);
+            self.remove_entries(&locked, within, scope, &mut each);
             if check!("tree.range.drops", scope.seen_by() == Epoch::ZERO) {
                 let mut left = AT_ONCE;
-                while left > 0 && self.drop_next(leaf, upper, scope, &mut each) {
+                while left > 0 && self.drop_next(&locked, upper, scope, &mut each) {
                     left -= 1;
                 }
             }
             let next =
                 leaf.next().and_then(|next| next.with_low_fence(|at| at.map(ToOwned::to_owned)));
-            drop(lock);
+            drop(locked);
             point("tree.range.leaf_done");
             if leaf.count() <= self.slots / 4 {
                 self.merge_around(leaf, scope.guard);
@@ -347,7 +349,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Removes the entries of a locked leaf whose keys are `within`.
     fn remove_entries(
         &self,
-        leaf: Leaf<K, V>,
+        leaf: &LeafMut<'_, K, V>,
         within: impl Fn(&K) -> bool,
         scope: &WriteScope<'_>,
         each: &mut impl FnMut(RemovedEntries<'_, K>),
@@ -361,7 +363,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     return;
                 };
                 let shrinks = Self::cost_of(entry.word, entry.deadline);
-                let undo = self.needs_undo(leaf, &probe, scope);
+                let undo = self.needs_undo(leaf.leaf(), &probe, scope);
                 let mut taken = 0;
                 if undo {
                     let state = OldState::Present { word: entry.word, deadline: entry.deadline };
@@ -385,15 +387,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// needs its entries. Returns whether it did.
     fn drop_next(
         &self,
-        left: Leaf<K, V>,
+        left: &LeafMut<'_, K, V>,
         upper: Bound<&K>,
         scope: &WriteScope<'_>,
         each: &mut impl FnMut(RemovedEntries<'_, K>),
     ) -> bool {
         let Some(right) = left.next() else { return false };
-        let Ok(lock) = Self::header(&right, scope.guard).lock.lock() else {
-            unreachable!("a leaf is unlinked under the lock of the leaf on its left")
-        };
+        let right_held = Self::lock_right(right, scope.guard);
         let below = match (right.next(), upper) {
             (_, Bound::Unbounded) => true,
             (None, _) => false,
@@ -401,32 +401,32 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 next.with_low_fence(|fence| fence.is_some_and(|fence| fence <= key))
             }
         };
-        if !below || self.log.are_beyond([left, right], UNDO * self.slots) {
-            lock.unlock_unchanged();
+        if !below || self.log.are_beyond([left.leaf(), right], UNDO * self.slots) {
+            right_held.unlock_unchanged();
             return false;
         }
         if is_inline::<K, V>() && !right.has_deadlines() {
             let entries = right.count();
             each(RemovedEntries::Leaf { entries, bytes: entries * Leaf::<K, V>::SHARE });
         } else {
-            self.remove_entries(right, |_| true, scope, each);
+            self.remove_entries(&right_held, |_| true, scope, each);
         }
-        self.unlink(left, right, scope.guard);
-        lock.unlock_obsolete();
+        self.unlink(left, &right_held, scope.guard);
+        right_held.unlock_obsolete();
         self.retire_leaf(right, scope.guard);
         true
     }
 
     /// Takes a leaf out of the list and the search layer, whose entries went or are on its left
     /// now. Both are locked.
-    fn unlink(&self, left: Leaf<K, V>, right: Leaf<K, V>, guard: &Guard<'_>) {
+    fn unlink(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, guard: &Guard<'_>) {
         self.log.merge(left, right);
         debug_assert!(left.high_fence() <= right.high_fence(), "neighbours ascend");
         left.set_high_fence(right.high_fence());
         left.set_next(right.next());
         point("tree.merge.before_remove");
         right.with_low_fence(|low_fence| {
-            self.search.remove(low_fence.expect("only the first leaf lacks an low_fence"), guard);
+            self.search.remove(low_fence.expect("only the first leaf lacks a low fence"), guard);
         });
     }
 

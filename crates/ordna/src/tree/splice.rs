@@ -22,7 +22,7 @@ use ordna_base::{Error, Key};
 
 use super::leaf::{Leaf, Probe};
 use super::undo::{LiveEpochs, OldState};
-use super::{LockedLeaf, Tree, WriteCost, WriteOutcome, WriteScope};
+use super::{Tree, WriteCost, WriteOutcome, WriteScope};
 
 /// Values of this length get room behind them when they grow: below it, a copy costs no more than
 /// the allocation of a record.
@@ -59,7 +59,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         mut prepare: impl FnMut(WriteCost) -> Result<(), Error>,
         live: impl Fn() -> Option<LiveEpochs>,
     ) -> Result<Option<Spliced<T>>, Error> {
-        let LockedLeaf { leaf, lock } = self.lock(probe, None, scope.guard);
+        let leaf = self.lock(probe, None, scope.guard);
         let entry = leaf.find(probe, self.simd).map(|slot| (slot, leaf.entry(slot)));
         let decided = entry.and_then(|(slot, old)| {
             let record = Leaf::<K, [u8]>::record(old.word)?;
@@ -69,14 +69,14 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             Some((slot, old, record, splice, len))
         });
         let Some((slot, old, record, splice, len)) = decided else {
-            lock.unlock_unchanged();
+            leaf.unlock_unchanged();
             return Ok(None);
         };
         let (at, bytes) = (splice.at, splice.bytes.as_ref());
         let end = at.saturating_add(bytes.len());
         let new_len = len.max(end);
         if new_len > MAX_LEN {
-            lock.unlock_unchanged();
+            leaf.unlock_unchanged();
             return Err(Error::ValueTooLong { len: new_len });
         }
         // SAFETY: as above.
@@ -92,7 +92,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             }
             (None, None) => Self::cost_of_len(probe.key, new_len, old.deadline),
         };
-        let undo = self.needs_undo(leaf, probe, scope);
+        let undo = self.needs_undo(leaf.leaf(), probe, scope);
         let mut step = WriteCost {
             grows,
             shrinks,
@@ -111,7 +111,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             if let Some(claim) = claim {
                 claim.give_back();
             }
-            lock.unlock_unchanged();
+            leaf.unlock_unchanged();
             return Err(refused);
         }
         let mut outcome = WriteOutcome {
@@ -122,7 +122,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         };
         if undo {
             let state = OldState::Present { word: old.word, deadline: old.deadline };
-            outcome.undo.0 = self.log.push(leaf, probe, state, scope.epoch, scope.seen_by());
+            outcome.undo.0 = self.log.push(&leaf, probe, state, scope.epoch, scope.seen_by());
             point("tree.splice.pushed");
         }
         let extends = claim.is_some();
@@ -150,7 +150,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
             (false, true) => unsafe { record.retire_without_share(scope.guard) },
             (false, false) => Self::retire(old.word, scope.guard),
         }
-        self.prune_and_unlock(leaf, lock, true, live, scope.guard, &mut outcome);
+        self.prune_and_unlock(leaf, true, live, scope.guard, &mut outcome);
         Ok(Some(Spliced { splice, len: new_len, outcome }))
     }
 

@@ -3,9 +3,9 @@
 //!
 //! # Contract
 //! A [`Leaf`] is a handle, an address. Its header and lines are atomics; a thread that follows a
-//! handle holds a guard of the tree's collector. Methods that change a leaf need its lock, or a
-//! leaf that no other thread knows. Readers take a version first and validate it; what they read
-//! before is then of one moment. Two changes need no new version, see [`Leaf::set_word`].
+//! handle holds a guard of the tree's collector. [`LeafMut`] has the methods that change a leaf: its
+//! lock is held, or no other thread knows it. Readers take a version first and validate it; what they read
+//! before is then of one moment. Two changes need no new version, see [`LeafMut::set_word`].
 //!
 //! # Layout
 //!
@@ -34,12 +34,16 @@
 
 #![expect(unsafe_code, reason = "lays out leaves")]
 
+mod locked;
 mod ordered;
+
+pub use locked::{LeafMut, LockedLeaf};
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
+use super::search::LeafAddress;
 use crate::epoch::{AtomicEpoch, Epoch};
 use ordna_base::key::head_at;
 use ordna_base::order;
@@ -211,8 +215,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         Self::LAYOUT.size()
     }
 
-    /// An empty leaf that covers the keys from `low_fence` on (`None`: all).
-    pub fn new(low_fence: Option<&K>, pool: &Pool) -> Self {
+    /// An empty leaf that covers the keys from `low_fence` on (`None`: all), and that no other thread
+    /// knows.
+    pub fn new(low_fence: Option<&K>, pool: &Pool) -> LeafMut<'static, K, V> {
         let (memory, pooled) = match pool.allocate() {
             Some(memory) => (memory, POOLED),
             // SAFETY: the layout is not empty.
@@ -241,7 +246,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
                 lines.add(at).write(Line::filled(0));
             }
         }
-        let leaf = Self { header: memory.cast(), kinds: PhantomData };
+        let leaf = LeafMut::exclusive(Self { header: memory.cast(), kinds: PhantomData });
         if let Some(low_fence) = low_fence {
             let _ = leaf.replace_low_fence(low_fence);
         }
@@ -250,17 +255,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     /// The address, for the search layer.
     #[inline]
-    pub fn address(self) -> usize {
-        self.header.as_ptr().expose_provenance()
+    pub fn address(self) -> LeafAddress {
+        LeafAddress::new(self.header.expose_provenance())
     }
 
     /// # Safety
     /// `address` comes from [`Leaf::address`] of a leaf of these kinds that the caller's guard
     /// keeps.
     #[inline]
-    pub unsafe fn at(address: usize) -> Option<Self> {
-        let header = NonNull::new(ptr::with_exposed_provenance_mut(address))?;
-        Some(Self { header, kinds: PhantomData })
+    pub unsafe fn at(address: LeafAddress) -> Self {
+        let header = NonNull::with_exposed_provenance(address.get());
+        Self { header, kinds: PhantomData }
     }
 
     #[inline]
@@ -339,17 +344,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         Some(Self { header: next, kinds: PhantomData })
     }
 
-    pub fn set_next(self, next: Option<Self>) {
-        let next = next.map_or(ptr::null_mut(), |next| next.header.as_ptr());
-        self.header().next.store(next, Ordering::Release);
-    }
-
     pub fn high_fence(self) -> u64 {
         self.header().high_fence.load(Ordering::Relaxed)
-    }
-
-    pub fn set_high_fence(self, high: u64) {
-        self.header().high_fence.store(high, Ordering::Relaxed);
     }
 
     /// Whether keys from the low fence on, up to this one, belong here and not further to the
@@ -391,22 +387,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         };
         // SAFETY: as above, under the caller's guard.
         f(record.map(|record| unsafe { record.key() }))
-    }
-
-    /// Lowers the low fence. Returns the record of the former one, to be retired.
-    #[must_use]
-    pub fn replace_low_fence(self, low_fence: &K) -> Option<Record<K, u64>> {
-        let new = if K::HEAD_IS_KEY {
-            low_fence.head()
-        } else {
-            Record::<K, u64>::new(low_fence, &0).as_ptr().expose_provenance() as u64
-        };
-        let old = self.header().low_fence.swap(new, Ordering::AcqRel);
-        if K::HEAD_IS_KEY {
-            return None;
-        }
-        // SAFETY: as in `with_low_fence`.
-        unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(old as usize)) }
     }
 
     /// The record behind a word.
@@ -499,13 +479,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         LeafEntry { key, word: self.word(slot), deadline: self.deadline(slot) }
     }
 
-    /// Overwrites the word of a slot: the key stays. Needs no new version, as a reader gets the old
-    /// word or the new one; the release store hands on the undo record that was pushed before.
-    #[inline]
-    pub fn set_word(self, slot: usize, word: u64) {
-        self.words(slot / LANES).0[slot % LANES].store(word, Ordering::Release);
-    }
-
     /// Whether some entry has or had a deadline.
     pub fn has_deadlines(self) -> bool {
         !self.header().deadlines.load(Ordering::Relaxed).is_null()
@@ -516,97 +489,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         // SAFETY: null, or a line that lives as long as the leaf.
         let deadlines = unsafe { self.header().deadlines.load(Ordering::Acquire).as_ref() };
         deadlines.map_or(FOREVER, |deadlines| deadlines[slot].load(Ordering::Relaxed))
-    }
-
-    /// Sets the deadline of a slot. Returns the bytes that this took.
-    pub fn set_deadline(self, slot: usize, deadline: u64) -> usize {
-        let mut line = self.header().deadlines.load(Ordering::Relaxed);
-        let mut taken = 0;
-        if line.is_null() {
-            if deadline == FOREVER {
-                return 0;
-            }
-            taken = size_of::<DeadlineLine>();
-            line = Box::into_raw(Box::new(std::array::from_fn(|_| AtomicU64::new(FOREVER))));
-            self.header().deadlines.store(line, Ordering::Release);
-        }
-        // SAFETY: as above.
-        let deadlines = unsafe { &*line };
-        deadlines[slot].store(deadline, Ordering::Relaxed);
-        taken
-    }
-
-    /// Puts an entry into a free slot of its probe order. `false` if there is none.
-    pub fn put(self, probe: &Probe<'_, K>, entry: LeafEntry) -> bool {
-        self.put_from(probe.bucket, entry)
-    }
-
-    /// [`Leaf::put`] of an entry of another leaf. Reads no record.
-    pub fn put_entry(self, entry: LeafEntry) -> bool {
-        self.put_from(bucket_of(K::from_head(&entry.key).map_or(entry.word, hash_of)), entry)
-    }
-
-    fn put_from(self, mut bucket: usize, entry: LeafEntry) -> bool {
-        let mut used = self.header().used.load(Ordering::Relaxed);
-        for _ in 0..BUCKETS {
-            let here = (used >> (bucket * LANES)) as u32 & 0xFF;
-            if here != 0xFF {
-                let lane = (!here).trailing_zeros() as usize;
-                let slot = bucket * LANES + lane;
-                if K::HEAD_IS_KEY {
-                    self.keys(bucket).set(lane, entry.key);
-                }
-                self.set_word(slot, entry.word);
-                self.set_deadline(slot, entry.deadline);
-                // Release: a reader that sees the bit sees the entry.
-                self.header().used.store(used | 1 << slot, Ordering::Release);
-                return true;
-            }
-            used |= 1 << (SLOTS + bucket);
-            bucket = if bucket + 1 == BUCKETS { 0 } else { bucket + 1 };
-        }
-        false
-    }
-
-    /// Empties a slot.
-    pub fn clear(self, slot: usize) {
-        let used = self.header().used.load(Ordering::Relaxed);
-        debug_assert!(used >> slot & 1 == 1, "an entry is removed once");
-        self.header().used.store(used & !(1 << slot), Ordering::Release);
-        if !is_inline::<K, V>() {
-            self.set_word(slot, 0);
-        }
-        self.set_deadline(slot, FOREVER);
-    }
-
-    /// Replaces all entries.
-    pub fn fill(self, entries: impl Iterator<Item = LeafEntry>) {
-        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
-        if !is_inline::<K, V>() {
-            (0..SLOTS).for_each(|slot| self.set_word(slot, 0));
-        }
-        self.header().used.store(pooled, Ordering::Release);
-        for entry in entries {
-            let done = self.put_entry(entry);
-            debug_assert!(done, "a leaf has {SLOTS} slots");
-        }
-    }
-
-    /// Becomes what another leaf is, but for its low fence and its undo records. Takes the
-    /// deadlines from it; a reader that stands there finds its version changed.
-    pub fn copy_from(self, other: Self) {
-        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
-        for at in 0..Self::LINES {
-            for (to, from) in self.line(at).0.iter().zip(&other.line(at).0) {
-                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-        }
-        let (to, from) = (self.header(), other.header());
-        to.deadlines
-            .store(from.deadlines.swap(ptr::null_mut(), Ordering::Relaxed), Ordering::Release);
-        to.used.store(from.used.load(Ordering::Relaxed) & !POOLED | pooled, Ordering::Release);
-        self.set_next(other.next());
-        self.set_high_fence(other.high_fence());
     }
 
     /// Whether the leaf stands in a slab that is to become empty.

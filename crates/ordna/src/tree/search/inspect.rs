@@ -88,7 +88,10 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let lowers = std::iter::once(lower).chain(low_fences.into_iter().map(Some));
             if node.height == 0 {
                 for (at, lower) in lowers.enumerate() {
-                    each(lower.as_ref().map(std::borrow::Borrow::borrow), node.child(at));
+                    each(
+                        lower.as_ref().map(std::borrow::Borrow::borrow),
+                        LeafAddress::of_child(node.child(at)),
+                    );
                 }
             } else {
                 let children: Vec<_> = lowers.enumerate().collect();

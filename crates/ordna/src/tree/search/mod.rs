@@ -47,6 +47,7 @@ mod shrink;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
+use std::num::NonZero;
 use std::ptr;
 
 use contents::{Contents, Separator, SeparatorEntry};
@@ -64,8 +65,29 @@ const RETRIES: usize = 16;
 /// Keys that descend together in [`SearchLayer::find_many`]: as many misses as a core overlaps.
 pub const GROUP: usize = 16;
 
-/// The address of a leaf.
-pub type LeafAddress = usize;
+/// The address of a leaf. The search layer does not follow it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeafAddress(NonZero<usize>);
+
+impl LeafAddress {
+    /// The address with this number.
+    #[inline]
+    pub fn new(address: NonZero<usize>) -> Self {
+        Self(address)
+    }
+
+    /// Returns the number.
+    #[inline]
+    pub fn get(self) -> NonZero<usize> {
+        self.0
+    }
+
+    /// The address in a lowest node, which was validated.
+    #[inline]
+    fn of_child(child: usize) -> Self {
+        Self(NonZero::new(child).expect("no leaf is at address 0"))
+    }
+}
 
 /// Maps low fences to addresses; see the [module](self).
 pub struct SearchLayer<K: Key + ?Sized> {
@@ -92,7 +114,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     /// [`FANOUT`].
     pub fn new(first: LeafAddress, fanout: usize) -> Self {
         let contents =
-            Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first] };
+            Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first.0.get()] };
         Self {
             root: AtomicPtr::new(Node::boxed(0, &contents)),
             writers: Lock::new(()),
@@ -114,7 +136,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let _writers = self.writers.lock();
         let (node, at) = *self.path(key, strict).last().expect("a path has a node");
         // SAFETY: nothing changes under the writers' lock.
-        unsafe { (*node).child(at) }
+        LeafAddress::of_child(unsafe { (*node).child(at) })
     }
 
     #[inline]
@@ -127,7 +149,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             }
             let child = node.child(at);
             if node.height == 0 {
-                return node.checked(version).map(|()| child);
+                return node.checked(version).map(|()| LeafAddress::of_child(child));
             }
             (node, version) = self.step(node, version, child, true)?;
         }
@@ -146,9 +168,10 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     ) -> (LeafAddress, Option<Version>) {
         let bottom = self.try_bottom(|node| node.route(key, false, self.simd));
         if let Ok((node, version, at)) = bottom {
-            let (address, inner) = (node.child(at), at + 1 < node.len());
+            let (child, inner) = (node.child(at), at + 1 < node.len());
             // An address of a torn read is not followed.
             if node.checked(version).is_ok() {
+                let address = LeafAddress::of_child(child);
                 point("search.find.before_look");
                 let seen = look(address);
                 point("search.find.looked");
@@ -166,9 +189,9 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let last = |node: &Node<K>| node.len().checked_sub(1);
         for _ in 0..RETRIES {
             if let Ok((node, version, at)) = self.try_bottom(last) {
-                let address = node.child(at);
+                let child = node.child(at);
                 if node.checked(version).is_ok() {
-                    return address;
+                    return LeafAddress::of_child(child);
                 }
             }
         }
@@ -179,7 +202,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let here = unsafe { &*node };
             let child = here.child(here.len() - 1);
             if here.height == 0 {
-                return child;
+                return LeafAddress::of_child(child);
             }
             node = ptr::with_exposed_provenance_mut(child);
         }
@@ -258,18 +281,18 @@ impl<K: Key + ?Sized> SearchLayer<K> {
 
     /// The addresses of up to [`GROUP`] keys: all descend together, so that their misses overlap.
     pub fn find_many(&self, keys: &[&K], addresses: &mut [LeafAddress; GROUP], guard: &Guard<'_>) {
-        if self.try_find_many(keys, addresses).is_err() {
-            for (key, address) in keys.iter().zip(addresses) {
-                *address = self.find(key, false, guard);
-            }
+        let mut children = [0; GROUP];
+        let found = self.try_find_many(keys, &mut children);
+        for ((key, child), address) in keys.iter().zip(children).zip(addresses) {
+            *address = match found {
+                Ok(()) => LeafAddress::of_child(child),
+                Err(Obsolete) => self.find(key, false, guard),
+            };
         }
     }
 
-    fn try_find_many(
-        &self,
-        keys: &[&K],
-        addresses: &mut [LeafAddress; GROUP],
-    ) -> Result<(), Obsolete> {
+    /// Finds the children of lowest nodes that lead to the keys.
+    fn try_find_many(&self, keys: &[&K], children: &mut [usize; GROUP]) -> Result<(), Obsolete> {
         let (root, version) = self.enter()?;
         let mut at = [(root, version); GROUP];
         let mut spans = [(0, 0); GROUP];
@@ -279,24 +302,24 @@ impl<K: Key + ?Sized> SearchLayer<K> {
                 *span = node.narrow(key, self.simd).ok_or(Obsolete)?;
                 node.prefetch_span(*span);
             }
-            for (((key, span), address), (node, version)) in
-                keys.iter().zip(&spans).zip(addresses.iter_mut()).zip(&at)
+            for (((key, span), child), (node, version)) in
+                keys.iter().zip(&spans).zip(children.iter_mut()).zip(&at)
             {
-                let child = if span.0 == span.1 {
+                let to = if span.0 == span.1 {
                     span.0
                 } else {
                     node.decide(key, false, *span, self.simd).ok_or(Obsolete)?
                 };
-                *address = node.child(child);
+                *child = node.child(to);
                 node.checked(*version)?;
                 if height > 0 {
                     // SAFETY: a child at a moment of this guard.
-                    unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*address) }.prefetch();
+                    unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*child) }.prefetch();
                 }
             }
             if height > 0 {
-                for (address, (node, version)) in addresses.iter().zip(&mut at).take(keys.len()) {
-                    (*node, *version) = self.step(node, *version, *address, false)?;
+                for (child, (node, version)) in children.iter().zip(&mut at).take(keys.len()) {
+                    (*node, *version) = self.step(node, *version, *child, false)?;
                 }
             }
         }
@@ -324,7 +347,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let _writers = self.writers.lock();
         let mut path = self.path(low_fence, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
-        let (mut boundary, mut child) = (SeparatorEntry::new(low_fence), address);
+        let (mut boundary, mut child) = (SeparatorEntry::new(low_fence), address.0.get());
         let separator = boundary.separator.map_or(0, Self::size_of);
         self.bytes.fetch_add(separator, Ordering::Relaxed);
         while let Some((node, at)) = path.pop() {
@@ -481,7 +504,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             // SAFETY: the writers' lock keeps the node.
             let node = unsafe { &*node };
             let _held = node.lock.enter_owned();
-            node.set_child(at, address);
+            node.set_child(at, address.0.get());
         }
     }
 

@@ -3,11 +3,12 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::num::NonZero;
 
 use ordna_base::Key;
 use ordna_base::reclaim::Collector;
 
-use super::{FANOUT, GROUP, SearchLayer};
+use super::{FANOUT, GROUP, LeafAddress, SearchLayer};
 
 struct Random(u64);
 
@@ -18,13 +19,18 @@ impl Random {
     }
 }
 
+/// The address of a leaf that does not exist.
+fn leaf(number: usize) -> LeafAddress {
+    LeafAddress::new(NonZero::new(number).expect("numbers start at 1"))
+}
+
 /// Inserts, lowers and removes low fences at random; then every search agrees with the map.
 fn agrees<K: Key + ?Sized>(fanout: usize, make: impl Fn(&mut Random) -> K::Owned)
 where
     K::Owned: Ord + Clone + Debug,
 {
     let (collector, mut random) = (Collector::new(), Random(9));
-    let search = SearchLayer::<K>::new(1, fanout);
+    let search = SearchLayer::<K>::new(leaf(1), fanout);
     let mut low_fences: BTreeMap<K::Owned, usize> = BTreeMap::new();
     let lowest = K::Owned::default();
     for round in 2..6000 {
@@ -52,7 +58,7 @@ where
                 search.remove(old.borrow(), &guard);
             }
             _ => {
-                search.insert(key.borrow(), round);
+                search.insert(key.borrow(), leaf(round));
                 low_fences.insert(key, round);
             }
         }
@@ -62,16 +68,16 @@ where
     keys.extend(low_fences.keys().cloned());
     let guard = collector.pin();
     for group in keys.chunks(GROUP) {
-        let expected: Vec<usize> = group
+        let expected: Vec<LeafAddress> = group
             .iter()
             .map(|key| {
                 low_fences
                     .range::<K::Owned, _>(..=key.clone())
                     .next_back()
-                    .map_or(1, |(_, address)| *address)
+                    .map_or(leaf(1), |(_, number)| leaf(*number))
             })
             .collect();
-        let mut addresses = [0; GROUP];
+        let mut addresses = [leaf(1); GROUP];
         let borrowed: Vec<&K> = group.iter().map(Borrow::borrow).collect();
         search.find_many(&borrowed, &mut addresses, &guard);
         assert_eq!(addresses[..group.len()], expected, "{group:?}");
@@ -80,7 +86,7 @@ where
             let below = low_fences
                 .range::<K::Owned, _>(..key.clone())
                 .next_back()
-                .map_or(1, |(_, address)| *address);
+                .map_or(leaf(1), |(_, number)| leaf(*number));
             assert_eq!(search.find(key.borrow(), true, &guard), below, "below {key:?}");
         }
     }
@@ -117,9 +123,9 @@ fn integers_in_clusters_lead_to_their_places() {
 fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
     const EACH: u64 = 16;
     let collector = Collector::new();
-    let search = SearchLayer::<u64>::new(1, EACH as usize);
+    let search = SearchLayer::<u64>::new(leaf(1), EACH as usize);
     // Ascending low fences: lowest nodes are full.
-    (1..EACH * EACH).for_each(|low_fence| search.insert(&low_fence, low_fence as usize + 1));
+    (1..EACH * EACH).for_each(|low_fence| search.insert(&low_fence, leaf(low_fence as usize + 1)));
     let guard = collector.pin();
     let leaves = |low_fence: &u64| !low_fence.is_multiple_of(EACH);
     (1..EACH * EACH).filter(leaves).for_each(|low_fence| search.remove(&low_fence, &guard));

@@ -44,7 +44,7 @@ pub mod states;
 
 use std::ptr::{self, NonNull};
 
-use super::leaf::{ADDRESS, FOREVER, Leaf, LeafEntry, Probe, is_inline};
+use super::leaf::{ADDRESS, FOREVER, Leaf, LeafEntry, LeafMut, Probe, is_inline};
 use crate::epoch::{AtomicEpoch, Epoch};
 use crate::tree::undo::chunks::{CHUNK, ChunkStripe, RetiredChunks, UndoRecord, stripe_of};
 pub use crate::tree::undo::states::OldState;
@@ -343,7 +343,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// does not see the change is `seen_by`. Returns the bytes that this took.
     pub fn push(
         &self,
-        leaf: Leaf<K, V>,
+        leaf: &LeafMut<'_, K, V>,
         probe: &Probe<'_, K>,
         state: OldState,
         end: Epoch,
@@ -407,7 +407,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Puts a record in front of the leaf's list, whose first link was `head`.
-    pub(super) fn link(&self, leaf: Leaf<K, V>, head: u64, record: Linked, end: Epoch) {
+    pub(super) fn link(&self, leaf: &LeafMut<'_, K, V>, head: u64, record: Linked, end: Epoch) {
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
         // Release: a reader that follows the link sees the record.
@@ -429,12 +429,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// ends with a new version of the leaf.
     pub fn prune(
         &self,
-        leaf: Leaf<K, V>,
+        leaf: &LeafMut<'_, K, V>,
         live: &LiveEpochs,
         is_present: &dyn Fn(&K) -> bool,
         guard: &Guard<'_>,
     ) -> usize {
-        let all = self.collect(leaf);
+        let all = self.collect(leaf.leaf());
         let key = |at: &usize| all[*at].get().key.load(Ordering::Relaxed);
         let (ranges, mut by_key): (Vec<usize>, Vec<usize>) =
             (0..all.len()).partition(|at| all[*at].range_version().is_some());
@@ -496,10 +496,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Moves the records of keys from `boundary` on to the leaf on the right.
-    pub fn divide(&self, left: Leaf<K, V>, right: Leaf<K, V>, boundary: &K) {
+    pub fn divide(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, boundary: &K) {
         let stay = |record: &Linked| record.with_key::<K, V, _>(|key| key < boundary) == Some(true);
         let (mut low, mut high, mut divided) = (Vec::new(), Vec::new(), Vec::new());
-        for record in self.collect(left) {
+        for record in self.collect(left.leaf()) {
             let (stays, goes) = match record.range_version() {
                 None if stay(&record) => (Some(record), None),
                 None => (None, Some(record)),
@@ -513,7 +513,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         }
         self.relink(left, &low);
         if !fault!("undo.divide.forgets") {
-            high.extend(self.collect(right).into_iter().map(Linked::without_whole));
+            high.extend(self.collect(right.leaf()).into_iter().map(Linked::without_whole));
             high.sort_by_key(|record| std::cmp::Reverse(record.end()));
             self.relink(right, &high);
         }
@@ -538,9 +538,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Moves all records of `from` to `to`, in order of end epoch.
-    pub fn merge(&self, to: Leaf<K, V>, from: Leaf<K, V>) {
-        let mut all = self.collect(to);
-        all.extend(self.collect(from));
+    pub fn merge(&self, to: &LeafMut<'_, K, V>, from: &LeafMut<'_, K, V>) {
+        let mut all = self.collect(to.leaf());
+        all.extend(self.collect(from.leaf()));
         all.iter_mut().for_each(|record| *record = record.without_whole());
         if !fault!("undo.merge.sorts") {
             all.sort_by_key(|record| std::cmp::Reverse(record.end()));
@@ -630,7 +630,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Makes these records the leaf's list.
-    fn relink(&self, leaf: Leaf<K, V>, records: &[Linked]) {
+    fn relink(&self, leaf: &LeafMut<'_, K, V>, records: &[Linked]) {
         debug_assert!(
             check!("undo.merge.sorts", records.is_sorted_by(|one, other| one.end() >= other.end())),
             "the youngest record stands first"

@@ -28,7 +28,7 @@ use super::chunks::{UndoRecord, stripe_of};
 use super::states::{OldState, RangeVersion};
 use super::{LeafReading, Linked, RANGE, UndoLog, UndoScan, WHOLE};
 use crate::epoch::{AtomicEpoch, Epoch};
-use crate::tree::leaf::{ADDRESS, FOREVER, Leaf, SLOTS, is_inline};
+use crate::tree::leaf::{ADDRESS, FOREVER, Leaf, LeafMut, SLOTS, is_inline};
 use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{check, fault, notice, point};
@@ -82,7 +82,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// they are many. Returns the bytes that this took.
     pub(super) fn push_range_version(
         &self,
-        leaf: Leaf<K, V>,
+        leaf: &LeafMut<'_, K, V>,
         end: Epoch,
         seen_by: Epoch,
     ) -> Option<usize> {
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         if leaf.header().newest_end.load(Ordering::Relaxed) <= seen_by || has_deadlines {
             return None;
         }
-        let mut after = UndoScan::of(leaf);
+        let mut after = UndoScan::of(leaf.leaf());
         let mut records = 0;
         while let Some(record) = after.next_above(seen_by) {
             // One of a part of the leaf: since a split or a merge, the rest gets records.
@@ -102,7 +102,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         if records < self.range_after {
             return None;
         }
-        let mut above = UndoScan::of(leaf);
+        let mut above = UndoScan::of(leaf.leaf());
         let above: Vec<Linked> = std::iter::from_fn(|| above.next_above(seen_by)).collect();
         let slots = leaf.copy();
         let pairs = slots.keys.iter().copied().zip(slots.words.iter().copied());

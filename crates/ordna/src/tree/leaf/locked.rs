@@ -1,0 +1,211 @@
+//! Leaves that may be changed.
+//!
+//! # Contract
+//! A [`LeafMut`] is borrowed from a [`LockedLeaf`], or of a leaf that no other thread knows. Readers
+//! of a locked leaf validate, so all its changes become visible with the unlock, but for those of
+//! [`LeafMut::set_word`].
+
+#![expect(unsafe_code, reason = "reads the line of deadlines and the low fence by address")]
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
+
+use ordna_base::record::Record;
+use ordna_base::simd::LANES;
+use ordna_base::sync::WriteGuard;
+use ordna_base::sync::atomic::{AtomicU64, Ordering};
+use ordna_base::{Key, Value};
+
+use super::{
+    BUCKETS, DeadlineLine, FOREVER, Leaf, LeafEntry, POOLED, Probe, SLOTS, bucket_of, hash_of,
+    is_inline,
+};
+
+/// A leaf that its holder may change.
+pub struct LeafMut<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    leaf: Leaf<K, V>,
+    lock: PhantomData<&'a ()>,
+}
+
+/// A leaf whose lock is held.
+pub struct LockedLeaf<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    leaf: LeafMut<'a, K, V>,
+    lock: WriteGuard<'a>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Deref for LeafMut<'_, K, V> {
+    type Target = Leaf<K, V>;
+
+    #[inline]
+    fn deref(&self) -> &Leaf<K, V> {
+        &self.leaf
+    }
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Deref for LockedLeaf<'a, K, V> {
+    type Target = LeafMut<'a, K, V>;
+
+    #[inline]
+    fn deref(&self) -> &LeafMut<'a, K, V> {
+        &self.leaf
+    }
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> LockedLeaf<'a, K, V> {
+    /// A leaf with the guard of its lock.
+    #[inline]
+    pub fn new(leaf: Leaf<K, V>, lock: WriteGuard<'a>) -> Self {
+        Self { leaf: LeafMut::exclusive(leaf), lock }
+    }
+
+    /// Unlocks the leaf with its former version: nothing was changed that readers must notice.
+    #[inline]
+    pub fn unlock_unchanged(self) {
+        self.lock.unlock_unchanged();
+    }
+
+    /// Unlocks the leaf for good: it is unlinked.
+    pub fn unlock_obsolete(self) {
+        self.lock.unlock_obsolete();
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
+    /// The leaf, which the caller has locked, or which no other thread knows.
+    #[inline]
+    pub fn exclusive(leaf: Leaf<K, V>) -> Self {
+        Self { leaf, lock: PhantomData }
+    }
+
+    /// Returns the handle for reads.
+    #[inline]
+    pub fn leaf(&self) -> Leaf<K, V> {
+        self.leaf
+    }
+
+    /// Sets the leaf on the right.
+    pub fn set_next(&self, next: Option<Leaf<K, V>>) {
+        let next = next.map_or(ptr::null_mut(), |next| next.header.as_ptr());
+        self.header().next.store(next, Ordering::Release);
+    }
+
+    /// Sets the head of the high fence.
+    pub fn set_high_fence(&self, high: u64) {
+        self.header().high_fence.store(high, Ordering::Relaxed);
+    }
+
+    /// Lowers the low fence. Returns the record of the former one, to be retired.
+    #[must_use]
+    pub fn replace_low_fence(&self, low_fence: &K) -> Option<Record<K, u64>> {
+        let new = if K::HEAD_IS_KEY {
+            low_fence.head()
+        } else {
+            Record::<K, u64>::new(low_fence, &0).as_ptr().expose_provenance() as u64
+        };
+        let old = self.header().low_fence.swap(new, Ordering::AcqRel);
+        if K::HEAD_IS_KEY {
+            return None;
+        }
+        // SAFETY: as in `with_low_fence`.
+        unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(old as usize)) }
+    }
+
+    /// Overwrites the word of a slot: the key stays. Needs no new version, as a reader gets the old
+    /// word or the new one; the release store hands on the undo record that was pushed before.
+    #[inline]
+    pub fn set_word(&self, slot: usize, word: u64) {
+        self.words(slot / LANES).0[slot % LANES].store(word, Ordering::Release);
+    }
+
+    /// Sets the deadline of a slot. Returns the bytes that this took.
+    pub fn set_deadline(&self, slot: usize, deadline: u64) -> usize {
+        let mut line = self.header().deadlines.load(Ordering::Relaxed);
+        let mut taken = 0;
+        if line.is_null() {
+            if deadline == FOREVER {
+                return 0;
+            }
+            taken = size_of::<DeadlineLine>();
+            line = Box::into_raw(Box::new(std::array::from_fn(|_| AtomicU64::new(FOREVER))));
+            self.header().deadlines.store(line, Ordering::Release);
+        }
+        // SAFETY: as above.
+        let deadlines = unsafe { &*line };
+        deadlines[slot].store(deadline, Ordering::Relaxed);
+        taken
+    }
+
+    /// Puts an entry into a free slot of its probe order. `false` if there is none.
+    pub fn put(&self, probe: &Probe<'_, K>, entry: LeafEntry) -> bool {
+        self.put_from(probe.bucket, entry)
+    }
+
+    /// [`LeafMut::put`] of an entry of another leaf. Reads no record.
+    pub fn put_entry(&self, entry: LeafEntry) -> bool {
+        self.put_from(bucket_of(K::from_head(&entry.key).map_or(entry.word, hash_of)), entry)
+    }
+
+    fn put_from(&self, mut bucket: usize, entry: LeafEntry) -> bool {
+        let mut used = self.header().used.load(Ordering::Relaxed);
+        for _ in 0..BUCKETS {
+            let here = (used >> (bucket * LANES)) as u32 & 0xFF;
+            if here != 0xFF {
+                let lane = (!here).trailing_zeros() as usize;
+                let slot = bucket * LANES + lane;
+                if K::HEAD_IS_KEY {
+                    self.keys(bucket).set(lane, entry.key);
+                }
+                self.set_word(slot, entry.word);
+                self.set_deadline(slot, entry.deadline);
+                // Release: a reader that sees the bit sees the entry.
+                self.header().used.store(used | 1 << slot, Ordering::Release);
+                return true;
+            }
+            used |= 1 << (SLOTS + bucket);
+            bucket = if bucket + 1 == BUCKETS { 0 } else { bucket + 1 };
+        }
+        false
+    }
+
+    /// Empties a slot.
+    pub fn clear(&self, slot: usize) {
+        let used = self.header().used.load(Ordering::Relaxed);
+        debug_assert!(used >> slot & 1 == 1, "an entry is removed once");
+        self.header().used.store(used & !(1 << slot), Ordering::Release);
+        if !is_inline::<K, V>() {
+            self.set_word(slot, 0);
+        }
+        self.set_deadline(slot, FOREVER);
+    }
+
+    /// Replaces all entries.
+    pub fn fill(&self, entries: impl Iterator<Item = LeafEntry>) {
+        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
+        if !is_inline::<K, V>() {
+            (0..SLOTS).for_each(|slot| self.set_word(slot, 0));
+        }
+        self.header().used.store(pooled, Ordering::Release);
+        for entry in entries {
+            let done = self.put_entry(entry);
+            debug_assert!(done, "a leaf has {SLOTS} slots");
+        }
+    }
+
+    /// Becomes what another leaf is, but for its low fence and its undo records. Takes the
+    /// deadlines from it; a reader that stands there finds its version changed.
+    pub fn copy_from(&self, other: Leaf<K, V>) {
+        let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
+        for at in 0..Leaf::<K, V>::LINES {
+            for (to, from) in self.line(at).0.iter().zip(&other.line(at).0) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        let (to, from) = (self.header(), other.header());
+        to.deadlines
+            .store(from.deadlines.swap(ptr::null_mut(), Ordering::Relaxed), Ordering::Release);
+        to.used.store(from.used.load(Ordering::Relaxed) & !POOLED | pooled, Ordering::Release);
+        self.set_next(other.next());
+        self.set_high_fence(other.high_fence());
+    }
+}
