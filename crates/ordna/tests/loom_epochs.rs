@@ -1,4 +1,4 @@
-//! Models of the epochs: announcement of writers, the cut, the gate, snapshots one after the other.
+//! Models of the epochs: registration of writers, the cut, the barrier, consecutive snapshots.
 //!
 //! `cargo xtask loom` runs them; `cargo xtask faults epochs` shows that each notices its fault.
 #![cfg(loom)]
@@ -26,14 +26,14 @@ fn model(body: impl Fn(Arc<Shared>) + Send + Sync + 'static) {
 
 /// One batch of two writes.
 fn write(shared: &Shared, stripe: usize) {
-    let writing = shared.epochs.enter(stripe);
-    shared.a.store(writing.epoch.get(), Relaxed);
-    shared.b.store(writing.epoch.get(), Relaxed);
+    let writer = shared.epochs.enter(stripe);
+    shared.a.store(writer.epoch.get(), Relaxed);
+    shared.b.store(writer.epoch.get(), Relaxed);
 }
 
-/// Which of the two writes the settled snapshot sees.
+/// Which of the two writes the quiesced snapshot sees.
 fn sees(shared: &Shared, epoch: Epoch) -> (bool, bool) {
-    shared.epochs.settle(epoch);
+    shared.epochs.wait_quiesced(epoch);
     let seen = |cell: &AtomicU64| (1..=epoch.get()).contains(&cell.load(Relaxed));
     (seen(&shared.a), seen(&shared.b))
 }
@@ -54,25 +54,25 @@ fn a_snapshot_sees_a_batch_wholly_or_not_and_for_good() {
 }
 
 #[test]
-fn an_epoch_that_another_thread_settled_is_settled_here() {
+fn an_epoch_that_another_thread_saw_quiesce_is_quiesced_here() {
     model(|shared| {
         let writer = {
             let shared = shared.clone();
             thread::spawn(move || write(&shared, 1))
         };
         let epoch = shared.epochs.snapshot();
-        let settled = Arc::new(AtomicBool::new(false));
-        let settler = {
-            let (shared, settled) = (shared.clone(), settled.clone());
+        let quiesced = Arc::new(AtomicBool::new(false));
+        let waiter = {
+            let (shared, quiesced) = (shared.clone(), quiesced.clone());
             thread::spawn(move || {
-                shared.epochs.settle(epoch);
-                settled.store(true, Relaxed);
+                shared.epochs.wait_quiesced(epoch);
+                quiesced.store(true, Relaxed);
             })
         };
         // Of two threads that wait, loom would run none but these.
-        let seen = settled.load(Relaxed).then(|| sees(&shared, epoch));
+        let seen = quiesced.load(Relaxed).then(|| sees(&shared, epoch));
         writer.join().unwrap();
-        settler.join().unwrap();
+        waiter.join().unwrap();
         if let Some(seen) = seen {
             assert_eq!(seen.0, seen.1, "half a batch");
             assert_eq!(sees(&shared, epoch), seen, "the snapshot has changed");
@@ -119,14 +119,14 @@ fn epochs_never_run_backwards_among_writes() {
         let writers = [0, 1].map(|stripe| {
             let shared = shared.clone();
             thread::spawn(move || {
-                let writing = shared.epochs.enter(stripe);
+                let writer = shared.epochs.enter(stripe);
                 let before = shared.a.load(Relaxed);
                 assert!(
-                    before <= writing.epoch.get(),
+                    before <= writer.epoch.get(),
                     "written in {before} before {}",
-                    writing.epoch
+                    writer.epoch
                 );
-                shared.a.store(writing.epoch.get(), Relaxed);
+                shared.a.store(writer.epoch.get(), Relaxed);
             })
         });
         let epoch = shared.epochs.snapshot();
@@ -144,9 +144,9 @@ fn a_writer_of_a_later_epoch_does_not_overlook_the_snapshot() {
         let writer = {
             let shared = shared.clone();
             thread::spawn(move || {
-                let writing = shared.epochs.enter(1);
+                let writer = shared.epochs.enter(1);
                 // It would unlink a version born in epoch 1 that dies now.
-                (writing.epoch, shared.epochs.youngest() < Epoch::FIRST)
+                (writer.epoch, shared.epochs.youngest() < Epoch::FIRST)
             })
         };
         let snapshot = shared.epochs.snapshot();
@@ -158,7 +158,7 @@ fn a_writer_of_a_later_epoch_does_not_overlook_the_snapshot() {
 #[test]
 fn of_two_holders_of_an_epoch_the_last_releases_it() {
     model(|shared| {
-        let writing = shared.epochs.enter(0);
+        let writer = shared.epochs.enter(0);
         let released = Arc::new(AtomicBool::new(false));
         let first = shared.epochs.snapshot();
         let other = {
@@ -169,7 +169,7 @@ fn of_two_holders_of_an_epoch_the_last_releases_it() {
             })
         };
         let second = shared.epochs.snapshot();
-        drop(writing);
+        drop(writer);
         assert_eq!(first, second, "nothing was written between them");
         other.join().unwrap();
         assert!(shared.epochs.youngest() == Epoch::FIRST, "the second one lives");

@@ -84,7 +84,7 @@ impl Shared {
         let leaf = self.lock();
         self.store(&leaf, epoch);
         let epochs = live.iter().map(|epoch| Epoch::new(*epoch)).collect();
-        let live = LiveEpochs { epochs, settled: Epoch::new(epoch - 1) };
+        let live = LiveEpochs { epochs, quiesced: Epoch::new(epoch - 1) };
         self.log.prune(&leaf, &live, &|_| true, &self.collector.pin());
         drop(leaf);
     }

@@ -1,7 +1,7 @@
 //! The engine that a store and its snapshots share.
 //!
 //! # Contract
-//! All methods may run at once. A write announces its epoch, pins, and changes the tree under one
+//! All methods may run at once. A write registers in its epoch, pins, and changes the tree under one
 //! leaf's lock; what it takes of the memory limit is reserved before the change, and given back
 //! after. Undo records may exceed the limit: removals and expiry are never refused.
 
@@ -60,7 +60,7 @@ pub enum Payment {
 pub enum View {
     /// The latest.
     Latest,
-    /// That at the end of a settled epoch, of which the reader holds a snapshot, and at a time.
+    /// The state at the end of a quiesced epoch, of which the reader holds a snapshot, and at a time.
     At { epoch: Epoch, time: u64 },
 }
 
@@ -250,16 +250,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         );
     }
 
-    /// Runs `write` in an announced epoch.
+    /// Runs `write` as a writer registered in the current epoch.
     #[inline]
     pub fn writing<R>(&self, write: impl FnOnce(&WriteScope<'_>) -> R) -> R {
         // Pinned first: an undo record that the youngest snapshot needs is not freed under the
         // writer.
         let guard = self.collector.pin();
         let done = {
-            let writing = self.epochs.enter(stripe_of_this_thread());
+            let writer = self.epochs.enter(stripe_of_this_thread());
             let youngest = self.epochs.youngest();
-            write(&WriteScope { epoch: writing.epoch, youngest, guard: &guard })
+            write(&WriteScope { epoch: writer.epoch, youngest, guard: &guard })
         };
         drop(guard);
         self.help();
@@ -268,8 +268,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 
     /// The live snapshots, for prunes.
     pub fn live(&self) -> Option<LiveEpochs> {
-        let (epochs, settled) = self.epochs.live_epochs();
-        Some(LiveEpochs { epochs, settled })
+        let (epochs, quiesced) = self.epochs.live_epochs();
+        Some(LiveEpochs { epochs, quiesced })
     }
 
     /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as

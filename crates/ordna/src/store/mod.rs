@@ -38,7 +38,7 @@
 //! | `snapshot` | reads of a stable state |
 //! | `statistics`, `long_scans` | statistics, and the scans in progress |
 //! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
-//! | `epochs` | the announcement of writers, the snapshot point, the live snapshots |
+//! | `epochs` | the registration of writers, the snapshot point, the live snapshots |
 //! | `collection` | freeing undo records, removing expired keys, and the threads that do so |
 //! | `budget` | the memory limit |
 //! | `expiry` | the clock, and when keys expire |

@@ -64,7 +64,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.engine;
         if !fault!("store.read.settles") {
-            engine.epochs.settle(self.0.epoch);
+            engine.epochs.wait_quiesced(self.0.epoch);
         }
         engine
     }

@@ -3,8 +3,8 @@
 //! # Contract
 //! Any number of threads read and write at once, each under a guard of one collector. A write is
 //! one step: the store of its slot, or the release of its leaf's lock. Every write lies in an epoch
-//! of the caller's, who announces it (see [`crate::store::epochs`]). A read at a snapshot's epoch
-//! needs the snapshot to live and its epoch to be settled.
+//! of the caller, who has registered in it (see [`crate::store::epochs`]). A read at a snapshot's epoch
+//! needs the snapshot to live and its epoch to be quiesced.
 //!
 //! # Protocol
 //! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for
@@ -133,7 +133,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Tree<K, V> {}
 #[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
 
-/// A writer's turn: an announced epoch, and what was read after the announcement.
+/// The epoch that a writer is registered in, and what it read after the registration.
 pub struct WriteScope<'a> {
     pub epoch: Epoch,
     /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`].
@@ -142,7 +142,7 @@ pub struct WriteScope<'a> {
 }
 
 impl WriteScope<'_> {
-    /// The youngest snapshot that does not see this turn's writes.
+    /// The youngest snapshot that does not see its writes.
     fn seen_by(&self) -> Epoch {
         self.youngest.min(self.epoch.previous())
     }

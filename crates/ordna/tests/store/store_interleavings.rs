@@ -452,12 +452,12 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
 /// A writer that read the epoch before a snapshot and announced itself after it.
 #[test]
 fn a_writer_that_comes_late_writes_in_the_new_term() {
-    for point in ["store.enter.before_announcement", "store.enter.before_second_look"] {
+    for point in ["store.enter.before_registration", "store.enter.before_recheck"] {
         let store = filled(4, 1, 2, |_| 10);
         let mut taken = None;
         let writer = held(point, || store.insert(&1, &11)).meanwhile(|| {
             let snapshot = taken.insert(store.snapshot());
-            if point == "store.enter.before_announcement" {
+            if point == "store.enter.before_registration" {
                 // Nobody is announced: the snapshot can be read, and must not change from now on.
                 assert_eq!(snapshot.get(&1), Some(10));
             }

@@ -72,7 +72,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         point("store.collect.begins");
         let closed = self.epochs.close_if_unseen();
         if wait && let Some(epoch) = closed {
-            self.epochs.settle(epoch);
+            self.epochs.wait_quiesced(epoch);
         }
         let horizon = self.epochs.horizon();
         let guard = self.collector.pin();

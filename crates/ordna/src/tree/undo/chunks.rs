@@ -18,14 +18,13 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
-use std::sync::PoisonError;
 
 use crate::epoch::{AtomicEpoch, Epoch};
 use crate::tree::leaf::{Leaf, SLOTS, is_inline};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::simd::prefetch;
+use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use ordna_base::sync::lock::{Mutex, MutexGuard};
 use ordna_base::{Key, Value};
 
 /// Bytes of a chunk, and its alignment: an address leads to its chunk. Some 340 records.
@@ -83,7 +82,7 @@ struct Chunks<K: Key + ?Sized, V: Value + ?Sized> {
 /// The chunks of some threads, on cache lines of their own.
 #[repr(align(128))]
 pub struct ChunkStripe<K: Key + ?Sized, V: Value + ?Sized> {
-    chunks: Mutex<Chunks<K, V>>,
+    chunks: Lock<Chunks<K, V>>,
     has_room: AtomicBool,
 }
 
@@ -193,12 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
     pub fn new() -> Self {
         let chunks = Chunks { chunks: VecDeque::new(), linked: 0, owned: 0, emptied: 0 };
-        Self { chunks: Mutex::new(chunks), has_room: AtomicBool::new(false) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Chunks<K, V>> {
-        // Each change is done as a whole.
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { chunks: Lock::new(chunks), has_room: AtomicBool::new(false) }
     }
 
     /// Whether the next record needs no new chunk.
@@ -217,7 +211,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         words: [&[u64]; 2],
     ) -> (NonNull<UndoRecord>, bool) {
         let room = Chunk::<K, V>::room_of(words[0].len() + words[1].len());
-        let mut stripe = self.lock();
+        let mut stripe = self.chunks.lock();
         let is_full = |chunk: &Chunk<K, V>| chunk.header().len + room > Chunk::<K, V>::ROOM;
         let begins = stripe.chunks.back().is_none_or(is_full);
         if begins {
@@ -256,7 +250,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
     }
 
     pub fn usage(&self) -> ChunkUsage {
-        let stripe = self.lock();
+        let stripe = self.chunks.lock();
         ChunkUsage { chunks: stripe.chunks.len(), records: stripe.linked, owned: stripe.owned }
     }
 
@@ -264,7 +258,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
     /// `horizon`, or no list leads to one of their records. Returns what they held.
     pub fn take_retired(&self, horizon: Epoch, gone: &mut RetiredChunks<K, V>) -> ChunkUsage {
         let mut usage = ChunkUsage::default();
-        let mut guard = self.lock();
+        let mut guard = self.chunks.lock();
         let stripe = &mut *guard;
         let mut leaving = VecDeque::new();
         while stripe.chunks.front().is_some_and(|chunk| chunk.header().last <= horizon) {
@@ -301,7 +295,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
     /// Counts a record that left its list, unless its chunk is gone. `take_out` takes what the
     /// record owns, and tells its bytes. Returns them. The caller's guard keeps the chunk.
     pub fn unlink(&self, record: NonNull<UndoRecord>, take_out: impl FnOnce() -> usize) -> usize {
-        let mut stripe = self.lock();
+        let mut stripe = self.chunks.lock();
         let mut chunk = Chunk::<K, V> { memory: header_of(record), kinds: PhantomData };
         let header = chunk.header_mut();
         if header.gone {
@@ -320,7 +314,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for ChunkStripe<K, V> {
     fn drop(&mut self) {
-        for chunk in std::mem::take(&mut self.lock().chunks) {
+        for chunk in std::mem::take(&mut self.chunks.lock().chunks) {
             // SAFETY: nobody else uses the stripe.
             unsafe { chunk.free() };
         }

@@ -24,8 +24,8 @@
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
 //!    that is retired later outlives what the thread does with them.
 //! 3. A record is *needed* while a snapshot in [p, end) lives, p being the end epoch of the key's
-//!    next older record, or 0. [`UndoLog::prune`] judges end epochs up to `settled` + 1 only: a
-//!    snapshot to come has an epoch above `settled`, and so needs no older record.
+//!    next older record, or 0. [`UndoLog::prune`] judges end epochs up to `quiesced` + 1 only: a
+//!    snapshot to come has an epoch above `quiesced`, and so needs no older record.
 //! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless
 //!    the chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
@@ -84,12 +84,12 @@ pub enum Lookup {
     Torn,
 }
 
-/// The live snapshots, oldest first, and the settled epoch of the same moment.
+/// The live snapshots, oldest first, and the quiesced epoch of the same moment.
 pub struct LiveEpochs {
     /// The epochs of the live snapshots.
     pub epochs: Vec<Epoch>,
-    /// The settled epoch.
-    pub settled: Epoch,
+    /// The latest quiesced epoch.
+    pub quiesced: Epoch,
 }
 
 impl LiveEpochs {
@@ -459,7 +459,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         for at in ranges.iter().copied() {
             let end = all[at].end();
             let keys = all[at].range_version().map_or((0, 0), |range| (range.lower, range.upper));
-            keeps[at] = end > live.settled.next() || live.has_within(older_range(at, keys), end);
+            keeps[at] = end > live.quiesced.next() || live.has_within(older_range(at, keys), end);
         }
         for group in by_key.chunk_by(|one, other| key(one) == key(other)) {
             let mut above: Vec<Linked> = Vec::new();
@@ -472,7 +472,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 let before = before.max(older_range(*at, keys));
                 let end = record.end();
                 let from = if fault!("undo_order.prune.keeper") { before.next() } else { before };
-                let needed = end > live.settled.next() || live.has_within(from, end);
+                let needed = end > live.quiesced.next() || live.has_within(from, end);
                 // "Absent" below an absent state that stays says nothing new.
                 let redundant = record.state() == OldState::Absent
                     && !has_younger_range(*at, keys)
