@@ -37,7 +37,7 @@
 //!    all snapshots below *t* in it: they were registered under the lock before the barrier of *t*
 //!    opened under the same lock.
 //!
-//! # Progress
+//! # WriteProgress
 //! Blocking, briefly: after a snapshot, writers and its readers wait for the writes in progress; a
 //! batch is one write. Snapshots wait for each other only.
 //!
