@@ -38,7 +38,7 @@ const AT_ONCE: usize = 4096;
 
 /// How far a group of writes has come.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct WriteProgress {
     /// Writes done.
     pub done: usize,
     /// Those of keys that were present.
@@ -296,7 +296,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         items: &'a [I],
         key: impl Fn(&'a I) -> &'a K,
         mut change: impl FnMut(&'a I) -> Change<Put<T>>,
-        progress: &mut Progress,
+        progress: &mut WriteProgress,
     ) -> Result<(), Error>
     where
         T: Borrow<V>,

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
 use super::budget::{Budget, Lifted};
-use super::engine::{Engine, Payment, Progress};
+use super::engine::{Engine, Payment, WriteProgress};
 use super::options::Options;
 use super::snapshot::Snapshot;
 use crate::entry::{Found, Put};
@@ -128,7 +128,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         items: &'a [I],
         key: impl Fn(&'a I) -> &'a K,
         mut change: impl FnMut(&'a I) -> Change<Put<T>>,
-        progress: &mut Progress,
+        progress: &mut WriteProgress,
     ) -> Result<(), Error>
     where
         T: Borrow<V>,

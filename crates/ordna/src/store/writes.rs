@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::batch::Write;
-use super::engine::Progress;
+use super::engine::WriteProgress;
 use super::handle::Store;
 use crate::entry::{Found, Put};
 use crate::wal::buffer::WrittenKeys;
@@ -135,17 +135,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// The memory limit is reached, or [`Error::LogFailed`]: the writes before are done.
-    pub(super) fn write_many(&self, writes: &[Write<'_, K, V>]) -> Result<Progress, Error> {
+    pub(super) fn write_many(&self, writes: &[Write<'_, K, V>]) -> Result<WriteProgress, Error> {
         /// Writes that are recorded together.
         const AT_ONCE: usize = 256;
-        let mut all = Progress::default();
-        let run = |writes, progress: &mut Progress| {
+        let mut all = WriteProgress::default();
+        let run = |writes, progress: &mut WriteProgress| {
             self.write_many_unlogged(writes, Write::key, |write| write.change(), progress)
         };
         let Some(wal) = self.wal() else { return run(writes, &mut all).map(|()| all) };
         for writes in writes.chunks(AT_ONCE) {
             let keys: Vec<&K> = writes.iter().map(Write::key).collect();
-            let (mut progress, mut refused) = (Progress::default(), Ok(()));
+            let (mut progress, mut refused) = (WriteProgress::default(), Ok(()));
             wal.write(&WrittenKeys::Keys(&keys), self, &mut |buffer| {
                 refused = run(writes, &mut progress);
                 writes[..progress.done].iter().for_each(|write| write.record(buffer));

@@ -30,10 +30,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `search` | from a key to its leaf |
+//! | `search` | the way from a key to its leaf |
 //! | `leaf` | slots, buckets, fences |
-//! | `undo` | what snapshots need of changed entries |
-//! | `range_versions` | undo records of all keys of a leaf |
+//! | `undo` | former states that snapshots need |
+//! | `range_versions` | undo records of all keys of a range |
 //! | `states` | states of keys before a change |
 //! | `chunks` | the memory of undo records |
 //! | `point` | reads and writes of single keys |
@@ -44,7 +44,7 @@
 //! | `count` | positions from the front |
 //! | `compact` | merges sparse leaves, empties sparse slabs |
 //! | `build` | a tree from sorted entries |
-//! | `audit` | what must hold at rest |
+//! | `invariants` | checks at rest |
 
 mod build;
 mod compact;
@@ -86,18 +86,19 @@ pub mod models {
     pub use crate::epoch::Epoch;
 }
 
-/// Slots of a tree's leaves from which on new records come from slabs: small trees stay small.
+/// Number of slots of a tree's leaves from which new records come from slabs. Small trees stay
+/// small without them.
 const LARGE: usize = 1024 * SLOTS;
 
-/// Failed validations of a read before it takes the leaf's lock.
+/// Number of failed validations of a read before it takes the leaf's lock.
 const RETRIES: usize = 64;
 
 /// Sizes of nodes; tests shrink them so that rare paths run on every run.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Entries of a leaf at most, up to [`SLOTS`].
+    /// Maximum number of entries of a leaf, up to [`SLOTS`].
     pub slots: usize,
-    /// Children of a node of the search layer at most, up to [`FANOUT`].
+    /// Maximum number of children of a node of the search layer, up to [`FANOUT`].
     pub fanout: usize,
 }
 
@@ -113,10 +114,9 @@ pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
     log: UndoLog<K, V>,
     first: Leaf<K, V>,
     pool: Pool,
-    /// Where small records lie; `None` if records are to stay in their places, or if there are
-    /// none.
+    /// Memory of small records; `None` if records must not move, or if there are none.
     arena: Option<Arena>,
-    /// Entries of a leaf at most.
+    /// Maximum number of entries of a leaf.
     slots: usize,
     simd: InstructionSet,
     leaves: AtomicUsize,

@@ -22,10 +22,7 @@ impl<K: Key + ?Sized> Node<K> {
 impl<K: Key + ?Sized> SearchLayer<K> {
     /// Up to `limit` low fences, evenly spread over all, in order; the first leaf has none.
     /// O(limit) nodes are read, at least one level.
-    pub fn sample(&self, limit: usize) -> Vec<K::Owned>
-    where
-        K::Owned: Clone,
-    {
+    pub fn sample(&self, limit: usize) -> Vec<K::Owned> {
         let _writers = self.writers.lock();
         let mut level = vec![self.root.load(Ordering::Relaxed)];
         let mut low_fences: Vec<K::Owned> = Vec::new();
