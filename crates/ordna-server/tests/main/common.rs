@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
@@ -22,13 +23,18 @@ pub struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Waits until no other server uses a data directory. A backup thread of the former server, or a
+/// process that is being started, may hold its lock for a while.
+pub fn wait_for_directory(dir: &Path) {
+    if let Ok(lock) = std::fs::File::open(dir.join("LOCK")) {
+        lock.lock().unwrap();
+    }
+}
+
 pub fn start(config: Config) -> Running {
     let config = Config { bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..config };
-    if let Some(data) = &config.data
-        && let Ok(lock) = std::fs::File::open(data.dir.join("LOCK"))
-    {
-        // A backup's thread of the server before, and a process that begins, may hold it a while.
-        lock.lock().unwrap();
+    if let Some(data) = &config.data {
+        wait_for_directory(&data.dir);
     }
     let (stop, stopped) = oneshot::channel();
     let (tell, told) = std::sync::mpsc::channel();

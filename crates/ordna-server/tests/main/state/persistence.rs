@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordna::durability::Compression;
 use ordna_server::{Config, DataConfig, LogSync};
 
-use crate::common::{Client, Running, request, show, spawn, start};
+use crate::common::{Client, Running, request, show, spawn, start, wait_for_directory};
 use crate::state::operation::page;
 
 struct Dir(PathBuf);
@@ -240,6 +240,7 @@ fn a_damaged_directory_stops_the_server_with_its_name() {
     let mut bytes = std::fs::read(&shard).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&shard, bytes).unwrap();
+    wait_for_directory(&dir.0);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let failed = runtime.block_on(async {
         let bind = vec![([127, 0, 0, 1], 0).into()];
