@@ -1,5 +1,6 @@
 //! The `ordna` program: starts a server, loads files into it and prints its entries.
 
+mod allocator;
 mod backup;
 mod client;
 #[cfg(feature = "kafka")]
@@ -11,9 +12,6 @@ mod serve;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Ordered in-memory store that speaks the Redis protocol.
 ///
@@ -55,6 +53,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    allocator::return_pages_at_once();
     let done = match Cli::parse().command {
         None => serve::start(serve::ServeOptions::parse_from(["ordna"]), true),
         Some(Command::Serve(options)) => serve::start(*options, false),

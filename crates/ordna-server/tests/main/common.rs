@@ -105,6 +105,8 @@ pub fn spawn(settings: &str) -> Child {
         .arg(binary)
         .args(["--exact", "common::is_a_server", "--ignored", "--nocapture"])
         .env(SETTINGS, settings)
+        // As the program sets it.
+        .env("MIMALLOC_PURGE_DELAY", "0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
