@@ -44,7 +44,7 @@ impl Drop for Shared {
 impl Shared {
     /// After the writes of the epochs up to `epoch`. A snapshot of each was alive.
     fn new(epoch: u64) -> Arc<Self> {
-        let new = Leaf::new(None, &Leaf::<u64, u64>::pool());
+        let new = Leaf::create(None, &Leaf::<u64, u64>::pool());
         let leaf = new.leaf();
         let [slot, other] = [KEY, OTHER].map(|key| {
             let probe = Probe::new(&key);

@@ -9,8 +9,7 @@
 //! jump returns any address that the layer holds at some moment of the call, or none; the operation
 //! then scans the list from that node. The distance decides the operation's cost, never its result.
 //!
-//! Layers: [`ArtLayer`](crate::hydralist::layer::ArtLayer), the default,
-//! [`LockedLayer`](crate::hydralist::layer::LockedLayer), and Wormhole's table,
+//! Layers: [`ArtLayer`](crate::hydralist::layer::ArtLayer), the default, and Wormhole's table,
 //! [`TableLayer`](crate::wormhole::layer::TableLayer).
 //!
 //! Source: HydraList §4.2.1, §4.6.1.

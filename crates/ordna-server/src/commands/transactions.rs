@@ -129,7 +129,7 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
         let is_error = out.bytes.get(before) == Some(&b'-');
         if out.bytes.len() - start > most && !is_error {
             out.bytes.truncate(before);
-            out.error(&format!(
+            out.error(format!(
                 "ERR the replies of the transaction would exceed {most} bytes; this command was executed"
             ));
         }

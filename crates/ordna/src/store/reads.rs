@@ -36,7 +36,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Returns the number of keys within the bounds: 40 entries at a time, O(log n + l) with l
     /// leaves within them. Concurrent writes count as in a scan: a key that is present throughout
-    /// counts once. At a [`Snapshot`] it is exact.
+    /// counts once. At a [`Snapshot`](crate::Snapshot) it is exact.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }

@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
                 Some(last) => separator(last.borrow(), key),
                 None => key.to_owned(),
             };
-            let leaf = Leaf::new(Some(low_fence.borrow()), &self.pool);
+            let leaf = Leaf::create(Some(low_fence.borrow()), &self.pool);
             if let Some(before) = self.leaves.last() {
                 before.set_next(Some(leaf.leaf()));
                 before.set_high_fence(low_fence.borrow().head());

@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         };
         let right_locked = Self::lock_right(right, guard);
         let copy = right.with_low_fence(|low_fence| {
-            let copy = Leaf::new(low_fence, &self.pool);
+            let copy = Leaf::create(low_fence, &self.pool);
             copy.copy_from(right);
             self.log.merge(&copy, &right_locked);
             left.set_next(Some(copy.leaf()));

@@ -70,7 +70,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// An empty tree. If there is an arena, small records lie there, and move.
     pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
         let pool = Leaf::<K, V>::pool();
-        let first = Leaf::new(None, &pool).leaf();
+        let first = Leaf::create(None, &pool).leaf();
         Self {
             search: SearchLayer::new(first.address(), sizes.fanout),
             log: UndoLog::new(sizes.slots),

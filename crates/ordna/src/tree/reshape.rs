@@ -133,7 +133,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// A new last leaf for keys from `low_fence` on; the left one stays full.
     fn append(&self, left: &LeafMut<'_, K, V>, low_fence: &K) {
-        let right = Leaf::new(Some(low_fence), &self.pool);
+        let right = Leaf::create(Some(low_fence), &self.pool);
         self.link(left, &right, low_fence);
         self.log.divide(left, &right, low_fence);
         self.search.insert(low_fence, right.address());
@@ -158,7 +158,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let (low, high) = entries.split_at(entries.len() / 2);
         let low_fence = Self::between(low, high);
         let low_fence: &K = low_fence.borrow();
-        let right = Leaf::new(Some(low_fence), &self.pool);
+        let right = Leaf::create(Some(low_fence), &self.pool);
         right.fill(high.iter().copied());
         self.log.divide(left, &right, low_fence);
         self.link(left, &right, low_fence);
@@ -178,7 +178,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let (middle, high) = rest.split_at(rest.len() / 2);
         let (low_end, middle_end) = (Self::between(low, middle), Self::between(middle, high));
         let (low_end, middle_end): (&K, &K) = (low_end.borrow(), middle_end.borrow());
-        let last = Leaf::new(Some(middle_end), &self.pool);
+        let last = Leaf::create(Some(middle_end), &self.pool);
         last.fill(high.iter().copied());
         // The new leaf may take records of the left one.
         self.log.divide(left, right, low_end);

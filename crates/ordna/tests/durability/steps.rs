@@ -34,7 +34,7 @@ pub fn options(disk: &Model, sync: SyncPolicy) -> OpenOptions {
 /// Waits until everything logged so far is written to the system.
 pub fn flush(store: &Bytes) {
     let (position, mut context) = (store.log_position(), Context::from_waker(Waker::noop()));
-    while let Poll::Pending = store.poll_flushed(position, &mut context).map(Result::unwrap) {
+    while store.poll_flushed(position, &mut context).map(Result::unwrap).is_pending() {
         std::thread::yield_now();
     }
 }

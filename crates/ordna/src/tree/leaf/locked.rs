@@ -77,7 +77,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LockedLeaf<'a, K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     /// An empty leaf that covers the keys from `low_fence` on (`None`: all), and that no other thread
     /// knows.
-    pub fn new(low_fence: Option<&K>, pool: &Pool) -> LeafMut<'static, K, V> {
+    pub fn create(low_fence: Option<&K>, pool: &Pool) -> LeafMut<'static, K, V> {
         let (memory, pooled) = match pool.allocate() {
             Some(memory) => (memory, POOLED),
             // SAFETY: the layout is not empty.
