@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 
 use ordna::durability::{
     BackupError, BackupOptions, Compression, Mode, OpenOptions, Recovery, SyncPolicy,
