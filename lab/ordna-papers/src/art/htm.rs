@@ -103,7 +103,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
 
     fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let _section = self.lock.enter();
-        self.tree.validate(&Sole)
+        self.tree.check_invariants(&Sole)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
