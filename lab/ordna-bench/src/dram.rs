@@ -77,9 +77,9 @@ mod tests {
 
     #[test]
     fn misses_overlap() {
-        // Another process may take the processor during the second part, which is short.
+        // Another process may preempt the second part, which is short.
         let overlap = (0..5).any(|_| {
-            let dram = measure(256 << 20);
+            let dram = measure(64 << 20);
             assert!(dram.dependent_ns > 1.0 && dram.in_flight_16_ns > 0.0, "{dram}");
             dram.in_flight_16_ns < dram.dependent_ns
         });

@@ -181,7 +181,7 @@ fn numbers_that_cannot_be_are_refused_and_none_panics() {
         let mut plan = plan();
         plan.workloads = Series::from_str("all").unwrap().0;
         plan.workloads.extend(["contend:1", "remove", "mix:50"].map(|name| name.parse().unwrap()));
-        (plan.quick, plan.n, plan.ops, plan.threads) = (quick, 1, 2, vec![2, 1]);
+        (plan.quick, plan.n, plan.ops, plan.rounds, plan.threads) = (quick, 1, 2, 1, vec![2, 1]);
         plan.check().unwrap();
         let cells = plan.run(&Progress::hidden(), &mut |_| ()).unwrap();
         for cell in cells.iter().filter(|cell| cell.index == "locked" && cell.note.is_none()) {
