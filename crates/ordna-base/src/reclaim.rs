@@ -53,7 +53,7 @@ const STRIPES: usize = 16;
 #[repr(align(128))]
 struct RetiredList(Mutex<Vec<RetiredMemory>>);
 
-/// RetiredMemory memory, and how the library frees it.
+/// Retired memory, and how the library frees it.
 #[derive(Debug)]
 struct RetiredMemory {
     memory: *mut (),

@@ -31,7 +31,7 @@ pub(crate) enum WrittenKeys<'a, K: ?Sized> {
 
 /// The records and saved states of a stripe, for writes in its critical section.
 pub(crate) struct StripeBuffer<K: Key + ?Sized> {
-    /// CopyBeforeWrite of the backup in progress. The same in all stripes.
+    /// The copy-before-write set of the backup in progress. The same in all stripes.
     pub(super) copies: Option<Arc<CopyBeforeWrite<K>>>,
     /// Keys whose state was saved recently.
     recent: Vec<Option<K::Owned>>,
