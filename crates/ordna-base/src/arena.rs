@@ -1,7 +1,7 @@
 //! Memory for small records: slabs of 2 MiB that records of all sizes share.
 //!
 //! Records lie in memory in the order in which they came, so a read of one by its key begins with a
-//! scan through page tables. Slabs ask the system for huge pages, see [`crate::slabs`].
+//! walk through page tables. Slabs ask the system for huge pages, see [`crate::slabs`].
 //!
 //! # Contract
 //! Any number of threads allocate and free at once. A thread takes the lock of its stripe. A small
@@ -42,7 +42,7 @@ use crate::simd::prefetch;
 use crate::slabs::{LAYOUT, SLAB, ask_for_huge_pages};
 use crate::sync::{notice, stripe_of_this_thread};
 
-/// Bytes of the largest record that a slab holds. Larger ones cost more to read than a page scan.
+/// Bytes of the largest record that a slab holds. Larger ones cost more to read than a page walk.
 pub const MOST: usize = 512;
 
 /// Sizes are multiples of this.

@@ -6,6 +6,7 @@
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
 //! | `locked_btree` | [`Locked`]: the contract over a locked B-tree, with which every index is compared |
 //! | [`arena`] | memory for records in large pages |
+//! | [`buffer`] | shared buffers of values that grow at their end |
 //! | [`checksum`] | CRCs of the file formats |
 //! | [`encoding`] | keys and values as bytes in files |
 //! | [`entries`] | a flat buffer for the results of scans |

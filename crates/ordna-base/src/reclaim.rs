@@ -84,12 +84,12 @@ impl Collector {
         Self::default()
     }
 
-    /// A collector for an index that retires often. A thread passes its retired list to the
-    /// collector once the list has `retired` entries (32 by default). On Linux each pass is a
+    /// A collector whose threads pass their retired list on once it has `batch` entries (32 by
+    /// default), for an index that retires often. On Linux each pass is a
     /// `membarrier`: an interrupt of every processor that runs a thread of this process.
-    pub fn with_batches_of(retired: usize) -> Self {
-        let library = seize::Collector::new().batch_size(retired);
-        Self { library, batch: retired, retired: Default::default() }
+    pub fn with_batches_of(batch: usize) -> Self {
+        let library = seize::Collector::new().batch_size(batch);
+        Self { library, batch, retired: Default::default() }
     }
 
     /// What threads of this one's stripe have retired.

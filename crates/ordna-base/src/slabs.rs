@@ -1,7 +1,7 @@
 //! Memory for the nodes of lists: slabs of 2 MiB that ask the system for a huge page.
 //!
 //! Neighbours in a list lie anywhere in memory. With pages of 4 KiB nearly every step to another
-//! node begins with a scan through page tables that no cache holds. A prefetch waits for that scan
+//! node begins with a walk through page tables that no cache holds. A prefetch waits for that walk
 //! as a load does.
 //!
 //! # Contract

@@ -59,8 +59,8 @@ unsafe fn on(
     status
 }
 
-/// As `ordna_error`, for the last call that did not take a write. The text of `ordna_write` is the
-/// store's.
+/// Returns the text of the batch's last error, as `ordna_error` does for a store: of the last call
+/// that refused to add a write. An error of `ordna_write` is the store's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_error(
     batch: *const OrdnaBatch,

@@ -532,7 +532,7 @@ impl Core {
     /// Lists of entries within the bounds, in order; `kind` is 0 for keys, 1 for values, 2 for
     /// both.
     #[pyo3(signature = (kind, lo, hi, inclusive, reverse, limit))]
-    #[expect(clippy::too_many_arguments, reason = "the bounds and the order of a walk")]
+    #[expect(clippy::too_many_arguments, reason = "the bounds and the order of a scan")]
     fn _chunks(
         &self,
         py: Python<'_>,

@@ -180,7 +180,7 @@ def test_a_codec_that_refers_to_its_store_is_collected(tmp_path):
         def __init__(self, path):
             self.store = ordna.open(path, codec=(self.dumps, self.loads))
             self.store[1] = [1]
-            self.walk = self.store._chunks(2, None, None, (True, True), False, None)
+            self.scan = self.store._chunks(2, None, None, (True, True), False, None)
             self.snapshot = self.store.snapshot()
 
         def dumps(self, value):
@@ -191,7 +191,7 @@ def test_a_codec_that_refers_to_its_store_is_collected(tmp_path):
 
     holder = Holder(tmp_path / "store")
     gc.collect()
-    assert holder.store[1] == [1] and next(holder.walk) == [(1, [1])]
+    assert holder.store[1] == [1] and next(holder.scan) == [(1, [1])]
     seen = weakref.ref(holder)
     del holder
     gc.collect()
@@ -202,12 +202,12 @@ def test_a_codec_that_refers_to_its_store_is_collected(tmp_path):
 def test_a_walk_ends_with_its_store(tmp_path):
     store = ordna.open(tmp_path / "store")
     store.put_many(range(5000), range(5000))
-    walk, view = iter(store), store.items()
-    assert next(walk) == 0
+    scan, view = iter(store), store.items()
+    assert next(scan) == 0
     store.close()
     assert repr(store) == "<Store, closed>"
     with pytest.raises(ValueError, match="closed"):
-        list(walk)
+        list(scan)
     with pytest.raises(ValueError, match="closed"):
         list(view)
     again = ordna.open(tmp_path / "store")
@@ -215,9 +215,9 @@ def test_a_walk_ends_with_its_store(tmp_path):
         ordna.open(tmp_path / "store")
     assert caught.value.errno
     with again.snapshot() as snapshot:
-        walk = iter(snapshot)
+        scan = iter(snapshot)
     with pytest.raises(ValueError, match="closed"):
-        list(walk)
+        list(scan)
 
 
 def test_positions_in_views():

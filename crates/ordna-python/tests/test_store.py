@@ -308,7 +308,7 @@ def test_walks_while_others_write():
             for key in range(1, 20_000, 2):
                 store.pop(key, None)
 
-    def walk():
+    def scan():
         try:
             for _ in range(20):
                 seen = list(store)
@@ -319,7 +319,7 @@ def test_walks_while_others_write():
         finally:
             end.set()
 
-    in_threads(churn, walk)
+    in_threads(churn, scan)
     store._check()
 
 

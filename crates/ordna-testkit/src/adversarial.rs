@@ -68,7 +68,7 @@ where
             scanned.reverse();
         }
         let expected: Vec<_> = sorted.iter().cloned().zip(0..).collect();
-        assert!(scanned == expected, "{order}: a {direction:?} walk differs from the sorted keys");
+        assert!(scanned == expected, "{order}: a {direction:?} scan differs from the sorted keys");
     }
     for (at, key) in sorted.iter().enumerate() {
         let found = index.get(key.borrow()).map(|value| value.borrow().word());

@@ -242,10 +242,10 @@ where
                 rounds
             })
         });
-        scanners.map(|scanner| scanner.join().expect("a walker failed")).into_iter().min()
+        scanners.map(|scanner| scanner.join().expect("a scanner failed")).into_iter().min()
     });
     let beside = fewest.min(Some(churned.into_inner()));
-    assert!(beside >= Some(ROUNDS), "only {beside:?} walks beside the writers");
+    assert!(beside >= Some(ROUNDS), "only {beside:?} scans beside the writers");
     index.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
 }
 

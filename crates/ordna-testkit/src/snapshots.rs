@@ -24,7 +24,7 @@ const WRITERS: u64 = 3;
 const KEYS: u64 = 400;
 
 /// An index whose every third write is followed by a snapshot. A few are kept, and dropped out of
-/// order, so that keys have several versions and the term changes all the time.
+/// order, so that keys have several versions and the epoch changes all the time.
 pub struct Snapped<I: Versioned> {
     index: I,
     live: Mutex<VecDeque<I::Snapshot>>,
@@ -266,7 +266,7 @@ pub fn check_cost_of_the_end(index: &impl Versioned<Key = u64, Value = u64>) {
         let snapshot = index.snapshot();
         (0..KEYS).for_each(|n| drop(index.insert(&key(n), &round)));
         index.collect_garbage();
-        // An image keeps up to 56 keys.
+        // A range version keeps up to 56 keys.
         let kept = index.garbage().0 as u64;
         assert!(kept >= KEYS / 56, "the snapshot keeps what it sees, not {kept}");
         let cost = cost(|| drop(snapshot));
@@ -281,7 +281,7 @@ pub fn check_cost_of_the_end(index: &impl Versioned<Key = u64, Value = u64>) {
 }
 
 /// Bytes of the process once no thread frees what an earlier index has left.
-fn settled_bytes() -> i64 {
+fn quiesced_bytes() -> i64 {
     let mut before = live_everywhere();
     loop {
         std::thread::sleep(Duration::from_millis(50));
@@ -301,13 +301,13 @@ fn settled_bytes() -> i64 {
 pub fn check_memory_after_churn<I: Versioned<Key = u64, Value = u64>>(new: impl Fn() -> I) {
     const ITEMS: u64 = 100_000;
     let spread = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let start = settled_bytes();
+    let start = quiesced_bytes();
     let fresh = new();
     (0..ITEMS).for_each(|n| drop(fresh.insert(&spread(n), &n)));
     fresh.collect_garbage();
     let live = live_everywhere() - start;
     drop(fresh);
-    let start = settled_bytes();
+    let start = quiesced_bytes();
     let index = new();
     for round in 0..6 {
         let mut alive = VecDeque::new();

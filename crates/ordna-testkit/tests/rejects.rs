@@ -118,7 +118,7 @@ fn new(wrong: Wrong) -> Broken {
 const MODEL: Check = |wrong| model::check(|| new(wrong));
 const KEYS: Check = |wrong| adversarial::check(|| new(wrong));
 const OWNERS: Check = |wrong| concurrent::check_owners(|| new(wrong));
-const WALKS: Check = |wrong| concurrent::check_scans(|| new(wrong));
+const SCANS: Check = |wrong| concurrent::check_scans(|| new(wrong));
 const HISTORY: Check = |wrong| history::check(|| new(wrong));
 const MEMORY: Check = |wrong| memory::check(|| new(wrong));
 
@@ -129,7 +129,7 @@ fn fails(wrong: Wrong, check: Check) -> bool {
 
 #[test]
 fn the_control_passes_every_check() {
-    for (at, check) in [MODEL, KEYS, OWNERS, WALKS, HISTORY, MEMORY].into_iter().enumerate() {
+    for (at, check) in [MODEL, KEYS, OWNERS, SCANS, HISTORY, MEMORY].into_iter().enumerate() {
         assert!(!fails(Wrong::Nowhere, check), "check {at}");
     }
 }
@@ -138,12 +138,12 @@ fn the_control_passes_every_check() {
 fn each_fault_fails_the_checks_that_are_there_for_it() {
     for (wrong, checks) in [
         (Wrong::LosesInserts, &[MODEL, KEYS, OWNERS][..]),
-        (Wrong::RepeatsInScans, &[MODEL, KEYS, WALKS]),
-        (Wrong::SkipsInScans, &[MODEL, KEYS, WALKS]),
-        (Wrong::IgnoresBounds, &[MODEL, KEYS, WALKS]),
+        (Wrong::RepeatsInScans, &[MODEL, KEYS, SCANS]),
+        (Wrong::SkipsInScans, &[MODEL, KEYS, SCANS]),
+        (Wrong::IgnoresBounds, &[MODEL, KEYS, SCANS]),
         (Wrong::NotAtomic, &[HISTORY]),
         (Wrong::Leaks, &[MEMORY]),
-        (Wrong::Invalid, &[MODEL, KEYS, OWNERS, WALKS, HISTORY, MEMORY]),
+        (Wrong::Invalid, &[MODEL, KEYS, OWNERS, SCANS, HISTORY, MEMORY]),
     ] {
         for (at, check) in checks.iter().enumerate() {
             assert!(fails(wrong, *check), "{wrong:?} passes check {at}");

@@ -7,7 +7,7 @@
 //! storing a copy. Any number of threads call [`SearchLayer::jump`] at any time. One thread at a
 //! time calls [`SearchLayer::apply`] and [`SearchLayer::publish`], which ends a run of steps. A
 //! jump returns any address that the layer holds at some moment of the call, or none; the operation
-//! then scans the list from that node. The distance decides the operation's cost, never its result.
+//! then follows the list from that node. The distance decides the operation's cost, never its result.
 //!
 //! Layers: [`ArtLayer`](crate::hydralist::layer::ArtLayer), the default, and Wormhole's table,
 //! [`TableLayer`](crate::wormhole::layer::TableLayer).

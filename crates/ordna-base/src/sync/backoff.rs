@@ -1,3 +1,5 @@
+//! Waiting for another thread with growing pauses.
+
 use super::{point, spin_hint, yield_now};
 
 /// Waits a little longer each time: spins at first, then yields the processor.

@@ -1,3 +1,5 @@
+//! Named switches that disable one check or ordering each, to show which test notices.
+
 /// Returns whether the fault of this name is planted. Without `debug_assertions` or `--cfg faults`,
 /// which the models use, it is the constant `false` and compiles to nothing.
 ///

@@ -42,7 +42,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_SLOW,
         ONE_KEY,
-        "Walks over the fields of a hash, a cursor at a time.",
+        "Scans the fields of a hash, a cursor at a time.",
         hscan,
     ),
     Command::new("hrandfield", -2, READ_SLOW, ONE_KEY, "Returns random fields.", hrandfield),

@@ -47,7 +47,7 @@ pub const COMMANDS: &[Command] = &[
     Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys),
-    Command::new("scan", -2, READ_ALL, NO_KEY, "Walks over the keys, a cursor at a time.", scan),
+    Command::new("scan", -2, READ_ALL, NO_KEY, "Scans the keys, a cursor at a time.", scan),
     Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns some key.", randomkey),
     Command::new("rename", 3, UPDATE_SLOW, TWO_KEYS, "Gives a key another name.", rename)
         .exclusive(),

@@ -59,7 +59,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_ALL,
         NO_KEY,
-        "Walks over the keys between two bounds, a cursor at a time.",
+        "Scans the keys between two bounds, a cursor at a time.",
         scan,
     ),
     Command::new("ordna.count", 3, READ_ALL, NO_KEY, "Counts the keys between two bounds.", count),

@@ -194,7 +194,7 @@ impl LongScan {
                 self.phase = ReplyPhase::Send;
             }
             ReplyPhase::Send if over && self.unsent > 0 => {
-                return Err("ERR the snapshot changed under a walk".into());
+                return Err("ERR the snapshot changed under a scan".into());
             }
             ReplyPhase::Send => return Ok(over),
             ReplyPhase::Gather | ReplyPhase::Count(..) => {}

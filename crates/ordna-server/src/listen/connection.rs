@@ -270,7 +270,7 @@ impl Connection<'_> {
             let over = match scan.step(self.state, None, &mut self.replies) {
                 Ok(over) => over,
                 Err(error) => {
-                    tracing::error!(%error, "a walk is given up, and its connection closed");
+                    tracing::error!(%error, "a scan is given up, and its connection closed");
                     return Err(Error::other(error));
                 }
             };
@@ -289,7 +289,7 @@ impl Connection<'_> {
                 closed = Some(Instant::now());
             }
             if closed.is_some_and(|closed| closed.elapsed() > GRACE) {
-                return Err(Error::new(ErrorKind::BrokenPipe, "the client of a walk is gone"));
+                return Err(Error::new(ErrorKind::BrokenPipe, "the client of a scan is gone"));
             }
         }
     }

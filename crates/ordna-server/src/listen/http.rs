@@ -198,7 +198,7 @@ fn overview(state: &ServerState) -> Value {
         .map(|snapshot| {
             let number = held.iter().find(|held| held.epoch == snapshot.epoch);
             json!({
-                "term": snapshot.epoch,
+                "epoch": snapshot.epoch,
                 "age": snapshot.age.as_secs_f64(),
                 "id": number.map(|held| held.id),
                 "client": number.and_then(|held| held.owner),
@@ -253,8 +253,8 @@ fn overview(state: &ServerState) -> Value {
         "samples": samples,
         "memory": parts,
         "snapshots": snapshots,
-        "walks": scans,
-        "walk_age": scan_age.as_secs_f64(),
+        "scans": scans,
+        "scan_age": scan_age.as_secs_f64(),
         "clients": clients,
         "slow": slow,
         "nodes": state.config.extension.as_ref().map(|extension| extension.console()),

@@ -58,7 +58,7 @@ pub fn text(state: &ServerState) -> String {
     let ages = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs());
     let oldest = ages.max().unwrap_or(0);
     lines.gauge("ordna_oldest_snapshot_seconds", "Age of the oldest snapshot.", oldest);
-    lines.gauge("ordna_long_walks", "Walks of more than one stretch.", state.scans.count().0);
+    lines.gauge("ordna_long_scans", "Scans of more than one stretch.", state.scans.count().0);
     lines.gauge("ordna_connected_clients", "Connections.", state.clients.len());
     let accepted = state.clients.accepted();
     lines.counter("ordna_connections_total", "Connections accepted.", accepted);

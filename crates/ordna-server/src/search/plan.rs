@@ -283,7 +283,7 @@ impl<'a> Plan<'a> {
         let source = self.choose()?;
         if source.entries > MOST_CANDIDATES {
             return Err(format!(
-                "ERR the query would look at more than {MOST_CANDIDATES} documents: narrow it, or walk an index of ORDNA.INDEX, which is in order"
+                "ERR the query would look at more than {MOST_CANDIDATES} documents: narrow it, or scan an index of ORDNA.INDEX, which is in order"
             ));
         }
         // A document may have several tags; a single tag or number finds it once.

@@ -1,7 +1,7 @@
 //! Collection: freeing undo records that no snapshot needs, removing expired keys, and compaction.
 //!
 //! # Contract
-//! Undo records are freed once no live snapshot is older than their deaths (`tree::undo`).
+//! Undo records are freed once no live snapshot is older than their end epochs (`tree::undo`).
 //! Everything here may run at once.
 //!
 //! # Protocol

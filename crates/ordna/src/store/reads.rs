@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let wanted = parts.saturating_mul(8);
         let mut sample = self.engine().tree.sample(wanted);
         if sample.len() < wanted {
-            // Few leaves: their keys divide them more evenly than their anchors.
+            // Few leaves: their keys divide them more evenly than their low fences.
             sample.clear();
             let all = (Bound::Unbounded, Bound::Unbounded);
             self.engine().visit(View::Latest, all, Direction::Ascending, usize::MAX, |key, _| {

@@ -63,7 +63,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.engine;
-        if !fault!("store.read.settles") {
+        if !fault!("store.read.quiesces") {
             engine.epochs.wait_quiesced(self.0.epoch);
         }
         engine

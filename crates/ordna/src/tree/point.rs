@@ -320,7 +320,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     leaf.with_low_fence(
                         |low_fence| low_fence.is_none_or(|low_fence| low_fence <= probe.key)
                     ),
-                    "a search ends at or before the key's leaf, and walks go to the right"
+                    "a search ends at or before the key's leaf, and scans go to the right"
                 );
                 if leaf.covers(probe) {
                     return locked;

@@ -179,7 +179,7 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
     /// Saves the state that `key` has before the current write.
     fn save_state<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
         let Some(copies) = &self.copies else { return };
-        encode_was(key, copies.next_death(), old, &mut self.states);
+        encode_was(key, copies.next_end(), old, &mut self.states);
         self.states_count += 1;
         self.recent.resize(RECENT, None);
         if let Some(place) = self.recent.get_mut(hash(key) as usize % RECENT) {

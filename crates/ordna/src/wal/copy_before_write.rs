@@ -19,7 +19,7 @@
 //! 3. TERMINATING, once all workers are done: nothing is saved any more, and the file is closed.
 //!
 //! # Invariant
-//! A key's state at the snapshot point is its saved state of smallest death, or, if none was saved,
+//! A key's state at the snapshot point is its saved state with the smallest end, or, if none was saved,
 //! the state that its worker read. A write after the snapshot point that changes k before the
 //! worker reads k finds k not passed, and saves its state. If the first such write saved nothing,
 //! the worker had read k before it. Saving more than that is harmless: later deaths are larger.
@@ -79,7 +79,7 @@ pub(crate) struct CopyBeforeWrite<K: Key + ?Sized> {
     /// One for each range.
     ranges: Vec<Range<K::Owned>>,
     file: Lock<File>,
-    /// The largest death so far.
+    /// The largest end so far.
     deaths: AtomicU64,
 }
 
@@ -132,12 +132,12 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         }
     }
 
-    /// Returns the next death, larger than all before.
-    pub fn next_death(&self) -> u64 {
+    /// Returns the next end, larger than all before.
+    pub fn next_end(&self) -> u64 {
         self.deaths.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Appends encoded states of keys, each with its own death.
+    /// Appends encoded states of keys, each with its own end.
     pub fn append(&self, states: &[u8], count: u64) {
         let mut file = self.file.lock();
         let File { writer, frame, failed } = &mut *file;

@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | `order` | replay keeps the order of each key's writes | `wal` |
 //! | `splices` | logged appends and partial writes | `wal` |
-//! | `live` | backups while other threads write | `backup` |
-//! | `round_trips` | backups of all kinds of keys, values and options | `backup` |
+//! | `live` | backups while other threads write | `durability/backup` |
+//! | `round_trips` | backups of all kinds of keys, values and options | `durability/backup` |
 //! | `damage` | each changed byte is found and located | `files` |
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |

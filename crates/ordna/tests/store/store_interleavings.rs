@@ -217,7 +217,7 @@ fn an_overwrite_under_a_reader_at_a_snapshot() {
 fn images_come_under_a_reader_at_a_snapshot() {
     let of_gets = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
     let of_scans = ["tree.scan.begun", "tree.scan.image_sought", "tree.scan.before_validate"];
-    let of_both = ["undo.scan.death_read", "undo.scan.follows"];
+    let of_both = ["undo.scan.newest_end_read", "undo.scan.follows"];
     let stops = of_gets.iter().chain(&of_scans).chain(&of_both);
     // Keys written before the reader begins, and while it stands.
     let writes: [(&[u64], &[u64]); 5] = [
@@ -255,11 +255,15 @@ fn images_come_under_a_reader_at_a_snapshot() {
     }
 }
 
-/// A writer stands in front of, within and behind the stores of an image.
+/// A writer stands in front of, within and behind the stores of a range version.
 #[test]
 fn an_image_is_written_under_a_reader_at_a_snapshot() {
-    let stops =
-        ["undo.image.stored", "undo.push.before_dead", "undo.image.linked", "tree.write.pushed"];
+    let stops = [
+        "undo.range_version.stored",
+        "undo.push.before_dead",
+        "undo.range_version.linked",
+        "tree.write.pushed",
+    ];
     let gets = ("tree.seek.begun", "tree.read.before_validate");
     let scans = ("tree.scan.begun", "tree.scan.before_validate");
     for (stop, (begin, end)) in stops.iter().flat_map(|stop| [(stop, gets), (stop, scans)]) {
@@ -288,7 +292,7 @@ fn an_image_is_written_under_a_reader_at_a_snapshot() {
             let right = [(1, 10), (2, 20), (3, 30)];
             assert!(read == right || read == [(2, 20)], "{read:?}, the writer stood at {stop}");
         });
-        assert_eq!(store.statistics().dead, 1, "one image is left");
+        assert_eq!(store.statistics().dead, 1, "one range version is left");
     }
 }
 
@@ -412,7 +416,7 @@ fn a_batch_is_whole_while_its_leaves_split() {
 
 /// A write beside a batch that is under way, in the same epoch, splits the leaves of both.
 #[test]
-fn a_batch_and_a_split_of_one_term() {
+fn a_batch_and_a_split_of_one_epoch() {
     let store = filled(3, 0, 30, |n| n * 10);
     let before = store.snapshot();
     let keys: Vec<u64> = (0..30).step_by(4).collect();
@@ -451,7 +455,7 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
 
 /// A writer that read the epoch before a snapshot and announced itself after it.
 #[test]
-fn a_writer_that_comes_late_writes_in_the_new_term() {
+fn a_writer_that_comes_late_writes_in_the_new_epoch() {
     for point in ["store.enter.before_registration", "store.enter.before_recheck"] {
         let store = filled(4, 1, 2, |_| 10);
         let mut taken = None;
@@ -476,7 +480,7 @@ fn a_record_that_outlives_its_snapshot_goes_with_the_next_write() {
     let snapshot = store.snapshot();
     let write = || store.insert(&1, &11).unwrap();
     held("tree.write.pushed", write).meanwhile(|| drop(snapshot));
-    assert_eq!(store.statistics().dead, 1, "its term has not settled");
+    assert_eq!(store.statistics().dead, 1, "its epoch has not quiesced");
     store.insert(&2, &11).unwrap();
     assert_eq!(store.statistics().dead, 0);
 }
@@ -492,7 +496,7 @@ fn a_read_beside_an_overwrite_takes_no_deadline_from_another_value() {
     assert!([Some((10, Some(later))), Some((11, None))].contains(&found), "{found:?}");
 }
 
-/// A batch whose gate opens while a snapshot of its own epoch is taken pushes for the snapshots
+/// A batch whose barrier opens while a snapshot of its own epoch is taken pushes for the snapshots
 /// before that one: one record for each key, not one for each write.
 #[test]
 fn a_snapshot_of_its_own_term_costs_a_batch_no_records() {
@@ -763,7 +767,7 @@ fn a_split_beside_the_end_of_undo_records() {
     assert!(content(&again).into_iter().eq([(0, 7), (10, 8), (15, 1), (20, 9), (30, 10)]));
 }
 
-/// A reader that loads the death before a split and the list's head after it follows no link.
+/// A reader that loads the newest end epoch before a split and the list's head after it follows no link.
 #[test]
 fn a_reader_between_a_death_and_its_link_meets_a_split() {
     let store = Words::with_options(tiny(4));
@@ -773,7 +777,7 @@ fn a_reader_between_a_death_and_its_link_meets_a_split() {
     let second = store.snapshot();
     // The record of 30 stands in front of that of 0, which the second snapshot does not need.
     store.insert(&30, &9).unwrap();
-    let read = held("undo.scan.death_read", || second.get(&0))
+    let read = held("undo.scan.newest_end_read", || second.get(&0))
         .meanwhile(|| assert_eq!(store.insert(&25, &1), Ok(None)));
     assert_eq!(read, Some(7));
     assert!(content(&first).into_iter().eq([(0, 0), (10, 1), (20, 2), (30, 3)]));

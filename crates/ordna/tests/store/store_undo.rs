@@ -72,11 +72,11 @@ fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Sna
     (store, live)
 }
 
-/// A record goes although a snapshot of the epoch of its death lives.
+/// A record goes although a snapshot of its end epoch lives.
 #[test]
 fn a_prune_keeps_one_record_for_each_snapshot() {
     let (store, live) = pruned::<u64, u64>();
-    assert_eq!(store.statistics().dead, 2, "of snapshots of the first and the last term");
+    assert_eq!(store.statistics().dead, 2, "of snapshots of the first and the last epoch");
     let seen = |at: usize| live[at].get(&u64::number(7));
     assert_eq!((seen(0), seen(1)), (Some(u64::dress(1)), Some(u64::dress(5))));
 }
@@ -115,7 +115,7 @@ fn undo(store: &Store<u64, u64>) -> usize {
     parts.iter().find(|(name, _)| *name == "undo records").map_or(0, |(_, bytes)| *bytes)
 }
 
-/// Two full leaves of two slots become three, and the new anchor is the right one's former one.
+/// Two full leaves of two slots become three, and the new low fence is the right one's former one.
 #[test]
 fn a_new_anchor_may_be_that_of_the_right_neighbour() {
     let store = store(2, 3);
@@ -129,7 +129,7 @@ fn a_new_anchor_may_be_that_of_the_right_neighbour() {
     });
 }
 
-/// Leaves of few keys or none merge with neighbours that are full or have an image.
+/// Leaves of few keys or none merge with neighbours that are full or have a range version.
 #[test]
 fn images_stand_while_sparse_leaves_merge() {
     let mut state = 11_u64;
@@ -201,7 +201,7 @@ fn undo_records_count_with_their_chunks() {
     assert_eq!((store.statistics().bytes, undo(&store)), (before, 0));
 }
 
-/// Many changes of a leaf under one snapshot take the memory of one image, not of a record each.
+/// Many changes of a leaf under one snapshot take the memory of one range version, not of a record each.
 #[test]
 fn many_changes_of_a_leaf_under_a_snapshot_take_an_image() {
     const KEYS: u64 = 50_000;

@@ -23,7 +23,7 @@
 //! absent.
 //!
 //! # Reading at an epoch
-//! At most one version of a key was alive at the end of a settled epoch. It stays linked while a
+//! At most one version of a key was alive at the end of a quiesced epoch. It stays linked while a
 //! snapshot of the epoch lives. It is the last one born up to the epoch, unless it died by then.
 
 use std::borrow::Borrow;
@@ -66,7 +66,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
 pub enum View {
     /// The latest.
     Latest,
-    /// The end of a settled epoch, of which the reader holds a snapshot.
+    /// The end of a quiesced epoch, of which the reader holds a snapshot.
     At(u64),
 }
 

@@ -54,7 +54,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.owner.0;
-        if !fault!("nitro.read.settles") {
+        if !fault!("nitro.read.quiesces") {
             engine.epochs.wait_quiesced(self.0.epoch);
         }
         engine

@@ -195,7 +195,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         self.settle(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
-    /// Scans along the list, from a leaf anywhere, to the one that covers the point.
+    /// Follows the links of the list, from a leaf anywhere, to the one that covers the point.
     #[cold]
     pub fn settle<'s>(
         &self,

@@ -10,8 +10,8 @@
 //!
 //! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
 //! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the
-//! keeper, or the standby is busy, it goes on: its steps wait. Readers meanwhile scan along the
-//! list.
+//! keeper, or the standby is busy, it goes on: its steps wait. Readers meanwhile follow the links
+//! of the list.
 //!
 //! A leaf that was merged away is retired once its step is in both tables, in the order of the
 //! steps. So a reader with a guard can follow the `prev` of an obsolete leaf: that leaf goes later.

@@ -117,17 +117,17 @@ fn n1_a_refreshed_scan_does_not_go_back_to_what_was_inserted_before_its_place() 
     // The last ones of the first section, but for the very last.
     let gap = SECTION - 4..SECTION - 1;
     let schedule = Schedule::new();
-    schedule.hold("walker", "nitro.scan.refreshes");
+    schedule.hold("scanner", "nitro.scan.refreshes");
     std::thread::scope(|scope| {
         let scanner =
-            scope.spawn(|| schedule.enroll("walker", || index.scanned(Direction::Ascending)));
-        schedule.wait_held("walker", "nitro.scan.refreshes");
+            scope.spawn(|| schedule.enroll("scanner", || index.scanned(Direction::Ascending)));
+        schedule.wait_held("scanner", "nitro.scan.refreshes");
         clear(&index, gap.start..SECTION);
-        schedule.hold("walker", "skiplist.locate.found_before");
-        schedule.release("walker", "nitro.scan.refreshes");
-        schedule.wait_held("walker", "skiplist.locate.found_before");
+        schedule.hold("scanner", "skiplist.locate.found_before");
+        schedule.release("scanner", "nitro.scan.refreshes");
+        schedule.wait_held("scanner", "skiplist.locate.found_before");
         fill(&index, gap.clone(), 1);
-        schedule.release("walker", "skiplist.locate.found_before");
+        schedule.release("scanner", "skiplist.locate.found_before");
         let scanned = scanner.join().unwrap();
         assert_eq!(scanned, (0..1000).map(|key| (key, 0)).collect::<Vec<_>>());
     });
@@ -310,16 +310,16 @@ fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
     let _snapshot = index.snapshot();
     let schedule = Schedule::new();
     schedule.hold("writer", "nitro.put.inserted");
-    schedule.hold("walker", "nitro.read.claimed");
+    schedule.hold("scanner", "nitro.read.claimed");
     std::thread::scope(|scope| {
         scope.spawn(|| schedule.enroll("writer", || index.insert(&5, &1).unwrap()));
         schedule.wait_held("writer", "nitro.put.inserted");
-        assert_eq!(index.get(&5), Some(1), "the old value is gone before the walk begins");
+        assert_eq!(index.get(&5), Some(1), "the old value is gone before the scan begins");
         let scanner =
-            scope.spawn(|| schedule.enroll("walker", || index.scanned(Direction::Ascending)));
-        schedule.wait_held("walker", "nitro.read.claimed");
+            scope.spawn(|| schedule.enroll("scanner", || index.scanned(Direction::Ascending)));
+        schedule.wait_held("scanner", "nitro.read.claimed");
         assert_eq!(index.remove(&5), Some(1));
-        schedule.release("walker", "nitro.read.claimed");
+        schedule.release("scanner", "nitro.read.claimed");
         let scanned = scanner.join().unwrap();
         schedule.release("writer", "nitro.put.inserted");
         assert!(scanned.is_empty() || scanned == [(5, 1)], "{scanned:?}");

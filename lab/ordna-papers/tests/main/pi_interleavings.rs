@@ -196,18 +196,18 @@ fn an_ascending_scan_does_not_repeat_what_was_absorbed_behind_it() {
 fn an_ascending_scan_does_not_go_back_to_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
     let schedule = Schedule::new();
-    schedule.hold("walk", "pi.scan.before_next");
-    schedule.hold("walk", "pi.scan.found_again");
+    schedule.hold("scan", "pi.scan.before_next");
+    schedule.hold("scan", "pi.scan.found_again");
     let all = || index.range(..).map(|(key, _)| key).collect::<Vec<_>>();
     let scanned = std::thread::scope(|scope| {
-        let scan = scope.spawn(|| schedule.enroll("walk", all));
-        schedule.wait_held("walk", "pi.scan.before_next");
+        let scan = scope.spawn(|| schedule.enroll("scan", all));
+        schedule.wait_held("scan", "pi.scan.before_next");
         index.remove_all([0, 10, 20, 50, 60]);
         assert_eq!(index.remove(&30), Some(300), "empty: takes the next one in");
-        schedule.release("walk", "pi.scan.before_next");
-        schedule.wait_held("walk", "pi.scan.found_again");
+        schedule.release("scan", "pi.scan.before_next");
+        schedule.wait_held("scan", "pi.scan.found_again");
         (21..27).for_each(|key| _ = index.insert(&key, &key).unwrap());
-        schedule.release("walk", "pi.scan.found_again");
+        schedule.release("scan", "pi.scan.found_again");
         scan.join().unwrap()
     });
     assert_eq!(scanned, [0, 10, 20, 30, 40, 70, 80, 90, 100, 110]);

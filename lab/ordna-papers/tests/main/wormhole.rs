@@ -299,8 +299,8 @@ mod interleavings {
         }
     }
 
-    /// A leaf is split between a writer's search and its lock, and once more between the scan along
-    /// the list and the lock there.
+    /// A leaf is split between a writer's search and its lock, and once more between following the
+    /// links and the lock there.
     #[test]
     fn a_writer_meets_two_splits() {
         let index = with(&[10, 20, 30]);

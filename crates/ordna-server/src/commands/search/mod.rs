@@ -53,7 +53,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_ALL,
         NO_KEY,
-        "Tells the index and bounds that a query walks.",
+        "Tells the index and bounds that a query scans.",
         |_, a, _| Ok(CommandOutcome::Task(Task::new(a, find::explain))),
     ),
     Command::new("ft.info", 2, READ_ALL, NO_KEY, "Tells of a search index.", |_, a, _| {

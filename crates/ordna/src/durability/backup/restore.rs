@@ -120,7 +120,7 @@ fn block_of<'a>(blocks: &'a [Vec<u8>], state: &KeyState) -> &'a [u8] {
     blocks.get(state.block).map_or(&[], Vec::as_slice)
 }
 
-/// Reads all delta files. The state of smallest death wins.
+/// Reads all delta files. The state of smallest end wins.
 fn read_deltas<K: Key + ?Sized, V: Value + ?Sized>(
     storage: &dyn Storage,
     dir: &Path,

@@ -237,7 +237,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let dead = leaf.header().newest_end.load(Ordering::Acquire);
                 notice!("tree.count.sees_undo", dead > snapshot)
             });
-            let moved = notice!("tree.count.checks_anchor", leaf.low_fence_word() != low_fence);
+            let moved = notice!("tree.count.checks_low_fence", leaf.low_fence_word() != low_fence);
             if past || moved || leaf.has_deadlines() {
                 return Some(None);
             }

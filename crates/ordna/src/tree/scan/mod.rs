@@ -324,7 +324,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// The low fence that the leaf had when it was read: it may have sunk since, below entries that
     /// were on the left then.
     fn lower_fence(leaf: Leaf<K, V>, batch: &ScanBatch<K, V>) -> Option<K::Owned> {
-        if fault!("tree.scan.anchor_outside") {
+        if fault!("tree.scan.low_fence_outside") {
             return leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
         }
         batch.low_fence.clone()

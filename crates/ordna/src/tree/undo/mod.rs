@@ -19,7 +19,7 @@
 //! *horizon*, the largest end epoch retired.
 //!
 //! # Invariants
-//! 1. End epochs do not rise along a list. The leaf's `end` is the end epoch of its first record.
+//! 1. End epochs do not rise along a list. The leaf's `newest_end` is the end epoch of its first record.
 //!    A reader follows a link only if the leaf still has the version that it reads at.
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
 //!    that is retired later outlives what the thread does with them.
@@ -155,7 +155,7 @@ impl Linked {
 
     /// The record in the list of a leaf that covers other keys.
     pub fn without_whole(self) -> Self {
-        if fault!("undo.image.cut") {
+        if fault!("undo.range_version.cut") {
             return self;
         }
         Self { kind: self.kind & RANGE, ..self }
@@ -440,7 +440,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             (0..all.len()).partition(|at| all[*at].range_version().is_some());
         let covers = |range: &usize, (lower, upper): (u64, u64)| {
             all[*range].range_version().is_some_and(|range| {
-                check!("undo.image.prune_covers", range.contains(lower) && range.contains(upper))
+                check!(
+                    "undo.range_version.prune_covers",
+                    range.contains(lower) && range.contains(upper)
+                )
             })
         };
         // The end epoch of the youngest range version of these keys below a position; 0 if there is
@@ -451,7 +454,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         };
         let has_younger_range = |at: usize, keys| {
             let mut younger = ranges[..ranges.partition_point(|range| *range < at)].iter().rev();
-            notice!("undo.image.prune_absent", younger.any(|range| covers(range, keys)))
+            notice!("undo.range_version.prune_absent", younger.any(|range| covers(range, keys)))
         };
         // Stable: the youngest record of a key comes first.
         by_key.sort_by_key(key);
@@ -670,10 +673,10 @@ fn order_of_head() -> Ordering {
 }
 
 fn order_of_end() -> Ordering {
-    if fault!("undo_order.push.death") { Ordering::Relaxed } else { Ordering::Release }
+    if fault!("undo_order.push.newest_end") { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// A scan along a list: a link is followed only if its target's end epoch is above a bound.
+/// A reader that follows a list: it follows a link only if its target's end epoch is above a bound.
 pub(super) struct UndoScan {
     pub next: u64,
     pub end: Epoch,
@@ -687,13 +690,13 @@ impl UndoScan {
 
     pub fn of<K: Key + ?Sized, V: Value + ?Sized>(leaf: Leaf<K, V>) -> Self {
         let header = leaf.header();
-        if fault!("undo_order.scan.death_first") {
+        if fault!("undo_order.scan.newest_end_first") {
             let next = header.undo.load(Ordering::Acquire);
             return Self { end: header.newest_end.load(Ordering::Acquire), next };
         }
         // The end epoch first: a list that grows meanwhile has its new records in front.
-        let end = header.newest_end.load(order!("undo_order.scan.death_acquire", Acquire));
-        point("undo.scan.death_read");
+        let end = header.newest_end.load(order!("undo_order.scan.newest_end_acquire", Acquire));
+        point("undo.scan.newest_end_read");
         Self { end, next: header.undo.load(Ordering::Acquire) }
     }
 

@@ -55,7 +55,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             let Some(record) = rest.next_above(snapshot) else { break };
             oldest = Some(record);
         }
-        let is_whole = |record: &Linked| check!("undo.image.whole", record.kind & WHOLE != 0);
+        let is_whole =
+            |record: &Linked| check!("undo.range_version.whole", record.kind & WHOLE != 0);
         let range =
             oldest.as_ref().filter(|record| is_whole(record)).and_then(Linked::range_version);
         range.map(found).is_some()
@@ -86,7 +87,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         end: Epoch,
         seen_by: Epoch,
     ) -> Option<usize> {
-        let has_deadlines = notice!("undo.image.deadlines", leaf.has_deadlines());
+        let has_deadlines = notice!("undo.range_version.deadlines", leaf.has_deadlines());
         if leaf.header().newest_end.load(Ordering::Relaxed) <= seen_by || has_deadlines {
             return None;
         }
@@ -109,12 +110,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         let mut pairs: Vec<(u64, u64)> = pairs.take(slots.count).collect();
         pairs.sort_unstable();
         // The oldest record of a key comes last, and decides.
-        for record in above.iter().filter(|_| !fault!("undo.image.folds")) {
+        for record in above.iter().filter(|_| !fault!("undo.range_version.folds")) {
             let key = record.get().key.load(Ordering::Relaxed);
             let at = pairs.binary_search_by_key(&key, |(key, _)| *key);
             match (record.state(), at) {
                 (OldState::Present { deadline, .. }, _)
-                    if notice!("undo.image.old_deadline", deadline != FOREVER) =>
+                    if notice!("undo.range_version.old_deadline", deadline != FOREVER) =>
                 {
                     return None;
                 }
@@ -124,10 +125,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 (OldState::Absent, Err(_)) => {}
             }
         }
-        if notice!("undo.image.fits", pairs.len() > SLOTS) {
+        if notice!("undo.range_version.fits", pairs.len() > SLOTS) {
             return None;
         }
-        if after.end <= self.horizon() || fault!("undo.image.older") {
+        if after.end <= self.horizon() || fault!("undo.range_version.older") {
             after = UndoScan::empty();
         }
         let (keys, words): (Vec<u64>, Vec<u64>) = pairs.into_iter().unzip();
@@ -136,9 +137,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             RangeVersion { lower: leaf.low_fence_word(), upper, keys: &keys, words: &words };
         let (range, taken) = self.store_range_version(&range, end, &after);
         let head = leaf.header().undo.load(Ordering::Relaxed);
-        point("undo.image.stored");
+        point("undo.range_version.stored");
         self.link(leaf, head, Linked { kind: RANGE | WHOLE, ..range }, end);
-        point("undo.image.linked");
+        point("undo.range_version.linked");
         self.drop_replaced(&above);
         Some(taken)
     }
@@ -172,14 +173,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         if range.upper < fence {
             return (Some(record.without_whole()), None);
         }
-        if range.lower >= fence || fault!("undo.image.divides") {
+        if range.lower >= fence || fault!("undo.range_version.divides") {
             return (None, Some(record.without_whole()));
         }
         let at = range.keys.partition_point(|key| *key < fence);
         let (keys, words) = (range.keys.split_at(at), range.words.split_at(at));
         let half = |half: RangeVersion<'_>| {
             let (half, taken) = self.store_range_version(&half, record.end(), &UndoScan::empty());
-            if !fault!("undo.image.pays") {
+            if !fault!("undo.range_version.pays") {
                 self.unpaid.fetch_add(taken, Ordering::Relaxed);
             }
             Some(half)
@@ -191,7 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
 
     /// Counts records that range versions have replaced.
     pub(super) fn drop_replaced(&self, records: &[Linked]) {
-        for record in records.iter().filter(|_| !fault!("undo.image.replaces")) {
+        for record in records.iter().filter(|_| !fault!("undo.range_version.replaces")) {
             self.stripes[stripe_of(record.at)].unlink(record.at, || 0);
         }
     }

@@ -53,7 +53,8 @@ impl RangeVersion<'_> {
     pub fn append_to(&self, slots: &[u64], old: &mut Vec<(LeafEntry, OldState)>) {
         old.retain(|(entry, _)| !self.contains(entry.key));
         let is_absent = |key: &u64| self.contains(*key) && self.state_of(*key) == OldState::Absent;
-        let absent = slots.iter().filter(|key| notice!("undo.image.absent", is_absent(key)));
+        let absent =
+            slots.iter().filter(|key| notice!("undo.range_version.absent", is_absent(key)));
         old.extend(absent.chain(self.keys).map(|key| {
             let entry = LeafEntry { key: *key, word: 0, deadline: FOREVER };
             (entry, self.state_of(*key))
