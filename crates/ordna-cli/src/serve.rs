@@ -27,7 +27,7 @@ pub struct ServeOptions {
     #[serde(skip)]
     config: Option<PathBuf>,
     /// Address or host name to listen on; may be repeated [default: 127.0.0.1]. An address that
-    /// other machines can reach needs a password
+    /// other machines can reach needs users with passwords
     #[arg(long)]
     bind: Vec<String>,
     /// Port to listen on; with 0 the system chooses one [default: 6380]
@@ -36,9 +36,12 @@ pub struct ServeOptions {
     /// Password that clients must give with AUTH
     #[arg(long, env = "ORDNA_PASSWORD", hide_env_values = true)]
     password: Option<String>,
-    /// File of users, in the format of ACL SAVE
+    /// File of users, in the format of ACL SAVE; it must exist
     #[arg(long)]
     acl_file: Option<PathBuf>,
+    /// Allow users without a password although other machines can reach the server
+    #[arg(long)]
+    insecure: bool,
     /// Port to listen on with TLS, in addition to --port
     #[arg(long)]
     tls_port: Option<u16>,
@@ -116,6 +119,7 @@ impl ServeOptions {
             port: self.port.or(file.port),
             password: self.password.or(file.password),
             acl_file: self.acl_file.or(file.acl_file),
+            insecure: self.insecure || file.insecure,
             tls_port: self.tls_port.or(file.tls_port),
             tls_only: self.tls_only || file.tls_only,
             tls_cert: self.tls_cert.or(file.tls_cert),
@@ -263,6 +267,7 @@ impl ServeOptions {
             tls: self.tls()?,
             password: self.password.clone(),
             acl_file: self.acl_file.clone(),
+            insecure: self.insecure,
             max_clients: self.max_clients.unwrap_or(default.max_clients),
             max_memory: size("--max-memory", &self.max_memory)?,
             max_clients_memory: size("--max-memory-clients", &self.max_memory_clients)?,

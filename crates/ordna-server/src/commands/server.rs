@@ -132,9 +132,7 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
         if name.eq_ignore_ascii_case(b"requirepass") {
             let password = std::str::from_utf8(value);
             let password = password.map_err(|_| failed(&shown, "the password must be UTF-8"))?;
-            if password.is_empty() && !state.address.ip().is_loopback() {
-                return Err("ERR others can reach this server: it needs a password".into());
-            }
+            state.acl.check_password(password).map_err(|why| failed(&shown, &why.to_string()))?;
             values.push((None, 0, password));
             continue;
         }
@@ -167,7 +165,7 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     for (setting, value, password) in values {
         match setting {
             Some(setting) => setting.set(value),
-            None => state.acl.set_password(password),
+            None => state.acl.set_password(password).map_err(|why| format!("ERR {why}"))?,
         }
     }
     ok(out)

@@ -1,5 +1,6 @@
 //! The server: binds its addresses, accepts connections, samples itself, stops.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,7 @@ use crate::listen::connection;
 use crate::listen::http;
 use crate::listen::tls;
 use crate::state::ServerState;
+use crate::state::acl::{Acl, AclError};
 use crate::state::config::Config;
 use crate::statistics::command_stats::{BUCKETS, CommandCounts};
 use crate::statistics::event_logs::unix_millis;
@@ -44,13 +46,15 @@ pub enum ServeError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Others could reach the server, and nothing would keep them out.
+    /// Other machines could reach the server, and a user could log in without a password.
     #[error(
-        "{address} can be reached from other machines, and no password is set. Set one with --password, or listen on 127.0.0.1"
+        "{address} can be reached from other machines, and user '{user}' needs no password. Set one with --password or in the ACL file, listen on 127.0.0.1, or allow this with --insecure"
     )]
     Open {
         /// The address asked for.
         address: SocketAddr,
+        /// The user without a password.
+        user: String,
     },
     /// There is nothing to listen on.
     #[error("no address to listen on is given")]
@@ -139,16 +143,7 @@ impl Server {
     /// [`ServeError`].
     pub async fn bind(mut config: Config) -> Result<Self, ServeError> {
         let encrypted = config.tls.as_ref().map_or(&[][..], |tls| tls.bind.as_slice()).to_vec();
-        let no_password = config.password.as_deref().is_none_or(str::is_empty);
-        let http = config.console.iter().chain(&config.metrics);
-        let all = config.bind.iter().chain(&encrypted).chain(http);
-        // A file of users, or certificates of clients, keep others out too.
-        let guarded = config.acl_file.is_some();
-        for address in all {
-            if !address.ip().is_loopback() && no_password && !guarded {
-                return Err(ServeError::Open { address: *address });
-            }
-        }
+        let acl = users(&config)?;
         fit_files(&mut config);
         let acceptor =
             config.tls.as_ref().map(tls::acceptor).transpose().map_err(ServeError::Tls)?;
@@ -158,9 +153,7 @@ impl Server {
         let console = config.console.map(bind).transpose()?;
         let first = listeners.first().or(encrypted.first()).and_then(local);
         let address = first.ok_or(ServeError::NoAddress)?;
-        let state = ServerState::new(config, address, &table().catalog);
-        load_users(&state)?;
-        let state = Arc::new(state);
+        let state = Arc::new(ServerState::new(config, address, &table().catalog, acl));
         let ready = Box::new(|| {});
         Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address, ready })
     }
@@ -255,16 +248,32 @@ impl Server {
     }
 }
 
-fn load_users(state: &ServerState) -> Result<(), ServeError> {
-    let Some(file) = &state.acl.file else { return Ok(()) };
-    let text = match std::fs::read_to_string(file) {
-        Ok(text) => text,
-        // ACL SAVE will write it.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(ServeError::Users(format!("{}: {error}", file.display()))),
-    };
-    let loaded = state.acl.load(&text, state.catalog);
-    loaded.map_err(|why| ServeError::Users(format!("{}: {why}", file.display())))
+/// The users at the start: those of the ACL file, and the default user.
+fn users(config: &Config) -> Result<Acl, ServeError> {
+    let catalog = &table().catalog;
+    let acl = Acl::new(config, catalog);
+    let mut checked = acl.check_passwords();
+    if let Some(file) = &config.acl_file {
+        let failed = |why: String| ServeError::Users(format!("{}: {why}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => failed(format!(
+                "{error}. An empty file is one with the default user only; ACL SAVE writes it"
+            )),
+            _ => failed(error.to_string()),
+        })?;
+        checked = acl.load(&text, catalog);
+        if let Err(why) = &checked
+            && !matches!(why, AclError::NoPassword { .. })
+        {
+            return Err(failed(why.to_string()));
+        }
+    }
+    match (checked, config.exposed()) {
+        (Err(AclError::NoPassword { name: user }), Some(address)) => {
+            Err(ServeError::Open { address, user })
+        }
+        _ => Ok(acl),
+    }
 }
 
 /// Accepts connections of one listener.

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::keyspace::glob::Pattern;
 use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, CommandSpec};
+use crate::state::config::Config;
 use crate::statistics::event_logs::Denials;
 use crate::wire::request::Arguments;
 
@@ -86,6 +87,11 @@ pub enum AclError {
     RuleOfLine { line: usize, rule: String, error: RuleError },
     #[error("line {line}: user '{name}' is there twice")]
     Duplicate { line: usize, name: String },
+    /// Other machines can reach the server, and this user could log in without a password.
+    #[error(
+        "other machines can reach this server: user '{name}' needs a password, or must be off (--insecure allows users without a password)"
+    )]
+    NoPassword { name: String },
 }
 
 /// The SHA-256 of a password in hexadecimal digits.
@@ -406,28 +412,52 @@ pub struct Acl {
     /// The value of `CONFIG GET requirepass`.
     requirepass: Lock<String>,
     pub file: Option<PathBuf>,
+    /// Whether every user that is on must have a password: other machines can reach the server.
+    needs_passwords: bool,
     pub denials: Denials,
     /// Wrong passwords, refused commands, refused keys.
     pub denied: [AtomicU64; 3],
 }
 
 impl Acl {
-    /// The default user only, with this password if there is one.
-    pub fn new(password: Option<&str>, catalog: &Catalog, file: Option<PathBuf>) -> Self {
+    /// Creates the default user only, with the password of the configuration if there is one. The
+    /// users of the file are not loaded.
+    pub fn new(config: &Config, catalog: &Catalog) -> Self {
         let default = User::unlimited("default", catalog);
         let users = BTreeMap::from([("default".to_owned(), Arc::new(default))]);
         let acl = Self {
             users: Lock::new(users),
             version: AtomicU64::new(0),
             requirepass: Lock::default(),
-            file,
+            file: config.acl_file.clone(),
+            needs_passwords: config.exposed().is_some() && !config.insecure,
             denials: Denials::default(),
             denied: Default::default(),
         };
-        if let Some(password) = password.filter(|password| !password.is_empty()) {
-            acl.set_password(password);
+        if let Some(password) = config.password.as_deref().filter(|password| !password.is_empty()) {
+            // A user with a password is never refused.
+            let _ = acl.set_password(password);
         }
         acl
+    }
+
+    /// Checks that nobody gets in without a password if other machines can reach the server.
+    ///
+    /// # Errors
+    /// [`AclError::NoPassword`]
+    pub fn check_passwords(&self) -> Result<(), AclError> {
+        self.check_passwords_of(self.users.lock().values())
+    }
+
+    fn check_passwords_of<'a>(
+        &self,
+        users: impl IntoIterator<Item = &'a Arc<User>>,
+    ) -> Result<(), AclError> {
+        let open = users.into_iter().find(|user| user.needs_no_password());
+        match open.filter(|_| self.needs_passwords) {
+            Some(user) => Err(AclError::NoPassword { name: user.name.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Version of the users; every change increments it.
@@ -451,7 +481,7 @@ impl Acl {
     /// Applies rules to a user, creating it if it is absent: all of them or none.
     ///
     /// # Errors
-    /// [`AclError::Rule`]
+    /// [`AclError::Rule`] and [`AclError::NoPassword`]; nothing is changed.
     pub fn set<'a>(
         &self,
         name: &str,
@@ -467,11 +497,13 @@ impl Acl {
             user.apply(rule, catalog)
                 .map_err(|error| AclError::Rule { rule: rule.to_owned(), error })?;
         }
+        let user = Arc::new(user);
+        self.check_passwords_of([&user])?;
         if name == "default" {
             // Redis forgets the former `requirepass`, too.
             self.requirepass.lock().clear();
         }
-        users.insert(name.to_owned(), Arc::new(user));
+        users.insert(name.to_owned(), user);
         self.version.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -487,7 +519,23 @@ impl Acl {
         self.requirepass.lock().clone()
     }
 
-    pub fn set_password(&self, password: &str) {
+    /// Checks whether [`set_password`](Self::set_password) accepts a password.
+    ///
+    /// # Errors
+    /// [`AclError::NoPassword`]
+    pub fn check_password(&self, password: &str) -> Result<(), AclError> {
+        let mut user = self.user("default");
+        if let Some(user) = &mut user {
+            Arc::make_mut(user).nopass = password.is_empty();
+        }
+        self.check_passwords_of(user.iter())
+    }
+
+    /// Sets the password of the default user; an empty one lets clients in without a password.
+    ///
+    /// # Errors
+    /// [`AclError::NoPassword`]
+    pub fn set_password(&self, password: &str) -> Result<(), AclError> {
         let mut users = self.users.lock();
         if let Some(default) = users.get("default") {
             let mut user = User::clone(default);
@@ -496,16 +544,19 @@ impl Acl {
             if !password.is_empty() {
                 user.passwords.insert(hash(password.as_bytes()));
             }
-            users.insert("default".to_owned(), Arc::new(user));
+            let user = Arc::new(user);
+            self.check_passwords_of([&user])?;
+            users.insert("default".to_owned(), user);
         }
         password.clone_into(&mut self.requirepass.lock());
         self.version.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Replaces all users by those of a file's text.
     ///
     /// # Errors
-    /// The first line that is no user, and why; nothing is changed.
+    /// The first line that is no user, and why, or [`AclError::NoPassword`]; nothing is changed.
     pub fn load(&self, text: &str, catalog: &Catalog) -> Result<(), AclError> {
         let mut users = BTreeMap::new();
         for (at, text) in text.lines().enumerate() {
@@ -534,6 +585,7 @@ impl Acl {
         if let Some(default) = default {
             users.entry("default".to_owned()).or_insert(default);
         }
+        self.check_passwords_of(users.values())?;
         *all = users;
         self.version.fetch_add(1, Ordering::Relaxed);
         Ok(())

@@ -17,10 +17,12 @@ pub struct Config {
     pub bind: Vec<SocketAddr>,
     /// The Redis protocol over TLS; `None`: not served.
     pub tls: Option<TlsConfig>,
-    /// Password of the default user; required if other machines can reach an address of `bind`.
+    /// Password of the default user.
     pub password: Option<String>,
-    /// File of users, one a line, in the format of `ACL LIST`.
+    /// File of users, one a line, in the format of `ACL LIST`. It must exist.
     pub acl_file: Option<PathBuf>,
+    /// Allow users without a password although other machines can reach the server.
+    pub insecure: bool,
     /// Maximum number of connections. More are refused with the error of Redis.
     pub max_clients: usize,
     /// Maximum bytes of a reply that is built in memory, such as that of `MGET`. Scans send their
@@ -105,6 +107,7 @@ impl Default for Config {
             tls: None,
             password: None,
             acl_file: None,
+            insecure: false,
             max_clients: 10_000,
             max_reply: 512 << 20,
             max_memory: None,
@@ -121,6 +124,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The first address, of any protocol, that other machines can reach.
+    pub(crate) fn exposed(&self) -> Option<SocketAddr> {
+        let tls = self.tls.iter().flat_map(|tls| &tls.bind);
+        let all = self.bind.iter().chain(tls).chain(&self.metrics).chain(&self.console);
+        all.copied().find(|address| !address.ip().is_loopback())
+    }
+
     /// The effective limit of clients' memory; 0: no limit.
     pub fn max_clients_memory(&self) -> usize {
         let unset = || match self.max_memory {

@@ -102,7 +102,7 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    pub fn new(config: Config, address: SocketAddr, catalog: &'static Catalog) -> Self {
+    pub fn new(config: Config, address: SocketAddr, catalog: &'static Catalog, acl: Acl) -> Self {
         let memory = config.max_memory.filter(|limit| *limit > 0).map(MemoryBudget::new);
         let settings = Settings::new();
         let sized = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
@@ -123,7 +123,7 @@ impl ServerState {
             data_directory: config.data.clone().map(|data| Arc::new(DataDirectory::new(data))),
             flushed: Lock::default(),
             memory,
-            acl: Acl::new(config.password.as_deref(), catalog, config.acl_file.clone()),
+            acl,
             cursors: Arc::new(ScanCursors::new(config.scan_lease)),
             stats: CommandStats::new(catalog.all().len()),
             config,

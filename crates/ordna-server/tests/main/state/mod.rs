@@ -4,3 +4,4 @@
 mod collectors;
 mod operation;
 mod persistence;
+mod users;

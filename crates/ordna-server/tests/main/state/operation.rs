@@ -140,6 +140,7 @@ fn settings_are_changed_while_the_server_runs() {
 #[test]
 fn users_may_do_what_they_are_allowed() {
     let file = std::env::temp_dir().join(format!("ordna-users-{}", std::process::id()));
+    std::fs::write(&file, "").unwrap();
     let server = start(Config { acl_file: Some(file.clone()), ..Config::default() });
     let mut admin = Client::new(server.address);
     let set = "ACL SETUSER alice on >pw ~a* %R~b* +@transaction +@read +set -mget +config|get";
