@@ -2,6 +2,8 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use crate::tree::FOREVER;
+
 /// A key's present entry, as a conditional write sees it.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,7 +26,7 @@ impl<V: ?Sized> Copy for Found<'_, V> {}
 pub struct Put<T> {
     /// The value.
     pub value: T,
-    /// When it expires, in milliseconds on the store's clock.
+    /// When it expires, in milliseconds on the store's clock. `u64::MAX` means never, as `None` does.
     pub expires_at: Option<u64>,
 }
 
@@ -32,6 +34,12 @@ impl<T> Put<T> {
     /// A value that does not expire.
     pub fn forever(value: T) -> Self {
         Self { value, expires_at: None }
+    }
+
+    /// The deadline as the tree stores it.
+    #[inline]
+    pub(crate) fn deadline(&self) -> u64 {
+        self.expires_at.unwrap_or(FOREVER)
     }
 }
 

@@ -20,7 +20,7 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,8 @@ type Stop = (&'static str, &'static str);
 
 #[derive(Debug, Default)]
 struct Stops {
-    wanted: HashSet<Stop>,
+    /// Stops, and how often each is passed before it holds.
+    wanted: HashMap<Stop, usize>,
     held: HashSet<Stop>,
 }
 
@@ -55,7 +56,12 @@ impl Schedule {
 
     /// Threads with this role will stop when they reach the point.
     pub fn hold(&self, role: &'static str, point: &'static str) {
-        self.stops().wanted.insert((role, point));
+        self.hold_after(role, point, 0);
+    }
+
+    /// As [`hold`](Self::hold), but the point is passed `passes` times before it holds.
+    pub fn hold_after(&self, role: &'static str, point: &'static str, passes: usize) {
+        self.stops().wanted.insert((role, point), passes);
     }
 
     /// Runs `body` with the calling thread under this role.
@@ -102,13 +108,21 @@ impl Schedule {
 
     fn stop_at(&self, role: &'static str, name: &'static str) {
         let stop = (role, name);
-        if !self.stops().wanted.contains(&stop) {
-            return;
+        {
+            let mut stops = self.stops();
+            match stops.wanted.get_mut(&stop) {
+                None => return,
+                Some(0) => {}
+                Some(passes) => {
+                    *passes -= 1;
+                    return;
+                }
+            }
+            stops.held.insert(stop);
         }
-        self.stops().held.insert(stop);
         self.shared.1.notify_all();
         self.wait_until(&format!("the release of {role} at {name}"), |stops| {
-            !stops.wanted.contains(&stop)
+            !stops.wanted.contains_key(&stop)
         });
         self.stops().held.remove(&stop);
     }

@@ -1,5 +1,6 @@
 //! Writes that belong together.
 
+use super::budget::Budget;
 use super::engine::Payment;
 use super::handle::Store;
 use crate::entry::Put;
@@ -8,6 +9,25 @@ use crate::wal::buffer::StripeBuffer;
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Error, Key, Value};
+
+/// Bytes reserved for the writes of a batch that are still to come, given back if none comes.
+struct ReservedBytes<'a> {
+    budget: &'a Budget,
+    left: usize,
+}
+
+impl ReservedBytes<'_> {
+    /// Hands bytes on to a write that was done.
+    fn spend(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes);
+    }
+}
+
+impl Drop for ReservedBytes<'_> {
+    fn drop(&mut self) {
+        self.budget.release(self.left);
+    }
+}
 
 /// One write of a batch.
 #[derive(Debug)]
@@ -47,6 +67,14 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Write<'_, K, V> {
+    /// Bytes of the entry that it puts against the memory limit.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Put(key, put) => Tree::<K, V>::cost(key, put.value, put.deadline()),
+            Self::Remove(_) => 0,
+        }
+    }
+
     /// Adds the record of this write.
     pub(super) fn record(&self, buffer: &mut StripeBuffer<K>) {
         match *self {
@@ -65,8 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 Write::Put(key, put) => {
                     key.check()?;
                     put.value.check()?;
-                    let cost = Tree::<K, V>::cost(key, put.value, put.expires_at.is_some());
-                    bytes = bytes.saturating_add(cost);
+                    bytes = bytes.saturating_add(write.cost());
                 }
                 Write::Remove(key) => key.check()?,
             }
@@ -78,6 +105,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             Payment::Done
         };
         let engine = self.engine();
+        let left = if payment == Payment::Done { bytes } else { 0 };
+        let mut reserved = ReservedBytes { budget: &engine.budget, left };
         engine.writing(|scope| {
             let mut probes = Vec::with_capacity(GROUP);
             for group in writes.chunks(GROUP) {
@@ -86,6 +115,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 let addresses = engine.tree.locate_many(&probes, scope.guard);
                 for ((write, probe), address) in group.iter().zip(&probes).zip(addresses) {
                     engine.apply_from(probe, Some(address), scope, payment, |_| write.change())?;
+                    reserved.spend(write.cost());
                     point("store.batch.between_writes");
                 }
             }

@@ -120,11 +120,14 @@ where
         let (key, value) = (key.borrow(), put.value.borrow());
         key.check()?;
         value.check()?;
-        budget.reserve(Tree::<K, V>::cost(key, value, put.expires_at.is_some()))?;
-        if !run.push(key, value, put.expires_at.unwrap_or(FOREVER)) {
+        let deadline = put.deadline();
+        budget.reserve(Tree::<K, V>::cost(key, value, deadline))?;
+        if !run.push(key, value, deadline) {
             return Err(Error::NotSorted { part, at: run.len() });
         }
-        deadlines.extend(put.expires_at.map(|deadline| (key.to_owned(), deadline)));
+        if deadline != FOREVER {
+            deadlines.push((key.to_owned(), deadline));
+        }
     }
     Ok((run, deadlines))
 }

@@ -23,7 +23,7 @@ use crate::tree::{
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
-use ordna_base::sync::{notice, point, stripe_of_this_thread};
+use ordna_base::sync::{fault, notice, point, stripe_of_this_thread};
 use ordna_base::{Error, Key, Value};
 
 /// Announcements of writers are spread over this many cache lines.
@@ -51,7 +51,7 @@ pub enum Payment {
     Due,
     /// Beyond the limit if need be.
     Forced,
-    /// The batch reserved them all.
+    /// The batch reserved them all: nothing refuses the write any more.
     Done,
 }
 
@@ -426,6 +426,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized, F> StoreWrite<'a, K, V, F> {
         let needs = if self.payment == Payment::Done { 0 } else { cost.grows };
         let grows = needs.saturating_sub(cost.shrinks);
         match self.payment {
+            // The batch has begun: an undo record may exceed the limit, but not refuse a write.
+            Payment::Done if !fault!("store.batch.undo_exceeds") => {}
             Payment::Forced => self.engine.budget.reserve_forced(grows),
             Payment::Due | Payment::Done => {
                 // Room for the undo record, too: it is taken when it is pushed.
@@ -477,7 +479,10 @@ where
         match (self.change)(found) {
             Change::Keep => Change::Keep,
             Change::Remove => Change::Remove,
-            Change::Put(put) => Change::Put((put.value, put.expires_at.unwrap_or(FOREVER))),
+            Change::Put(put) => {
+                let deadline = put.deadline();
+                Change::Put((put.value, deadline))
+            }
         }
     }
 

@@ -101,17 +101,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Bytes of an entry against the memory limit: its record, its share of a leaf, its deadline.
-    pub fn cost(key: &K, value: &V, expires: bool) -> usize {
+    pub fn cost(key: &K, value: &V, deadline: u64) -> usize {
         if is_inline::<K, V>() {
-            return Leaf::<K, V>::SHARE + if expires { size_of::<u64>() } else { 0 };
+            return Leaf::<K, V>::SHARE + Self::cost_of_deadline(deadline);
         }
-        Self::cost_of_len(key, value.tail().len(), if expires { 0 } else { FOREVER })
+        Self::cost_of_len(key, value.tail().len(), deadline)
+    }
+
+    /// Bytes that the deadline of an entry takes.
+    fn cost_of_deadline(deadline: u64) -> usize {
+        if deadline == FOREVER { 0 } else { size_of::<u64>() }
     }
 
     /// The cost of an entry whose value takes so many bytes of its record, or beside it.
     pub(super) fn cost_of_len(key: &K, value: usize, deadline: u64) -> usize {
         let record = Record::<K, V>::size_with_tails(key.tail().len() + value);
-        Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
+        Leaf::<K, V>::SHARE + record + Self::cost_of_deadline(deadline)
     }
 
     /// The cost of an entry that stands in a leaf.
@@ -123,7 +128,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             // SAFETY: the entry's record; its leaf is locked.
             Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
         };
-        Leaf::<K, V>::SHARE + record + if deadline == FOREVER { 0 } else { size_of::<u64>() }
+        Leaf::<K, V>::SHARE + record + Self::cost_of_deadline(deadline)
     }
 
     #[inline]
@@ -390,7 +395,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let undo = self.needs_undo(leaf, probe, scope);
             if let Some((value, deadline)) = &put {
                 let value = value.borrow();
-                let grows = Self::cost(probe.key, value, *deadline != FOREVER);
+                let grows = Self::cost(probe.key, value, *deadline);
                 let kept = if is_inline::<K, V>() { 0 } else { shrinks };
                 let undo = if undo { self.log.next_push() + kept } else { 0 };
                 let cost = WriteCost { grows, shrinks, undo, deadline: *deadline, room: false };

@@ -8,6 +8,7 @@ mod store_expiry;
 mod store_index;
 mod store_interleavings;
 mod store_limit;
+mod store_machine;
 mod store_memory;
 mod store_scans;
 mod store_splice;

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordna::{MemoryBudget, Options, Store, Write};
+use ordna::{MemoryBudget, Options, Put, Store, Write};
 use ordna_base::{Error, OrderedIndex};
 
 /// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
@@ -145,4 +145,66 @@ fn short_keys_take_what_they_give_back() {
         assert_eq!(store.remove(b"a"), Some(round));
     }
     assert_eq!(store.statistics().bytes, before);
+}
+
+/// A batch that was begun is done in whole, though the limit has no room for what a live snapshot
+/// keeps of its second key.
+#[test]
+fn a_batch_under_a_snapshot_is_whole_at_the_limit() {
+    const LIMIT: usize = 1 << 20;
+    let options = Options::new().memory_limit(LIMIT).background_collector(false);
+    let store: Store<[u8], [u8]> = Store::with_options(options);
+    store.insert(b"a", b"old").unwrap();
+    store.insert(b"b", &vec![1; 200 << 10]).unwrap();
+    let fill = LIMIT - store.statistics().bytes - (100 << 10);
+    store.insert(b"c", &vec![2; fill]).unwrap();
+    let snapshot = store.snapshot();
+    let done = store.write_batch(&[Write::put(b"a", b"new"), Write::put(b"b", b"new")]);
+    let is_new = |key: &[u8]| store.get(key) == Some(b"new".to_vec());
+    assert_eq!((is_new(b"a"), is_new(b"b")), (done.is_ok(), done.is_ok()));
+    drop(snapshot);
+    store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    store.collect_garbage();
+    assert_eq!(store.statistics().bytes, 0, "bytes of a refused batch are given back");
+}
+
+/// A batch that panics, in the caller's clock, keeps what it wrote and gives back the rest.
+#[test]
+fn a_batch_that_panics_gives_back_what_it_did_not_use() {
+    let looks = std::sync::Arc::new(AtomicU64::new(u64::MAX));
+    let left = looks.clone();
+    let clock = move || {
+        let left = left.fetch_sub(1, Ordering::Relaxed);
+        assert!(left > 0, "a clock that panics");
+        5
+    };
+    let options = Options::new().memory_limit(1 << 20).background_collector(false).clock(clock);
+    let store: Store<u64, [u8]> = Store::with_options(options);
+    let value = [7; 100];
+    (0..4).for_each(|key| store.insert_until(&key, &value, 10).unwrap());
+    let keys = [0, 1, 2, 3];
+    let batch = keys.each_ref().map(|key| Write::put(key, &value[..]));
+    looks.store(2, Ordering::Relaxed);
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.write_batch(&batch)));
+    assert!(done.is_err());
+    looks.store(u64::MAX, Ordering::Relaxed);
+    store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    store.collect_garbage();
+    assert_eq!(store.statistics().bytes, 0);
+}
+
+/// `u64::MAX` as a deadline means never: it takes no bytes, and is not kept in the list.
+#[test]
+fn the_largest_deadline_is_none() {
+    let options = || Options::new().memory_limit(1 << 20).background_collector(false);
+    let store: Store<u64, u64> = Store::with_options(options());
+    let put = Put { value: &1, expires_at: Some(u64::MAX) };
+    store.write_batch(&[Write::Put(&1, put)]).unwrap();
+    let sorted = vec![vec![(2_u64, Put { value: 2_u64, expires_at: Some(u64::MAX) })]];
+    let built: Store<u64, u64> = Store::from_sorted_entries(options(), sorted).unwrap();
+    for store in [store, built] {
+        assert_eq!(store.statistics().expiring, (0, 0));
+        store.remove_range(Bound::Unbounded, Bound::Unbounded);
+        assert_eq!(store.statistics().bytes, 0);
+    }
 }
