@@ -134,8 +134,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// A new last leaf for keys from `low_fence` on; the left one stays full.
     fn append(&self, left: &LeafMut<'_, K, V>, low_fence: &K) {
         let right = Leaf::create(Some(low_fence), &self.pool);
+        // A scan downwards may follow the link to the new leaf, which is not locked: its undo
+        // records are there before the link is.
+        let links_first = fault!("tree.append.divides_first");
+        if !links_first {
+            self.log.divide(left, &right, low_fence);
+        }
         self.link(left, &right, low_fence);
-        self.log.divide(left, &right, low_fence);
+        if links_first {
+            self.log.divide(left, &right, low_fence);
+        }
         self.search.insert(low_fence, right.address());
     }
 

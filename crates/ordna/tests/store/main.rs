@@ -5,6 +5,7 @@ ordna_testkit::count_memory!();
 mod store_counts;
 mod store_cuts;
 mod store_expiry;
+mod store_held_writers;
 mod store_index;
 mod store_interleavings;
 mod store_limit;
